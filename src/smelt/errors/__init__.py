@@ -1,0 +1,110 @@
+"""Every error, warning and reason Smelt gives: one tree, stable codes, a page for each.
+
+An error carries a code, one line that says what is wrong, the user's line and a hint.  Each class
+also is the built-in exception one would expect, so `except ValueError` keeps working.
+
+>>> error = ShapeError(op="add", operands="f32[3, 4], f32[5]", reason="4 and 5 differ")
+>>> print(error.message)
+add(f32[3, 4], f32[5]): 4 and 5 differ
+>>> isinstance(error, ValueError), error.code
+(True, 'E101')
+"""
+
+from smelt.errors.array import (
+    ArgumentError,
+    AxisError,
+    DTypeError,
+    IndexRangeError,
+    OverflowSizeError,
+    ShapeError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from smelt.errors.machine import (
+    CacheError,
+    CacheWarning,
+    CodegenError,
+    ExternError,
+    InternalError,
+    KnobError,
+    KnobWarning,
+    ProbeWarning,
+    TargetError,
+)
+from smelt.errors.memory import (
+    AliasError,
+    ChangedError,
+    DeviceError,
+    DLPackError,
+    DonatedError,
+    OutArgumentError,
+    OutOfMemory,
+)
+from smelt.errors.page import Page, classes, page, pages
+from smelt.errors.reasons import REASONS, Reason, reason
+from smelt.errors.text import (
+    BoundsError,
+    ExprTextError,
+    GraphTextError,
+    KernelTextError,
+    PlanTextError,
+    TextError,
+    VerifyError,
+)
+from smelt.errors.trace import (
+    GuardError,
+    LeakError,
+    StaticArgError,
+    StructureError,
+    TracerError,
+)
+from smelt.errors.tree import SmeltError, SmeltWarning, nearest
+
+__all__ = [
+    "REASONS",
+    "AliasError",
+    "ArgumentError",
+    "AxisError",
+    "BoundsError",
+    "CacheError",
+    "CacheWarning",
+    "ChangedError",
+    "CodegenError",
+    "DLPackError",
+    "DTypeError",
+    "DeviceError",
+    "DonatedError",
+    "ExprTextError",
+    "ExternError",
+    "GraphTextError",
+    "GuardError",
+    "IndexRangeError",
+    "InternalError",
+    "KernelTextError",
+    "KnobError",
+    "KnobWarning",
+    "LeakError",
+    "OutArgumentError",
+    "OutOfMemory",
+    "OverflowSizeError",
+    "Page",
+    "PlanTextError",
+    "ProbeWarning",
+    "Reason",
+    "ShapeError",
+    "SmeltError",
+    "SmeltWarning",
+    "StaticArgError",
+    "StructureError",
+    "TargetError",
+    "TextError",
+    "TracerError",
+    "UnknownNameError",
+    "UnsupportedError",
+    "VerifyError",
+    "classes",
+    "nearest",
+    "page",
+    "pages",
+    "reason",
+]

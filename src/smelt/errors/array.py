@@ -1,0 +1,186 @@
+"""E1xx: mistakes in array code, found before anything runs: shapes, dtypes, axes, sizes."""
+
+from __future__ import annotations
+
+from smelt.errors.tree import SmeltError
+
+
+class ShapeError(SmeltError, ValueError):
+    """Shapes that do not fit together.
+
+    What it means:
+        The operator combines dimensions that must be equal (or 1, where the array API broadcasts),
+        and they are not. Both shapes are named, with the dimension that disagrees.
+    Why:
+        Nothing has run yet: shapes are checked while the operator is recorded, so the line in the
+        message is the line to change.
+    Example:
+        import smelt as sm
+
+        sm.ones((3, 4)) + sm.ones((5,))
+    How to fix:
+        Compare the two shapes in the message from the right. Give one of them a dimension of 1
+        with `x[:, None]`, transpose with `x.mT`, or reshape it.
+    """
+
+    code = "E101"
+    title = "shape mismatch"
+    template = "{op}({operands}): {reason}"
+    hint = "Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT."
+
+
+class DTypeError(SmeltError, TypeError):
+    """An element type that the operator does not take.
+
+    What it means:
+        The operator is not defined for these element types, or the array API's promotion rules
+        give them no common type (an unsigned 64-bit and a signed integer, for instance).
+    Why:
+        Guessing a type would lose bits silently; the array API leaves such mixtures undefined.
+    Example:
+        import smelt as sm
+
+        sm.bitwise_and(sm.ones(3), sm.ones(3))
+    How to fix:
+        Convert one operand yourself with `sm.astype(x, dtype)`.
+    """
+
+    code = "E102"
+    title = "wrong element type"
+    template = "{op} is not defined for {dtypes}"
+    hint = "Convert an operand first: sm.astype(x, sm.float32)."
+
+
+class AxisError(SmeltError, ValueError, IndexError):
+    """An axis that the array does not have.
+
+    What it means:
+        An `axis` argument lies outside -ndim ... ndim-1, or the same axis is named twice.
+    Why:
+        Axes count from 0 and, from the end, from -1; a repeated axis has no meaning.
+    Example:
+        import smelt as sm
+
+        sm.sum(sm.ones((3, 4)), axis=2)
+    How to fix:
+        Use one of the axes the message lists.
+    """
+
+    code = "E103"
+    title = "no such axis"
+    template = "{op}: axis {axis} of an array with {ndim} dimensions"
+    hint = "Axes run from 0 to ndim - 1, or from -ndim to -1 counted from the end."
+
+
+class IndexRangeError(SmeltError, IndexError):
+    """An index or a slice that the array cannot answer.
+
+    What it means:
+        An integer index is outside its dimension, there are more indices than dimensions, or a kind
+        of index is used that the array API does not define.
+    Why:
+        Sizes and constant indices are known while recording, so the mistake is reported there.
+    Example:
+        import smelt as sm
+
+        sm.ones((3, 4))[5]
+    How to fix:
+        Stay inside the dimension, or use a slice, which is cut at the end as everywhere in Python.
+    """
+
+    code = "E104"
+    title = "index out of range"
+    template = "index {index} of a dimension of {size}"
+    hint = "An index counts from 0 to size - 1, or from -size to -1."
+
+
+class OverflowSizeError(SmeltError, OverflowError, ValueError):
+    """A size that no memory has.
+
+    What it means:
+        The number of bytes of an array, computed in exact integers, exceeds 2**63 - 1, or a
+        dimension is negative.
+    Why:
+        Sizes that wrap around are a classic cause of writes outside a buffer. One function computes
+        every size, and it refuses.
+    Example:
+        import smelt as sm
+
+        sm.zeros((2**40, 2**40))
+    How to fix:
+        Look for a product of dimensions that was meant to be a sum, or an outer product where a
+        contraction was meant.
+    """
+
+    code = "E105"
+    title = "impossible size"
+    template = "{what} needs {bytes} bytes, beyond 2**63 - 1"
+    hint = "Check the shape in the message: a dimension is negative or far too large."
+
+
+class UnsupportedError(SmeltError, NotImplementedError):
+    """Something that Smelt does not do.
+
+    What it means:
+        The function, dtype or argument belongs to the array API or to NumPy but has no
+        implementation here. Nothing has run, nothing has been changed.
+    Why:
+        A refusal that names itself is better than a slow or wrong answer. With `SMELT_STRICT=1`
+        operators that would run outside the compiler (extern) are refused with this error too.
+    Example:
+        import smelt as sm
+
+        sm.zeros(3, dtype="complex64")
+    How to fix:
+        Compute this part with NumPy, as in `sm.asarray(np.linalg.svd(np.asarray(x))[0])`, or unset
+        `SMELT_STRICT` if the message names an extern operator.
+    """
+
+    code = "E106"
+    title = "not supported"
+    template = "{what}"
+    hint = "Compute this part with NumPy: np.asarray(x) gives the values."
+
+
+class ArgumentError(SmeltError, ValueError, TypeError):
+    """An argument with a value the function cannot use.
+
+    What it means:
+        An argument other than an array is wrong: a step of zero, an unknown `mode`, a keyword that
+        the function does not have, a number that is not finite where a finite one is needed.
+    Why:
+        Arguments are checked when the call is recorded, so that the line is yours.
+    Example:
+        import smelt as sm
+
+        sm.arange(0, 10, 0)
+    How to fix:
+        The message names the argument and what it accepts.
+    """
+
+    code = "E107"
+    title = "wrong argument"
+    template = "{op}: {argument} = {value}, expected {expected}"
+    hint = ""
+
+
+class UnknownNameError(SmeltError, LookupError):
+    """A name that nobody registered.
+
+    What it means:
+        An operator, a pass, a reason, an error code or a value was asked for by a name that does
+        not exist.
+    Why:
+        Names are looked up in tables; the closest entry of the table is suggested.
+    Example:
+        import smelt as sm
+
+        sm.errors.page("E1O1")
+    How to fix:
+        Use the suggested name, or list the table: `smelt ops`, `smelt errors`, `smelt opt --list`.
+    """
+
+    code = "E108"
+    title = "unknown name"
+    template = "no {kind} is called {name!r}{suggestion}"
+    hint = ""

@@ -1,0 +1,205 @@
+"""E5xx and E6xx: back ends, the machine, settings and the cache; E9xx: our own mistakes."""
+
+from __future__ import annotations
+
+from smelt.errors.tree import SmeltError, SmeltWarning
+
+
+class CodegenError(SmeltError, RuntimeError):
+    """The code generator did not get a kernel through.
+
+    What it means:
+        LLVM refused the code, or an operator of the kernel has no spelling on this target.
+    Why:
+        This should not happen: the kernel was verified before.
+    Example:
+        from smelt.errors import CodegenError
+
+        raise CodegenError(kernel="k0", target="portable", reason="no spelling for this operator")
+    How to fix:
+        Report the message. `SMELT_FUSE=off` or `SMELT_TARGET=portable` may get you past it.
+    """
+
+    code = "E501"
+    title = "code generation failed"
+    template = "kernel {kernel} for {target}: {reason}"
+    hint = "Please report this. SMELT_TARGET=portable or SMELT_FUSE=off may get you past it."
+
+
+class ExternError(SmeltError, RuntimeError):
+    """An operator that runs outside the compiler failed.
+
+    What it means:
+        Sorting, linear algebra or another library call raised, or returned an array of another type
+        than it had announced. The library's own exception is the cause of this one.
+    Why:
+        The type of the result was already used to plan the rest.
+    Example:
+        from smelt.errors import ExternError
+
+        raise ExternError(op="linalg.inv", reason="singular matrix")
+    How to fix:
+        Look at the exception this one was raised from.
+    """
+
+    code = "E502"
+    title = "extern operator failed"
+    template = "{op}: {reason}"
+    hint = "The exception this one was raised from is the library's own."
+
+
+class TargetError(SmeltError, ValueError):
+    """A target that this machine does not offer.
+
+    What it means:
+        `SMELT_TARGET` or a target's text names instructions the processor lacks.
+    Why:
+        Code for them would stop the process with an illegal instruction.
+    Example:
+        from smelt.errors import TargetError
+
+        raise TargetError(target="avx512", reason="this processor has no avx512f")
+    How to fix:
+        Use `auto`, or one of the targets `smelt doctor` lists.
+    """
+
+    code = "E503"
+    title = "unusable target"
+    template = "{target}: {reason}"
+    hint = "`smelt doctor` lists what this processor has; SMELT_TARGET=auto takes the best."
+
+
+class KnobError(SmeltError, ValueError, TypeError):
+    """A setting that does not exist, or a value it does not take.
+
+    What it means:
+        `sm.config(...)`, an option or a `SMELT_*` environment variable has an unknown name or a
+        value of the wrong type or outside the allowed range.
+    Why:
+        A misspelt setting that is silently ignored costs hours.
+    Example:
+        import smelt as sm
+
+        sm.config(thread=2)
+    How to fix:
+        Use the name the message suggests; `smelt doctor --knobs` prints them all.
+    """
+
+    code = "E601"
+    title = "wrong setting"
+    template = "{name}: {reason}"
+    hint = "`smelt doctor --knobs` prints every setting with its values."
+
+
+class CacheError(SmeltError, OSError):
+    """A cache command could not do its work.
+
+    What it means:
+        An export, import or clear that you asked for failed: a file of another machine, a damaged
+        archive, a directory that is not yours.
+    Why:
+        While compiling a useless cache costs time and gives a `CacheWarning`; a command that was
+        asked for must not pretend.
+    Example:
+        from smelt.errors import CacheError
+
+        raise CacheError(path="/var/empty", reason="owned by another user")
+    How to fix:
+        The message names the path; `smelt cache info` shows the state of the cache in use.
+    """
+
+    code = "E602"
+    title = "cache command failed"
+    template = "{path}: {reason}"
+    hint = "`smelt cache info` shows the cache in use and who owns it."
+
+
+class InternalError(SmeltError, RuntimeError):
+    """A bug in Smelt.
+
+    What it means:
+        Something that cannot happen did. Your program is not at fault.
+    Why:
+        It is caught and named, so that it can be told from a mistake in array code.
+    Example:
+        from smelt.errors import InternalError
+
+        raise InternalError("a cluster has no output")
+    How to fix:
+        Please report the message with the output of `smelt doctor`. `SMELT_FUSE=off` often gets
+        you past it.
+    """
+
+    code = "E901"
+    title = "bug in Smelt"
+    template = "{what}"
+    hint = "Please report this with the output of `smelt doctor`; SMELT_FUSE=off may get past it."
+
+
+class CacheWarning(SmeltWarning):
+    """The cache on disk is not used, or an entry was thrown away.
+
+    What it means:
+        The directory is not yours, others may write to it, it is read-only or full, or an entry
+        was damaged. Results are right; compiling takes place again in the next process.
+    Why:
+        Object code is trusted only from a directory that nobody else can write to, and only after
+        its checksum has been verified.
+    Example:
+        import warnings
+        from smelt.errors import CacheWarning
+
+        warnings.warn(CacheWarning(path="/tmp/shared", reason="other users may write to it"))
+    How to fix:
+        `chmod 700` the directory the message names, or choose another with `SMELT_CACHE_DIR`.
+    """
+
+    code = "W601"
+    title = "cache not used"
+    template = "{path}: {reason}"
+    hint = "Choose a private directory with SMELT_CACHE_DIR, or silence this with SMELT_CACHE=off."
+
+
+class KnobWarning(SmeltWarning):
+    """An environment variable begins with `SMELT_` but is no setting.
+
+    What it means:
+        The variable has no effect. The closest setting is suggested.
+    Why:
+        It is a warning, not an error: the variable may belong to another version or tool.
+    Example:
+        import warnings
+        from smelt.errors import KnobWarning
+
+        warnings.warn(KnobWarning(name="SMELT_THREDS", suggestion="SMELT_THREADS"))
+    How to fix:
+        Correct the name or unset the variable; `smelt doctor --knobs` prints all settings.
+    """
+
+    code = "W602"
+    title = "unknown variable"
+    template = "{name} is not a setting; did you mean {suggestion}?"
+    hint = "`smelt doctor --knobs` prints every setting."
+
+
+class ProbeWarning(SmeltWarning):
+    """The machine could not be measured; built-in constants are used.
+
+    What it means:
+        Bandwidth and compute speed were not measured, or the measurement was not plausible.
+        Plans are still right, their predicted times may be off.
+    Why:
+        The machine is very busy, or memory for the measurement was refused.
+    Example:
+        import warnings
+        from smelt.errors import ProbeWarning
+
+        warnings.warn(ProbeWarning(reason="the machine is too busy to measure"))
+    How to fix:
+        Run `smelt doctor --probe` on a quiet machine, or set `SMELT_PROBE=off`.
+    """
+
+    code = "W603"
+    title = "machine not measured"
+    template = "{reason}"
+    hint = "Run `smelt doctor --probe` on a quiet machine; SMELT_PROBE=off silences this."

@@ -1,0 +1,343 @@
+"""F-codes: why two operators are, or are not, in one kernel.  One row each, a closed table.
+
+F0xx say *not fused because*, F1xx *fused because*.  A decision stores the name of its row and the
+fields of its sentence; the planner never builds prose.
+
+>>> REASONS["different-axes"].code
+'F002'
+>>> REASONS["too-many-operands"].explain(operands=40, limit=32)
+'the kernel would read and write 40 arrays, 32 is the limit'
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from smelt.errors.array import UnknownNameError
+from smelt.errors.tree import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason: stable `code` and `name`, the `sentence` that follows *because*, a page of `doc`.
+
+    `override` says how a user gets the opposite, where that is possible.
+    """
+
+    code: str
+    name: str
+    sentence: str
+    doc: str
+    override: str = ""
+
+    @property
+    def accepts(self) -> bool:
+        """True for a reason to fuse."""
+        return self.code >= "F100"
+
+    def explain(self, **fields: object) -> str:
+        """The sentence with its numbers; a field that was not recorded reads `?`."""
+        return _Blanks().vformat(self.sentence, (), fields)
+
+
+class _Blanks(string.Formatter):
+    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        return kwargs.get(str(key), "?")
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "?" if value == "?" else super().format_field(value, format_spec)
+
+
+_MUST = "`sm.config(must_fuse=[(a, b)])` or `SMELT_MUST_FUSE=a+b` fuses them in spite of the cost."
+_NEVER = "`sm.config(never_fuse=[(a, b)])` or `SMELT_NEVER_FUSE=a+b` keeps them apart."
+_LEGAL = "It cannot be overridden: the fused kernel could not compute the right answer."
+
+_REFUSALS = (
+    Reason(
+        "F001",
+        "acyclic",
+        "{between} lies on another path from one to the other, so that the fused kernel would wait "
+        "for itself",
+        "The two operators are connected by a second path through an operator that stays outside. "
+        "A kernel that contained both would need its own result as an input. Clusters are joined "
+        "only if the graph of clusters stays free of cycles.",
+        _LEGAL + " Fusing the operator between them as well removes the obstacle.",
+    ),
+    Reason(
+        "F002",
+        "different-axes",
+        "they run over different axes: {a_axes} and {b_axes}",
+        "A kernel runs over one set of named axes. Elementwise use and broadcasting make dimensions "
+        "equal, reshapes split and join them; these two operators still disagree, so that no loop "
+        "nest visits the elements of both in step.",
+        _LEGAL,
+    ),
+    Reason(
+        "F003",
+        "reduction-crossing",
+        "the consumer needs the whole reduction over {axis} before its first element",
+        "The producer reduces an axis that the consumer iterates over again. The reduction must be "
+        "complete first. Where the row fits fast memory it is swept twice in one kernel, where the "
+        "correction is known it is streamed; neither was possible here.",
+        _LEGAL,
+    ),
+    Reason(
+        "F004",
+        "extern-barrier",
+        "{op} runs outside the compiler",
+        "Sorting, linear algebra and other library calls compute their result elsewhere. Their "
+        "inputs and outputs are arrays in memory, so nothing fuses across them.",
+        _LEGAL,
+    ),
+    Reason(
+        "F005",
+        "scatter-root",
+        "{op} writes to places that depend on data, so it can only end a kernel",
+        "A scatter may write one place several times, in an order that matters. Other operators "
+        "can be fused into what it reads, but nothing can be fused onto what it writes.",
+        _LEGAL,
+    ),
+    Reason(
+        "F006",
+        "never-fuse",
+        "the setting never_fuse forbids it",
+        "`SMELT_NEVER_FUSE`, `sm.config(never_fuse=...)` or an option named this pair.",
+        "Remove the pair from the setting.",
+    ),
+    Reason(
+        "F007",
+        "already-together",
+        "they are in one kernel already",
+        "Another decision joined the two operators before this candidate came up.",
+        _NEVER,
+    ),
+    Reason(
+        "F008",
+        "alias-hazard",
+        "{value} shares memory with an array that is still read",
+        "A donated input or an `out=` array is overwritten by the fused kernel while other parts of "
+        "it still have to be read.",
+        _LEGAL + " Give `out=` memory of its own.",
+    ),
+    Reason(
+        "F009",
+        "rounding-barrier",
+        "rounding='{rounding}' keeps the value of {value} as it is stored",
+        "With `rounding='exact'` every value has the bits it would have if it were written to "
+        "memory. Fusing here would skip a rounding or change the order of a sum.",
+        "`sm.config(rounding='fast')` allows it.",
+    ),
+    Reason(
+        "F010",
+        "cost",
+        "the fused kernel is predicted to be {slower_ns:,.0f} ns slower",
+        "The model's time for the fused kernel exceeds the sum of the separate kernels, their "
+        "traffic and their launches. The decision lists both times and the terms of the difference.",
+        _MUST,
+    ),
+    Reason(
+        "F011",
+        "register-pressure",
+        "{live} values would be live in the inner loop, {registers} registers hold them",
+        "Values beyond the vector registers are spilled to the stack in the innermost loop, which "
+        "costs more than the traffic that is saved.",
+        _MUST,
+    ),
+    Reason(
+        "F012",
+        "reads-transposed",
+        "{operand} would be read across its rows, {ratio:.1f} times its bytes",
+        "In the fused iteration order one operand is walked against its layout: each cache line is "
+        "fetched for a few of its bytes. A separate transposing kernel reads it once in blocks.",
+        _MUST,
+    ),
+    Reason(
+        "F013",
+        "too-many-operands",
+        "the kernel would read and write {operands} arrays, {limit} is the limit",
+        "Each array is a stream of its own for the hardware's prefetchers and an address in a "
+        "register. Beyond the limit kernels get slower with every further array.",
+        _MUST,
+    ),
+    Reason(
+        "F014",
+        "code-size",
+        "the kernel would grow to {size} operations, {limit} is the limit",
+        "Compile time grows with a kernel's size, and code beyond the instruction cache runs slower.",
+        _MUST,
+    ),
+    Reason(
+        "F015",
+        "recompute-dear",
+        "{value} would be computed {times:.1f} times, {cost_ns:,.0f} ns more than storing it",
+        "The producer has several consumers, or one that visits it repeatedly. Fusing means "
+        "computing it again each time; writing it once is cheaper.",
+        _MUST,
+    ),
+    Reason(
+        "F016",
+        "lost-parallelism",
+        "only {tasks} independent tasks would be left for {threads} threads",
+        "The axes that the two operators share are too short to keep every thread busy, while apart "
+        "at least one of them spreads over all threads.",
+        _MUST,
+    ),
+    Reason(
+        "F017",
+        "fast-memory",
+        "a row takes {bytes:,} bytes, {capacity:,} fit in fast memory",
+        "Sweeping a row several times in one kernel pays if the row stays in the first or second "
+        "level of cache. This one does not, and the cascade cannot be streamed.",
+        _MUST,
+    ),
+    Reason(
+        "F018",
+        "extra-memory",
+        "{bytes:,} bytes of scratch would be needed, {limit:,} are allowed",
+        "The fused kernel needs memory of its own beyond `SMELT_MAX_EXTRA_MEMORY`.",
+        "Raise `max_extra_memory`.",
+    ),
+    Reason(
+        "F020",
+        "other-target",
+        "{op} has no spelling for {target}",
+        "The code generator of this target lacks the operator or the type, so that it runs by "
+        "another way in a kernel of its own.",
+        _LEGAL,
+    ),
+    Reason(
+        "F021",
+        "data-dependent-shape",
+        "the size of {value} is known only after it has been computed",
+        "What follows is planned when the size is known.",
+        _LEGAL,
+    ),
+    Reason(
+        "F022",
+        "fuse-off",
+        "fusion is switched off",
+        "`SMELT_FUSE=off` gives every operator a kernel of its own, to compare or to find a bug.",
+        "Unset `SMELT_FUSE`.",
+    ),
+    Reason(
+        "F023",
+        "index-depends-on-data",
+        "each row of {value} would be computed {times:.1f} times, once for each use by index",
+        "The consumer reads the producer through an array of indices. Fused, every use of a row "
+        "computes that row again.",
+        _MUST,
+    ),
+    Reason(
+        "F024",
+        "no-shared-data",
+        "they share no data, so there is no traffic to save",
+        "Neither reads what the other writes, and they read nothing in common. One launch is all "
+        "that could be saved, and it is cheaper than the lost parallelism.",
+        _MUST,
+    ),
+)
+
+_ACCEPTED = (
+    Reason(
+        "F101",
+        "saves-traffic",
+        "{value} is not written and read again: {bytes:,} bytes less",
+        "The intermediate value stays in registers or in fast memory.",
+        _NEVER,
+    ),
+    Reason(
+        "F102",
+        "saves-launch",
+        "one kernel starts instead of two",
+        "The arrays are so small that starting a kernel costs more than its work.",
+        _NEVER,
+    ),
+    Reason(
+        "F103",
+        "free-view",
+        "{op} only renames indices",
+        "Reshapes, permutations, slices, expansions and flips are index maps of whoever reads them; "
+        "they never become kernels.",
+        "A view becomes a kernel only if it is a result: copy it with `sm.asarray(x, copy=True)`.",
+    ),
+    Reason(
+        "F104",
+        "recompute-cheap",
+        "computing {value} {times:.1f} times costs {cost_ns:,.0f} ns, storing it {store_ns:,.0f} ns",
+        "A cheap producer is repeated inside each of its consumers, so that it is never stored.",
+        _NEVER,
+    ),
+    Reason(
+        "F105",
+        "sibling",
+        "both read {value}: {bytes:,} bytes less",
+        "Neither reads the other, but they read the same array over the same axes: it is read once.",
+        _NEVER,
+    ),
+    Reason(
+        "F106",
+        "multi-output",
+        "{value} is needed outside and also used here: {bytes:,} bytes are not read again",
+        "The value is written for its other reader, and used from registers in this kernel.",
+        _NEVER,
+    ),
+    Reason(
+        "F107",
+        "must-fuse",
+        "the setting must_fuse asks for it",
+        "`SMELT_MUST_FUSE`, `sm.config(must_fuse=...)` or an option named this pair, and it is legal.",
+        "Remove the pair from the setting.",
+    ),
+    Reason(
+        "F108",
+        "row-in-fast-memory",
+        "a row of {bytes:,} bytes stays in {level} and is swept {sweeps} times",
+        "A reduction and what follows it share a kernel: the row is read from memory once.",
+        _NEVER,
+    ),
+    Reason(
+        "F109",
+        "prologue",
+        "{value} is computed while {op} reads it",
+        "Fuse-on-read: an operator in front of a contraction is applied while its panel is packed.",
+        _NEVER,
+    ),
+    Reason(
+        "F110",
+        "epilogue",
+        "{value} is computed before the result of {op} leaves fast memory",
+        "Fuse-on-write: an operator behind a contraction works on the tile that was just finished.",
+        _NEVER,
+    ),
+    Reason(
+        "F111",
+        "cascade",
+        "{value} is corrected while the stream goes on, so one pass over {axis} is enough",
+        "A chain of reductions over one axis runs in one pass: earlier partial results are "
+        "transported to the newest reference.",
+        _NEVER,
+    ),
+    Reason(
+        "F112",
+        "measured",
+        "the fused kernel took {fused_ns:,.0f} ns, the separate ones {split_ns:,.0f} ns",
+        "Both candidates were compiled and raced on this machine.",
+        _NEVER,
+    ),
+)
+
+REASONS: Mapping[str, Reason] = {row.name: row for row in (*_REFUSALS, *_ACCEPTED)}
+_BY_CODE: Mapping[str, Reason] = {row.code: row for row in REASONS.values()}
+
+
+def reason(name: str) -> Reason:
+    """The row of a name (`cost`) or a code (`F010`); raises `UnknownNameError`."""
+    found = REASONS.get(name) or _BY_CODE.get(name.upper())
+    if found is None:
+        close = nearest(name, [*REASONS, *_BY_CODE])
+        suggestion = f"; did you mean {close}?" if close else "; `smelt errors` lists them"
+        raise UnknownNameError(kind="reason", name=name, suggestion=suggestion)
+    return found

@@ -1,0 +1,194 @@
+"""E4xx: the text of the three representations, and what their verifiers refuse."""
+
+from __future__ import annotations
+
+from smelt.errors.tree import SmeltError
+from smelt.origin import UNKNOWN, Origin
+
+
+class TextError(SmeltError, ValueError):
+    """Text that does not parse.  The message shows the line with a caret under the place.
+
+    What it means:
+        The root of `GraphTextError`, `PlanTextError`, `KernelTextError` and `ExprTextError`.
+    Why:
+        Every representation prints and parses back; whoever edits the text learns where it broke.
+    Example:
+        from smelt.errors import TextError
+
+        raise TextError("expected a name", source="graph (x", line=1, column=7)
+    How to fix:
+        Change the text at the caret.
+    """
+
+    code = "E400"
+    title = "unreadable text"
+    template = "{expected} expected, found {found}"
+
+    def __init__(
+        self,
+        detail: str = "",
+        /,
+        *,
+        source: str = "",
+        line: int = 0,
+        column: int = 0,
+        length: int = 1,
+        origin: Origin | None = None,
+        hint: str | None = None,
+        **fields: object,
+    ) -> None:
+        """`line` and `column` of `source` count from 1; `length` characters are underlined."""
+        super().__init__(detail, origin=origin or UNKNOWN, hint=hint, **fields)
+        self.source, self.line, self.column, self.length = source, line, column, length
+
+    @staticmethod
+    def position(source: str, offset: int) -> dict[str, int]:
+        """Line and column of a character, as keywords for the constructor.
+
+        >>> TextError.position("graph f\\n  return", 10)
+        {'line': 2, 'column': 3}
+        """
+        start = source.rfind("\n", 0, offset) + 1
+        return {"line": source.count("\n", 0, offset) + 1, "column": offset - start + 1}
+
+    def where(self) -> list[str]:
+        if not self.line:
+            return super().where()
+        lines = self.source.splitlines()
+        text = lines[self.line - 1] if self.line <= len(lines) else ""
+        lead = f"  at line {self.line}, column {self.column}:  "
+        shown = text.lstrip()
+        skipped = len(text) - len(shown)
+        caret = " " * (len(lead) + max(self.column - 1 - skipped, 0)) + "^" * max(self.length, 1)
+        return [f"{lead}{shown}".rstrip(), caret]
+
+
+class GraphTextError(TextError):
+    """The text of a graph does not parse.
+
+    What it means:
+        A line is not of the form `v1 = add(x, v0) : f32[n]`, or names a value or an operator that
+        does not exist.
+    Why:
+        `smelt opt`, golden tests and bug reports read graphs as text.
+    Example:
+        from smelt.graph.text import parse
+
+        parse("graph f(x: f32[4]) { v0 = exp(x : f32[4] return v0 }")
+    How to fix:
+        Change the text at the caret; `smelt ops` lists the operators.
+    """
+
+    code = "E401"
+    title = "unreadable graph"
+    hint = "`smelt ops` lists the operators; the printed form of any graph is an example."
+
+
+class KernelTextError(TextError):
+    """The text of a kernel does not parse.
+
+    What it means:
+        A line is not a statement of the kernel language, or uses a value before it is defined.
+    Why:
+        Kernels are printed to be read and parse back to themselves.
+    Example:
+        from smelt.kernel.text import parse
+
+        parse("kernel k(x: f32[n) -> y: f32[n]")
+    How to fix:
+        Change the text at the caret; the printed form of any kernel is an example.
+    """
+
+    code = "E402"
+    title = "unreadable kernel"
+    hint = "Print a kernel with sm.explain(f, *args).kernels[0].text for an example of the form."
+
+
+class PlanTextError(TextError):
+    """The text of a plan does not parse.
+
+    What it means:
+        A line is not a cluster, a buffer or a decision, or it names a value the graph lacks.
+    Why:
+        Plans are stored as text beside the code they led to.
+    Example:
+        from smelt.fusion.text import parse
+
+        parse("plan f for { k0(")
+    How to fix:
+        Change the text at the caret.
+    """
+
+    code = "E403"
+    title = "unreadable plan"
+    hint = "Print a plan with sm.jit(f).lower(...).as_text('plan') for an example of the form."
+
+
+class ExprTextError(TextError):
+    """An index expression, a type or a shape does not parse.
+
+    What it means:
+        Only integers, names, `+ - * // %`, `min` and `max` make an index expression; a type reads
+        `f32[n, 4]`.
+    Why:
+        Sizes are exact integers: division is `//`, and there are no functions to call.
+    Example:
+        import smelt as sm
+
+        sm.spec("f32[n/2]")
+    How to fix:
+        Change the text at the caret.
+    """
+
+    code = "E404"
+    title = "unreadable expression"
+    hint = "Types read f32[n, 4]; sizes use integers, names, + - * // %, min and max."
+
+
+class VerifyError(SmeltError, AssertionError):
+    """A representation breaks one of its own rules.
+
+    What it means:
+        A verifier found a graph, a plan or a kernel that is not well formed: a type that does not
+        follow, a value used before its definition, a store that two tasks could both do.
+    Why:
+        A pass of Smelt made a mistake, or hand-written text did. Better here than as wrong numbers.
+    Example:
+        from smelt.graph.text import parse
+        from smelt.graph.verify import verify
+
+        verify(parse("graph f(x: f32[4]) {\\n  v0 = exp(x) : f32[5]\\n  return v0\\n}"))
+    How to fix:
+        If you did not write the text yourself this is a bug in Smelt: please report the message,
+        which contains the text to replay.
+    """
+
+    code = "E405"
+    title = "not well formed"
+    template = "{what}: {reason}\n{context}"
+    hint = "Unless you wrote this text yourself, it is a bug in Smelt: please report it."
+
+
+class BoundsError(SmeltError, IndexError):
+    """A kernel would read or write outside a buffer.
+
+    What it means:
+        The verifier could not prove an index inside its buffer, or the interpreter (or native code
+        with `SMELT_BOUNDS_CHECK=1`) met one outside.
+    Why:
+        Every load and store is proven inside from the ranges of the axes, or masked, or refused.
+    Example:
+        import smelt as sm
+
+        with sm.config(bounds_check=True):
+            sm.take(sm.ones(3), sm.asarray([7])).sum()
+    How to fix:
+        With integer-array indexing, check the indices: they are data and cannot be proven. In any
+        other case it is a bug in Smelt: please report the message.
+    """
+
+    code = "E406"
+    title = "outside the buffer"
+    template = "{access}: index {index} of {buffer} with {size} elements"
+    hint = "Check integer-array indices; anything else is a bug in Smelt, please report it."
