@@ -1,0 +1,1 @@
+"""Fusion: Graph -> Plan. Which operators become one kernel, and why."""

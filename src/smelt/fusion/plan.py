@@ -1,0 +1,56 @@
+"""The Plan: *together*. Clusters of operators, the buffers between them, and each decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smelt.graph.ir import Graph, Node
+from smelt.journal import Decision
+from smelt.types.expr import Index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """Operators that become one kernel (or one library call).
+
+    `nodes` are in execution order, `inputs` are values from outside, `outputs` those of its values
+    that are written because somebody outside needs them.  Values in neither stay virtual.
+    `recomputed` are nodes that another cluster computes too.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    recomputed: tuple[Node, ...] = ()
+
+    @property
+    def is_extern(self) -> bool:
+        """One library call instead of a kernel."""
+        return any(not n.op.fusible for n in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """Where a value between clusters lives: at `offset` bytes of the arena (an expression over
+    sizes), or in a buffer of its own (`offset` None) when it is a result of the graph."""
+
+    node: Node
+    nbytes: Index
+    offset: Index | None
+    first: int
+    """Number of the cluster that writes it."""
+    last: int
+    """Number of the last cluster that reads it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Clusters in execution order.  `launches` groups the numbers of clusters that do not depend on
+    one another and start together."""
+
+    graph: Graph
+    clusters: tuple[Cluster, ...]
+    launches: tuple[tuple[int, ...], ...]
+    decisions: tuple[Decision, ...] = ()
+    slots: tuple[Slot, ...] = ()

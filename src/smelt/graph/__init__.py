@@ -1,0 +1,1 @@
+"""The Graph: *what* is computed. Typed tensor operators, pure, without loops."""

@@ -1,0 +1,48 @@
+"""The only constructor of nodes: types are inferred through the rows.
+
+>>> x = input("x", TensorType(f32, (4,)))
+>>> map("add", x, constant(1.0, f32)).type
+TensorType(dtype=f32, shape=(4,))
+"""
+
+from __future__ import annotations
+
+from smelt.graph.ir import Node
+from smelt.ops.create import Constant, Input
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.spec import TensorOp
+from smelt.origin import Origin
+from smelt.types.dtype import DType, f32
+from smelt.types.tensor import TensorType, check_bytes
+
+__all__ = ["apply", "cast", "constant", "f32", "input", "map"]
+
+
+def apply(op: TensorOp, *inputs: Node, origin: Origin | None = None) -> Node:
+    """`op` on `inputs`.  Raises ShapeError, DTypeError or OverflowSizeError if they do not fit."""
+    return Node(op, inputs, check_bytes(op.infer(*(x.type for x in inputs))), origin)
+
+
+def input(
+    label: str,
+    type: TensorType,
+    strides: tuple[int | None, ...] | None = None,
+    origin: Origin | None = None,
+) -> Node:
+    """A tensor of the caller's; `strides` as in `smelt.ops.create.Input`."""
+    return Node(Input(label, check_bytes(type), strides), (), type, origin)
+
+
+def constant(value: float | int | bool, dtype: DType, origin: Origin | None = None) -> Node:
+    """A number as a tensor of rank 0."""
+    return Node(Constant(value, dtype), (), TensorType(dtype), origin)
+
+
+def cast(x: Node, dtype: DType, origin: Origin | None = None) -> Node:
+    """`x` as another element type; `x` itself if it has it already."""
+    return x if x.type.dtype == dtype else apply(Cast(dtype), x, origin=origin)
+
+
+def map(scalar: str, *inputs: Node, origin: Origin | None = None) -> Node:
+    """A scalar operator on every element, operands broadcast."""
+    return apply(Map(scalar), *inputs, origin=origin)

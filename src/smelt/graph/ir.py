@@ -1,0 +1,78 @@
+"""Nodes and graphs: frozen data, nodes equal only to themselves.
+
+>>> x = build.input("x", TensorType(f32, (4,)))              # doctest: +SKIP
+>>> Graph("f", (x,), (build.map("exp", x),))                 # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from smelt.errors import VerifyError
+from smelt.ops.create import Input
+from smelt.ops.spec import TensorOp
+from smelt.origin import Origin
+from smelt.types.expr import Index
+from smelt.types.tensor import TensorType
+
+
+class Node:
+    """One value: an operator applied to other nodes.  Never changed after it is made."""
+
+    __slots__ = ("__weakref__", "inputs", "op", "origin", "type")
+
+    def __init__(
+        self, op: TensorOp, inputs: tuple[Node, ...], type: TensorType, origin: Origin | None = None
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.type = type
+        self.origin = origin
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {self.type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What must hold of the sizes for the graph to be valid: `left relation right`."""
+
+    left: Index
+    relation: str
+    """One of == != < <=."""
+    right: Index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Inputs in calling order, outputs in returning order, and facts about sizes."""
+
+    name: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    facts: tuple[Fact, ...] = ()
+
+    def __post_init__(self) -> None:
+        for node in self.inputs:
+            if not isinstance(node.op, Input):
+                raise VerifyError(f"graph {self.name}: {node} is no input")
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, operands before users: inputs first, then in order of first use."""
+        return tuple(self._walk())
+
+    def _walk(self) -> Iterator[Node]:
+        seen: set[Node] = set(self.inputs)
+        yield from self.inputs
+        stack: list[tuple[Node, int]] = [(node, 0) for node in reversed(self.outputs)]
+        while stack:
+            node, place = stack.pop()
+            if node in seen:
+                continue
+            if place < len(node.inputs):
+                stack.append((node, place + 1))
+                stack.append((node.inputs[place], 0))
+                continue
+            seen.add(node)
+            yield node

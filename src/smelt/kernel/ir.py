@@ -1,0 +1,249 @@
+"""The Kernel: *how* a cluster is computed, as a tile program over named axes.
+
+A kernel names its axes once.  Axes under `grid` run as independent blocks; a `Stream` visits blocks
+of an axis in order and carries state; every other axis is a tile axis: its whole extent is there at
+once.  A value has the axes that its operands have, and broadcasting is by name.  Read
+`docs/kernels.md` for the language by example.
+
+All nodes are frozen.  Values are trees; what is used twice is bound by `Let` and read by `Ref`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from smelt.types.dtype import DType
+from smelt.types.expr import Expr, Index, axis
+from smelt.types.tensor import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named axis running over 0 .. extent-1; the extent is an expression over sizes."""
+
+    name: str
+    extent: Index
+
+    @property
+    def index(self) -> Expr:
+        """The axis as an index expression."""
+        return axis(self.name, self.extent)
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A buffer.  `strides` None means contiguous in row-major order; else one entry a dimension:
+    an int known now (0, 1) or None for a stride passed at the call (in elements)."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    strides: tuple[int | None, ...] | None = None
+
+
+# ---- values ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number."""
+
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """An index expression (over axes, sizes and computed positions) as an integer value."""
+
+    index: Index
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An element of a parameter.  With `other`, positions outside the array give that value;
+    without, the verifier must be able to see that every position is inside.
+
+    Half types arrive as float32."""
+
+    param: str
+    index: tuple[Index, ...]
+    other: Const | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A scalar operator of `smelt.ops.scalar` on values of one type."""
+
+    op: str
+    args: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A conversion.  To a half type it rounds, and the value goes on as float32."""
+
+    arg: Value
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Folds axes of a value with a row of `smelt.ops.combine`; only existing elements count.
+
+    An arg kind gives the row-major position over `over` as i64."""
+
+    combine: str
+    arg: Value
+    over: tuple[str, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The inclusive running fold of a value along an axis; has that axis too."""
+
+    combine: str
+    arg: Value
+    along: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Sum of products of two values over axes, accumulated in `dtype`."""
+
+    left: Value
+    right: Value
+    over: tuple[str, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value bound by `Let`, or a carried state (`next` reads the new one, s')."""
+
+    name: str
+    next: bool = False
+
+
+Value: TypeAlias = Const | IndexValue | Load | Apply | Cast | Reduce | Scan | Dot | Ref
+
+# ---- statements ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """name = value"""
+
+    name: str
+    value: Value
+    origin: int = -1
+    """Number of the graph node it came from, for the report; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """name = value, clamped into 0 .. extent-1, for use inside index expressions."""
+
+    name: str
+    value: Value
+    extent: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """param[index] = value, where `where` (a bool value) holds."""
+
+    param: str
+    index: tuple[Index, ...]
+    value: Value
+    where: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A carried value: its first value and the axes it has."""
+
+    name: str
+    init: Value
+    axes: tuple[str, ...] = ()
+    dtype: DType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """state' = value, at the end of a visit to a block."""
+
+    state: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How an axis is cut: blocks of `size` (None: whole), up to `stop` (None: the extent).
+
+    `part` names the grid axis over whose parts a split stream is spread."""
+
+    axis: str
+    size: int | None = None
+    stop: Value | None = None
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Visits blocks in order.  Inside, a state is its old value; afterwards its final one."""
+
+    blocks: tuple[Block, ...]
+    states: tuple[State, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Joins the states of the parts of a split axis, in increasing order of the part."""
+
+    part: str
+    states: tuple[str, ...]
+
+
+Statement: TypeAlias = Let | Position | Store | Update | Stream | Merge
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A grid axis `name` that numbers the parts of another axis: `p in split(n, parts)`."""
+
+    name: str
+    axis: str
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch.  `axes` holds every axis; `grid` the blocks that run independently."""
+
+    name: str
+    inputs: tuple[Param, ...]
+    outputs: tuple[Param, ...]
+    axes: tuple[Axis, ...]
+    grid: tuple[Block | Split, ...]
+    body: tuple[Statement, ...]
+    comments: tuple[str, ...] = field(default=(), compare=False)
+
+    def axis(self, name: str) -> Axis:
+        """The axis of that name.  Raises KeyError if there is none."""
+        for a in self.axes:
+            if a.name == name:
+                return a
+        raise KeyError(name)
+
+    def param(self, name: str) -> Param:
+        """The parameter of that name.  Raises KeyError if there is none."""
+        for p in (*self.inputs, *self.outputs):
+            if p.name == name:
+                return p
+        raise KeyError(name)

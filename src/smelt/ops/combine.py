@@ -1,0 +1,95 @@
+"""Monoids that reductions and scans fold with: one row each.
+
+>>> COMBINES["max"].identity(f32), COMBINES["sum"].result(i8)
+(-inf, i64)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from smelt.errors import DTypeError
+from smelt.types.dtype import DType, bool_, f32, i64, u64
+
+__all__ = ["COMBINES", "Combine", "f32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """A commutative monoid over element values (or over (value, position) pairs for arg kinds)."""
+
+    name: str
+    doc: str
+    scalar: str
+    """The scalar operator of one step."""
+    grow: Literal["same", "integer", "bool", "position"]
+    """Result type: the input's, at least 64 bits for integers, bool, or an i64 position."""
+    unit: Callable[[DType], float | int | bool]
+    fold: Callable[..., Any]
+    """The NumPy reference: fold(array, axis, keepdims) on an accumulator-typed array."""
+    idempotent: bool = False
+    kinds: tuple[str, ...] = ("bool", "int", "uint", "float")
+    prefix: Callable[..., Any] | None = None
+    """NumPy reference of the running form, where there is one."""
+
+    @property
+    def has_no_empty_value(self) -> bool:
+        """Folding nothing is an error (the largest of no numbers), not the identity."""
+        return self.grow in ("same", "position")
+
+    @property
+    def positional(self) -> bool:
+        """The result is where the winner stands, not its value."""
+        return self.grow == "position"
+
+    def identity(self, dtype: DType) -> float | int | bool:
+        """The value that folding starts from."""
+        return self.unit(dtype)
+
+    def result(self, dtype: DType) -> DType:
+        """Element type of the result.  Raises DTypeError for kinds without this reduction."""
+        if dtype.kind not in self.kinds:
+            raise DTypeError(f"{self.name} is not defined for {dtype.long}")
+        if self.grow == "integer" and dtype.kind in ("bool", "int", "uint"):
+            return u64 if dtype.kind == "uint" else i64
+        if self.grow == "bool":
+            return bool_
+        return i64 if self.grow == "position" else dtype
+
+
+def _lowest(dtype: DType) -> float | int | bool:
+    if dtype.kind == "float":
+        return float("-inf")
+    return False if dtype.kind == "bool" else int(np.iinfo(dtype.numpy).min)
+
+
+def _highest(dtype: DType) -> float | int | bool:
+    if dtype.kind == "float":
+        return float("inf")
+    return True if dtype.kind == "bool" else int(np.iinfo(dtype.numpy).max)
+
+
+_NUMERIC = ("bool", "int", "uint", "float")
+_ROWS = (
+    Combine("sum", "sum of the elements", "add", "integer", lambda d: 0, np.add.reduce,
+            prefix=np.add.accumulate),
+    Combine("prod", "product of the elements", "mul", "integer", lambda d: 1, np.multiply.reduce,
+            prefix=np.multiply.accumulate),
+    Combine("max", "largest element; NaN wins", "max", "same", _lowest, np.maximum.reduce,
+            idempotent=True, prefix=np.maximum.accumulate),
+    Combine("min", "smallest element; NaN wins", "min", "same", _highest, np.minimum.reduce,
+            idempotent=True, prefix=np.minimum.accumulate),
+    Combine("any", "true if any element is", "or", "bool", lambda d: False, np.logical_or.reduce,
+            idempotent=True),
+    Combine("all", "true if every element is", "and", "bool", lambda d: True,
+            np.logical_and.reduce, idempotent=True),
+    Combine("argmax", "position of the largest element; the first of equals; NaN wins", "gt",
+            "position", _lowest, np.argmax, idempotent=True),
+    Combine("argmin", "position of the smallest element; the first of equals; NaN wins", "lt",
+            "position", _highest, np.argmin, idempotent=True),
+)  # fmt: skip
+COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}

@@ -1,0 +1,159 @@
+"""Contractions in index notation: matrix products, any two-operand einsum, convolutions.
+
+>>> Contract.parse("b,m,k; b,k,n -> b,m,n").infer(
+...     TensorType(f32, (2, 3, 4)), TensorType(f32, (2, 4, 5)))
+TensorType(dtype=f32, shape=(2, 3, 5))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from smelt.errors import ShapeError
+from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
+from smelt.types.dtype import DType, f32, from_numpy
+from smelt.types.expr import Expr, Index, axes_of, axis, evaluate, substitute, text
+from smelt.types.parse_expr import parse as parse_index
+from smelt.types.tensor import Shape, TensorType
+
+__all__ = ["Contract", "f32"]
+
+Terms = tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class Contract(TensorOp):
+    """out[axes] = sum over the other axes of left[...] * right[...].
+
+    Each operand dimension is indexed by an affine expression over named axes.  An axis that
+    stands alone somewhere takes its extent from there; `extents` gives the others (a convolution's
+    output positions and windows).  Half types accumulate in float32, small integers in int32 when
+    `dtype` says so.  Positions outside an operand read 0 where `padded`.
+    """
+
+    doc: ClassVar[str] = "sum of products over named axes"
+    left: Terms
+    right: Terms
+    out: tuple[str, ...]
+    extents: tuple[tuple[str, Index], ...] = ()
+    dtype: DType | None = None
+    padded: bool = False
+
+    @staticmethod
+    def parse(spec: str, **options: Any) -> Contract:
+        """Reads `m,k; k,n -> m,n`."""
+        operands, _, out = spec.partition("->")
+        sides = [
+            tuple(parse_index(t, lambda name: axis(name, 0)) for t in side.split(",") if t.strip())
+            for side in operands.split(";")
+        ]
+        names = tuple(t.strip() for t in out.split(",") if t.strip())
+        return Contract(sides[0], sides[1], names, **options)
+
+    def spec(self) -> str:
+        """The text that `parse` reads."""
+        left, right = (",".join(text(t) for t in side) for side in (self.left, self.right))
+        return f"{left}; {right} -> {','.join(self.out)}"
+
+    def attributes(self) -> dict[str, Any]:
+        more: dict[str, Any] = {"spec": self.spec()}
+        if self.extents:
+            more["extents"] = self.extents
+        if self.dtype is not None:
+            more["dtype"] = self.dtype
+        if self.padded:
+            more["padded"] = True
+        return more
+
+    def axis_extents(self, *inputs: TensorType) -> dict[str, Index]:
+        """Extent of each axis, operands' order.  Raises ShapeError if two disagree."""
+        found: dict[str, Index] = dict(self.extents)
+        for terms, x in zip((self.left, self.right), inputs, strict=True):
+            if len(terms) != x.rank:
+                raise ShapeError(f"contract {self.spec()}: {x} has {x.rank} dimensions")
+            for term, dim in zip(terms, x.shape, strict=True):
+                name = bare_axis(term)
+                if name is None:
+                    continue
+                if found.setdefault(name, dim) != dim and name not in dict(self.extents):
+                    raise ShapeError(
+                        f"contract {self.spec()}: axis {name} is {text(found[name])} in one "
+                        f"operand and {text(dim)} in the other ({inputs[0]}, {inputs[1]})"
+                    )
+        return found
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        extents = self.axis_extents(*inputs)
+        dtype = self.dtype or inputs[0].dtype
+        return TensorType(dtype, tuple(extents[name] for name in self.out))
+
+    def summed(self) -> tuple[str, ...]:
+        """The axes that end here, in order of appearance."""
+        used = [a for term in (*self.left, *self.right) for a in axes_of(term)]
+        return tuple(a for a in dict.fromkeys(used) if a not in self.out)
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        out = self.infer(*(TensorType(_row(x), x.shape) for x in inputs)).dtype
+        wide = (out.compute if out.kind != "bool" else out).numpy
+        if all(bare_axis(t) is not None for t in (*self.left, *self.right)):
+            names = {a: k for k, a in enumerate((*self.out, *self.summed()))}
+            sides = [[names[bare_axis(t) or ""] for t in side] for side in (self.left, self.right)]
+            a, b = (x.astype(wide) for x in inputs)
+            found = np.einsum(a, sides[0], b, sides[1], [names[n] for n in self.out])
+            return np.asarray(found).astype(out.numpy)
+        return self._windows(sizes, wide, *inputs).astype(out.numpy)
+
+    def _windows(self, sizes: Sizes, wide: Any, *inputs: Array) -> Array:
+        """The general case: every product of the iteration space, then one sum."""
+        types = tuple(TensorType(_row(x), x.shape) for x in inputs)
+        extents = self.axis_extents(*types)
+        order = (*self.out, *self.summed())
+        grid = np.ogrid[tuple(slice(n) for n in dims_at(tuple(extents[a] for a in order), sizes))]
+        places = dict(zip(order, grid, strict=True))
+        product: Any = 1
+        for terms, x in zip((self.left, self.right), inputs, strict=True):
+            at = [np.asarray(evaluate(t, sizes, places)) for t in terms]
+            ok: Any = True
+            for j, n in zip(at, x.shape, strict=True):
+                ok = ok & (j >= 0) & (j < n)
+            clipped = tuple(np.clip(j, 0, max(n - 1, 0)) for j, n in zip(at, x.shape, strict=True))
+            product = product * np.where(ok, x[clipped].astype(wide), 0)
+        return np.sum(product, axis=tuple(range(len(self.out), len(order))))
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        extents = self.axis_extents(*(x.type for x in inputs))
+        summed = self.summed()
+        fixed = dict(zip(self.out, i, strict=True))
+        out = self.infer(*(x.type for x in inputs)).dtype
+
+        def factors(j: tuple[Index, ...]) -> tuple[V, V]:
+            places = fixed | dict(zip(summed, j, strict=True))
+            left, right = (
+                self._read(d, x, tuple(substitute(t, places) for t in terms))
+                for terms, x in zip((self.left, self.right), inputs, strict=True)
+            )
+            return left, right
+
+        return d.dot(out, tuple(extents[a] for a in summed), factors)
+
+    def _read(self, d: Definer[V], x: Operand[V], at: Shape) -> V:
+        if not self.padded:
+            return x.at(*at)
+        limits = tuple(zip(at, x.type.shape, strict=True))
+        return d.inside(limits, lambda: x.at(*at), d.constant(0, x.type.dtype))
+
+
+def bare_axis(term: Index) -> str | None:
+    """The name of the axis that `term` is, if it is nothing else."""
+    if isinstance(term, Expr) and len(term.terms) == 1:
+        atoms, c = term.terms[0]
+        if c == 1 and len(atoms) == 1 and atoms[0].kind == "axis":
+            return atoms[0].name
+    return None
+
+
+def _row(x: Array) -> DType:
+    return from_numpy(x.dtype)

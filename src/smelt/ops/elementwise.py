@@ -1,0 +1,68 @@
+"""Elementwise operators: a scalar operator mapped over broadcast operands, and the cast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from smelt.ops.scalar import SCALARS
+from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V
+from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.dtype import DType
+from smelt.types.expr import Index
+from smelt.types.tensor import TensorType, broadcast_shapes
+
+
+@dataclass(frozen=True)
+class Map(TensorOp):
+    """out[i] = scalar(x[i], y[i], ...), operands broadcast as the array API says."""
+
+    doc: ClassVar[str] = "a scalar operator on every element"
+    scalar: str
+
+    @property
+    def name(self) -> str:
+        return self.scalar
+
+    @property
+    def row(self) -> ScalarOp:
+        return SCALARS[self.scalar]
+
+    def attributes(self) -> dict[str, object]:
+        return {}
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        dtype = self.row.result(*(x.dtype for x in inputs))
+        return TensorType(dtype, broadcast_shapes(*(x.shape for x in inputs)))
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        return np.asarray(self.row.numpy(*inputs))
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        return d.apply(self.row, *(x.at(*broadcast_index(x.type, i)) for x in inputs))
+
+
+def broadcast_index(type: TensorType, i: tuple[Index, ...]) -> tuple[Index, ...]:
+    """Where output position `i` reads an operand: dimensions of size 1 stand still."""
+    tail = i[len(i) - type.rank :]
+    return tuple(0 if dim == 1 else j for dim, j in zip(type.shape, tail, strict=True))
+
+
+@dataclass(frozen=True)
+class Cast(TensorOp):
+    """out[i] = x[i] converted to another element type."""
+
+    doc: ClassVar[str] = "conversion to another element type"
+    dtype: DType
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        return TensorType(self.dtype, inputs[0].shape)
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return inputs[0].astype(self.dtype.numpy)
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        return d.cast(inputs[0].at(*i), self.dtype)

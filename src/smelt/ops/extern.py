@@ -1,0 +1,55 @@
+"""Calls of a library in the middle of a plan: one call each, a barrier for fusion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from smelt.errors import ExternError
+from smelt.ops.spec import Array, Sizes, TensorOp
+from smelt.types.tensor import TensorType
+
+EXTERNS: dict[str, ExternRow] = {}
+
+
+@dataclass(frozen=True)
+class ExternRow:
+    """A library function: its type rule and its call (arrays and attributes in, an array out)."""
+
+    name: str
+    doc: str
+    infer: Callable[..., TensorType]
+    call: Callable[..., Any]
+
+
+def register(row: ExternRow) -> ExternRow:
+    """Adds a row; the name must be new.  Raises ExternError otherwise."""
+    if EXTERNS.setdefault(row.name, row) is not row:
+        raise ExternError(f"an extern operator named {row.name!r} exists already")
+    return row
+
+
+@dataclass(frozen=True)
+class Extern(TensorOp):
+    """Runs the library function registered under `call` with the given attributes."""
+
+    doc: ClassVar[str] = "a library call"
+    fusible: ClassVar[bool] = False
+    call: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"extern.{self.call}"
+
+    def attributes(self) -> dict[str, Any]:
+        return dict(self.options)
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        return EXTERNS[self.call].infer(*inputs, **dict(self.options))
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        return np.asarray(EXTERNS[self.call].call(*inputs, **dict(self.options)))

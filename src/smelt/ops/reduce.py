@@ -1,0 +1,130 @@
+"""Reductions and scans over a monoid of `smelt.ops.combine`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from smelt.errors import ShapeError
+from smelt.ops.combine import COMBINES, Combine
+from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V
+from smelt.types.dtype import DType, from_numpy
+from smelt.types.expr import Index
+from smelt.types.tensor import TensorType
+
+
+@dataclass(frozen=True)
+class Reduce(TensorOp):
+    """Folds the given axes (in increasing order) and drops them.
+
+    Sums of half types accumulate in float32; an arg kind folds exactly one axis, or all of them
+    into a row-major position.
+    """
+
+    doc: ClassVar[str] = "fold axes with a monoid"
+    combine: str
+    axes: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"reduce.{self.combine}"
+
+    @property
+    def row(self) -> Combine:
+        return COMBINES[self.combine]
+
+    def attributes(self) -> dict[str, Any]:
+        return {"axes": self.axes}
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        if list(self.axes) != sorted(set(self.axes)) or any(not 0 <= a < x.rank for a in self.axes):
+            raise ShapeError(f"{self.name}: axes {self.axes} do not fit {x}")
+        if self.row.has_no_empty_value and any(x.shape[a] == 0 for a in self.axes):
+            raise ShapeError(f"{self.combine} of an empty axis of {x} has no value")
+        kept = tuple(d for a, d in enumerate(x.shape) if a not in self.axes)
+        return TensorType(self.row.result(x.dtype), kept)
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        (x,) = inputs
+        out = self.infer(_type_of(x))
+        if self.row.positional:
+            return _arg_fold(self.row, x, self.axes)
+        with np.errstate(all="ignore"):
+            wide = x.astype(accumulator(out.dtype).numpy) if out.dtype.kind != "bool" else x
+            return np.asarray(self.row.fold(wide, axis=self.axes)).astype(out.dtype.numpy)
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        (x,) = inputs
+        out = self.infer(x.type)
+
+        def element(j: tuple[Index, ...]) -> V:
+            kept, folded = iter(i), iter(j)
+            picks = (next(folded) if a in self.axes else next(kept) for a in range(x.type.rank))
+            return x.at(*picks)
+
+        return d.reduce(self.row, out.dtype, tuple(x.type.shape[a] for a in self.axes), element)
+
+
+def accumulator(dtype: DType) -> DType:
+    """The type that a reduction with result `dtype` accumulates in."""
+    return dtype.compute
+
+
+def _type_of(x: Array) -> TensorType:
+    return TensorType(from_numpy(x.dtype), tuple(int(n) for n in x.shape))
+
+
+def _arg_fold(row: Combine, x: Array, axes: tuple[int, ...]) -> Array:
+    moved = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
+    flat = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
+    if flat.shape[-1] == 0:
+        return np.zeros(flat.shape[:-1], np.int64)
+    if flat.dtype.kind not in "biuf":  # ml_dtypes' bfloat16 has no argmax of its own
+        flat = flat.astype(np.float32)
+    return np.asarray(row.fold(flat, axis=-1), np.int64)
+
+
+@dataclass(frozen=True)
+class Scan(TensorOp):
+    """out[.., j, ..] = combine of x[.., 0..j, ..] along one axis (inclusive)."""
+
+    doc: ClassVar[str] = "running fold along an axis"
+    combine: str
+    axis: int
+
+    @property
+    def name(self) -> str:
+        return f"scan.{self.combine}"
+
+    @property
+    def row(self) -> Combine:
+        return COMBINES[self.combine]
+
+    def attributes(self) -> dict[str, Any]:
+        return {"axis": self.axis}
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        if not 0 <= self.axis < x.rank or self.row.prefix is None:
+            raise ShapeError(f"{self.name}: axis {self.axis} does not fit {x}")
+        return TensorType(self.row.result(x.dtype), x.shape)
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        (x,) = inputs
+        out = self.infer(_type_of(x)).dtype
+        assert self.row.prefix is not None
+        with np.errstate(all="ignore"):
+            wide = x.astype(accumulator(out).numpy)
+            return np.asarray(self.row.prefix(wide, axis=self.axis)).astype(out.numpy)
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        (x,) = inputs
+        a = self.axis
+
+        def element(j: Index) -> V:
+            return x.at(*i[:a], j, *i[a + 1 :])
+
+        return d.scan(self.row, self.infer(x.type).dtype, x.type.shape[a], i[a], element)

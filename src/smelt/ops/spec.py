@@ -1,0 +1,124 @@
+"""What an operator row is: the columns that every stage reads.
+
+A tensor operator is a frozen dataclass whose fields are its attributes.  `infer` is its type rule,
+`reference` its meaning in NumPy, and `define` says how one element is computed in terms of whatever
+it is given: lowering passes symbolic operands and gets kernel values; that is the only thing that
+makes an operator fusible.  An operator without `define` is *extern*: one call, a barrier.
+
+    class Permute(TensorOp):
+        perm: tuple[int, ...]
+        def infer(self, x): return TensorType(x.dtype, tuple(x.shape[p] for p in self.perm))
+        def reference(self, env, x): return np.transpose(x, self.perm)
+        def define(self, d, i, x): return x.at(*(i[self.perm.index(a)] for a in range(len(i))))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+
+from smelt.types.dtype import DType
+from smelt.types.expr import Index, evaluate
+from smelt.types.tensor import TensorType
+
+if TYPE_CHECKING:
+    from smelt.ops.combine import Combine
+    from smelt.ops.spec_scalar import ScalarOp
+
+Array = np.ndarray[Any, Any]
+Sizes = Mapping[str, int]
+V = TypeVar("V")
+
+
+class Operand(Protocol[V]):
+    """An input as `define` sees it: its type, and its element at a position."""
+
+    @property
+    def type(self) -> TensorType: ...
+
+    def at(self, *index: Index) -> V:
+        """The element at a position."""
+        ...
+
+
+class Definer(Protocol[V]):
+    """What `define` may build values with."""
+
+    def apply(self, op: ScalarOp, *args: V) -> V: ...
+
+    def cast(self, value: V, dtype: DType) -> V: ...
+
+    def constant(self, value: float | int | bool, dtype: DType) -> V: ...
+
+    def index(self, position: Index, dtype: DType) -> V:
+        """An integer expression over sizes and axes as a value."""
+        ...
+
+    def position(self, value: V, extent: Index) -> Index:
+        """A computed integer as a position along a dimension of `extent` (a gather's index)."""
+        ...
+
+    def reduce(
+        self, combine: Combine, dtype: DType, extents: tuple[Index, ...],
+        body: Callable[[tuple[Index, ...]], V],
+    ) -> V:  # fmt: skip
+        """`combine` of body(j) over all positions j inside `extents`, with result type `dtype`."""
+        ...
+
+    def scan(
+        self, combine: Combine, dtype: DType, extent: Index, at: Index,
+        body: Callable[[Index], V],
+    ) -> V:  # fmt: skip
+        """`combine` of body(j) for j = 0 .. at (inclusive), `at` < extent."""
+        ...
+
+    def inside(
+        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], V], other: V
+    ) -> V:
+        """value() where 0 <= e < limit for every pair (e, limit), else `other`."""
+        ...
+
+    def dot(
+        self, dtype: DType, extents: tuple[Index, ...],
+        body: Callable[[tuple[Index, ...]], tuple[V, V]],
+    ) -> V:  # fmt: skip
+        """Sum of products of the two values of body(j) over all j inside `extents`."""
+        ...
+
+
+@dataclass(frozen=True)
+class TensorOp:
+    """Common faces of all tensor operators."""
+
+    doc: ClassVar[str] = ""
+    is_view: ClassVar[bool] = False
+    """Moves elements without computing: an index map, never a kernel by itself."""
+    is_source: ClassVar[bool] = False
+    """Has no tensor inputs and costs nothing to recompute."""
+    fusible: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The spelling in the text form."""
+        return type(self).__name__.lower()
+
+    def attributes(self) -> dict[str, Any]:
+        """The fields, in order, for the printer."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        raise NotImplementedError  # pragma: no cover - every row overrides
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        raise NotImplementedError  # pragma: no cover - every row overrides
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        raise NotImplementedError  # pragma: no cover - fusible rows override
+
+
+def dims_at(shape: tuple[Index, ...], sizes: Sizes) -> tuple[int, ...]:
+    """A symbolic shape as numbers."""
+    return tuple(int(evaluate(d, sizes)) for d in shape)

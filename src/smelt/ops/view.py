@@ -1,0 +1,253 @@
+"""Views: index maps from output positions to input positions, never kernels by themselves.
+
+>>> split_groups((size("b"), size("h") * 8), (size("b"), size("h"), 8))
+[((b,), (b,)), ((h*8,), (h, 8))]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from smelt.errors import ShapeError
+from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
+from smelt.types.expr import Index, add, evaluate, floordiv, mod, mul, product, size, sub
+from smelt.types.tensor import Shape, TensorType, shape_text
+
+__all__ = ["Concat", "Expand", "Flip", "Pad", "Permute", "Reshape", "Slice", "size",
+           "split_groups"]  # fmt: skip
+
+
+class View(TensorOp):
+    """An operator that moves elements and computes nothing."""
+
+    is_view: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Permute(View):
+    """out[i] = x[i after the inverse permutation]: axis k of the result is axis perm[k] of x."""
+
+    doc: ClassVar[str] = "reorder axes"
+    perm: tuple[int, ...]
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        if sorted(self.perm) != list(range(x.rank)):
+            raise ShapeError(f"permute: {self.perm} is not a permutation of the axes of {x}")
+        return TensorType(x.dtype, tuple(x.shape[p] for p in self.perm))
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        return np.transpose(inputs[0], self.perm)
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        return inputs[0].at(*(i[self.perm.index(a)] for a in range(len(i))))
+
+
+@dataclass(frozen=True)
+class Reshape(View):
+    """The elements in row-major order under another shape."""
+
+    doc: ClassVar[str] = "another shape, same order"
+    shape: Shape
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        if product(self.shape) != x.elements:
+            raise ShapeError(f"reshape: {x} does not have the elements of [{shape_text(self.shape)}]")
+        return TensorType(x.dtype, self.shape)
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        return np.reshape(inputs[0], dims_at(self.shape, sizes))
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        (x,) = inputs
+        out: list[Index] = []
+        place = 0
+        for source, target in split_groups(x.type.shape, self.shape):
+            part = i[place : place + len(target)]
+            place += len(target)
+            out.extend(_regroup(source, target, part))
+        return x.at(*out)
+
+
+def split_groups(source: Shape, target: Shape) -> list[tuple[Shape, Shape]]:
+    """Consecutive runs of both shapes with equal products, as short as equality can be seen."""
+    groups: list[tuple[Shape, Shape]] = []
+    s = t = first_s = first_t = 0
+    left: Index = 1
+    right: Index = 1
+    while s < len(source) or t < len(target):
+        if s < len(source) and (s == first_s or t == len(target) or _behind(left, right)):
+            left, s = mul(left, source[s]), s + 1
+        elif t < len(target):
+            right, t = mul(right, target[t]), t + 1
+        if left == right and s > first_s and t > first_t:
+            groups.append((source[first_s:s], target[first_t:t]))
+            first_s, first_t, left, right = s, t, 1, 1
+    if s > first_s or t > first_t:
+        groups.append((source[first_s:], target[first_t:]))
+    return groups
+
+
+def _behind(left: Index, right: Index) -> bool:
+    """Whether the source side should take its next dimension."""
+    return sub(right, left) != 0 and floordiv(right, left) != 0 and mod(right, left) == 0
+
+
+def _regroup(source: Shape, target: Shape, part: tuple[Index, ...]) -> list[Index]:
+    if len(source) == 1 and len(target) == 1:
+        return [part[0]]
+    flat: Index = 0
+    for dim, j in zip(target, part, strict=True):
+        flat = add(mul(flat, dim), 0 if dim == 1 else j)
+    out: list[Index] = []
+    for k, dim in enumerate(source):
+        inner = product(source[k + 1 :])
+        position = floordiv(flat, inner) if inner != 0 else 0
+        out.append(0 if dim == 1 else position if k == 0 else mod(position, dim) if dim != 0 else 0)
+    return out
+
+
+@dataclass(frozen=True)
+class Expand(View):
+    """Dimensions of size 1 repeat; new dimensions stand in front."""
+
+    doc: ClassVar[str] = "broadcast to a shape"
+    shape: Shape
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        tail = self.shape[len(self.shape) - x.rank :]
+        if len(self.shape) < x.rank or any(a not in (1, b) for a, b in zip(x.shape, tail)):
+            raise ShapeError(f"expand: {x} does not broadcast to [{shape_text(self.shape)}]")
+        return TensorType(x.dtype, self.shape)
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        return np.broadcast_to(inputs[0], dims_at(self.shape, sizes))
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        (x,) = inputs
+        tail = i[len(i) - x.type.rank :]
+        return x.at(*(0 if n == 1 else j for n, j in zip(x.type.shape, tail, strict=True)))
+
+
+@dataclass(frozen=True)
+class Slice(View):
+    """out[i] = x[start + i*step]; `sizes` are the extents of the result, steps are not zero."""
+
+    doc: ClassVar[str] = "a strided box"
+    starts: Shape
+    sizes: Shape
+    steps: tuple[int, ...]
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        if not x.rank == len(self.starts) == len(self.sizes) == len(self.steps):
+            raise ShapeError(f"slice: {len(self.sizes)} ranges for {x}")
+        return TensorType(x.dtype, self.sizes)
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        out = inputs[0]
+        for a, step in enumerate(self.steps):
+            start, count = evaluate(self.starts[a], sizes), evaluate(self.sizes[a], sizes)
+            out = np.take(out, np.arange(count) * step + start, axis=a)
+        return out
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        picks = zip(self.starts, i, self.steps, strict=True)
+        return inputs[0].at(*(add(s, mul(j, step)) for s, j, step in picks))
+
+
+@dataclass(frozen=True)
+class Flip(View):
+    """The given axes run backwards."""
+
+    doc: ClassVar[str] = "reverse axes"
+    axes: tuple[int, ...]
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        if any(not 0 <= a < x.rank for a in self.axes):
+            raise ShapeError(f"flip: axes {self.axes} do not fit {x}")
+        return x
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        return np.flip(inputs[0], self.axes)
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        (x,) = inputs
+        turned = (sub(sub(n, 1), j) if a in self.axes else j
+                  for a, (n, j) in enumerate(zip(x.type.shape, i, strict=True)))  # fmt: skip
+        return x.at(*turned)
+
+
+@dataclass(frozen=True)
+class Pad(View):
+    """x with `low` and `high` elements of `value` added on the sides of each axis."""
+
+    doc: ClassVar[str] = "a margin of one value"
+    low: Shape
+    high: Shape
+    value: float | int | bool
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        if not x.rank == len(self.low) == len(self.high):
+            raise ShapeError(f"pad: {len(self.low)} margins for {x}")
+        grown = zip(self.low, x.shape, self.high, strict=True)
+        return TensorType(x.dtype, tuple(add(add(a, n), b) for a, n, b in grown))
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        (x,) = inputs
+        low, high = dims_at(self.low, sizes), dims_at(self.high, sizes)
+        shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))
+        out = np.full(shape, self.value, x.dtype)
+        out[tuple(slice(a, a + n) for a, n in zip(low, x.shape, strict=True))] = x
+        return out
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        (x,) = inputs
+        at = tuple(sub(j, a) for j, a in zip(i, self.low, strict=True))
+        margins = zip(at, x.type.shape, self.low, self.high, strict=True)
+        limits = tuple((j, n) for j, n, a, b in margins if (a, b) != (0, 0))
+        other = d.constant(self.value, x.type.dtype)
+        return d.inside(limits, lambda: x.at(*at), other)
+
+
+@dataclass(frozen=True)
+class Concat(View):
+    """Arrays one after another along an axis."""
+
+    doc: ClassVar[str] = "join along an axis"
+    axis: int
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        first, a = inputs[0], self.axis
+        total: Index = 0
+        for x in inputs:
+            same = x.rank == first.rank and x.dtype == first.dtype and 0 <= a < x.rank
+            if not same or any(x.shape[k] != first.shape[k] for k in range(x.rank) if k != a):
+                raise ShapeError(f"concat along axis {a}: {first} and {x} do not fit together")
+            total = add(total, x.shape[a])
+        return TensorType(first.dtype, (*first.shape[:a], total, *first.shape[a + 1 :]))
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        return np.concatenate(inputs, axis=self.axis)
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        a = self.axis
+        out = d.constant(0, inputs[0].type.dtype)
+        end: Index = 0
+        for x in inputs:
+            begin, end = end, add(end, x.type.shape[a])
+            out = self._piece(d, i, x, sub(i[a], begin), out)
+        return out
+
+    def _piece(
+        self, d: Definer[V], i: tuple[Index, ...], x: Operand[V], at: Index, other: V
+    ) -> V:  # fmt: skip
+        a = self.axis
+        return d.inside(((at, x.type.shape[a]),), lambda: x.at(*i[:a], at, *i[a + 1 :]), other)

@@ -1,0 +1,1 @@
+"""Element types, integer expressions for sizes and indices, and tensor types."""

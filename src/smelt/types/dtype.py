@@ -1,0 +1,156 @@
+"""Element types: one row each, and the promotion lattice of the array API standard.
+
+>>> promote(i32, i64), promote(f32, bf16), promote(u8, i8)
+(i64, f32, i16)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from smelt.errors import DTypeError
+
+Kind = Literal["bool", "int", "uint", "float", "complex"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DType:
+    """One element type.  `name` is the short spelling of the IRs, `long` the array API's name."""
+
+    name: str
+    long: str
+    kind: Kind
+    bits: int
+    numpy: np.dtype[Any]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory (bool takes one)."""
+        return self.numpy.itemsize
+
+    @property
+    def compute(self) -> DType:
+        """The type that arithmetic is done in: half types compute in float32."""
+        return f32 if self.kind == "float" and self.bits == 16 else self
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __str__(self) -> str:
+        return self.long
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self is other or self.name == other.name
+        if isinstance(other, (np.dtype, type)):
+            try:
+                return np.dtype(other) == self.numpy
+            except TypeError:
+                return False
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.numpy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parse, (self.name,)
+
+
+def _row(name: str, long: str, kind: Kind, bits: int, scalar: Any) -> DType:
+    return DType(name, long, kind, bits, np.dtype(scalar))
+
+
+bool_ = _row("bool", "bool", "bool", 8, np.bool_)
+i8 = _row("i8", "int8", "int", 8, np.int8)
+i16 = _row("i16", "int16", "int", 16, np.int16)
+i32 = _row("i32", "int32", "int", 32, np.int32)
+i64 = _row("i64", "int64", "int", 64, np.int64)
+u8 = _row("u8", "uint8", "uint", 8, np.uint8)
+u16 = _row("u16", "uint16", "uint", 16, np.uint16)
+u32 = _row("u32", "uint32", "uint", 32, np.uint32)
+u64 = _row("u64", "uint64", "uint", 64, np.uint64)
+f16 = _row("f16", "float16", "float", 16, np.float16)
+bf16 = _row("bf16", "bfloat16", "float", 16, ml_dtypes.bfloat16)
+f32 = _row("f32", "float32", "float", 32, np.float32)
+f64 = _row("f64", "float64", "float", 64, np.float64)
+c64 = _row("c64", "complex64", "complex", 64, np.complex64)
+c128 = _row("c128", "complex128", "complex", 128, np.complex128)
+
+DTYPES: tuple[DType, ...] = (
+    bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128,
+)  # fmt: skip
+COMPUTABLE: tuple[DType, ...] = tuple(d for d in DTYPES if d.kind != "complex")
+_BY_NAME = {d.name: d for d in DTYPES} | {d.long: d for d in DTYPES}
+_BY_NUMPY = {d.numpy: d for d in DTYPES}
+
+
+def parse(name: str) -> DType:
+    """The row named `name` (short or long).  Raises DTypeError for an unknown name."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise DTypeError(f"unknown element type {name!r}; known: {', '.join(_BY_NAME)}") from None
+
+
+def from_numpy(dtype: object) -> DType:
+    """The row of a NumPy dtype (or of anything that `np.dtype` takes).
+
+    Raises DTypeError for types that Smelt has no row for (strings, objects, dates, long double).
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    try:
+        found = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError:
+        raise DTypeError(f"{dtype!r} is not an element type") from None
+    row = _BY_NUMPY.get(found) or _BY_NUMPY.get(found.newbyteorder("="))
+    if row is None:
+        raise DTypeError(f"NumPy dtype {found} has no counterpart in Smelt")
+    return row
+
+
+_SIGNED = {8: i8, 16: i16, 32: i32, 64: i64}
+_FLOATS = {32: f32, 64: f64}
+_COMPLEX = {32: c64, 64: c128}
+
+
+@cache
+def promote(a: DType, b: DType) -> DType:
+    """The smallest type that both convert to (array API 2024.12, "Type Promotion Rules").
+
+    Mixed kinds beyond the standard follow NumPy for bool, and "float wins" for int with float:
+    an integer joined with a float takes the float's type.  Raises DTypeError for uint64 with a
+    signed integer, which no integer type holds.
+    """
+    if a == b:
+        return a
+    rank = {"bool": 0, "uint": 1, "int": 2, "float": 3, "complex": 4}
+    low, high = sorted((a, b), key=lambda d: (rank[d.kind], d.bits))
+    if low.kind == "bool":
+        return high
+    if low.kind == high.kind:
+        if low.kind == "float" and low.bits == high.bits:
+            return f32  # float16 with bfloat16
+        return high
+    if (low.kind, high.kind) == ("uint", "int"):
+        if low.bits < high.bits:
+            return high
+        if low.bits < 64:
+            return _SIGNED[low.bits * 2]
+        raise DTypeError("uint64 and a signed integer have no common integer type; cast one first")
+    if high.kind == "complex" and low.kind == "float":
+        return _COMPLEX[max(high.bits // 2, max(low.bits, 32))]
+    return high

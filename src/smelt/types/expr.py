@@ -1,0 +1,505 @@
+"""Integer expressions over sizes and axes: the algebra of shapes and of index maps.
+
+A value is a Python int or an `Expr`, a polynomial over atoms in a normal form, so that equality of
+text is equality of value for everything the rules below can see.  Atoms are variables (a *size*,
+fixed during a call, an *axis*, which runs over 0 .. extent-1, or a *value* that the program computes) and floor divisions, remainders,
+minima and maxima of expressions.
+
+>>> n, i = size("n"), axis("i", size("n") * 4)
+>>> (i // 4) * 4 + i % 4 == i, i // (n * 4), (n * 4 + i) // 4
+(True, 0, n + i//4)
+
+Inside index maps every size may be taken to be at least 1: an empty array runs no iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
+
+
+class Atom:
+    """A variable or an opaque sub-expression; compared by value, ordered by text."""
+
+    __slots__ = ("args", "extent", "hash", "key", "kind", "name")
+
+    def __init__(
+        self,
+        kind: AtomKind,
+        name: str = "",
+        extent: Index = 0,
+        args: tuple[Index, ...] = (),
+    ) -> None:
+        self.kind: AtomKind = kind
+        self.name = name
+        self.extent = extent
+        self.args = args
+        self.key = (kind, name, args)
+        self.hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Atom) and self.key == other.key)
+
+    def order(self) -> tuple[str, str]:
+        return ({"size": "0", "axis": "1"}.get(self.kind, "2"), self.name or self.text(True))
+
+    def text(self, index: bool) -> str:
+        """Source text; with `index`, a size prints as `size(n)` to tell it from an axis."""
+        if self.kind in ("axis", "value"):
+            return self.name
+        if self.kind == "size":
+            return f"size({self.name})" if index else self.name
+        parts = [_text(a, index) for a in self.args]
+        if self.kind in ("min", "max"):
+            return f"{self.kind}({', '.join(parts)})"
+        left, right = (p if _simple(a) else f"({p})" for p, a in zip(parts, self.args, strict=True))
+        return f"{left}{self.kind}{right}"
+
+
+Monomial: TypeAlias = tuple[Atom, ...]
+
+
+class Expr:
+    """A polynomial with integer coefficients: `terms` maps sorted tuples of atoms to numbers."""
+
+    __slots__ = ("hash", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self.hash = hash(terms)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Expr) and self.terms == other.terms)
+
+    def __repr__(self) -> str:
+        return _text(self, False)
+
+    def __add__(self, other: Index) -> Index:
+        return add(self, other)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Index) -> Index:
+        return mul(self, other)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Index:
+        return mul(self, -1)
+
+    def __sub__(self, other: Index) -> Index:
+        return add(self, mul(other, -1))
+
+    def __rsub__(self, other: Index) -> Index:
+        return add(other, mul(self, -1))
+
+    def __floordiv__(self, other: Index) -> Index:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Index) -> Index:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Index) -> Index:
+        return mod(self, other)
+
+    def __rmod__(self, other: Index) -> Index:
+        return mod(other, self)
+
+
+Index: TypeAlias = int | Expr
+
+
+def _atom(atom: Atom) -> Expr:
+    return Expr((((atom,), 1),))
+
+
+@lru_cache(maxsize=4096)
+def size(name: str) -> Expr:
+    """A size symbol: a number >= 0 that is known when the program is called."""
+    return _atom(Atom("size", name))
+
+
+def axis(name: str, extent: Index) -> Expr:
+    """An axis variable, which takes the values 0 .. extent-1."""
+    return _atom(Atom("axis", name, extent))
+
+
+def value(name: str, extent: Index) -> Expr:
+    """A position computed by the program (a gather's index), somewhere in 0 .. extent-1."""
+    return _atom(Atom("value", name, extent))
+
+
+def _terms(e: Index) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(e, Expr):
+        return e.terms
+    return (((), e),) if e else ()
+
+
+def _build(terms: Mapping[Monomial, int]) -> Index:
+    kept = [(m, c) for m, c in terms.items() if c]
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    if any(a.kind == "%" for m, _ in kept for a in m):
+        joined = _join_divisions(dict(kept))
+        if joined is not None:
+            return joined
+    kept.sort(key=lambda t: (not t[0], tuple(a.order() for a in t[0])))
+    return Expr(tuple(kept))
+
+
+def _join_divisions(terms: dict[Monomial, int]) -> Index | None:
+    """c*d*(e//d) + c*(e%d)  ->  c*e"""
+    for monomial, c in terms.items():
+        for place, atom in enumerate(monomial):
+            if atom.kind != "%":
+                continue
+            rest = monomial[:place] + monomial[place + 1 :]
+            numerator, divisor = atom.args
+            quotient = _atom(Atom("//", args=(numerator, divisor)))
+            wanted = _terms(mul(mul(quotient, divisor), Expr(((rest, c),)) if rest else c))
+            if wanted and all(terms.get(m) == k for m, k in wanted):
+                left = {m: k for m, k in terms.items() if m != monomial}
+                for m, _ in wanted:
+                    del left[m]
+                whole = mul(numerator, Expr(((rest, c),)) if rest else c)
+                return add(_build(left), whole)
+    return None
+
+
+def add(a: Index, b: Index) -> Index:
+    """a + b"""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    if isinstance(b, int) and b == 0:
+        return a
+    if isinstance(a, int) and a == 0:
+        return b
+    total = dict(_terms(a))
+    for m, c in _terms(b):
+        total[m] = total.get(m, 0) + c
+    return _build(total)
+
+
+def mul(a: Index, b: Index) -> Index:
+    """a * b"""
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if isinstance(b, int) and b == 1:
+        return a
+    if isinstance(a, int) and a == 1:
+        return b
+    total: dict[Monomial, int] = {}
+    for m, c in _terms(a):
+        for k, d in _terms(b):
+            both = tuple(sorted(m + k, key=Atom.order)) if m and k else m or k
+            total[both] = total.get(both, 0) + c * d
+    return _build(total)
+
+
+def sub(a: Index, b: Index) -> Index:
+    """a - b"""
+    return add(a, mul(b, -1))
+
+
+def _divides(divisor: Index, monomial: Monomial, c: int) -> tuple[Monomial, int] | None:
+    """monomial*c / divisor for a divisor of a single term, or None."""
+    terms = _terms(divisor)
+    if len(terms) != 1 or not terms[0][1]:
+        return None
+    atoms, k = terms[0]
+    if c % k:
+        return None
+    left = list(monomial)
+    for a in atoms:
+        if a not in left:
+            return None
+        left.remove(a)
+    return tuple(left), c // k
+
+
+def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
+    """(q, r) with e = q*divisor + r, where q takes every term that divides exactly."""
+    if isinstance(divisor, Expr) and len(divisor.terms) > 1 and e == divisor:
+        return 1, 0
+    q: dict[Monomial, int] = {}
+    r: dict[Monomial, int] = {}
+    for m, c in _terms(e):
+        part = _divides(divisor, m, c)
+        if part is not None:
+            q[part[0]] = q.get(part[0], 0) + part[1]
+        elif not m and isinstance(divisor, int) and divisor > 0:
+            q[()] = q.get((), 0) + c // divisor
+            r[()] = c % divisor
+        else:
+            r[m] = c
+    return _build(q), _build(r)
+
+
+def floordiv(a: Index, b: Index) -> Index:
+    """a // b, rounded down.  Raises ZeroDivisionError for a literal zero divisor."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if b == 0:
+        raise ZeroDivisionError("division of a size by zero")
+    if b == 1 or a == 0:
+        return a
+    q, r = _split(a, b)
+    if r == 0 or _within(r, b):
+        return q
+    if _within(add(r, b), b):
+        return add(q, -1)
+    if isinstance(b, int) and isinstance(r, Expr) and len(r.terms) == 1:
+        (m, c), *_ = r.terms  # (x//p)//q -> x//(p*q)
+        if c == 1 and len(m) == 1 and m[0].kind == "//" and isinstance(m[0].args[1], int) and b > 0:
+            return add(q, floordiv(m[0].args[0], m[0].args[1] * b))
+    return add(q, _atom(Atom("//", args=(r, b))))
+
+
+def mod(a: Index, b: Index) -> Index:
+    """a % b, with the sign of b."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    if b == 1 or a == 0:
+        return 0
+    if b == 0:
+        raise ZeroDivisionError("remainder of a size by zero")
+    _, r = _split(a, b)
+    if r == 0:
+        return 0
+    if _within(r, b):
+        return r
+    return _atom(Atom("%", args=(r, b)))
+
+
+def minimum(a: Index, b: Index) -> Index:
+    """min(a, b)"""
+    return _extreme("min", a, b)
+
+
+def maximum(a: Index, b: Index) -> Index:
+    """max(a, b)"""
+    return _extreme("max", a, b)
+
+
+def _extreme(kind: Literal["min", "max"], a: Index, b: Index) -> Index:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b) if kind == "min" else max(a, b)
+    if nonnegative(sub(a, b)):
+        return b if kind == "min" else a
+    if nonnegative(sub(b, a)):
+        return a if kind == "min" else b
+    first, second = sorted((a, b), key=str)
+    return _atom(Atom(kind, args=(first, second)))
+
+
+def bounds(e: Index) -> tuple[Index, Index] | None:
+    """Inclusive symbolic bounds of `e` over its axes (sizes stay), or None if unknown."""
+    low: Index = 0
+    high: Index = 0
+    for m, c in _terms(e):
+        least: Index = c
+        most: Index = c
+        for atom in m:
+            span = _atom_bounds(atom)
+            if span is None:
+                return None
+            least, most = mul(least, span[0]), mul(most, span[1])
+        if c < 0:
+            least, most = most, least
+        low, high = add(low, least), add(high, most)
+    return low, high
+
+
+def _atom_bounds(atom: Atom) -> tuple[Index, Index] | None:
+    """Bounds of an atom that is never negative; None for others."""
+    if atom.kind in ("axis", "value"):
+        return 0, add(atom.extent, -1)
+    if atom.kind == "size":
+        own = _atom(atom)
+        return own, own
+    if atom.kind == "%":
+        return (0, add(atom.args[1], -1)) if positive(atom.args[1]) else None
+    if atom.kind == "//":
+        inner = bounds(atom.args[0])
+        if inner is None or not nonnegative(inner[0]) or not positive(atom.args[1]):
+            return None
+        return floordiv(inner[0], atom.args[1]), floordiv(inner[1], atom.args[1])
+    if all(nonnegative(a) for a in atom.args) and not axes_of(_atom(atom)):
+        own = _atom(atom)
+        return own, own
+    return None
+
+
+def _within(e: Index, limit: Index) -> bool:
+    """0 <= e < limit for all values of the axes, sizes >= 1"""
+    span = bounds(e)
+    if span is None:
+        return False
+    return nonnegative(span[0]) and nonnegative(sub(add(limit, -1), span[1]))
+
+
+def nonnegative(e: Index) -> bool:
+    """Provably >= 0 when every size is >= 1 and every axis is inside its extent."""
+    if isinstance(e, int):
+        return e >= 0
+    if any(a.kind in ("axis", "value") for a in atoms(e)):
+        span = bounds(e)
+        return span is not None and nonnegative(span[0])
+    shifted: Index = 0  # n -> n' + 1: then all-nonnegative coefficients suffice
+    for m, c in e.terms:
+        part: Index = c
+        for atom in m:
+            if atom.kind == "size":
+                part = mul(part, add(_atom(atom), 1))
+            elif _atom_bounds(atom) is not None:
+                part = mul(part, _atom(atom))
+            else:
+                return False
+        shifted = add(shifted, part)
+    return all(c >= 0 for _, c in _terms(shifted))
+
+
+def positive(e: Index) -> bool:
+    """Provably >= 1 when every size is >= 1."""
+    return nonnegative(sub(e, 1))
+
+
+def atoms(e: Index) -> Iterator[Atom]:
+    """Every atom of `e`, nested ones too."""
+    for m, _ in _terms(e):
+        for atom in m:
+            yield atom
+            for arg in atom.args:
+                yield from atoms(arg)
+
+
+def axes_of(e: Index) -> tuple[str, ...]:
+    """Names of the axes that `e` depends on, in order of first appearance."""
+    return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "axis"))
+
+
+def sizes_of(e: Index) -> tuple[str, ...]:
+    """Names of the size symbols in `e`, in order of first appearance."""
+    return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "size"))
+
+
+def coefficient(e: Index, name: str) -> Index | None:
+    """The stride of axis `name` in `e` (an expression without axes), or None if not affine."""
+    total: Index = 0
+    for m, c in _terms(e):
+        hits = [a for a in m if a.kind == "axis" and a.name == name]
+        nested = any(name in axes_of(x) for a in m for x in a.args)
+        others = any(a.kind == "axis" and a.name != name for a in m)
+        if nested or len(hits) > 1 or (hits and others):
+            return None
+        if hits:
+            rest = tuple(a for a in m if a is not hits[0])
+            total = add(total, Expr(((rest, c),)) if rest else c)
+    return total
+
+
+def rebuild(e: Index, leaf: Callable[[Atom], Index]) -> Index:
+    """`e` with each variable replaced by `leaf(variable)`, simplified again."""
+    if isinstance(e, int):
+        return e
+    total: Index = 0
+    for m, c in e.terms:
+        part: Index = c
+        for atom in m:
+            part = mul(part, _rebuild_atom(atom, leaf))
+        total = add(total, part)
+    return total
+
+
+_COMBINE: dict[str, Callable[[Index, Index], Index]] = {
+    "//": floordiv, "%": mod, "min": minimum, "max": maximum,
+}  # fmt: skip
+
+
+def _rebuild_atom(atom: Atom, leaf: Callable[[Atom], Index]) -> Index:
+    if atom.kind in ("size", "axis", "value"):
+        return leaf(atom)
+    first, second = (rebuild(a, leaf) for a in atom.args)
+    return _COMBINE[atom.kind](first, second)
+
+
+def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -> Index:
+    """`e` with variables of one kind replaced by name."""
+    if isinstance(e, int):
+        return e
+    return rebuild(e, lambda a: values.get(a.name, _atom(a)) if a.kind == kind else _atom(a))
+
+
+def evaluate(e: Index, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> Any:
+    """The number (or NumPy array, when axes are arrays) that `e` stands for.
+
+    Raises KeyError for a variable without a value.
+    """
+    if isinstance(e, int):
+        return e
+    total: Any = 0
+    for m, c in e.terms:
+        part: Any = c
+        for atom in m:
+            part = part * _evaluate_atom(atom, sizes, axes)
+        total = total + part
+    return total
+
+
+def _evaluate_atom(atom: Atom, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None) -> Any:
+    if atom.kind == "size":
+        return sizes[atom.name]
+    if atom.kind in ("axis", "value"):
+        return (axes or {})[atom.name]
+    a, b = (evaluate(x, sizes, axes) for x in atom.args)
+    if atom.kind == "//":
+        return a // b
+    if atom.kind == "%":
+        return a % b
+    return (a + b - abs(a - b)) // 2 if atom.kind == "min" else (a + b + abs(a - b)) // 2
+
+
+def product(values: Iterable[Index]) -> Index:
+    """The product of sizes; 1 for none."""
+    total: Index = 1
+    for v in values:
+        total = mul(total, v)
+    return total
+
+
+def _simple(e: Index) -> bool:
+    if isinstance(e, int):
+        return e >= 0
+    if len(e.terms) != 1 or e.terms[0][1] != 1 or len(e.terms[0][0]) != 1:
+        return False
+    return e.terms[0][0][0].kind not in ("//", "%")
+
+
+def _text(e: Index, index: bool) -> str:
+    if isinstance(e, int):
+        return str(e)
+    out = ""
+    for m, c in e.terms:
+        factors = [f"({a.text(index)})" if a.kind in ("//", "%") and len(m) + (abs(c) != 1) > 1
+                   else a.text(index) for a in m]  # fmt: skip
+        if abs(c) != 1 or not m:
+            factors.append(str(abs(c)))
+        sign = (" - " if c < 0 else " + ") if out else ("-" if c < 0 else "")
+        out += sign + "*".join(factors)
+    return out
+
+
+def text(e: Index, *, index: bool = False) -> str:
+    """Source text, which `smelt.types.parse_expr` reads back; `index` marks sizes as `size(n)`."""
+    return _text(e, index)

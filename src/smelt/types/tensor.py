@@ -1,0 +1,86 @@
+"""The type of a tensor value: element type and shape (integers or expressions over sizes).
+
+>>> broadcast_shapes((size("n"), 1), (4,))
+(n, 4)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smelt.errors import OverflowSizeError, ShapeError
+from smelt.types.dtype import DType
+from smelt.types.expr import Expr, Index, product, size, text
+
+Shape = tuple[Index, ...]
+LARGEST = 2**63 - 1
+
+__all__ = ["LARGEST", "Shape", "TensorType", "broadcast_shapes", "check_bytes", "shape_text", "size"]
+
+
+def shape_text(shape: Shape) -> str:
+    """`n,4` for (n, 4)"""
+    return ",".join(text(d) for d in shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and shape.  A dimension is an int >= 0 or an expression over sizes."""
+
+    dtype: DType
+    shape: Shape = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def elements(self) -> Index:
+        return product(self.shape)
+
+    @property
+    def nbytes(self) -> Index:
+        return product((*self.shape, self.dtype.itemsize))
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{shape_text(self.shape)}]"
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The common shape under the array API's broadcasting rule.
+
+    Dimensions join when they are equal as expressions or one of them is the number 1.
+    Raises ShapeError otherwise.
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    out: list[Index] = []
+    for place in range(-rank, 0):
+        found: Index = 1
+        for shape in shapes:
+            dim = shape[place] if -place <= len(shape) else 1
+            if dim == 1 or dim == found:
+                continue
+            if found != 1:
+                both = " and ".join(f"[{shape_text(s)}]" for s in shapes)
+                raise ShapeError(f"shapes {both} do not broadcast: dimension {place} is "
+                                 f"{text(found)} in one and {text(dim)} in another")  # fmt: skip
+            found = dim
+        out.append(found)
+    return tuple(out)
+
+
+def check_bytes(type: TensorType) -> TensorType:
+    """`type` itself if its size in bytes is a legal number.
+
+    Raises ShapeError for a negative dimension, OverflowSizeError beyond 2**63-1 bytes.
+    """
+    total = type.dtype.itemsize
+    for dim in type.shape:
+        if isinstance(dim, Expr):
+            continue
+        if dim < 0:
+            raise ShapeError(f"negative dimension {dim} in shape [{shape_text(type.shape)}]")
+        total *= max(dim, 1)
+    if total > LARGEST:
+        raise OverflowSizeError(f"{type} needs {total} bytes, beyond 2**63 - 1")
+    return type
