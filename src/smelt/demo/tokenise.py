@@ -1,0 +1,90 @@
+"""Texts to batches of token numbers, so composed that little of a batch is padding.
+
+A batch is as long as its longest text. Texts are therefore sorted by length and cut into batches
+of about equally many tokens, not equally many texts. The composition depends on the lengths
+alone, so that every engine is given the same batches.
+
+>>> [batch.rows for batch in compose([[1, 2], [1, 2, 3, 4], [1], [1, 2, 3]], budget=8)]
+[(1, 3), (0, 2)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smelt.demo import weights
+
+LONGEST = 128
+"""Tokens of a text that are read; what follows is cut off."""
+
+BUDGET = 2048
+"""Tokens of a batch, padding included: large enough for matrix products to run at full speed,
+small enough for the intermediates of a layer to stay within a usual last-level cache."""
+
+
+class Batch(NamedTuple):
+    """Texts of like length, as the network takes them."""
+
+    rows: tuple[int, ...]
+    """Where each text stood in the caller's order."""
+    ids: NDArray[np.int64]
+    """Token numbers [batch, length], 0 where padded."""
+    mask: NDArray[np.bool_]
+    """True at tokens [batch, length]."""
+
+
+def tokenise(texts: Sequence[str]) -> list[list[int]]:
+    """Each text's token numbers, at most `LONGEST`, markers of start and end included.
+
+    Raises:
+        MissingPackagesError: an optional package is not installed.
+    """
+    weights.require()
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(weights.model_folder() / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(LONGEST)
+    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+
+
+def compose(tokens: Sequence[Sequence[int]], *, budget: int = BUDGET) -> list[Batch]:
+    """Batches that hold each text once, longest texts first.
+
+    Args:
+        tokens: the token numbers of each text, none empty.
+        budget: the most tokens of a batch, padding included; a text longer than that is a batch.
+
+    No batch but an only one holds a single text: an engine that compiles for sizes may treat 1
+    as a size of its own, and the last text is no reason to compile again.
+    """
+    order = sorted(range(len(tokens)), key=lambda row: (-len(tokens[row]), row))
+    groups: list[list[int]] = []
+    for row in order:
+        if groups and (len(groups[-1]) + 1) * len(tokens[groups[-1][0]]) <= budget:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    if len(groups) > 1 and len(groups[-1]) == 1 and len(groups[-2]) > 2:
+        groups[-1].insert(0, groups[-2].pop())
+    return [_pad(group, tokens) for group in groups]
+
+
+def padding_share(batches: Sequence[Batch]) -> float:
+    """The part of all positions that is padding, 0 to 1."""
+    positions = sum(batch.mask.size for batch in batches)
+    return 1.0 - sum(int(batch.mask.sum()) for batch in batches) / positions if positions else 0.0
+
+
+def _pad(rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Batch:
+    length = max(len(tokens[row]) for row in rows)
+    ids = np.zeros((len(rows), length), dtype=np.int64)
+    mask = np.zeros((len(rows), length), dtype=np.bool_)
+    for place, row in enumerate(rows):
+        ids[place, : len(tokens[row])] = tokens[row]
+        mask[place, : len(tokens[row])] = True
+    return Batch(tuple(rows), ids, mask)

@@ -1,0 +1,78 @@
+"""The same network as a plain PyTorch module: the peer that the demo races.
+
+Written as one would write it for eager PyTorch, with the library's own fast paths (`linear`,
+`layer_norm`, `gelu`, `scaled_dot_product_attention`), on the same parameters. The arrays are
+shared, not copied. PyTorch is imported when a module is asked for and not before.
+
+>>> from smelt.demo.minilm import random_weights
+>>> import importlib.util
+>>> weights = random_weights(hidden=8, layers=1, vocabulary=9, positions=4, seed=0)
+>>> importlib.util.find_spec("torch") is None or build(weights, heads=2).layers
+1
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.demo.minilm import EPSILON, HEADS, Weights, layers_of
+
+
+def build(weights: Weights, *, heads: int = HEADS) -> Any:
+    """A `torch.nn.Module` in evaluation mode: (ids, mask) -> float32 [batch, hidden].
+
+    Args:
+        weights: NumPy arrays as `weights.load` returns them.
+        heads: attention heads.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+    """
+    import torch
+    from torch import Tensor
+    from torch.nn import functional
+
+    class MiniLM(torch.nn.Module):
+        """MiniLM-L6-v2 with masked mean pooling and unit-length output."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers_of(weights)
+            self.parts = {name: torch.from_numpy(value) for name, value in weights.items()}
+            for name, value in self.parts.items():
+                # `linear` wants [outputs, inputs]: a view is enough, as BLAS transposes for free.
+                if name.endswith(".matrix"):
+                    self.parts[name] = value.T
+
+        def linear(self, at: str, x: Tensor) -> Tensor:
+            return functional.linear(x, self.parts[f"{at}.matrix"], self.parts[f"{at}.bias"])
+
+        def norm(self, at: str, x: Tensor) -> Tensor:
+            scale, shift = self.parts[f"{at}.scale"], self.parts[f"{at}.shift"]
+            return functional.layer_norm(x, scale.shape, scale, shift, EPSILON)
+
+        def attention(self, at: str, x: Tensor, mask: Tensor) -> Tensor:
+            batch, length, hidden = x.shape
+            query, key, value = (
+                self.linear(f"{at}.{part}", x).view(batch, length, heads, -1).transpose(1, 2)
+                for part in ("query", "key", "value")
+            )
+            joined = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            joined = joined.transpose(1, 2).reshape(batch, length, hidden)
+            return self.linear(f"{at}.attended", joined)
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            places = self.parts["positions"][: ids.shape[1]] + self.parts["segments"][0]
+            x = functional.embedding(ids, self.parts["words"]) + places
+            x = self.norm("embed_norm", x)
+            keys = mask[:, None, None, :]
+            for layer in range(self.layers):
+                at = f"layer{layer}"
+                x = self.norm(f"{at}.attention_norm", x + self.attention(at, x, keys))
+                wide = functional.gelu(self.linear(f"{at}.widen", x))
+                x = self.norm(f"{at}.norm", x + self.linear(f"{at}.narrow", wide))
+            kept = mask[:, :, None].to(x.dtype)
+            pooled = (x * kept).sum(dim=1) / kept.sum(dim=1)
+            return functional.normalize(pooled, dim=1)
+
+    return MiniLM().eval()

