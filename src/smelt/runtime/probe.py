@@ -1,0 +1,376 @@
+"""Measure this machine into a `Target`, once, and keep the figures for the next process.
+
+The planner's verdicts are nanoseconds, so its constants must be this machine's: bandwidth at each
+memory level for one thread and for all, multiply-add peak, the price of division, exponential and
+gather, of fresh memory, of a native call and of LLVM. All of it takes about two seconds. Each
+figure is the best of several short runs, because everything that disturbs a run on a shared
+machine makes it slower. The result is stored as JSON beside the object cache, under the machine's
+identity; until it exists the assumed figures of `Target.host()` serve.
+
+    target = probe.host_target()            # stored figures if there are any
+    probe.start_background(done=planner.use)  # measure while the user works, once a process
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from smelt.runtime import probe_kernels
+from smelt.runtime.probe_kernels import Block, Kernels, Step, aligned
+from smelt.target import DEFAULT_OP_NS, LEVELS, Bandwidth, Kind, Level, Rates, Target
+
+FORMAT = 1
+"""Raised whenever the stored file or the way of measuring changes: old files are ignored."""
+
+MAX_STORED_BYTES = 1 << 16
+_SKEW = 33 * 64
+"""Distance kept between two streams modulo 4 KiB, so that loads do not alias earlier stores."""
+
+_KINDS: tuple[Kind, ...] = ("read", "write", "copy")
+_RUNS = 4
+
+Say = Callable[[str], None]
+
+
+# Measuring ------------------------------------------------------------------------------------
+
+
+def measure(
+    target: Target | None = None,
+    launch: Callable[[], object] | None = None,
+    seconds: float = 2.0,
+    say: Say | None = None,
+) -> Target:
+    """`target` (default: the host) with every figure measured now, in about `seconds`.
+
+    `launch` forks and joins the thread pool once; without it the launch cost stays assumed.
+    `say` hears one line before each part.
+    """
+    target = target or Target.host()
+    tell = say or _silent
+    kernels = Kernels(target)
+    run_ns = seconds * 1e9 / 180
+    tell("memory bandwidth")
+    block = aligned(_dram_bytes(target) * 2 + 4 * _SKEW)
+    kernels.run("write", block.address, block.address, block.size // 4096 * 4096, 1)
+    one = _bandwidth(kernels, block, 1, run_ns)
+    many = _at_least(_bandwidth(kernels, block, target.cores, run_ns), one)
+    stream = {k: _dram_rate(kernels, block, f"{k}_nt", target.cores, run_ns) for k in _KINDS[1:]}
+    tell("arithmetic")
+    op_ns = _arithmetic(kernels, run_ns)
+    flops = 2 * target.lanes(4) / op_ns["fma"]
+    exp_units = op_ns["exp"] / (probe_kernels.EXP_INSTRUCTIONS * op_ns["fma"])
+    tell("page faults, calls and compilation")
+    return replace(
+        target,
+        measured=True,
+        one_thread=one,
+        all_threads=many,
+        nt_store_gbs=stream["write"],
+        nt_copy_gbs=stream["copy"],
+        fma_gflops=flops,
+        op_ns=op_ns,
+        op_cost_scale=exp_units,
+        dispatch_ns=_dispatch_ns(kernels),
+        launch_ns=_best_call_ns(launch, 200) if launch else target.launch_ns,
+        page_fault_ns_per_byte=_fault_ns_per_byte(kernels, huge=False),
+        huge_fault_ns_per_byte=_fault_ns_per_byte(kernels, huge=True),
+        compile_ns_per_instr=kernels.compile_ns / kernels.instructions,
+    )
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def _dram_bytes(target: Target) -> int:
+    """Bytes of one stream that no cache can hold, within reason on machines with huge caches."""
+    return min(max(2 * target.l3_bytes, 48 << 20), 384 << 20) & ~0xFFF
+
+
+def _level_bytes(target: Target, level: Level, threads: int) -> int:
+    """Working set of one thread that lives in `level` and not in the level above it."""
+    size = {
+        "l1": target.l1_bytes // 2,
+        "l2": target.l2_bytes // 2,
+        "l3": min(target.l3_bytes // 2, max(6 * target.l2_bytes, target.l3_bytes // 4)) // threads,
+        "dram": 2 * _dram_bytes(target) // threads,
+    }[level]
+    return max(1 << 13, size & ~0xFFF)
+
+
+def _stream(kind: str, address: int, size: int) -> Step:
+    """One traffic loop over `size` bytes at `address`; a copy splits them into two halves."""
+    if not kind.startswith("copy"):
+        return (kind, address, address, size)
+    half = size // 2 & ~0xFFF
+    return (kind, address + half + _SKEW, address, half)
+
+
+def _rate(kernels: Kernels, block: Block, kind: str, size: int, threads: int, ns: float) -> float:
+    """Best GB/s of `threads` threads, each over its own `size` bytes, in runs of about `ns`."""
+
+    starts = [(block.address + i * (size + _SKEW)) & ~63 for i in range(threads)]
+    jobs = [_stream(kind, start, size) for start in starts]
+    moved = sum(job[3] * (2 if kind.startswith("copy") else 1) for job in jobs)
+    trial = max(1, probe_kernels.together(kernels, jobs, 1))
+    repeat = max(1, int(ns / trial))
+    if repeat > 8:  # the trial paid for thread start: ask again with the loop's own speed
+        trial = max(1, probe_kernels.together(kernels, jobs, repeat))
+        repeat = max(1, int(repeat * ns / trial))
+    best = min(probe_kernels.together(kernels, jobs, repeat) for _ in range(_RUNS))
+    return moved * repeat / max(1, best)
+
+
+def _dram_rate(kernels: Kernels, block: Block, kind: str, threads: int, ns: float) -> float:
+    size = _level_bytes(kernels.target, "dram", threads)
+    return _rate(kernels, block, kind, size, threads, ns)
+
+
+def _bandwidth(kernels: Kernels, block: Block, threads: int, ns: float) -> Bandwidth:
+    rows: dict[str, Rates] = {}
+    above: Rates | None = None
+    for level in LEVELS:
+        size = _level_bytes(kernels.target, level, threads)
+        found = {kind: _rate(kernels, block, kind, size, threads, ns) for kind in _KINDS}
+        if above is not None:  # noise must not make a far level faster than a near one
+            found = {kind: min(found[kind], getattr(above, kind)) for kind in _KINDS}
+        above = rows[level] = Rates(**found)
+    return Bandwidth(**rows)
+
+
+def _at_least(many: Bandwidth, one: Bandwidth) -> Bandwidth:
+    """All threads together are never slower than one: the others could stay idle."""
+    return Bandwidth(
+        **{
+            level: Rates(
+                **{k: max(getattr(many.at(level), k), getattr(one.at(level), k)) for k in _KINDS}
+            )
+            for level in LEVELS
+        }
+    )
+
+
+def _arithmetic(kernels: Kernels, ns: float) -> dict[str, float]:
+    """Nanoseconds of one whole-vector operation on one core."""
+    table = aligned(probe_kernels.TABLE_BYTES)
+    found: dict[str, float] = {}
+    for name in DEFAULT_OP_NS:
+        trial = max(1, kernels.elapsed_ns(name, table.address, table.address, 0, 1000))
+        repeat = max(1000, int(1000 * ns / 2 / trial))
+        runs = [
+            kernels.elapsed_ns(name, table.address, table.address, 0, repeat) for _ in range(_RUNS)
+        ]
+        found[name] = min(runs) / repeat / probe_kernels.CHAINS
+    return found
+
+
+def _fault_ns_per_byte(kernels: Kernels, huge: bool) -> float:
+    """First touch of fresh memory, best of three fresh blocks."""
+    size = 16 << 20
+    runs: list[int] = []
+    for _ in range(3):
+        block = aligned(size, huge)
+        runs.append(kernels.elapsed_ns("touch", block.address, block.address, size, 1))
+    return min(runs) / size
+
+
+def _dispatch_ns(kernels: Kernels) -> float:
+    """A native call with four integer arguments that touches one byte."""
+    byte = ctypes.c_int64()
+    address = ctypes.addressof(byte)
+    return _best_call_ns(lambda: kernels.run("touch", address, address, 1, 1), 5000)
+
+
+def _best_call_ns(call: Callable[[], object], count: int) -> float:
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter_ns()
+        for _ in range(count):
+            call()
+        best = min(best, (time.perf_counter_ns() - started) / count)
+    return max(1.0, best)
+
+
+# Moving a given number of bytes: the floor under a benchmark ------------------------------------
+
+
+class Mover:
+    """Moves as many bytes as a computation must, as fast as this machine can, and does no more.
+
+    `read` and `written` bytes are split among `threads` threads. Pairs of read and written
+    bytes run as a copy, the rest as a read or a write; stores go past the caches if that turned
+    out faster. Buffers are touched once here, not while timing.
+    """
+
+    def __init__(self, kernels: Kernels, read: int, written: int, threads: int) -> None:
+        self.kernels = kernels
+        step = probe_kernels.UNROLL * kernels.target.vector_bytes
+        paired = min(read, written)
+        self._shares = {
+            "copy": _share(paired, threads, step),
+            "read": _share(read - paired, threads, step),
+            "write": _share(written - paired, threads, step),
+        }
+        each = (2 * self._shares["copy"] + self._shares["read"] + self._shares["write"]) & ~63
+        self._block = aligned((each + 8 * _SKEW) * threads)
+        kernels.run("write", self._block.address, 0, self._block.size & ~0xFFF, 1)
+        self._scale = (read + written) / (each * threads)
+        starts = [self._block.address + i * (each + 8 * _SKEW) for i in range(threads)]
+        self._tables: list[Any] = []
+        plain = [self._job(start, "") for start in starts]
+        past = [self._job(start, "_nt") for start in starts]
+        trials = [min(self._time(jobs, 3) for _ in range(3)) for jobs in (plain, past)]
+        self._best = past if trials[1] < trials[0] else plain
+
+    def _job(self, at: int, nt: str) -> Step:
+        steps: list[Step] = []
+        if copied := self._shares["copy"]:
+            steps.append((f"copy{nt}", at + copied + _SKEW, at, copied))
+            at += 2 * (copied + _SKEW)
+        for kind in ("read", "write"):
+            if size := self._shares[kind]:
+                steps.append((kind + nt * (kind == "write"), at, at, size))
+                at += size + _SKEW
+        table = self.kernels.table(steps)
+        self._tables.append(table)  # native code reads it: it must outlive the job
+        return ("sequence", 0, ctypes.addressof(table), len(steps))
+
+    def _time(self, jobs: Sequence[Step], repeat: int) -> float:
+        return probe_kernels.together(self.kernels, jobs, repeat) / repeat * self._scale
+
+    def time_ns(self, repeat: int = 1) -> float:
+        """Nanoseconds of moving everything once, as the mean of `repeat` times in a row."""
+        return self._time(self._best, repeat)
+
+
+def _share(size: int, threads: int, step: int) -> int:
+    """Bytes of one thread, rounded up to whole unrolled steps; zero stays zero."""
+    return -(-size // (threads * step)) * step
+
+
+# Keeping --------------------------------------------------------------------------------------
+
+
+def default_directory() -> Path:
+    """Where measurements live unless the caller says otherwise: the user's cache directory."""
+    return Path(platformdirs.user_cache_dir("smelt", appauthor=False))
+
+
+def machine_id(target: Target) -> str:
+    """What must be equal for stored figures to hold: CPU, caches and the cores we may use."""
+    identity = [
+        FORMAT,
+        target.name,
+        target.fingerprint(),
+        [target.cores, target.l1_bytes, target.l2_bytes, target.l3_bytes],
+    ]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+
+
+def stored_path(target: Target, directory: Path | None = None) -> Path:
+    """The file that holds the figures of `target`'s machine."""
+    return (directory or default_directory()) / f"machine-{machine_id(target)}.json"
+
+
+def store(target: Target, directory: Path | None = None) -> Path | None:
+    """Write the figures atomically; None where the directory is unsafe or cannot be written."""
+    path = stored_path(target, directory)
+    record = {
+        "format": FORMAT,
+        "machine": machine_id(target),
+        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "target": json.loads(target.to_json()),
+    }
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _trusted(path.parent, stat.S_ISDIR):
+            return None
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0)
+        with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
+            file.write(json.dumps(record, indent=1, sort_keys=True))
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        return None
+    return path
+
+
+def load(directory: Path | None = None) -> Target | None:
+    """Stored figures for this very machine; None if there are none, or they cannot be trusted."""
+    host = Target.host()
+    path = stored_path(host, directory)
+    try:
+        if not _trusted(path.parent, stat.S_ISDIR) or not _trusted(path, stat.S_ISREG):
+            return None
+        with path.open("rb") as file:
+            text = file.read(MAX_STORED_BYTES + 1)
+        if len(text) > MAX_STORED_BYTES:
+            return None
+        record: Any = json.loads(text)
+        if record["format"] != FORMAT or record["machine"] != machine_id(host):
+            return None
+        target = Target.from_json(json.dumps(record["target"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    same = machine_id(target) == machine_id(host) and target.measured
+    return target if same else None
+
+
+def _trusted(path: Path, kind: Callable[[int], bool]) -> bool:
+    """A file of the right kind, not a link, ours, and writable by nobody else."""
+    info = path.lstat()
+    ours = not hasattr(os, "geteuid") or info.st_uid == os.geteuid()
+    return kind(info.st_mode) and ours and not info.st_mode & 0o022
+
+
+def host_target(directory: Path | None = None) -> Target:
+    """The host with stored figures if there are any, else with assumed ones. Never measures."""
+    return load(directory) or Target.host()
+
+
+_background: list[threading.Thread] = []
+_background_lock = threading.Lock()
+
+
+def start_background(
+    directory: Path | None = None,
+    launch: Callable[[], object] | None = None,
+    done: Callable[[Target], object] | None = None,
+) -> threading.Thread | None:
+    """Measure and store in a daemon thread, at most once a process; None if already begun.
+
+    `done` is called in that thread with the measured target. Nothing that goes wrong in the
+    measurement reaches the user: without figures the assumed ones simply stay.
+    """
+
+    def work() -> None:
+        try:
+            found = measure(launch=launch)
+        except (OSError, RuntimeError, MemoryError, ValueError):
+            return
+        store(found, directory)
+        if done is not None:
+            done(found)
+
+    with _background_lock:
+        if _background:
+            return None
+        thread = threading.Thread(target=work, name="smelt-probe", daemon=True)
+        _background.append(thread)
+    thread.start()
+    return thread

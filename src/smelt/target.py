@@ -1,0 +1,443 @@
+"""What the compiler knows about a machine: instruction set, caches and speeds, as frozen data.
+
+The planner weighs bytes against arithmetic, so it needs a machine's rates; the code generator
+needs the instruction set; the object cache needs to know which of the two an artifact depends on.
+`Target` holds both and keeps them apart: `fingerprint()` covers the instruction set only, since
+a new measurement must never throw compiled code away. Nothing is measured in this module
+(`smelt.runtime.probe` does that); the figures here are what one Zen 5 server core showed, scaled
+to the vector width, and they serve until a measurement replaces them.
+
+>>> target = Target.for_isa("avx2")
+>>> target.vector_bytes, target.registers, target.has("fma")
+(32, 16, True)
+>>> round(target.transfer_ns(read=2**26, written=2**26, level="dram") / 1e6, 1)  # milliseconds
+2.3
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import llvmlite.binding as llvm
+
+Isa = Literal["avx512", "avx2", "portable", "neon"]
+Level = Literal["l1", "l2", "l3", "dram"]
+Kind = Literal["read", "write", "copy"]
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+CACHE_SHARE = 0.6
+"""Part of a cache level that one kernel's working set may count on: the rest is lost to
+conflicts, the stack, the prefetchers' guesses and the neighbours (ALGORITHMS 2.2)."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bandwidth at one memory level in GB/s (bytes a nanosecond); `copy` counts both directions."""
+
+    read: float
+    write: float
+    copy: float
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """`Rates` for every memory level, for a given number of threads together."""
+
+    l1: Rates
+    l2: Rates
+    l3: Rates
+    dram: Rates
+
+    def at(self, level: Level) -> Rates:
+        """The rates of one level."""
+        return cast(Rates, getattr(self, level))
+
+
+@dataclass(frozen=True)
+class CacheSizes:
+    """Data cache sizes in bytes: L1 and L2 of one core, L3 as shared, and the line."""
+
+    l1: int = 32 << 10
+    l2: int = 1 << 20
+    l3: int = 8 << 20
+    line: int = 64
+
+
+@dataclass(frozen=True)
+class _IsaRow:
+    """One instruction set: what code generation may assume, and LLVM's generic CPU with it."""
+
+    cpu: str
+    arch: str
+    features: tuple[str, ...]
+    vector_bytes: int
+    registers: int
+
+
+_V1 = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
+_V3 = (
+    *_V1,
+    *("avx", "avx2", "bmi", "bmi2", "crc32", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt"),
+    *("sahf", "sse3", "sse4.1", "sse4.2", "ssse3", "xsave"),
+)
+_AVX512 = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+
+_ISAS: dict[Isa, _IsaRow] = {
+    "avx512": _IsaRow("x86-64-v4", "x86_64", tuple(sorted((*_V3, *_AVX512))), 64, 32),
+    "avx2": _IsaRow("x86-64-v3", "x86_64", tuple(sorted(_V3)), 32, 16),
+    "neon": _IsaRow("generic", "aarch64", ("fp-armv8", "neon"), 16, 32),
+    "portable": _IsaRow("x86-64", "x86_64", _V1, 16, 16),
+}
+
+_TUNING_PREFIXES = ("prefer-", "slow-", "fast-", "false-deps-", "tuning-", "idivl-", "idivq-")
+
+DEFAULT_OP_NS: dict[str, float] = {
+    "add": 0.11,
+    "mul": 0.11,
+    "fma": 0.11,
+    "div": 0.55,
+    "sqrt": 1.0,
+    "exp": 1.3,
+    "gather": 2.8,
+}
+"""Nanoseconds of one whole-vector float32 operation on one core, until measured."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine as the planner and the code generators see it.
+
+    Sizes are bytes, rates GB/s, times nanoseconds. The first block is the instruction set and
+    makes the fingerprint; the second is topology; the third is measured or assumed figures.
+
+    * `one_thread`, `all_threads`: bandwidth with one thread, and with `cores` threads together.
+    * `nt_store_gbs`, `nt_copy_gbs`: non-temporal stores, and copies that store so, in main memory
+      with all threads (the copy counts bytes read plus bytes written).
+    * `fma_gflops`: float32 multiply-adds per core at the full vector width, two flops each.
+    * `dispatch_ns`: one native call made from Python; `launch_ns`: fork plus join of the pool.
+    * `page_fault_ns_per_byte`, `huge_fault_ns_per_byte`: first touch of fresh memory in small
+      and in huge pages.
+    * `compile_ns_per_instr`: LLVM's time from text to machine code per instruction.
+    * `op_ns`: nanoseconds of one whole-vector operation per core, by name; `op_cost_scale`
+      multiplies the operator rows' cost column (1.0 = one multiply-add at `fma_gflops`).
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: tuple[str, ...]
+    isa: Isa
+    vector_bytes: int
+    registers: int
+    disabled: tuple[str, ...] = ()
+
+    cores: int = 1
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 1 << 20
+    l3_bytes: int = 8 << 20
+    line_bytes: int = 64
+
+    measured: bool = False
+    one_thread: Bandwidth = field(default_factory=lambda: default_bandwidth(64, 1))
+    all_threads: Bandwidth = field(default_factory=lambda: default_bandwidth(64, 1))
+    nt_store_gbs: float = 44.0
+    nt_copy_gbs: float = 59.0
+    fma_gflops: float = 288.0
+    dispatch_ns: float = 500.0
+    launch_ns: float = 2000.0
+    page_fault_ns_per_byte: float = 0.28
+    huge_fault_ns_per_byte: float = 0.03
+    compile_ns_per_instr: float = 30_000.0
+    op_ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_OP_NS))
+    op_cost_scale: float = 1.0
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.cpu, self.isa, self.cores, self.measured))
+
+    # Instruction set ------------------------------------------------------------------------
+
+    def has(self, feature: str) -> bool:
+        """Whether the instruction set has LLVM's `feature` (`"avx512bf16"`, without a sign)."""
+        return feature in self.features
+
+    def lanes(self, itemsize: int) -> int:
+        """How many elements of `itemsize` bytes fill one vector register."""
+        return max(1, self.vector_bytes // itemsize)
+
+    @property
+    def feature_string(self) -> str:
+        """LLVM's spelling, `+avx2,+fma,-avx512f`, for a target machine of `self.cpu`.
+
+        The minus signs matter: a virtual machine may hide what its CPU's name promises.
+        """
+        plus = [f"+{name}" for name in self.features]
+        return ",".join([*plus, *(f"-{name}" for name in self.disabled)])
+
+    def fingerprint(self) -> str:
+        """Hash of everything that decides which machine code is valid; no tuning figure in it."""
+        identity = [
+            self.triple,
+            self.cpu,
+            self.isa,
+            sorted(self.features),
+            sorted(self.disabled),
+            self.vector_bytes,
+            self.registers,
+        ]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+    # Rates ----------------------------------------------------------------------------------
+
+    def level(self, footprint: int, threads: int = 1) -> Level:
+        """The smallest memory level that keeps `footprint` bytes between two uses.
+
+        L1 and L2 belong to a core: `threads` threads share a footprint evenly among theirs.
+        """
+        share = footprint / max(1, min(threads, self.cores))
+        if share <= CACHE_SHARE * self.l1_bytes:
+            return "l1"
+        if share <= CACHE_SHARE * self.l2_bytes:
+            return "l2"
+        return "l3" if footprint <= CACHE_SHARE * self.l3_bytes else "dram"
+
+    def bandwidth(self, level: Level, kind: Kind, threads: int | None = None) -> float:
+        """GB/s of `threads` threads together (default all), between the two measured ends."""
+        many = cast(float, getattr(self.all_threads.at(level), kind))
+        if threads is None or threads >= self.cores:
+            return many
+        one = cast(float, getattr(self.one_thread.at(level), kind))
+        return one + (many - one) * (max(1, threads) - 1) / max(1, self.cores - 1)
+
+    def transfer_ns(
+        self,
+        read: int,
+        written: int,
+        level: Level = "dram",
+        threads: int | None = None,
+        stream: bool = True,
+    ) -> float:
+        """Least time in ns to move bytes: pairs of read and written bytes go at the copy rate.
+
+        What remains on either side goes at that side's own rate. `stream` lets main-memory
+        writes go past the caches where that was measured to be faster.
+        """
+        paired = min(read, written)
+        copy = self.bandwidth(level, "copy", threads)
+        write = self.bandwidth(level, "write", threads)
+        if stream and level == "dram":
+            copy, write = max(copy, self.nt_copy_gbs), max(write, self.nt_store_gbs)
+        rest = (read - paired) / self.bandwidth(level, "read", threads)
+        return 2 * paired / copy + rest + (written - paired) / write
+
+    @property
+    def unit_ns(self) -> float:
+        """Nanoseconds of one unit of an operator row's cost on one full vector, on one core."""
+        return self.op_cost_scale * (self.vector_bytes // 4) * 2 / self.fma_gflops
+
+    # Text -----------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """All fields as JSON, with sorted keys."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Target:
+        """The inverse of `to_json`; raises ValueError where text is not a whole, sane target."""
+        data: Any = json.loads(text)
+        try:
+            values = dict(data)
+            for key in ("one_thread", "all_threads"):
+                rates = {level: Rates(**values[key][level]) for level in LEVELS}
+                values[key] = Bandwidth(**rates)
+            for key in ("features", "disabled"):
+                values[key] = tuple(str(name) for name in values[key])
+            values["op_ns"] = {str(k): float(v) for k, v in values["op_ns"].items()}
+            target = cls(**values)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not a target description: {error}") from error
+        target.check()
+        return target
+
+    def check(self) -> None:
+        """Raise ValueError if a figure is missing, not a number, or not above zero."""
+        if self.isa not in _ISAS:
+            raise ValueError(f"unknown instruction set {self.isa!r}")
+        flat = {f.name: getattr(self, f.name) for f in fields(self) if f.type in ("int", "float")}
+        for side in ("one_thread", "all_threads"):
+            for level in LEVELS:
+                rates = asdict(getattr(self, side).at(level))
+                flat.update({f"{side}.{level}.{kind}": value for kind, value in rates.items()})
+        flat.update({f"op_ns.{name}": value for name, value in self.op_ns.items()})
+        for name, value in flat.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{name} is {value!r}, not a number")
+            if not 0 < value < 1e15:
+                raise ValueError(f"{name} is {value!r}, not a positive finite figure")
+
+    # Makers ---------------------------------------------------------------------------------
+
+    @classmethod
+    def host(cls) -> Target:
+        """The running machine, from what the system tells without measuring; computed once."""
+        return _host(usable_cores())
+
+    @classmethod
+    def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
+        """A generic machine of one instruction set with assumed figures: for tests and goldens."""
+        if isa not in _ISAS:
+            raise ValueError(f"unknown instruction set {isa!r}: choose from {', '.join(_ISAS)}")
+        row = _ISAS[isa]
+        sizes = CacheSizes(48 << 10, 1 << 20, 32 << 20, 64)
+        target = cls(
+            name=isa,
+            triple=f"{row.arch}-unknown-linux-gnu",
+            cpu=row.cpu,
+            features=row.features,
+            isa=isa,
+            vector_bytes=row.vector_bytes,
+            registers=row.registers,
+        )
+        return _with_defaults(target, sizes, cores)
+
+
+def default_bandwidth(vector_bytes: int, threads: int) -> Bandwidth:
+    """Assumed bandwidth of `threads` threads together for a vector width.
+
+    Figures of ALGORITHMS 2.2. Inside L1 and L2 the width of a load is the limit and cores add
+    up; L3 and main memory are shared and one thread nearly saturates the latter.
+    """
+    width = vector_bytes / 64
+    return Bandwidth(
+        l1=Rates(560 * width * threads, 270 * width * threads, 400 * width * threads),
+        l2=Rates(
+            min(220, 400 * width) * threads,
+            min(210, 300 * width) * threads,
+            min(200, 300 * width) * threads,
+        ),
+        l3=Rates(118 * min(threads, 8) ** 0.9, 100 * min(threads, 8) ** 0.9, 100 * threads**0.9),
+        dram=Rates(38.0, 32.0, 44.0) if threads == 1 else Rates(40.0, 34.0, 46.0),
+    )
+
+
+def classify(triple: str, features: frozenset[str]) -> Isa:
+    """The widest instruction set of `Isa` that a machine with these LLVM features has."""
+    if triple.startswith(("aarch64", "arm64")):
+        return "neon"
+    if features.issuperset({"avx2", "fma", *_AVX512}):
+        return "avx512"
+    return "avx2" if features.issuperset({"avx2", "fma", "f16c"}) else "portable"
+
+
+_CPUS = Path("/sys/devices/system/cpu")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def _text(path: Path) -> str:
+    """Contents of a system file without the line end; empty where there is none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def cache_sizes(cpus: Path = _CPUS) -> CacheSizes:
+    """Cache sizes of the first CPU from sysfs, with plain defaults for what is not told."""
+    found: dict[str, int] = {}
+    for index in sorted(cpus.glob("cpu0/cache/index*")):
+        if _text(index / "type") not in ("Data", "Unified"):
+            continue
+        size, line = _text(index / "size"), _text(index / "coherency_line_size")
+        scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:], 1)
+        digits = size.rstrip("KMG")
+        if digits.isdigit() and int(digits) > 0:
+            found[f"l{_text(index / 'level')}"] = int(digits) * scale
+        if line.isdigit() and int(line) > 0:
+            found["line"] = int(line)
+    sizes = CacheSizes()
+    return replace(sizes, **{k: v for k, v in found.items() if hasattr(sizes, k)})
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The CPU's name as the system prints it, with family, model and stepping where known."""
+    pairs: dict[str, str] = {}
+    for line in _text(cpuinfo).split("\n\n", 1)[0].splitlines():
+        key, _, value = line.partition(":")
+        pairs.setdefault(key.strip(), value.strip())
+    name = pairs.get("model name") or platform.processor() or platform.machine()
+    numbers = [pairs.get(key, "") for key in ("cpu family", "model", "stepping")]
+    return f"{name} ({'.'.join(numbers)})" if all(numbers) else name
+
+
+def cgroup_quota(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """CPUs that the container may use on average (either cgroup version); None if unlimited."""
+    paths = [line.split(":", 2)[2].strip("/") for line in _text(own).splitlines() if ":" in line]
+    shares: list[float] = []
+    for where in {root, *(root / path for path in paths)}:
+        limit, _, period = _text(where / "cpu.max").partition(" ")
+        if limit.isdigit() and period.isdigit():
+            shares.append(int(limit) / int(period))
+    for where in {root / "cpu", *(root / "cpu" / path for path in paths)}:
+        limit, period = _text(where / "cpu.cfs_quota_us"), _text(where / "cpu.cfs_period_us")
+        if limit.isdigit() and period.isdigit():
+            shares.append(int(limit) / int(period))
+    return min(shares, default=None)
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may run on: affinity, hyper-threads, container quota."""
+    try:
+        cpus: list[int] = sorted(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return max(1, os.cpu_count() or 1)
+    topology = [_CPUS / f"cpu{cpu}/topology" for cpu in cpus]
+    cores = {
+        (_text(where / "physical_package_id"), _text(where / "core_id") or where.parent.name)
+        for where in topology
+    }
+    quota = cgroup_quota()
+    return max(1, len(cores) if quota is None else min(len(cores), int(quota)))
+
+
+@cache
+def _host(cores: int) -> Target:
+    triple = str(llvm.get_process_triple())
+    flags = cast("Mapping[str, bool]", llvm.get_host_cpu_features())
+    isa_flags = {k: on for k, on in flags.items() if not k.startswith(_TUNING_PREFIXES)}
+    on = tuple(sorted(name for name, present in isa_flags.items() if present))
+    off = tuple(sorted(name for name, present in isa_flags.items() if not present))
+    isa = classify(triple, frozenset(on))
+    row = _ISAS[isa]
+    target = Target(
+        name=cpu_model(),
+        triple=triple,
+        cpu=str(llvm.get_host_cpu_name()),
+        features=on,
+        disabled=off,
+        isa=isa,
+        vector_bytes=row.vector_bytes,
+        registers=row.registers,
+    )
+    return _with_defaults(target, cache_sizes(), cores)
+
+
+def _with_defaults(target: Target, sizes: CacheSizes, cores: int) -> Target:
+    """`target` with its topology and the assumed figures for its vector width."""
+    return replace(
+        target,
+        cores=cores,
+        l1_bytes=sizes.l1,
+        l2_bytes=sizes.l2,
+        l3_bytes=sizes.l3,
+        line_bytes=sizes.line,
+        one_thread=default_bandwidth(target.vector_bytes, 1),
+        all_threads=default_bandwidth(target.vector_bytes, cores),
+        fma_gflops=288.0 * target.vector_bytes / 64,
+    )
