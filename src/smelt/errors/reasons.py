@@ -70,9 +70,9 @@ _REFUSALS = (
         "F002",
         "different-axes",
         "they run over different axes: {a_axes} and {b_axes}",
-        "A kernel runs over one set of named axes. Elementwise use and broadcasting make dimensions "
-        "equal, reshapes split and join them; these two operators still disagree, so that no loop "
-        "nest visits the elements of both in step.",
+        "A kernel runs over one set of named axes. Elementwise use and broadcasting make "
+        "dimensions equal, reshapes split and join them; these two operators still disagree, so "
+        "that no loop nest visits the elements of both in step.",
         _LEGAL,
     ),
     Reason(
@@ -118,8 +118,8 @@ _REFUSALS = (
         "F008",
         "alias-hazard",
         "{value} shares memory with an array that is still read",
-        "A donated input or an `out=` array is overwritten by the fused kernel while other parts of "
-        "it still have to be read.",
+        "A donated input or an `out=` array is overwritten by the fused kernel while other parts "
+        "of it still have to be read.",
         _LEGAL + " Give `out=` memory of its own.",
     ),
     Reason(
@@ -135,7 +135,7 @@ _REFUSALS = (
         "cost",
         "the fused kernel is predicted to be {slower_ns:,.0f} ns slower",
         "The model's time for the fused kernel exceeds the sum of the separate kernels, their "
-        "traffic and their launches. The decision lists both times and the terms of the difference.",
+        "traffic and their launches. The decision lists both times, term by term.",
         _MUST,
     ),
     Reason(
@@ -166,7 +166,7 @@ _REFUSALS = (
         "F014",
         "code-size",
         "the kernel would grow to {size} operations, {limit} is the limit",
-        "Compile time grows with a kernel's size, and code beyond the instruction cache runs slower.",
+        "Compile time grows with a kernel's size; code beyond the instruction cache runs slower.",
         _MUST,
     ),
     Reason(
@@ -181,8 +181,8 @@ _REFUSALS = (
         "F016",
         "lost-parallelism",
         "only {tasks} independent tasks would be left for {threads} threads",
-        "The axes that the two operators share are too short to keep every thread busy, while apart "
-        "at least one of them spreads over all threads.",
+        "The axes that the two operators share are too short to keep every thread busy, while "
+        "apart at least one of them spreads over all threads.",
         _MUST,
     ),
     Reason(
@@ -259,14 +259,14 @@ _ACCEPTED = (
         "F103",
         "free-view",
         "{op} only renames indices",
-        "Reshapes, permutations, slices, expansions and flips are index maps of whoever reads them; "
-        "they never become kernels.",
+        "Reshapes, permutations, slices, expansions and flips are index maps of whoever reads "
+        "them; they never become kernels.",
         "A view becomes a kernel only if it is a result: copy it with `sm.asarray(x, copy=True)`.",
     ),
     Reason(
         "F104",
         "recompute-cheap",
-        "computing {value} {times:.1f} times costs {cost_ns:,.0f} ns, storing it {store_ns:,.0f} ns",
+        "computing {value} {times:.1f} times takes {cost_ns:,.0f} ns, storing {store_ns:,.0f} ns",
         "A cheap producer is repeated inside each of its consumers, so that it is never stored.",
         _NEVER,
     ),
@@ -274,7 +274,7 @@ _ACCEPTED = (
         "F105",
         "sibling",
         "both read {value}: {bytes:,} bytes less",
-        "Neither reads the other, but they read the same array over the same axes: it is read once.",
+        "Neither reads the other, but they read the same array over the same axes, once.",
         _NEVER,
     ),
     Reason(
@@ -288,7 +288,7 @@ _ACCEPTED = (
         "F107",
         "must-fuse",
         "the setting must_fuse asks for it",
-        "`SMELT_MUST_FUSE`, `sm.config(must_fuse=...)` or an option named this pair, and it is legal.",
+        "`SMELT_MUST_FUSE`, `sm.config(must_fuse=...)` or an option named this pair, legally.",
         "Remove the pair from the setting.",
     ),
     Reason(

@@ -1,0 +1,370 @@
+"""Every setting: typed, documented, with three faces.  The only module that reads the environment.
+
+A setting is a row of the table below.  It is given by an environment variable (`SMELT_THREADS=2`,
+read when the setting is first needed), for a while by `with config(threads=2):`, or as a mapping of
+options, `config({"threads": 2})`.  The innermost wins.  All faces take the same values and refuse
+the same mistakes with `KnobError`.
+
+>>> THREADS.env, ROUNDING.default
+('SMELT_THREADS', 'fast')
+>>> with config(threads=2, cache_size="64MiB"):
+...     THREADS.get(), CACHE_SIZE.get()
+(2, 67108864)
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+
+from smelt.errors import KnobError, KnobWarning, nearest
+from smelt.knobs import values
+from smelt.origin import UNKNOWN, Origin, here
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PREFIX = "SMELT_"
+
+
+class _Scope(dict[str, Any]):
+    """The settings in force: overrides on top of a parent, filled in as they are asked for."""
+
+    __slots__ = ("given", "parent", "printed")
+
+    def __init__(self, parent: _Scope | None, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.parent = parent
+        self.given = frozenset(given)
+        self.printed: str | None = None
+
+    def __missing__(self, name: str) -> Any:
+        value = _from_environment(name) if self.parent is None else self.parent[name]
+        self[name] = value
+        return value
+
+
+_BASE = _Scope(None, {})
+_SCOPE: ContextVar[_Scope] = ContextVar("smelt_knobs", default=_BASE)
+
+
+class Knob(Generic[T]):
+    """One setting.  `get()` costs about 100 ns.
+
+    `values` says in words what it takes; `changes_code` marks the settings that belong into the key
+    of a compiled kernel.
+    """
+
+    __slots__ = ("changes_code", "default", "doc", "name", "parse", "show", "values")
+
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[object], T],
+        default: T,
+        doc: str,
+        *,
+        values: str,
+        changes_code: bool = False,
+        show: Callable[[T], str] = str,
+    ) -> None:
+        self.name = name
+        self.parse = parse
+        self.default = default
+        self.doc = doc
+        self.values = values
+        self.changes_code = changes_code
+        self.show = show
+
+    def get(self) -> T:
+        """The value in force here and now; raises `KnobError` if the environment's is wrong."""
+        return _SCOPE.get()[self.name]
+
+    @property
+    def env(self) -> str:
+        return _PREFIX + self.name.upper()
+
+    @property
+    def source(self) -> Literal["config", "environment", "default"]:
+        """Which face gave the value in force."""
+        scope: _Scope | None = _SCOPE.get()
+        while scope is not None:
+            if self.name in scope.given:
+                return "config"
+            scope = scope.parent
+        return "environment" if os.environ.get(self.env) else "default"
+
+    def checked(self, value: object, given_as: str, origin: Origin) -> T:
+        """`value` as this knob's type; `given_as` is the spelling to blame in the `KnobError`."""
+        try:
+            return self.parse(value)
+        except (ValueError, TypeError) as error:
+            reason = f"{value!r} is not {error}" if error.args else f"{value!r} is not valid"
+            raise KnobError(name=given_as, reason=reason, origin=origin) from None
+
+    def __repr__(self) -> str:
+        return f"<knob {self.name}>"
+
+
+def _switch(name: str, default: bool, doc: str, *, changes_code: bool = False) -> Knob[bool]:
+    return Knob(
+        name,
+        values.flag,
+        default,
+        doc,
+        values="on | off",
+        changes_code=changes_code,
+        show=values.show_flag,
+    )
+
+
+def _size(name: str, default: int, doc: str) -> Knob[int]:
+    return Knob(
+        name, values.size, default, doc, values="bytes, such as 64MiB", show=values.show_bytes
+    )
+
+
+# --- the table ---------------------------------------------------------------------------------
+
+THREADS: Knob[int] = Knob(
+    "threads",
+    values.threads,
+    0,
+    "Threads that work on one call, the caller included. auto: as many as the process may use, by "
+    "affinity and container quota.",
+    values="auto | 1 ... 1024",
+    show=lambda n: str(n) if n else "auto",
+)
+SPIN_US: Knob[int] = Knob(
+    "spin_us",
+    values.integer(0, 1_000_000),
+    20,
+    "Microseconds that an idle helper thread looks for work before it sleeps.",
+    values="0 ... 1000000",
+)
+CACHE = _switch("cache", True, "Keep compiled kernels on disk for the next process.")
+CACHE_DIR: Knob[Path | None] = Knob(
+    "cache_dir",
+    values.directory,
+    None,
+    "Where compiled kernels are kept. It must belong to you and be writable by nobody else.",
+    values="a directory; default: the user's cache directory",
+    show=lambda path: str(path) if path else "auto",
+)
+CACHE_SIZE = _size("cache_size", 2**30, "Size the cache on disk is trimmed to, oldest use first.")
+LOG: Knob[str] = Knob(
+    "log",
+    values.text,
+    "",
+    "Topics to log on stderr through the standard logging module; `help` lists them.",
+    values="fusion,cache,-tune | all | help",
+    show=lambda text: text or "none",
+)
+JOURNAL: Knob[Literal["on", "off", "full"]] = Knob(
+    "journal",
+    values.choice("on", "off", "full"),
+    "on",
+    "Facts to record: decisions and kernels (on), also every launch and every text (full), or none "
+    "(off: nothing can be explained).",
+    values="on | off | full",
+)
+ROUNDING: Knob[Literal["fast", "eager", "exact"]] = Knob(
+    "rounding",
+    values.choice("fast", "eager", "exact"),
+    "fast",
+    "What fusion may change about rounding: intermediates keep more bits (fast), are rounded as if "
+    "stored (eager), or every result has the bits of one kernel per operator (exact).",
+    values="fast | eager | exact",
+    changes_code=True,
+)
+FUSE = _switch(
+    "fuse",
+    True,
+    "off gives every operator a kernel of its own: to compare, or to find a bug.",
+    changes_code=True,
+)
+MUST_FUSE: Knob[values.Pairs] = Knob(
+    "must_fuse",
+    values.pairs,
+    (),
+    "Pairs of operators to fuse wherever that is legal, whatever the model says.",
+    values="a+b,c+d (operators, values or file:line)",
+    changes_code=True,
+    show=values.show_pairs,
+)
+NEVER_FUSE: Knob[values.Pairs] = Knob(
+    "never_fuse",
+    values.pairs,
+    (),
+    "Pairs of operators to keep in separate kernels.",
+    values="a+b,c+d (operators, values or file:line)",
+    changes_code=True,
+    show=values.show_pairs,
+)
+MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
+    "max_extra_memory",
+    values.limit,
+    None,
+    "Most bytes a call may use beyond its inputs and outputs; more is refused before it starts.",
+    values="none | bytes, such as 2GiB",
+    changes_code=True,
+    show=values.show_bytes,
+)
+POOL_LIMIT = _size("pool_limit", 2**29, "Most bytes kept for reuse after results are released.")
+HUGE_PAGES = _switch("huge_pages", True, "Ask the system to back large arrays with huge pages.")
+TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
+    "target",
+    values.choice("auto", "avx512", "avx2", "portable"),
+    "auto",
+    "Instructions to generate code for; auto takes the best this processor has.",
+    values="auto | avx512 | avx2 | portable",
+    changes_code=True,
+)
+OPT_LEVEL: Knob[int] = Knob(
+    "opt_level",
+    values.integer(0, 3),
+    3,
+    "LLVM's optimisation level.",
+    values="0 ... 3",
+    changes_code=True,
+)
+PROBE: Knob[Literal["auto", "off", "now"]] = Knob(
+    "probe",
+    values.choice("auto", "off", "now"),
+    "auto",
+    "Measuring this machine for the cost model: once in the background (auto), never, or before "
+    "the first plan (now).",
+    values="auto | off | now",
+)
+VERIFY = _switch("verify", False, "Check every representation after every step.")
+BOUNDS_CHECK = _switch(
+    "bounds_check",
+    False,
+    "Check every load and store in native code: slow, for finding a bug.",
+    changes_code=True,
+)
+STRICT = _switch("strict", False, "Refuse operators that would run outside the compiler (extern).")
+QUIET = _switch("quiet", False, "No progress bars.")
+
+KNOBS: Mapping[str, Knob[Any]] = {
+    value.name: value for value in list(globals().values()) if isinstance(value, Knob)
+}
+_CODE = tuple(knob for knob in KNOBS.values() if knob.changes_code)
+
+# Variables of others that Smelt honours, so that this stays the only place that reads them.
+FOREIGN: Mapping[str, str] = {
+    "OMP_NUM_THREADS": "An upper limit for threads, as for other numerical libraries.",
+    "NO_COLOR": "If set, the command prints without colours.",
+}
+
+
+# --- the faces ---------------------------------------------------------------------------------
+
+
+class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
+    """Settings for a `with` block or a decorated function, in this thread or task only.
+
+    Takes settings as keywords or as one mapping of options; nests; raises `KnobError` right away.
+
+    >>> with config(fuse=False, rounding="exact"):
+    ...     with config({"fuse": "on"}):
+    ...         FUSE.get(), ROUNDING.get()
+    (True, 'exact')
+    """
+
+    __slots__ = ("_given",)
+
+    def __init__(self, options: Mapping[str, object] | None = None, /, **settings: object) -> None:
+        origin = here(2)
+        self._given = {
+            name: _find(name, origin).checked(value, name, origin)
+            for name, value in {**(options or {}), **settings}.items()
+        }
+
+    def __enter__(self) -> None:
+        _SCOPE.set(_Scope(_SCOPE.get(), self._given))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Not a token: one object may be entered by several threads at once.
+        _SCOPE.set(_SCOPE.get().parent or _BASE)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate: the settings hold while the function runs."""
+
+        @wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapper
+
+
+def fingerprint() -> str:
+    """The settings in force that change generated code, as one line: a part of every cache key.
+
+    >>> with config(rounding="exact", opt_level=1):
+    ...     "rounding=exact" in fingerprint() and "opt_level=1" in fingerprint()
+    True
+    """
+    scope = _SCOPE.get()
+    if scope.printed is None:
+        # Exact values, not show(): that rounds bytes for people.
+        scope.printed = " ".join(f"{knob.name}={_exact(scope[knob.name])}" for knob in _CODE)
+    return scope.printed
+
+
+def _exact(value: object) -> str:
+    return (
+        values.show_pairs(cast("values.Pairs", value)) if isinstance(value, tuple) else str(value)
+    )
+
+
+def foreign(name: str) -> str | None:
+    """An environment variable of the table `FOREIGN`; None if unset or empty."""
+    assert name in FOREIGN, name
+    return os.environ.get(name) or None
+
+
+def reset() -> None:
+    """Forget what was read from the environment, so that changed variables count."""
+    _BASE.clear()
+    _BASE.printed = None
+
+
+def _find(name: str, origin: Origin) -> Knob[Any]:
+    knob = KNOBS.get(name)
+    if knob is None:
+        close = nearest(name, list(KNOBS))
+        reason = f"no such setting; did you mean {close}?" if close else "no such setting"
+        raise KnobError(name=name, reason=reason, origin=origin)
+    return knob
+
+
+def _from_environment(name: str) -> object:
+    if not _BASE:
+        _warn_unknown()
+    knob = KNOBS[name]
+    text = os.environ.get(knob.env)
+    return knob.checked(text, knob.env, UNKNOWN) if text else knob.default
+
+
+def _warn_unknown() -> None:
+    """A misspelt variable has no effect, which is worth a word; once a process, and at a reset."""
+    known = {knob.env for knob in KNOBS.values()}
+    for name in sorted(os.environ):
+        if name.startswith(_PREFIX) and name not in known:
+            close = nearest(name, sorted(known)) or "one of them (smelt doctor --knobs)"
+            warning = KnobWarning(name=name, suggestion=close, origin=UNKNOWN)
+            warnings.warn(warning, stacklevel=5)
