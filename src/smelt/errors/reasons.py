@@ -48,7 +48,10 @@ class _Blanks(string.Formatter):
         return kwargs.get(str(key), "?")
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        return "?" if value == "?" else super().format_field(value, format_spec)
+        try:
+            return super().format_field(value, format_spec)
+        except (ValueError, TypeError):  # a field that is missing, or a symbolic size
+            return str(value)
 
 
 _MUST = "`sm.config(must_fuse=[(a, b)])` or `SMELT_MUST_FUSE=a+b` fuses them in spite of the cost."

@@ -1,0 +1,169 @@
+"""`SMELT_LOG=fusion,cache,-tune`: the journal's facts as lines of the standard `logging` module.
+
+Silent by default.  The setting picks topics; their lines go to whatever handlers the program has
+configured, or to stderr if it has none.  Without the setting, the levels of the loggers
+`smelt.fusion`, `smelt.cache`, ... decide, as for any library.
+
+>>> sorted(chosen("cache,fusion"))
+['cache', 'fusion']
+>>> "tune" in chosen("-tune"), "run" in chosen("-tune")
+(False, True)
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import lru_cache
+
+from smelt import journal, knobs
+from smelt.errors import KnobError, nearest, reason
+from smelt.journal import Fact
+from smelt.origin import UNKNOWN, Origin
+
+ABOUT = {
+    "trace": "functions recorded, and why one was recorded again",
+    "passes": "what each pass did to the graph",
+    "fusion": "every decision with its reason and numbers",
+    "memory": "where values live and whose memory they reuse",
+    "lower": "clusters that became kernels",
+    "codegen": "native code: size and time",
+    "run": "kernels and extern operators as they run",
+    "cache": "hits, misses and their reasons",
+    "tune": "what was measured on this machine",
+}
+"""One line for each topic; `SMELT_LOG=help` prints them."""
+
+_LOGGERS = {topic: logging.getLogger(f"smelt.{topic}") for topic in journal.TOPICS}
+_installed: list[object] = []
+
+
+class _Stderr(logging.Handler):
+    """Writes to stderr as it is when the line is written: tests and notebooks replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(self.format(record) + "\n")
+
+
+_STDERR = _Stderr()
+_STDERR.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+
+def install() -> None:
+    """Connect journals to logging, once; print the topics if `SMELT_LOG` asks for `help`."""
+    if not _installed:
+        _installed.append(journal.subscribe(_listen))
+        if "help" in knobs.LOG.get().split(","):
+            for topic, about in ABOUT.items():
+                _send(_LOGGERS[topic], about, None)
+
+
+@lru_cache(maxsize=64)
+def chosen(setting: str) -> frozenset[str]:
+    """The topics that a setting turns on.
+
+    A comma-separated list of topics, `all`, and topics to leave out with a minus; with nothing but
+    those, all others are on.  Raises `KnobError` for an unknown topic.
+    """
+    words = [word.strip().lower() for word in setting.split(",") if word.strip()]
+    only_minus = bool(words) and all(word.startswith("-") for word in words)
+    topics: set[str] = set(ABOUT) if only_minus else set()
+    for word in words:
+        name = word.lstrip("+-")
+        if name == "all":
+            topics = set() if word.startswith("-") else set(ABOUT)
+        elif name not in ABOUT and name != "help":
+            close = nearest(name, list(ABOUT))
+            hint = f"did you mean {close}?" if close else "SMELT_LOG=help lists the topics"
+            raise KnobError(name="log", reason=f"no topic {name!r}; {hint}", origin=UNKNOWN)
+        elif name != "help":
+            topics = topics - {name} if word.startswith("-") else topics | {name}
+    return frozenset(topics)
+
+
+def _listen(fact: Fact) -> None:
+    setting = knobs.LOG.get()
+    logger = _LOGGERS[fact.topic]
+    if (setting and fact.topic in chosen(setting)) or logger.isEnabledFor(logging.INFO):
+        _send(logger, line(fact), getattr(fact, "origin", None))
+
+
+def _send(logger: logging.Logger, message: str, origin: Origin | None) -> None:
+    place = origin or UNKNOWN
+    record = logger.makeRecord(logger.name, logging.INFO, place.file, place.line, message, (), None)
+    (logger if logger.hasHandlers() else _STDERR).handle(record)
+
+
+def line(fact: Fact) -> str:
+    """One line for people.
+
+    >>> line(journal.PassRan("cse", 7, 5, 1e-4))
+    'cse: 7 -> 5 nodes, 100 us'
+    """
+    text = _text(fact)
+    origin = getattr(fact, "origin", None)
+    return f"{text}  {origin}" if isinstance(origin, Origin) and origin.known else text
+
+
+def _text(fact: Fact) -> str:
+    match fact:
+        case journal.Traced():
+            return f"{fact.function}: {fact.operators} operators, {_time(fact.seconds)}"
+        case journal.Retraced():
+            return f"{fact.function} again: {fact.guard} does not hold for {fact.found}"
+        case journal.Forced():
+            return f"{fact.arrays} pending arrays computed by {fact.by}"
+        case journal.PassRan():
+            return f"{fact.name}: {fact.before} -> {fact.after} nodes, {_time(fact.seconds)}"
+        case journal.Decision():
+            return _decision(fact)
+        case journal.Planned():
+            saved = knobs.values.show_bytes(max(fact.bytes_unfused - fact.bytes, 0))
+            count = f"{fact.operators} operators in {fact.kernels} kernels"
+            return f"{fact.graph}: {count}, saves {saved}, {_time(fact.seconds)}"
+        case journal.BufferPlanned():
+            size = knobs.values.show_bytes(fact.bytes)
+            inplace = f", in place of {fact.reuses}" if fact.reuses else ""
+            steps = f"steps {fact.first} to {fact.last}"
+            return f"{fact.value}: {size} at {fact.place}+{fact.offset}, {steps}{inplace}"
+        case journal.KernelLowered():
+            again = f", {len(fact.recomputed)} recomputed" if fact.recomputed else ""
+            return f"{fact.name}: {len(fact.operators)} operators{again}, {_time(fact.seconds)}"
+        case journal.KernelEmitted():
+            code = knobs.values.show_bytes(fact.code_bytes)
+            return f"{fact.name}: {fact.ir_size} instructions, {code}, {_time(fact.seconds)}"
+        case journal.Launched():
+            rate = f", {fact.bytes / fact.seconds / 1e9:.3g} GB/s" if fact.seconds else ""
+            work = f"{fact.tasks} tasks on {fact.threads} threads"
+            return f"{fact.name}: {work}, {_time(fact.seconds)}{rate}"
+        case journal.ExternCalled():
+            return f"{fact.op} (extern): {_time(fact.seconds)}"
+        case journal.CacheHit():
+            return f"hit {fact.key[:12]} in {fact.place}, {_time(fact.seconds)}"
+        case journal.CacheMiss():
+            return f"miss {fact.key[:12]}: {fact.reason}"
+        case journal.CacheStored():
+            size = knobs.values.show_bytes(fact.bytes)
+            return f"stored {fact.key[:12]}, {size}, {_time(fact.seconds)}"
+        case journal.Measured():
+            aside = "" if fact.predicted is None else f" (predicted {fact.predicted:.4g})"
+            return f"{fact.what}: {fact.value:.4g} {fact.unit}{aside}"
+        case _:
+            return repr(fact)
+
+
+def _decision(fact: journal.Decision) -> str:
+    row = reason(fact.reason)
+    word = "fused" if fact.verdict == "fused" else "not fused"
+    times = ""
+    if fact.fused_ns is not None and fact.split_ns is not None:
+        times = f" [{_time(fact.fused_ns * 1e-9)} fused, {_time(fact.split_ns * 1e-9)} apart]"
+    sentence = row.explain(**fact.details)
+    return f"{word}: {fact.a} -> {fact.b}: {row.code} {row.name}, {sentence}{times}"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
