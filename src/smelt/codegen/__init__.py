@@ -1,0 +1,1 @@
+"""Kernel to machine code, one folder for each back end."""

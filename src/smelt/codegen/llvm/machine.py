@@ -1,0 +1,437 @@
+"""`Machine` on LLVM: every operation becomes instructions on `<N x T>` vectors, or on scalars.
+
+The lowering columns of the scalar rows are run against this class, so nothing here knows an
+operator.  Instructions carry no fast-math flags, and products and sums contract only where the
+formula says `fma`; what is written is what runs.  Conversions between what lies in memory and what
+a register holds (`load_convert`, `store_convert`) are here too.
+
+    machine = LLVMMachine(builder, 16, target)
+    y = emit(SCALARS["exp"], machine, (f32,), (x,))     # x, y: <16 x float>
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from llvmlite import ir
+
+from smelt.ops import halves
+from smelt.ops.machine import Predicate
+from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i32, i64
+
+Value = ir.Value
+
+I1 = ir.IntType(1)
+I32 = ir.IntType(32)
+_ELEMENTS: dict[tuple[str, int], ir.Type] = {
+    ("float", 16): ir.FloatType(),
+    ("float", 32): ir.FloatType(),
+    ("float", 64): ir.DoubleType(),
+}
+_ORDERED: dict[Predicate, str] = {
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+}
+
+
+class Isa(Protocol):
+    """What a machine needs to know about the processor."""
+
+    @property
+    def isa(self) -> str:
+        """ "avx512", "avx2", "neon" or "portable"."""
+        ...
+
+    def has(self, feature: str) -> bool:
+        """Whether LLVM's target feature of that name is there."""
+        ...
+
+
+def element_type(dtype: DType) -> ir.Type:
+    """The LLVM type of one lane in a register.  Raises KeyError for complex types."""
+    if dtype.kind == "bool":
+        return I1
+    if dtype.is_integer:
+        return ir.IntType(dtype.bits)
+    return _ELEMENTS[dtype.kind, dtype.bits]
+
+
+def memory_type(dtype: DType) -> ir.Type:
+    """The LLVM type of one element in memory: i8 for bool, i16 for half types."""
+    if dtype.kind == "bool":
+        return ir.IntType(8)
+    if dtype.kind == "float" and dtype.bits == 16:
+        return ir.IntType(16)
+    return element_type(dtype)
+
+
+def _float_text(value: float, element: ir.Type) -> str:
+    """LLVM's hexadecimal spelling, which names float32 numbers by the float64 of equal value."""
+    if isinstance(element, ir.FloatType):
+        value = struct.unpack("f", struct.pack("f", value))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016x}"
+
+
+class TextConstant(ir.Constant):
+    """A constant in LLVM's own spelling: splats stay short however many lanes they fill."""
+
+    def __init__(self, kind: ir.Type, text: str) -> None:
+        self.type = kind
+        self.constant = text
+
+    def _get_reference(self) -> str:
+        return str(self.constant)
+
+
+def _suffix(kind: ir.Type) -> str:
+    """How intrinsics' names spell a type: v16f32, i64, ..."""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{kind.element.intrinsic_name}"
+    return str(kind.intrinsic_name)
+
+
+class LLVMMachine:
+    """Emits at the builder's position.  `lanes` None means plain scalars.
+
+    The builder may be in a new basic block after an operation with a rare case (`rare`), so
+    callers must read `builder.block` anew when they make phi nodes.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, lanes: int | None, target: Isa) -> None:
+        self.builder = builder
+        self.lanes = lanes
+        self.target = target
+        self.wide_scale = target.isa == "avx512" and self._scale_width(f32) is not None
+        self.native_half = target.isa == "neon" or target.has("f16c")
+
+    # Types and constants
+
+    def register_type(self, dtype: DType) -> ir.Type:
+        """Type of a register that holds `dtype`."""
+        return self._widen(element_type(dtype))
+
+    def raw_type(self, dtype: DType) -> ir.Type:
+        """Type of what is loaded from and stored to memory."""
+        return self._widen(memory_type(dtype))
+
+    def _widen(self, element: ir.Type) -> ir.Type:
+        return element if self.lanes is None else ir.VectorType(element, self.lanes)
+
+    def const(self, dtype: DType, value: float | int | bool) -> Value:
+        element = element_type(dtype)
+        if dtype.is_float:
+            text = _float_text(float(value), element)
+        elif dtype.kind == "bool":
+            text = "true" if value else "false"
+        else:
+            wrapped = int(value) & ((1 << dtype.bits) - 1)
+            text = str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
+        if self.lanes is None:
+            return TextConstant(element, text)
+        return TextConstant(self._widen(element), f"splat ({element} {text})")
+
+    def lookup(self, dtype: DType, table: tuple[float | int, ...], index: Value) -> Value:
+        b = self.builder
+        element = element_type(dtype)
+        place = self._table(dtype, table)
+        zero = ir.Constant(I32, 0)
+        if self.lanes is None:
+            return b.load(b.gep(place, [zero, index], inbounds=True, source_etype=None))
+        result: Value = ir.Constant(self._widen(element), ir.Undefined)
+        for lane in range(self.lanes):
+            at = b.extract_element(index, ir.Constant(I32, lane))
+            item = b.load(b.gep(place, [zero, at], inbounds=True))
+            result = b.insert_element(result, item, ir.Constant(I32, lane))
+        return result
+
+    def _table(self, dtype: DType, table: tuple[float | int, ...]) -> ir.GlobalVariable:
+        """A private constant array, shared between equal tables of one module."""
+        module = self.builder.module
+        name = f"smelt.table.{dtype.name}.{abs(hash((dtype.name, table))):x}"
+        if name not in module.globals:
+            element = element_type(dtype)
+            kind = ir.ArrayType(element, len(table))
+            place = ir.GlobalVariable(module, kind, name)
+            place.initializer = ir.Constant(kind, list(table))
+            place.global_constant = True
+            place.linkage = "private"
+        return module.globals[name]
+
+    def _call(self, name: str, result: ir.Type, *args: Value) -> Value:
+        module = self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(result, [a.type for a in args])
+            function = ir.Function(module, kind, name)
+        return self.builder.call(function, args)
+
+    def _intrinsic(self, name: str, *args: Value) -> Value:
+        kind = args[0].type
+        return self._call(f"llvm.{name}.{_suffix(kind)}", kind, *args)
+
+    # Floats and integers
+
+    def _is_float(self, a: Value) -> bool:
+        kind = a.type.element if isinstance(a.type, ir.VectorType) else a.type
+        return isinstance(kind, (ir.FloatType, ir.DoubleType))
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.builder.fadd(a, b) if self._is_float(a) else self.builder.add(a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        return self.builder.fsub(a, b) if self._is_float(a) else self.builder.sub(a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        return self.builder.fmul(a, b) if self._is_float(a) else self.builder.mul(a, b)
+
+    def neg(self, a: Value) -> Value:
+        return self.builder.fneg(a) if self._is_float(a) else self.builder.neg(a)
+
+    def compare(self, predicate: Predicate, a: Value, b: Value, *, signed: bool = True) -> Value:
+        sign = _ORDERED[predicate]
+        if self._is_float(a):
+            if predicate == "ne":
+                return self.builder.fcmp_unordered(sign, a, b)
+            return self.builder.fcmp_ordered(sign, a, b)
+        if signed:
+            return self.builder.icmp_signed(sign, a, b)
+        return self.builder.icmp_unsigned(sign, a, b)
+
+    def select(self, mask: Value, a: Value, b: Value) -> Value:
+        return self.builder.select(mask, a, b)
+
+    # Floats
+
+    def div(self, a: Value, b: Value) -> Value:
+        return self.builder.fdiv(a, b)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        return self._intrinsic("fma", a, b, c)
+
+    def sqrt(self, a: Value) -> Value:
+        return self._intrinsic("sqrt", a)
+
+    def fmod(self, a: Value, b: Value) -> Value:
+        return self.builder.frem(a, b)
+
+    def abs(self, a: Value) -> Value:
+        return self._intrinsic("fabs", a)
+
+    def copysign(self, a: Value, sign: Value) -> Value:
+        return self._intrinsic("copysign", a, sign)
+
+    def floor(self, a: Value) -> Value:
+        return self._intrinsic("floor", a)
+
+    def ceil(self, a: Value) -> Value:
+        return self._intrinsic("ceil", a)
+
+    def rint(self, a: Value) -> Value:
+        return self._intrinsic("rint", a)
+
+    def trunc(self, a: Value) -> Value:
+        return self._intrinsic("trunc", a)
+
+    def lesser(self, a: Value, b: Value) -> Value:
+        return self.select(self.compare("lt", a, b), a, b)
+
+    def greater(self, a: Value, b: Value) -> Value:
+        return self.select(self.compare("gt", a, b), a, b)
+
+    def _scale_width(self, dtype: DType) -> int | None:
+        """Lanes of the vscalef instruction that tiles this machine's vectors, if one does."""
+        for bits in (512, 256, 128):
+            width = bits // dtype.bits
+            if self.lanes and self.lanes % width == 0:
+                return width
+        return None
+
+    def scale(self, a: Value, n: Value) -> Value:
+        single = isinstance(a.type.element if self.lanes else a.type, ir.FloatType)
+        dtype = f32 if single else f64
+        width = self._scale_width(dtype) if self.target.isa == "avx512" else None
+        if width is None:
+            return self._scale_in_steps(a, n, dtype)
+        assert self.lanes is not None
+        parts = [
+            self._scalef(self._slice(a, at, width), self._slice(n, at, width), dtype)
+            for at in range(0, self.lanes, width)
+        ]
+        return self._concatenate(parts)
+
+    def _scalef(self, a: Value, n: Value, dtype: DType) -> Value:
+        bits = dtype.bits * a.type.count
+        name = f"llvm.x86.avx512.mask.scalef.{'ps' if dtype == f32 else 'pd'}.{bits}"
+        mask_type = ir.IntType(max(8, a.type.count))
+        args = [a, n, ir.Constant(a.type, None), ir.Constant(mask_type, -1)]
+        if bits == 512:
+            args.append(ir.Constant(I32, 4))  # round as the current mode says
+        return self._call(name, a.type, *args)
+
+    def _scale_in_steps(self, a: Value, n: Value, dtype: DType) -> Value:
+        """Two factors made by writing exponents; only the second product can round.
+
+        Adding 1.5·2^m leaves an integer in the low bits: no conversion that NaN could upset.
+        """
+        integer, mantissa, bias = (i32, 23, 127) if dtype == f32 else (i64, 52, 1023)
+        magic = self.const(dtype, 1.5 * 2.0**mantissa)
+        count = self.sub(self.bitcast(self.add(n, magic), integer), self.bitcast(magic, integer))
+        half = self.ashr(count, self.const(integer, 1))
+        shift, offset = self.const(integer, mantissa), self.const(integer, bias)
+        first = self.bitcast(self.shl(self.add(half, offset), shift), dtype)
+        rest = self.sub(count, half)
+        second = self.bitcast(self.shl(self.add(rest, offset), shift), dtype)
+        return self.mul(self.mul(a, first), second)
+
+    def _slice(self, a: Value, start: int, width: int) -> Value:
+        if a.type.count == width:
+            return a
+        pick = ir.Constant(ir.VectorType(I32, width), list(range(start, start + width)))
+        return self.builder.shuffle_vector(a, a, pick)
+
+    def _concatenate(self, parts: Sequence[Value]) -> Value:
+        """Joins equally wide vectors, pairwise where their number is even."""
+        if len(parts) == 1:
+            return parts[0]
+        if len(parts) % 2 == 0:
+            half = len(parts) // 2
+            left, right = self._concatenate(parts[:half]), self._concatenate(parts[half:])
+        else:
+            left, right = self._concatenate(parts[:-1]), parts[-1]
+        lanes, extra = left.type.count, right.type.count
+        if extra < lanes:
+            padding = list(range(extra)) + [0] * (lanes - extra)
+            pick = ir.Constant(ir.VectorType(I32, lanes), padding)
+            right = self.builder.shuffle_vector(right, right, pick)
+        pick = ir.Constant(ir.VectorType(I32, lanes + extra), list(range(lanes + extra)))
+        return self.builder.shuffle_vector(left, right, pick)
+
+    # Integers and masks
+
+    def divide_int(self, a: Value, b: Value, *, signed: bool) -> Value:
+        """Vectors of up to 32 bits divide as floats of twice the precision, which is exact.
+
+        A quotient of two n-bit integers differs from the next integer by at least 1/b, more than
+        half a unit in the last place of a float with 2n bits.  Constants are left to LLVM, which
+        multiplies by a reciprocal instead.
+        """
+        build = self.builder
+        bits = (a.type.element if self.lanes else a.type).width
+        if self.lanes is None or bits == 64 or isinstance(b, ir.Constant):
+            return build.sdiv(a, b) if signed else build.udiv(a, b)
+        wide = self._widen(ir.FloatType() if bits <= 8 else ir.DoubleType())
+        if signed:
+            quotient = build.fdiv(build.sitofp(a, wide), build.sitofp(b, wide))
+            return build.fptosi(quotient, a.type)
+        quotient = build.fdiv(build.uitofp(a, wide), build.uitofp(b, wide))
+        return build.fptoui(quotient, a.type)
+
+    def and_(self, a: Value, b: Value) -> Value:
+        return self.builder.and_(a, b)
+
+    def or_(self, a: Value, b: Value) -> Value:
+        return self.builder.or_(a, b)
+
+    def xor(self, a: Value, b: Value) -> Value:
+        return self.builder.xor(a, b)
+
+    def not_(self, a: Value) -> Value:
+        return self.builder.not_(a)
+
+    def shl(self, a: Value, count: Value) -> Value:
+        return self.builder.shl(a, count)
+
+    def lshr(self, a: Value, count: Value) -> Value:
+        return self.builder.lshr(a, count)
+
+    def ashr(self, a: Value, count: Value) -> Value:
+        return self.builder.ashr(a, count)
+
+    # Between types
+
+    def bitcast(self, a: Value, dtype: DType) -> Value:
+        return self.builder.bitcast(a, self.register_type(dtype))
+
+    def convert(self, a: Value, source: DType, target: DType) -> Value:
+        b, kind = self.builder, self.register_type(target)
+        if kind == a.type:
+            return a
+        if source.is_float:
+            if target.is_float:
+                widen = source.compute.bits < target.compute.bits
+                return b.fpext(a, kind) if widen else b.fptrunc(a, kind)
+            return b.fptosi(a, kind) if target.kind == "int" else b.fptoui(a, kind)
+        if target.is_float:
+            return b.sitofp(a, kind) if source.kind == "int" else b.uitofp(a, kind)
+        if source.kind == "bool" or target.bits > source.bits:
+            return b.sext(a, kind) if source.kind == "int" else b.zext(a, kind)
+        return b.trunc(a, kind)
+
+    def round_half(self, a: Value, dtype: DType) -> Value:
+        if dtype == f16 and self.native_half:
+            half = self._widen(ir.HalfType())
+            return self.builder.fpext(self.builder.fptrunc(a, half), a.type)
+        if dtype == f16:
+            return halves.from_float16(self, halves.to_float16(self, a))
+        return halves.from_bfloat16(self, halves.to_bfloat16(self, a))
+
+    def load_convert(self, raw: Value, dtype: DType) -> Value:
+        """What was loaded as `raw_type(dtype)`, as a register.  Any nonzero byte is true."""
+        b = self.builder
+        if dtype == bool_:
+            return b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
+        if dtype == f16 and self.native_half:
+            half = b.bitcast(raw, self._widen(ir.HalfType()))
+            return b.fpext(half, self.register_type(f32))
+        if dtype in (f16, bf16):
+            bits = b.zext(raw, self.register_type(i32))
+            return (halves.from_float16 if dtype == f16 else halves.from_bfloat16)(self, bits)
+        return raw
+
+    def store_convert(self, value: Value, dtype: DType) -> Value:
+        """A register as `raw_type(dtype)`, rounded to nearest even where `dtype` is shorter."""
+        b, kind = self.builder, self.raw_type(dtype)
+        if dtype == bool_:
+            return b.zext(value, kind)
+        if dtype == f16 and self.native_half:
+            return b.bitcast(b.fptrunc(value, self._widen(ir.HalfType())), kind)
+        if dtype in (f16, bf16):
+            to_bits = halves.to_float16 if dtype == f16 else halves.to_bfloat16
+            return b.trunc(to_bits(self, value), kind)
+        return value
+
+    # Control
+
+    def any(self, mask: Value) -> Value:
+        """One bit: whether some lane of the mask is set."""
+        if self.lanes is None:
+            return mask
+        return self._call(f"llvm.vector.reduce.or.v{self.lanes}i1", I1, mask)
+
+    def rare(self, mask: Value, common: Value, otherwise: Callable[[], Value]) -> Value:
+        b = self.builder
+        before = b.block
+        with b.if_then(self.any(mask), likely=False):
+            merged = b.select(mask, otherwise(), common)
+            inside = b.block
+        result = b.phi(common.type)
+        result.add_incoming(common, before)
+        result.add_incoming(merged, inside)
+        return result
+
+
+def emit(op: ScalarOp, machine: LLVMMachine, dtypes: Sequence[DType], args: Sequence[Any]) -> Value:
+    """The operator applied to registers of the given operand types; see `ScalarOp.result`.
+
+    The result of half types is an unrounded float32 register: rounding between operators is for
+    the caller to decide (`round_half`), storing always rounds.  Raises DTypeError where the row
+    does not take these types.
+    """
+    return op.apply(machine, dtypes, args)

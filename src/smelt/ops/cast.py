@@ -1,0 +1,107 @@
+"""Conversion between element types: `astype`, with a defined result for every value.
+
+Integers wrap, floats round to nearest even, anything but zero is true.  Floats to integers drop
+the fraction; where the result does not fit (NaN and infinities included), it is what x86 gives
+NumPy in plain loops: types of at most 32 bits but uint32 go through int32, uint32 through int64,
+and an overflow there gives the most negative number, of which the low bits are kept.  uint64 takes
+values from 2^63 to 2^64 as they are and values below as int64.
+
+    y = cast(machine, x, f32, i8)
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from smelt.ops.machine import Machine
+from smelt.ops.reference import Array
+from smelt.types.dtype import DType, bool_, f16, f32, f64, i32, i64, u64
+
+V = TypeVar("V")
+
+
+def cast(m: Machine[V], value: V, source: DType, target: DType) -> V:
+    """A register of type `source` as one of type `target`; half types come out rounded.
+
+    A register of a half type may hold an unrounded float32, so casting one to itself rounds.
+    """
+    if target == bool_:
+        return value if source == bool_ else m.compare("ne", value, m.const(source, 0))
+    if source.is_float and target.is_integer:
+        return _float_to_int(m, value, source.compute, target)
+    if target.is_float and target.bits == 16:
+        if source == f64:
+            value = _narrow_to_odd(m, value) if target == f16 else m.convert(value, f64, f32)
+        else:
+            value = m.convert(value, source, f32)
+        return m.round_half(value, target)
+    return value if source == target else m.convert(value, source, target)
+
+
+def _float_to_int(m: Machine[V], x: V, source: DType, target: DType) -> V:
+    if target.bits < 64:
+        wide = i64 if target.kind == "uint" and target.bits == 32 else i32
+        y = _truncate(m, x, source, wide)
+        return y if wide == target else m.convert(y, wide, target)
+    if target == i64:
+        return _truncate(m, x, source, i64)
+    half = m.const(source, 2.0**63)
+    low = _truncate(m, x, source, i64)
+    high = _truncate(m, m.sub(x, half), source, i64)
+    high = m.xor(high, m.const(u64, 1 << 63))
+    return m.select(m.compare("ge", x, half), high, low)
+
+
+def _truncate(m: Machine[V], x: V, source: DType, target: DType) -> V:
+    """To a signed integer, with the most negative one for all that does not fit."""
+    limit = m.const(source, 2.0 ** (target.bits - 1))
+    fits = m.compare("lt", m.abs(x), limit)
+    safe = m.select(fits, x, m.const(source, 0.0))
+    return m.select(
+        fits, m.convert(safe, source, target), m.const(target, -(1 << (target.bits - 1)))
+    )
+
+
+def _narrow_to_odd(m: Machine[V], x: V) -> V:
+    """float64 to float32 rounded to odd, so that one more rounding does no harm."""
+    y = m.convert(x, f64, f32)
+    error = m.sub(x, m.convert(y, f32, f64))
+    bits = m.bitcast(y, i32)
+    zero = m.const(f64, 0.0)
+    outward = m.not_(m.xor(m.compare("gt", error, zero), m.compare("gt", x, zero)))
+    step = m.select(outward, m.const(i32, 1), m.const(i32, -1))
+    even = m.compare("eq", m.and_(bits, m.const(i32, 1)), m.const(i32, 0))
+    inexact = m.and_(even, m.compare("ne", error, zero))
+    finite = m.compare("lt", m.abs(y), m.const(f32, float("inf")))
+    fixed = m.select(inexact, m.add(bits, step), bits)
+    return m.select(finite, m.bitcast(fixed, f32), y)
+
+
+def cast_reference(x: Array, target: DType) -> Array:
+    """The same on NumPy arrays."""
+    x = np.asarray(x)
+    with np.errstate(all="ignore"):
+        if x.dtype.kind in "fV" and target.is_integer:
+            wide = x.astype(np.float64)
+            whole = np.trunc(np.where(np.isfinite(wide), wide, 0))
+            return _fit(wide, whole, target)
+        return x.astype(target.numpy)
+
+
+def _fit(x: Array, whole: Array, target: DType) -> Array:
+    def signed(v: Array, t: Array, dtype: DType) -> Array:
+        limit = 2.0 ** (dtype.bits - 1)
+        fits = np.abs(v) < limit
+        return np.where(fits, np.where(fits, t, 0).astype(dtype.numpy), np.array(-limit)
+                        .astype(dtype.numpy))  # fmt: skip
+
+    if target.bits < 64:
+        wide = i64 if target.kind == "uint" and target.bits == 32 else i32
+        return signed(x, whole, wide).astype(target.numpy)
+    low = signed(x, whole, i64)
+    if target == i64:
+        return low
+    high = signed(x - 2.0**63, whole - 2.0**63, i64).view(np.uint64) ^ np.uint64(1 << 63)
+    return np.where(x >= 2.0**63, high, low.view(np.uint64))

@@ -1,0 +1,164 @@
+"""The small set of typed operations that lowerings and approximations are written in.
+
+A formula such as `exp` is written once against `Machine` and runs on whatever implements it: LLVM
+vectors (`codegen.llvm.machine`), single LLVM scalars, or NumPy arrays (`ops.numpy_machine`, the
+reference that tests hold the others against bit by bit).  No operation contracts, reassociates or
+flushes subnormals: a fused multiply-add happens where `fma` is written and nowhere else.
+
+    def cube_plus_one(m: Machine[V], x: V) -> V:
+        return m.fma(m.mul(x, x), x, m.const(f32, 1.0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeVar
+
+from smelt.types.dtype import DType
+
+V = TypeVar("V")
+
+Predicate = Literal["eq", "ne", "lt", "le", "gt", "ge"]
+
+
+class Machine(Protocol[V]):
+    """Arithmetic on values in registers.
+
+    A register holds bool as a one-bit mask, half types as float32, every other type as itself.
+    Operands of one operation have one type.  Integers wrap.  Unless said otherwise floats follow
+    IEEE 754 with round-to-nearest-even, and operations without a `dtype` know their type from the
+    operand.  Integers do not know their sign: operations where it matters take `signed`.
+    """
+
+    @property
+    def wide_scale(self) -> bool:
+        """`scale` costs one instruction, so formulas should prefer it to integer exponents."""
+        ...
+
+    def const(self, dtype: DType, value: float | int | bool) -> V:
+        """`value` (rounded to the register type) in every lane."""
+        ...
+
+    def lookup(self, dtype: DType, table: tuple[float | int, ...], index: V) -> V:
+        """table[index] lane by lane; `index` is an i32 inside the table."""
+        ...
+
+    # Floats and integers
+    def add(self, a: V, b: V) -> V: ...
+
+    def sub(self, a: V, b: V) -> V: ...
+
+    def mul(self, a: V, b: V) -> V: ...
+
+    def neg(self, a: V) -> V:
+        """Floats: flips the sign bit, also of NaN and zero."""
+        ...
+
+    def compare(self, predicate: Predicate, a: V, b: V, *, signed: bool = True) -> V:
+        """A mask.  Floats: false where an operand is NaN, except "ne", which is then true."""
+        ...
+
+    def select(self, mask: V, a: V, b: V) -> V:
+        """a where the mask is set, b elsewhere."""
+        ...
+
+    # Floats
+    def div(self, a: V, b: V) -> V: ...
+
+    def fma(self, a: V, b: V, c: V) -> V:
+        """a·b + c rounded once."""
+        ...
+
+    def sqrt(self, a: V) -> V: ...
+
+    def fmod(self, a: V, b: V) -> V:
+        """The exact remainder of a / b truncated to an integer, with the sign of a.  Slow."""
+        ...
+
+    def abs(self, a: V) -> V:
+        """Clears the sign bit."""
+        ...
+
+    def copysign(self, a: V, sign: V) -> V: ...
+
+    def floor(self, a: V) -> V: ...
+
+    def ceil(self, a: V) -> V: ...
+
+    def rint(self, a: V) -> V:
+        """To the nearest integer, half to even."""
+        ...
+
+    def trunc(self, a: V) -> V: ...
+
+    def lesser(self, a: V, b: V) -> V:
+        """a < b ? a : b, hence b where either is NaN (one instruction on x86)."""
+        ...
+
+    def greater(self, a: V, b: V) -> V:
+        """a > b ? a : b, hence b where either is NaN (one instruction on x86)."""
+        ...
+
+    def scale(self, a: V, n: V) -> V:
+        """a·2^n rounded once, for finite a with 1/4 < |a| < 4 (or NaN) and integral n.
+
+        |n| may not exceed 250 in float32 and 2040 in float64.
+        """
+        ...
+
+    # Integers and masks
+    def divide_int(self, a: V, b: V, *, signed: bool) -> V:
+        """Quotient towards zero.  b may not be 0, nor a / b overflow."""
+        ...
+
+    def and_(self, a: V, b: V) -> V: ...
+
+    def or_(self, a: V, b: V) -> V: ...
+
+    def xor(self, a: V, b: V) -> V: ...
+
+    def not_(self, a: V) -> V: ...
+
+    def shl(self, a: V, count: V) -> V:
+        """Counts lie in [0, bits), here and in the two below."""
+        ...
+
+    def lshr(self, a: V, count: V) -> V: ...
+
+    def ashr(self, a: V, count: V) -> V: ...
+
+    # Between types
+    def bitcast(self, a: V, dtype: DType) -> V:
+        """The same bits as another type of the same width in registers."""
+        ...
+
+    def convert(self, a: V, source: DType, target: DType) -> V:
+        """The same number between register types.
+
+        Integer to integer wraps, integer to float and float to float round, mask to number gives
+        0 or 1.  Float to integer truncates and the result must fit: guard NaN and large values.
+        """
+        ...
+
+    # Rounding float32 registers to what half types can hold
+    def round_half(self, a: V, dtype: DType) -> V:
+        """float32 rounded to a value of `dtype` (float16 or bfloat16) and kept as float32."""
+        ...
+
+    # Control
+    def rare(self, mask: V, common: V, otherwise: Callable[[], V]) -> V:
+        """otherwise() where the mask is set, `common` elsewhere.
+
+        `otherwise` is skipped altogether when no lane needs it, so it may be slow.  It must be
+        defined for every lane's operands.
+        """
+        ...
+
+
+def polynomial(m: Machine[V], dtype: DType, x: V, coefficients: Sequence[float]) -> V:
+    """Horner's scheme by fused multiply-adds; coefficients from the constant term upwards."""
+    *rest, last = coefficients
+    total = m.const(dtype, last)
+    for c in reversed(rest):
+        total = m.fma(total, x, m.const(dtype, c))
+    return total

@@ -1,0 +1,229 @@
+"""A `Machine` on NumPy arrays: the reference that native code must match bit by bit.
+
+>>> m = NumpyMachine()
+>>> m.fma(m.const(f32, 3.0), m.const(f32, 0.5), m.const(f32, 1.0))
+np.float32(2.5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from smelt.ops.machine import Predicate
+from smelt.types.dtype import DType, bf16, f32
+
+Array = Any  # ndarray or NumPy scalar: ufuncs give either
+
+_COMPARE: dict[Predicate, np.ufunc] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
+
+class NumpyMachine:
+    """Registers are arrays (any shape) of the compute type; masks are bool arrays."""
+
+    wide_scale = True
+
+    def const(self, dtype: DType, value: float | int | bool) -> Array:
+        if dtype.is_integer:
+            return np.array(int(value) & ((1 << dtype.bits) - 1), f"u{dtype.itemsize}").view(
+                dtype.numpy
+            )[()]
+        return dtype.compute.numpy.type(value)
+
+    def lookup(self, dtype: DType, table: tuple[float | int, ...], index: Array) -> Array:
+        return np.asarray(table, dtype.compute.numpy)[index]
+
+    def add(self, a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.add(a, b)
+
+    def sub(self, a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.subtract(a, b)
+
+    def mul(self, a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.multiply(a, b)
+
+    def neg(self, a: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.negative(a)
+
+    def compare(self, predicate: Predicate, a: Array, b: Array, *, signed: bool = True) -> Array:
+        a, b = np.asarray(a), np.asarray(b)
+        if a.dtype.kind in "iu":
+            kind = f"{'i' if signed else 'u'}{a.dtype.itemsize}"
+            a, b = a.view(kind), b.view(kind)
+        with np.errstate(all="ignore"):
+            return _COMPARE[predicate](a, b)
+
+    def select(self, mask: Array, a: Array, b: Array) -> Array:
+        return np.where(mask, a, b)[()]
+
+    def div(self, a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.divide(a, b)
+
+    def fma(self, a: Array, b: Array, c: Array) -> Array:
+        a, b, c = np.broadcast_arrays(a, b, c)
+        with np.errstate(all="ignore"):
+            return (_fma32(a, b, c) if a.dtype == np.float32 else _fma64(a, b, c))[()]
+
+    def sqrt(self, a: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.sqrt(a)
+
+    def fmod(self, a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.fmod(a, b)
+
+    def abs(self, a: Array) -> Array:
+        return np.abs(a)
+
+    def copysign(self, a: Array, sign: Array) -> Array:
+        return np.copysign(a, sign)
+
+    def floor(self, a: Array) -> Array:
+        return np.floor(a)
+
+    def ceil(self, a: Array) -> Array:
+        return np.ceil(a)
+
+    def rint(self, a: Array) -> Array:
+        return np.rint(a)
+
+    def trunc(self, a: Array) -> Array:
+        return np.trunc(a)
+
+    def lesser(self, a: Array, b: Array) -> Array:
+        return self.select(self.compare("lt", a, b), a, b)
+
+    def greater(self, a: Array, b: Array) -> Array:
+        return self.select(self.compare("gt", a, b), a, b)
+
+    def scale(self, a: Array, n: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.ldexp(a, np.where(np.isnan(n), 0, n).astype(np.int32))
+
+    def divide_int(self, a: Array, b: Array, *, signed: bool) -> Array:
+        a, b = np.asarray(a), np.asarray(b)
+        own = a.dtype
+        kind = f"{'i' if signed else 'u'}{own.itemsize}"
+        a, b = a.view(kind), b.view(kind)
+        floor = a // b
+        inexact = (floor * b != a) & ((a < 0) != (b < 0))
+        return (floor + inexact.astype(kind)).astype(kind).view(own)[()]
+
+    def and_(self, a: Array, b: Array) -> Array:
+        return np.bitwise_and(a, b)
+
+    def or_(self, a: Array, b: Array) -> Array:
+        return np.bitwise_or(a, b)
+
+    def xor(self, a: Array, b: Array) -> Array:
+        return np.bitwise_xor(a, b)
+
+    def not_(self, a: Array) -> Array:
+        return np.invert(a)
+
+    def shl(self, a: Array, count: Array) -> Array:
+        return np.left_shift(a, count)
+
+    def lshr(self, a: Array, count: Array) -> Array:
+        a, count = np.asarray(a), np.asarray(count)
+        kind = f"u{a.dtype.itemsize}"
+        return np.right_shift(a.view(kind), count.view(kind)).view(a.dtype)[()]
+
+    def ashr(self, a: Array, count: Array) -> Array:
+        a, count = np.asarray(a), np.asarray(count)
+        kind = f"i{a.dtype.itemsize}"
+        return np.right_shift(a.view(kind), count.view(kind)).view(a.dtype)[()]
+
+    def bitcast(self, a: Array, dtype: DType) -> Array:
+        return np.asarray(a).view(dtype.compute.numpy)[()]
+
+    def convert(self, a: Array, source: DType, target: DType) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(a).astype(target.compute.numpy)[()]
+
+    def round_half(self, a: Array, dtype: DType) -> Array:
+        half = ml_dtypes.bfloat16 if dtype == bf16 else np.float16
+        with np.errstate(all="ignore"):
+            return np.asarray(a).astype(half).astype(f32.numpy)[()]
+
+    def rare(self, mask: Array, common: Array, otherwise: Callable[[], Array]) -> Array:
+        return np.where(mask, otherwise(), common)[()] if np.any(mask) else common
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """a + b as a rounded sum and its exact error (Knuth)."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def _to_odd(s: Array, error: Array) -> Array:
+    """A rounded float64 sum and its error rounded to odd instead (Boldo and Melquiond, 2008).
+
+    Rounding the result once more, to any shorter format or after one more exact addition, then
+    gives what a single rounding would have given.
+    """
+    bits = s.view(np.int64)
+    step = np.where((error > 0) == (s > 0), 1, -1)
+    fix = np.isfinite(s) & (error != 0) & (bits & 1 == 0)
+    return np.where(fix, bits + step, bits).view(np.float64)
+
+
+def _fma32(a: Array, b: Array, c: Array) -> Array:
+    product = np.asarray(a.astype(np.float64) * b)  # exact: 48 bits
+    s, error = _two_sum(product, c.astype(np.float64))
+    return _to_odd(np.asarray(s), error).astype(np.float32)
+
+
+def _fma64(a: Array, b: Array, c: Array) -> Array:
+    """Error-free product and sums while nothing can over- or underflow, rationals elsewhere."""
+    high, low = _two_product(a, b)
+    t, t_low = _two_sum(c, low)
+    v, v_low = _two_sum(high, t)
+    z, z_low = _two_sum(t_low, v_low)
+    result = v + _to_odd(np.asarray(z), z_low)
+    size = np.abs(a * b)
+    safe = (size > 2.0**-900) & (size < 2.0**900) & (np.abs(c) < 2.0**900)
+    safe &= (np.abs(a) < 2.0**900) & (np.abs(b) < 2.0**900)
+    exact = (a == 0) | (b == 0) | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
+    result = np.array(np.where(exact, a * b + c, result))
+    for at in np.argwhere(~safe & ~exact):
+        place = tuple(at)
+        result[place] = _fma_rational(float(a[place]), float(b[place]), float(c[place]))
+    return result
+
+
+def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """a · b as a rounded product and its exact error (Veltkamp's split, Dekker's product)."""
+    splitter = float(2**27 + 1)
+    p = a * b
+    ah = a * splitter - (a * splitter - a)
+    bh = b * splitter - (b * splitter - b)
+    al, bl = a - ah, b - bh
+    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+
+
+def _fma_rational(a: float, b: float, c: float) -> float:
+    total = Fraction(a) * Fraction(b) + Fraction(c)
+    if total == 0:
+        return a * b + c
+    try:
+        return float(total)
+    except OverflowError:
+        return np.inf if total > 0 else -np.inf

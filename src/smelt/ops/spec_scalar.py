@@ -1,0 +1,121 @@
+"""What a scalar operator row is: name, type rule, meaning in NumPy, algebra, lowering, derivative.
+
+A row is data that every stage reads: shape inference asks `result`, the interpreters call `numpy`,
+simplification reads the algebra columns, the cost model reads `cost`, automatic differentiation
+reads `derivative`, and code generation calls `lower` with its own `Machine`.
+
+    square = ScalarOp("square", 1, "x * x", NUMERIC, np.square, lambda m, d, x: m.mul(x, x),
+                      cost=0.5, derivative=(lambda a, x, r: a.mul(a.const(2.0), x),))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from smelt.errors import DTypeError
+from smelt.ops.machine import Machine
+from smelt.types.dtype import DType, Kind, bool_
+
+Array = np.ndarray[Any, Any]
+Number = float | int | bool
+Lower = Callable[..., Any]
+"""lower(machine, dtype, *args): `dtype` is that of the row's leading operand (see `Rule`)."""
+
+
+class Algebra(Protocol):
+    """What derivatives are written with: one method for each row, by the row's name.
+
+    Values are opaque (graph nodes, arrays, dual numbers).  `const` makes a constant of the type
+    of the operand that is being differentiated; `a.mul(x, y)`, `a.select(c, x, y)` and so on
+    apply the row of that name.  All rows that derivatives use have names that Python accepts.
+    """
+
+    def const(self, value: float) -> Any: ...
+
+    def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+
+Partial = Callable[..., Any]
+"""partial(algebra, *args, result): d result / d one argument, element by element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which element types a row takes and which it gives.
+
+    accepts[i] are the kinds of operand i.  Operand `lead` names the type that the row computes
+    in; all operands that accept the same kinds must have that very type, except those in `free`.
+    """
+
+    accepts: tuple[tuple[Kind, ...], ...]
+    result: Literal["same", "bool"] | DType = "same"
+    lead: int = 0
+    free: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScalarOp:
+    """One elementwise operator.  `SCALARS` in `smelt.ops.scalar` holds them all."""
+
+    name: str
+    arity: int
+    doc: str
+    rule: Rule
+    numpy: Callable[..., Array]
+    """Reference on arrays of the operands' types; silent, wraps integers, never raises."""
+    lower: Lower
+    cost: float = 1.0
+    """Approximate cycles for 16 float32 lanes on a core with 512-bit vectors."""
+    commutative: bool = False
+    associative: bool = False
+    """Holds for real numbers and for wrapping integers; floats only up to rounding."""
+    idempotent: bool = False
+    identity: Callable[[DType], Number | None] | None = None
+    """The e with op(e, x) = op(x, e) = x, if that type has one (of either sign of zero)."""
+    annihilator: Callable[[DType], Number | None] | None = None
+    """The z with op(z, x) = op(x, z) = z for every x of the type, NaN and infinities included."""
+    monotone: tuple[int, ...] = ()
+    """For each operand +1: never falls as it grows, -1: never grows, 0: neither or unknown."""
+    infix: str | None = None
+    """How the printer writes it between (or before) operands."""
+    derivative: tuple[Partial | None, ...] | None = None
+    """One partial for each operand; None in it: not differentiable by that operand.
+
+    None as a whole: the row has no derivative (integers, masks, bits)."""
+
+    def result(self, *dtypes: DType) -> DType:
+        """The element type of the result.
+
+        Raises DTypeError for a wrong number of operands, a kind that the row does not take, or
+        operands whose types differ although the row wants one (promotion is the caller's).
+        """
+        rule = self.rule
+        if len(dtypes) != self.arity:
+            raise DTypeError(f"{self.name} takes {self.arity} operands, not {len(dtypes)}")
+        lead = dtypes[rule.lead]
+        for place, (dtype, kinds) in enumerate(zip(dtypes, rule.accepts, strict=True)):
+            if dtype.kind not in kinds:
+                raise DTypeError(
+                    f"{self.name} is not defined for {dtype.long}"
+                    f" (operand {place + 1} takes: {', '.join(kinds)})"
+                )
+            alike = kinds == rule.accepts[rule.lead] and place not in rule.free
+            if alike and dtype != lead:
+                raise DTypeError(
+                    f"{self.name} wants operands of one type, not {lead.long} and {dtype.long}"
+                )
+        if rule.result == "same":
+            return lead
+        return bool_ if rule.result == "bool" else rule.result
+
+    def apply(self, machine: Machine[Any], dtypes: Sequence[DType], args: Sequence[Any]) -> Any:
+        """Emit the operator on register values of the given operand types."""
+        self.result(*dtypes)
+        return self.lower(machine, dtypes[self.rule.lead], *args)
+
+    def __repr__(self) -> str:
+        return self.name

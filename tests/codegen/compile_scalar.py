@@ -1,0 +1,178 @@
+"""Compiles one scalar row as `void f(ptr in..., ptr out, i64 n)` and runs it on NumPy arrays.
+
+The main loop works on vectors of any width, the rest one element at a time, so both faces of the
+LLVM machine are tested together.
+
+>>> from smelt.ops.scalar import SCALARS
+>>> from smelt.types.dtype import f32
+>>> function = compile_row(SCALARS["add"], (f32, f32), lanes=16)
+>>> function(np.ones(3, "f4"), np.ones(3, "f4"))
+array([2., 2., 2.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+
+from smelt.codegen.llvm.machine import LLVMMachine, emit, memory_type
+from smelt.ops.scalar import cast
+from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.dtype import DType
+
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+
+I64 = ir.IntType(64)
+POINTER = ir.PointerType()
+Body = Callable[[LLVMMachine, Sequence[Any]], Any]
+_serial = count()
+
+_CPUS = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "portable": "x86-64"}
+
+
+@dataclass(frozen=True)
+class FakeTarget:
+    """An instruction set level; enough of a target for the LLVM machine."""
+
+    isa: str
+
+    def has(self, feature: str) -> bool:
+        return self.isa != "portable" and feature in ("f16c", "fma", "avx2")
+
+
+def host_levels() -> tuple[str, ...]:
+    """The levels this processor can run, best first."""
+    host = llvm.get_host_cpu_features()
+    levels = ["portable"]
+    if host.get("avx2") and host.get("fma") and host.get("f16c"):
+        levels.insert(0, "avx2")
+        if all(host.get(f"avx512{x}") for x in ("f", "bw", "dq", "vl")):
+            levels.insert(0, "avx512")
+    return tuple(levels)
+
+
+LEVELS = host_levels()
+
+
+@cache
+def target_machine(isa: str) -> llvm.TargetMachine:
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(cpu=_CPUS[isa], opt=3, codemodel="jitdefault")
+
+
+class Compiled:
+    """A row in machine code; keeps the engine alive."""
+
+    def __init__(self, ins: Sequence[DType], out: DType, engine: Any, name: str, text: Any):
+        self.ins, self.out, self._engine = tuple(ins), out, engine
+        signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(ins) + 1), ctypes.c_int64)
+        self.native = signature(engine.get_function_address(name))
+        self._text = text
+
+    def assembly(self) -> str:
+        """What LLVM made of it."""
+        return self._text()
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Broadcasts to one shape, runs, and gives a fresh array."""
+        whole = np.broadcast_arrays(*arrays)
+        inputs = [
+            np.ascontiguousarray(a, dtype=d.numpy) for a, d in zip(whole, self.ins, strict=True)
+        ]
+        out = np.empty(inputs[0].shape, self.out.numpy)
+        self.native(*[a.ctypes.data for a in inputs], out.ctypes.data, out.size)
+        return out
+
+
+def compile_body(
+    body: Body, ins: Sequence[DType], out: DType, lanes: int | None = 16, isa: str = LEVELS[0]
+) -> Compiled:
+    """Compile `body(machine, registers) -> register` into a loop."""
+    name = f"f{next(_serial)}"
+    module = ir.Module(name)
+    kind = ir.FunctionType(ir.VoidType(), [POINTER] * (len(ins) + 1) + [I64])
+    function = ir.Function(module, kind, name)
+    for argument in function.args[: len(ins) + 1]:
+        argument.add_attribute("noalias")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    n = function.args[-1]
+    done: Any = ir.Constant(I64, 0)
+    if lanes is not None:
+        done = builder.mul(builder.udiv(n, I64(lanes)), I64(lanes))
+        _loop(builder, function, body, (tuple(ins), out), I64(0), done, (lanes, isa))
+    _loop(builder, function, body, (tuple(ins), out), done, n, (None, isa))
+    builder.ret_void()
+    return _build(module, name, ins, out, isa)
+
+
+def _loop(
+    builder: ir.IRBuilder, function: ir.Function, body: Body,
+    types: tuple[tuple[DType, ...], DType], start: Any, stop: Any, shape: tuple[int | None, str],
+) -> None:  # fmt: skip
+    """for i in start, start + lanes ... stop: out[i] = body(in[i] ...)"""
+    (ins, out), (lanes, isa) = types, shape
+    before = builder.block
+    head, inside, after = (function.append_basic_block(x) for x in ("head", "body", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    i = builder.phi(I64)
+    i.add_incoming(start, before)
+    builder.cbranch(builder.icmp_unsigned("<", i, stop), inside, after)
+    builder.position_at_end(inside)
+    machine = LLVMMachine(builder, lanes, FakeTarget(isa))
+    registers = []
+    for dtype, pointer in zip(ins, function.args, strict=False):
+        place = builder.gep(pointer, [i], source_etype=memory_type(dtype))
+        raw = builder.load(place, typ=machine.raw_type(dtype), align=dtype.itemsize)
+        registers.append(machine.load_convert(raw, dtype))
+    result = machine.store_convert(body(machine, registers), out)
+    place = builder.gep(function.args[len(ins)], [i], source_etype=memory_type(out))
+    builder.store(result, place, align=out.itemsize)
+    i.add_incoming(builder.add(i, I64(lanes or 1)), builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+
+
+def _build(module: ir.Module, name: str, ins: Sequence[DType], out: DType, isa: str) -> Compiled:
+    tm = target_machine(isa)
+    module.triple = tm.triple
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(tm, options)
+    builder.getModulePassManager().run(parsed, builder)
+    engine = llvm.create_mcjit_compiler(parsed, llvm_machine(isa))
+    engine.finalize_object()
+    return Compiled(ins, out, engine, name, lambda: tm.emit_assembly(parsed))
+
+
+def llvm_machine(isa: str) -> llvm.TargetMachine:
+    """A fresh target machine: an engine takes its own away."""
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(cpu=_CPUS[isa], opt=3, codemodel="jitdefault")
+
+
+def compile_row(
+    op: ScalarOp, dtypes: Sequence[DType], lanes: int | None = 16, isa: str = LEVELS[0]
+) -> Compiled:
+    """One row for the given operand types."""
+    out = op.result(*dtypes)
+    return compile_body(lambda m, args: emit(op, m, dtypes, args), dtypes, out, lanes, isa)
+
+
+def compile_cast(
+    source: DType, target: DType, lanes: int | None = 16, isa: str = LEVELS[0]
+) -> Compiled:
+    """The conversion from `source` to `target`."""
+    return compile_body(lambda m, args: cast(m, args[0], source, target), (source,), target,
+                        lanes, isa)  # fmt: skip

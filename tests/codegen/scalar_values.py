@@ -1,0 +1,88 @@
+"""Values worth trying for each element type, and how far two results are apart.
+
+>>> ulps(np.float32(1), np.nextafter(np.float32(1), np.float32(2)))
+array(1)
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.dtype import COMPUTABLE, DType, bool_, i32
+
+Array = np.ndarray[Any, Any]
+
+_HALF_BITS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}
+
+
+def special(dtype: DType) -> Array:
+    """±0, ±inf, NaNs, subnormals, extremes, powers of two and ordinary numbers."""
+    if dtype == bool_:
+        return np.array([False, True])
+    if dtype.is_integer:
+        info = np.iinfo(dtype.numpy)
+        ends = [info.min, info.min + 1, info.max, info.max - 1, info.max // 2]
+        near = [
+            v for v in (-100, -8, -3, -2, -1, 0, 1, 2, 3, 5, 7, 8, 31, 63, 100) if v >= info.min
+        ]
+        return np.array(ends + near, dtype.numpy)
+    exponent, mantissa = _HALF_BITS[dtype.name]
+    top = (1 << exponent) - 1
+    one = (top >> 1) << mantissa
+    bits = [
+        0, 1, 2, (1 << mantissa) - 1, 1 << mantissa, (1 << mantissa) + 1,  # 0, subnormal, least
+        (top << mantissa) - 1, (top << mantissa) - 2, top << mantissa,  # greatest, infinity
+        (top << mantissa) | (1 << (mantissa - 1)),  # quiet NaN
+        one - 1, one, one + 1,
+    ]  # fmt: skip
+    signed = [b | (s << (exponent + mantissa)) for b, s in product(bits, (0, 1))]
+    patterns = np.array(signed, f"u{dtype.itemsize}").view(dtype.numpy)
+    ordinary = [0.1, 0.3, 0.5, 0.9, 1.5, 2.0, 2.5, 3.0, 3.7, 10.0, 100.5, 1e4, 60000.0, 0.001]
+    ordinary += [-v for v in ordinary]
+    return np.concatenate([patterns, np.array(ordinary).astype(dtype.numpy)])
+
+
+def operands(op: ScalarOp) -> list[tuple[DType, ...]]:
+    """Every combination of operand types that a row takes (promotion done)."""
+    found = []
+    for dtype in COMPUTABLE:
+        lead = op.rule.accepts[op.rule.lead]
+        if dtype.kind not in lead:
+            continue
+        types = [dtype if kinds == lead else _single(kinds) for kinds in op.rule.accepts]
+        if op.name == "philox" and dtype.bits != 64:
+            continue
+        found.append(tuple(types))
+    return found
+
+
+def _single(kinds: tuple[str, ...]) -> DType:
+    return bool_ if kinds == ("bool",) else i32
+
+
+def grid(dtypes: tuple[DType, ...]) -> list[Array]:
+    """Every special value of each operand against every other."""
+    mesh = np.meshgrid(*[np.arange(len(special(d))) for d in dtypes], indexing="ij")
+    return [special(d)[index.ravel()] for d, index in zip(dtypes, mesh, strict=True)]
+
+
+def ulps(got: Array, want: Array) -> Array:
+    """Distance in units of the last place of the type; 0 where both are NaN."""
+    got, want = np.asarray(got), np.asarray(want)
+    kind = f"i{got.dtype.itemsize}"
+    a, b = _ordinal(got.view(kind)), _ordinal(want.view(kind))
+    far = np.abs(a.astype(object) - b.astype(object)) if got.dtype.itemsize == 8 else abs(a - b)
+    both_nan = (got != got) & (want != want)
+    one_nan = (got != got) != (want != want)
+    return np.where(both_nan, 0, np.where(one_nan, 1 << 62, far)).astype(np.int64)
+
+
+def _ordinal(bits: Array) -> Array:
+    """Sign-magnitude patterns as integers in the numbers' order (both zeros are 0)."""
+    wide = bits.astype(np.int64)
+    least = -(1 << (8 * bits.dtype.itemsize - 1))
+    return np.where(wide < 0, least - wide, wide)
