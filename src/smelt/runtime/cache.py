@@ -1,0 +1,347 @@
+"""The per-user cache of object code and reports.
+
+Code that is read back will be run, so the boundary is ownership: the directory must belong to
+this user and be writable by nobody else, or it is not used at all and entries live in memory
+only. Within it, an entry is one file, published whole by a rename, and nothing in it is believed
+before its SHA-256 and the echo of its full key were checked; a damaged entry is removed and
+counts as missing. There are no locks: writers never touch a published file, and two who write
+the same entry write the same content.
+
+File: magic, format version, lengths of key, meta and code, SHA-256 of all that with the three
+parts, then key, meta (JSON) and code. Name: SHA-256 of the key. `Cache` never raises because of
+the file system: what cannot be stored is compiled again next time.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as place:
+...     cache = Cache(place + "/cache")
+...     cache.put(b"key", {"kernel": "k"}, b"code")
+...     Cache(place + "/cache").get(b"key")
+Entry(meta={'kernel': 'k'}, code=b'code')
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import secrets
+import struct
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+
+from smelt.runtime.cache_files import Folder, Refused
+
+MAGIC: Final = b"SMELTobj"
+FORMAT: Final = 1
+SUFFIX: Final = ".smelt"
+MOST_ENTRY_BYTES: Final = 256 << 20
+MOST_IN_MEMORY: Final = 64 << 20
+STALE_S: Final = 3600.0
+"""Unfinished files older than this were left by a process that died."""
+
+_HEADER: Final = struct.Struct("<8sIIQQ32s")
+_LOG: Final = logging.getLogger("smelt.cache")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is stored for one key: a JSON object and object code."""
+
+    meta: dict[str, Any]
+    code: bytes = field(default=b"")
+
+
+@dataclass(frozen=True)
+class Info:
+    """State of a cache: where it is, what is in it, what this process saw."""
+
+    path: str | None
+    refused: str | None
+    """Why the directory is not used; None if it is."""
+    entries: int
+    nbytes: int
+    limit: int
+    hits: int
+    misses: int
+    damaged: int
+    failed_writes: int
+
+
+class Damaged(ValueError):
+    """Bytes that are not the entry asked for; the text says what is wrong."""
+
+
+def encode(key: bytes, meta: dict[str, Any], code: bytes) -> bytes:
+    """The content of an entry's file."""
+    text = json.dumps(meta, sort_keys=True, separators=(",", ":")).encode()
+    digest = _digest(key, text, code)
+    return _HEADER.pack(MAGIC, FORMAT, len(key), len(text), len(code), digest) + key + text + code
+
+
+def decode(content: bytes, key: bytes | None = None) -> tuple[bytes, Entry]:
+    """Key and entry from a file's content; raises `Damaged` unless every byte is as written."""
+    if len(content) < _HEADER.size:
+        raise Damaged("truncated header")
+    magic, version, key_length, meta_length, code_length, digest = _HEADER.unpack_from(content)
+    if magic != MAGIC:
+        raise Damaged("not a cache entry")
+    if version != FORMAT:
+        raise Damaged(f"format {version}, not {FORMAT}")
+    if len(content) != _HEADER.size + key_length + meta_length + code_length:
+        raise Damaged("length differs from the header's")
+    meta_at = _HEADER.size + key_length
+    code_at = meta_at + meta_length
+    echo, text, code = content[_HEADER.size : meta_at], content[meta_at:code_at], content[code_at:]
+    if _digest(echo, text, code) != digest:
+        raise Damaged("digest does not match")
+    if key is not None and echo != key:
+        raise Damaged("entry of another key")
+    meta = json.loads(text)
+    if not isinstance(meta, dict):
+        raise Damaged("report is not an object")
+    return echo, Entry(meta, code)
+
+
+def _digest(key: bytes, text: bytes, code: bytes) -> bytes:
+    """SHA-256 over the lengths and the parts, so that no byte can move from one to the next."""
+    total = hashlib.sha256(struct.pack("<8sIIQQ", MAGIC, FORMAT, len(key), len(text), len(code)))
+    total.update(key)
+    total.update(text)
+    total.update(code)
+    return total.digest()
+
+
+def file_name(key: bytes) -> str:
+    """Name of the file that holds `key`."""
+    return hashlib.sha256(key).hexdigest() + SUFFIX
+
+
+class Cache:
+    """Entries by key, in memory and, where the directory is trustworthy, on disk."""
+
+    _defaults: Final[dict[str | None, Cache]] = {}
+
+    def __init__(self, path: str | os.PathLike[str] | None, limit: int = 1 << 30) -> None:
+        """`path` None keeps entries in memory only; `limit` caps the bytes on disk.
+
+        Nothing is created before the first `put`.
+        """
+        self.path = None if path is None else Path(path).absolute()
+        self.limit = limit
+        self._folder = None if self.path is None else Folder(self.path)
+        self._lock = threading.Lock()
+        self._memory: OrderedDict[bytes, Entry] = OrderedDict()
+        self._memory_bytes = 0
+        self._refused: str | None = None if path is not None else "no directory"
+        self._counts = {"hits": 0, "misses": 0, "damaged": 0, "failed": 0}
+        self._unswept_bytes = 0
+        self._puts_to_sweep = secrets.randbelow(64) + 1
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    @classmethod
+    def default(cls) -> Cache:
+        """The user's cache: SMELT_CACHE_DIR, or the platform's place; one object per place."""
+        place = _configured_place()
+        found = cls._defaults.get(place)
+        if found is None:
+            found = cls._defaults.setdefault(place, cls(place))
+        return found
+
+    # Entries --------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> Entry | None:
+        """The entry stored for `key`; None if there is none or it is damaged."""
+        with self._lock:
+            entry = self._memory.get(key)
+            if entry is not None:
+                self._memory.move_to_end(key)
+                self._counts["hits"] += 1
+                return entry
+        entry = self._read(key)
+        if entry is not None:
+            self._remember(key, entry)
+        with self._lock:
+            self._counts["misses" if entry is None else "hits"] += 1
+        return entry
+
+    def put(self, key: bytes, meta: dict[str, Any], code: bytes) -> None:
+        """Store an entry: in memory at once, on disk if possible. `meta` must be JSON."""
+        content = encode(key, meta, code)
+        self._remember(key, Entry(meta, code))
+        if self._folder is None or len(content) > MOST_ENTRY_BYTES:
+            return
+        try:
+            with self._folder.open(create=True) as files:
+                files.publish(file_name(key), content)
+                self._sweep_sometimes(files, len(content))
+        except Refused as refusal:
+            self._warn(refusal)
+        except OSError as error:
+            self._counts["failed"] += 1
+            _LOG.info("entry not stored: %s", error)
+
+    def _read(self, key: bytes) -> Entry | None:
+        if self._folder is None:
+            return None
+        name = file_name(key)
+        try:
+            with self._folder.open(create=False) as files:
+                try:
+                    content = files.read(name, MOST_ENTRY_BYTES)
+                    entry = decode(content, key)[1]
+                except ValueError as problem:
+                    # Also Damaged, and JSON that is none although its digest is right.
+                    self._counts["damaged"] += 1
+                    _LOG.warning("damaged entry %s removed: %s", name, problem)
+                    files.remove(name)
+                    return None
+                files.touch(name)
+                return entry
+        except Refused as refusal:
+            self._warn(refusal)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _LOG.info("entry not read: %s", error)
+        return None
+
+    def _remember(self, key: bytes, entry: Entry) -> None:
+        with self._lock:
+            old = self._memory.pop(key, None)
+            if old is not None:
+                self._memory_bytes -= len(old.code)
+            self._memory[key] = entry
+            self._memory_bytes += len(entry.code)
+            while self._memory_bytes > MOST_IN_MEMORY and len(self._memory) > 1:
+                self._memory_bytes -= len(self._memory.popitem(last=False)[1].code)
+
+    # Upkeep ---------------------------------------------------------------------------------
+
+    def _sweep_sometimes(self, files: Any, nbytes: int) -> None:
+        """Look over the directory now and then: a listing for each write would cost too much."""
+        self._unswept_bytes += nbytes
+        self._puts_to_sweep -= 1
+        if self._puts_to_sweep <= 0 or self._unswept_bytes > self.limit // 16:
+            self._puts_to_sweep, self._unswept_bytes = 64, 0
+            self._sweep(files)
+
+    def _sweep(self, files: Any) -> None:
+        now = time.time()
+        entries: list[tuple[float, int, str]] = []
+        for item in files.listing():
+            if item.name.endswith(SUFFIX):
+                entries.append((item.modified, item.nbytes, item.name))
+            elif files.is_temporary(item.name) and now - item.modified > STALE_S:
+                files.remove(item.name)
+        total = sum(nbytes for _, nbytes, _ in entries)
+        if total <= self.limit:
+            return
+        for _, nbytes, name in sorted(entries):
+            files.remove(name)
+            total -= nbytes
+            if total <= self.limit * 9 // 10:
+                return
+
+    def sweep(self) -> None:
+        """Remove stale unfinished files, and the least recently used entries over the limit."""
+        with self._quietly() as files:
+            if files is not None:
+                self._sweep(files)
+
+    def info(self) -> Info:
+        """Size of the directory and what this process met."""
+        entries = nbytes = 0
+        with self._quietly() as files:
+            for item in files.listing() if files is not None else ():
+                if item.name.endswith(SUFFIX):
+                    entries += 1
+                    nbytes += item.nbytes
+        path = None if self.path is None else str(self.path)
+        counts = self._counts
+        return Info(
+            *(path, self._refused, entries, nbytes, self.limit),
+            *(counts["hits"], counts["misses"], counts["damaged"], counts["failed"]),
+        )
+
+    def verify(self, remove: bool = True) -> dict[str, str]:
+        """Check every entry; what is wrong by file name. Damaged entries are removed."""
+        wrong: dict[str, str] = {}
+        with self._quietly() as files:
+            for item in files.listing() if files is not None else ():
+                if not item.name.endswith(SUFFIX) or files is None:
+                    continue
+                try:
+                    key, _ = decode(files.read(item.name, MOST_ENTRY_BYTES))
+                    if file_name(key) != item.name:
+                        raise Damaged("entry of another key")
+                except FileNotFoundError:
+                    continue
+                except (ValueError, OSError) as problem:
+                    wrong[item.name] = str(problem)
+                    if remove:
+                        files.remove(item.name)
+        return wrong
+
+    def clear(self) -> int:
+        """Remove every entry and unfinished file, in memory too; how many files went."""
+        with self._lock:
+            self._memory.clear()
+            self._memory_bytes = 0
+        removed = 0
+        with self._quietly() as files:
+            for item in files.listing() if files is not None else ():
+                if files is not None and (
+                    item.name.endswith(SUFFIX) or files.is_temporary(item.name)
+                ):
+                    removed += files.remove(item.name)
+        return removed
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Generator[Any, None, None]:
+        """The opened directory, or None where there is none or it must not be used."""
+        if self._folder is None:
+            yield None
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                files = stack.enter_context(self._folder.open(create=False))
+            except Refused as refusal:
+                self._warn(refusal)
+                files = None
+            except OSError:
+                files = None
+            yield files
+
+    def _warn(self, refusal: Refused) -> None:
+        """Say once that the directory is not used, and how to mend it."""
+        if self._refused is None:
+            self._refused = str(refusal)
+            warnings.warn(
+                f"smelt keeps compiled code in memory only: {refusal}", RuntimeWarning, stacklevel=4
+            )
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._puts_to_sweep = secrets.randbelow(64) + 1
+
+
+def _configured_place() -> str | None:
+    """Directory by knob or platform; None where the user has no home."""
+    override = os.environ.get("SMELT_CACHE_DIR")
+    if override is not None:
+        return override or None
+    try:
+        return platformdirs.user_cache_dir("smelt", appauthor=False)
+    except (RuntimeError, OSError, KeyError):
+        return None

@@ -1,0 +1,188 @@
+"""A private directory: opened with its owner and mode checked, used through its descriptor only.
+
+The checks and all file operations go through one descriptor, so the directory cannot be exchanged
+between the check and the use. It is opened anew for each visit: nothing stays open that a fork, a
+daemon's closing of descriptors or a removed directory could turn into something else.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as place:
+...     with Folder(Path(place) / "new").open(create=True) as files:
+...         files.publish("a", b"content")
+...         files.read("a", 100)
+b'content'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TOUCH_AFTER_S: Final = 3600.0
+_TEMPORARY: Final = ".tmp-"
+_NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+_DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
+_NONBLOCK: Final = getattr(os, "O_NONBLOCK", 0)
+
+
+class Refused(Exception):
+    """The directory must not be used; the text says why and how to mend it."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file in the directory."""
+
+    name: str
+    nbytes: int
+    modified: float
+
+
+class Folder:
+    """A directory that this user alone may write to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def open(self, create: bool) -> Generator[Files, None, None]:
+        """The directory, checked. Raises `Refused` for a foreign one, OSError if there is none."""
+        descriptor = self._descriptor(create)
+        try:
+            self._check(os.fstat(descriptor))
+            yield Files(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _descriptor(self, create: bool) -> int:
+        flags = os.O_RDONLY | _DIRECTORY | _NOFOLLOW
+        try:
+            return os.open(self.path, flags)
+        except FileNotFoundError:
+            if not create:
+                raise
+        except OSError as error:
+            if self.path.is_symlink() or not self.path.is_dir():
+                raise Refused(
+                    f"{self.path} is not a directory; remove it or set SMELT_CACHE_DIR"
+                ) from error
+            raise
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(0o700)
+        except OSError as error:
+            raise Refused(
+                f"{self.path} cannot be made ({error.strerror}); set SMELT_CACHE_DIR to a"
+                " directory of your own"
+            ) from error
+        return os.open(self.path, flags)
+
+    def _check(self, status: os.stat_result) -> None:
+        if status.st_uid != os.geteuid():
+            raise Refused(
+                f"{self.path} belongs to user {status.st_uid}, not to you ({os.geteuid()}); set"
+                " SMELT_CACHE_DIR to a directory of your own"
+            )
+        if status.st_mode & 0o022:
+            raise Refused(
+                f"others may write to {self.path} (mode {stat.S_IMODE(status.st_mode):04o});"
+                f" run: chmod 700 {self.path}"
+            )
+
+
+class Files:
+    """File operations relative to an open directory."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._at = descriptor
+
+    def read(self, name: str, most: int) -> bytes:
+        """Content of a regular file of this user.
+
+        Raises ValueError for anything else by that name, and for more than `most` bytes; OSError
+        as the system does.
+        """
+        try:
+            # Without O_NONBLOCK, opening a pipe would wait for its writer.
+            file = os.open(name, os.O_RDONLY | _NOFOLLOW | _NONBLOCK, dir_fd=self._at)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if self._is_link(name):
+                raise ValueError("a symbolic link") from error
+            raise
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise ValueError("not a regular file")
+            if status.st_uid != os.geteuid():
+                raise ValueError(f"belongs to user {status.st_uid}")
+            if status.st_size > most:
+                raise ValueError(f"{status.st_size} bytes are too many")
+            parts: list[bytes] = []
+            left = status.st_size + 1
+            while left > 0 and (part := os.read(file, left)):
+                parts.append(part)
+                left -= len(part)
+            return b"".join(parts)
+        finally:
+            os.close(file)
+
+    def publish(self, name: str, content: bytes) -> None:
+        """Make `content` appear under `name` whole or not at all; raises OSError."""
+        temporary = f"{_TEMPORARY}{secrets.token_hex(16)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
+        file = os.open(temporary, flags, 0o600, dir_fd=self._at)
+        try:
+            try:
+                view = memoryview(content)
+                while view:
+                    view = view[os.write(file, view) :]
+            finally:
+                os.close(file)
+            os.replace(temporary, name, src_dir_fd=self._at, dst_dir_fd=self._at)
+        except BaseException:
+            self.remove(temporary)
+            raise
+
+    def remove(self, name: str) -> bool:
+        """Unlink a file; whether it is gone by our doing."""
+        try:
+            os.unlink(name, dir_fd=self._at)
+        except OSError:
+            return False
+        return True
+
+    def touch(self, name: str) -> None:
+        """Mark a file as used, at most once an hour."""
+        with contextlib.suppress(OSError):
+            status = os.stat(name, dir_fd=self._at, follow_symlinks=False)
+            if time.time() - status.st_mtime > _TOUCH_AFTER_S:
+                os.utime(name, dir_fd=self._at, follow_symlinks=False)
+
+    def listing(self) -> list[Item]:
+        """The regular files of the directory."""
+        items: list[Item] = []
+        with contextlib.suppress(OSError), os.scandir(self._at) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    items.append(Item(entry.name, status.st_size, status.st_mtime))
+        return items
+
+    def is_temporary(self, name: str) -> bool:
+        """Whether a file of this name is an unfinished one."""
+        return name.startswith(_TEMPORARY)
+
+    def _is_link(self, name: str) -> bool:
+        try:
+            return stat.S_ISLNK(os.stat(name, dir_fd=self._at, follow_symlinks=False).st_mode)
+        except OSError:
+            return False

@@ -1,0 +1,143 @@
+"""The thread pool's native loop, as LLVM IR.
+
+Running a plan must neither hold the interpreter lock nor return to Python between chunks, and
+there is no compiled extension to do it in; so the loop is written in LLVM's language, compiled
+once for a machine and kept in the object cache like every kernel. It has no undefined symbols:
+the functions of the C library that it calls stand in the pool's memory as addresses.
+
+How it works. A pool is a block of `POOL_BYTES` that is never freed. One call owns it at a time
+(`OWNER` holds the call's token). For a parallel launch the owner writes the job's data, then
+publishes the word `(epoch << 24) | chunks left`. Owner and helpers claim a chunk by counting the
+word down with compare-and-swap. A helper that went to sleep between reading and claiming cannot
+do harm: the epoch has moved on, or no chunk is left, so its swap fails; and job data is only
+rewritten while no chunk is left, hence a swap that succeeds has read the right data. When
+nothing is left the owner waits for the chunks that helpers have *begun*: a helper that never got
+the CPU is not waited for. An idle helper spins, then sleeps on a futex.
+
+The owner looks at the clock between chunks and returns `PAUSED` now and then, so that Python
+gets to run signal handlers; `smelt_drive` continues where it stopped while helpers carry on, and
+`smelt_abandon` gives up what is left. All of that state lives in the pool, or, for a call that
+found the pool taken, in a block of `RUN_BYTES` of its own.
+
+>>> "define i32 @smelt_run" in ir("x86_64-pc-linux-gnu")
+True
+"""
+
+from __future__ import annotations
+
+from string import Template
+from typing import Final
+
+from smelt.runtime.native_loop import AWAIT, DRIVE, ENTRY
+from smelt.runtime.native_threads import CLOCK, COND_SLEEP, FUTEX_SLEEP, HELPER, THREADS
+
+DONE: Final = 0
+"""Status: everything ran and the pool is free again."""
+PAUSED: Final = 1
+"""Status: time for Python to look at its signals; call `smelt_drive` to continue."""
+BUSY: Final = 2
+"""Status: another call owns the pool; nothing ran."""
+SETUP: Final = 3
+"""Status: the pool is owned, but its threads or scratch must be set up before `smelt_drive`."""
+
+SYMBOLS: Final = ("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "smelt_helper")
+
+MAX_THREADS: Final = 64
+SLOT_BYTES: Final = 128
+RUN_BYTES: Final = 128
+
+# Byte offsets into the pool. What different threads write lies 128 bytes apart, since adjacent
+# lines are fetched in pairs.
+OFFSETS: Final = {
+    "WORD": 0,  # i64 (epoch << 24) | chunks left
+    "FINISHED": 128,  # i32 chunks of this job that helpers have finished (futex)
+    "WAITING": 132,  # i32 1 while the owner sleeps on FINISHED
+    "JOB_END": 256,  # ptr to the row behind the job's last chunk
+    "JOB_FRAME": 264,  # ptr to the frame
+    "WAKE": 384,  # i32 counts up to wake sleeping helpers (futex)
+    "SLEEPERS": 388,  # i32 helpers asleep or about to be
+    "OWNER": 512,  # i64 token of the owning call, 0 when free
+    "WANTED": 640,  # i32 threads asked for, the caller included
+    "ACTIVE": 644,  # i32 threads in use, the caller included
+    "STARTED": 648,  # i32 equal to ACTIVE once the helpers were started
+    "SCRATCH": 656,  # i64 bytes of scratch that every active slot has
+    "SPIN": 664,  # i64 nanoseconds that an idle helper spins
+    "POLL": 672,  # i64 nanoseconds between two pauses, 0 for never
+    "CLOCK_GETTIME": 680,  # functions of the C library
+    "SYSCALL": 688,
+    "SCHED_YIELD": 696,
+    "ATTR_INIT": 704,
+    "ATTR_STACK": 712,
+    "ATTR_DETACH": 720,
+    "CREATE": 728,
+    "SIGFILLSET": 736,
+    "SIGMASK": 744,
+    "MUTEX_LOCK": 752,
+    "MUTEX_UNLOCK": 760,
+    "COND_WAIT": 768,
+    "COND_BROADCAST": 776,
+    "HELPER": 784,  # address of smelt_helper
+    "MUTEX": 896,  # storage of a pthread mutex and a condition, where there is no futex
+    "COND": 1024,
+    "RUN": 1152,  # the owner's run block
+    "SLOTS": 1280,
+}
+POOL_BYTES: Final = OFFSETS["SLOTS"] + MAX_THREADS * SLOT_BYTES
+
+SLOT_OFFSETS: Final = {
+    "SLOT_STATE": 0,  # i32 1 while a thread lives in this slot
+    "SLOT_ID": 4,  # i32 its number, from 1; slot 0 is the caller's
+    "SLOT_POOL": 8,  # ptr
+    "SLOT_SCRATCH": 16,  # ptr
+    "SLOT_CHUNKS": 24,  # i64 chunks run so far
+}
+
+RUN_OFFSETS: Final = {
+    "RUN_PHASE": 0,  # i64 one of the phases below
+    "RUN_LAUNCH": 8,  # i64 index of the next launch
+    "RUN_ROW": 16,  # ptr to the next chunk to run or to publish
+    "RUN_END": 24,  # ptr behind the launch's last chunk
+    "RUN_BATCH": 32,  # i64 chunks published
+    "RUN_MINE": 40,  # i64 of those, claimed by the owner
+    "RUN_DEADLINE": 48,  # i64 time of the next pause, 0 when the clock was not read yet
+    "RUN_SOLO": 56,  # i64 1 for a call that does not own the pool
+    "RUN_SCRATCH": 64,  # ptr
+}
+
+_PHASES: Final = {"NEXT": 0, "SERIAL": 1, "PUBLISH": 2, "CLAIM": 3, "WAIT": 4}
+_STATUS: Final = {"DONE": DONE, "PAUSED": PAUSED, "BUSY": BUSY, "SETUP": SETUP}
+
+# Spinning politely, by architecture: an instruction that gives the sibling thread its turn.
+_PAUSE: Final = {"x86_64": "pause", "aarch64": "isb", "arm64": "isb"}
+_FUTEX_NUMBER: Final = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+
+
+def ir(
+    triple: str, monotonic: int = 1, sig_setmask: int = 2, detached: int = 1, stack: int = 1 << 20
+) -> str:
+    """The pool's module as text for `triple`; the numbers are constants of the C library.
+
+    `monotonic` is CLOCK_MONOTONIC, `sig_setmask` SIG_SETMASK, `detached`
+    PTHREAD_CREATE_DETACHED and `stack` the helpers' stack size in bytes.
+    """
+    arch, _, system = triple.partition("-")
+    futex = _FUTEX_NUMBER.get(arch, 0) if "linux" in system else 0
+    values: dict[str, int | str] = {
+        **OFFSETS,
+        **SLOT_OFFSETS,
+        **RUN_OFFSETS,
+        **_PHASES,
+        **_STATUS,
+        "MONOTONIC": monotonic,
+        "SIG_SETMASK": sig_setmask,
+        "DETACHED": detached,
+        "STACK": stack,
+        "SLOT_SIZE": SLOT_BYTES,
+        "PAUSE": _PAUSE.get(arch, ""),
+        "FUTEX": futex,
+    }
+    sleep = FUTEX_SLEEP if futex else COND_SLEEP
+    return "\n".join(
+        Template(part).substitute(values)
+        for part in (CLOCK, sleep, THREADS, HELPER, AWAIT, DRIVE, ENTRY)
+    )

@@ -1,0 +1,327 @@
+"""LLVM IR of the pool's helpers: clock, sleeping and waking, starting threads, their loop.
+
+`$NAME` stands where `native.ir` puts a number; `smelt.runtime.native` explains the protocol.
+
+>>> "@smelt_helper" in HELPER
+True
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLOCK: Final = """
+; Nanoseconds of the monotonic clock.
+define internal i64 @now(ptr %pool) {
+  %time = alloca [2 x i64], align 16
+  %at = getelementptr i8, ptr %pool, i64 $CLOCK_GETTIME
+  %clock = load ptr, ptr %at
+  %status = call i32 %clock(i32 $MONOTONIC, ptr %time)
+  %seconds = load i64, ptr %time
+  %nanos.at = getelementptr i8, ptr %time, i64 8
+  %nanos = load i64, ptr %nanos.at
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %nanos
+  ret i64 %sum
+}
+
+; Whether the run should pause for Python; sets the next deadline when it should.
+define internal i1 @due(ptr %pool, ptr %run) {
+  %poll.at = getelementptr i8, ptr %pool, i64 $POLL
+  %poll = load i64, ptr %poll.at
+  %never = icmp eq i64 %poll, 0
+  br i1 %never, label %no, label %look
+look:
+  %now = call i64 @now(ptr %pool)
+  %deadline.at = getelementptr i8, ptr %run, i64 $RUN_DEADLINE
+  %deadline = load i64, ptr %deadline.at
+  %unset = icmp eq i64 %deadline, 0
+  %past = icmp sgt i64 %now, %deadline
+  %reset = or i1 %unset, %past
+  br i1 %reset, label %set, label %no
+set:
+  %next = add i64 %now, %poll
+  store i64 %next, ptr %deadline.at
+  %answer = xor i1 %unset, true
+  ret i1 %answer
+no:
+  ret i1 false
+}
+
+define internal void @call_chunk(ptr %row, ptr %frame, ptr %scratch) alwaysinline {
+  %kernel = load ptr, ptr %row
+  %offset.at = getelementptr i8, ptr %row, i64 8
+  %offset = load i64, ptr %offset.at
+  %begin.at = getelementptr i8, ptr %row, i64 16
+  %begin = load i64, ptr %begin.at
+  %end.at = getelementptr i8, ptr %row, i64 24
+  %end = load i64, ptr %end.at
+  %args = getelementptr i8, ptr %frame, i64 %offset
+  call void %kernel(ptr %args, i64 %begin, i64 %end, ptr %scratch)
+  ret void
+}
+
+define internal void @relax() alwaysinline {
+  call void asm sideeffect "$PAUSE", "~{memory}"()
+  ret void
+}
+"""
+
+FUTEX_SLEEP: Final = """
+; Sleep while *word == seen, at most `nanos` (0: for ever); may return early for no reason.
+define internal void @sleep_on(ptr %pool, ptr %word, i32 %seen, i64 %nanos) noinline {
+  %time = alloca [2 x i64], align 16
+  %nanos.at = getelementptr i8, ptr %time, i64 8
+  store i64 0, ptr %time
+  store i64 %nanos, ptr %nanos.at
+  %forever = icmp eq i64 %nanos, 0
+  %limit = select i1 %forever, ptr null, ptr %time
+  %at = getelementptr i8, ptr %pool, i64 $SYSCALL
+  %syscall = load ptr, ptr %at
+  ; 128 = FUTEX_WAIT | FUTEX_PRIVATE_FLAG
+  %status = call i64 (i64, ...) %syscall(i64 $FUTEX, ptr %word, i64 128, i32 %seen, ptr %limit,
+                                         ptr null, i64 0)
+  ret void
+}
+
+; Wake up to `count` threads that sleep on the word.
+define internal void @wake_on(ptr %pool, ptr %word, i32 %count) noinline {
+  %at = getelementptr i8, ptr %pool, i64 $SYSCALL
+  %syscall = load ptr, ptr %at
+  ; 129 = FUTEX_WAKE | FUTEX_PRIVATE_FLAG
+  %status = call i64 (i64, ...) %syscall(i64 $FUTEX, ptr %word, i64 129, i32 %count, ptr null,
+                                         ptr null, i64 0)
+  ret void
+}
+"""
+
+# Without futexes: one mutex and condition for everything; a bounded sleep just yields the CPU.
+COND_SLEEP: Final = """
+define internal void @sleep_on(ptr %pool, ptr %word, i32 %seen, i64 %nanos) noinline {
+  %bounded = icmp ne i64 %nanos, 0
+  br i1 %bounded, label %yield, label %wait
+yield:
+  %yield.at = getelementptr i8, ptr %pool, i64 $SCHED_YIELD
+  %sched_yield = load ptr, ptr %yield.at
+  %status = call i32 %sched_yield()
+  ret void
+wait:
+  %mutex = getelementptr i8, ptr %pool, i64 $MUTEX
+  %cond = getelementptr i8, ptr %pool, i64 $COND
+  %lock.at = getelementptr i8, ptr %pool, i64 $MUTEX_LOCK
+  %lock = load ptr, ptr %lock.at
+  %unlock.at = getelementptr i8, ptr %pool, i64 $MUTEX_UNLOCK
+  %unlock = load ptr, ptr %unlock.at
+  %wait.at = getelementptr i8, ptr %pool, i64 $COND_WAIT
+  %cond_wait = load ptr, ptr %wait.at
+  %locked = call i32 %lock(ptr %mutex)
+  br label %check
+check:
+  %value = load atomic i32, ptr %word seq_cst, align 4
+  %same = icmp eq i32 %value, %seen
+  br i1 %same, label %again, label %leave
+again:
+  %waited = call i32 %cond_wait(ptr %cond, ptr %mutex)
+  br label %check
+leave:
+  %unlocked = call i32 %unlock(ptr %mutex)
+  ret void
+}
+
+define internal void @wake_on(ptr %pool, ptr %word, i32 %count) noinline {
+  %mutex = getelementptr i8, ptr %pool, i64 $MUTEX
+  %cond = getelementptr i8, ptr %pool, i64 $COND
+  %lock.at = getelementptr i8, ptr %pool, i64 $MUTEX_LOCK
+  %lock = load ptr, ptr %lock.at
+  %unlock.at = getelementptr i8, ptr %pool, i64 $MUTEX_UNLOCK
+  %unlock = load ptr, ptr %unlock.at
+  %broadcast.at = getelementptr i8, ptr %pool, i64 $COND_BROADCAST
+  %broadcast = load ptr, ptr %broadcast.at
+  %locked = call i32 %lock(ptr %mutex)
+  %told = call i32 %broadcast(ptr %cond)
+  %unlocked = call i32 %unlock(ptr %mutex)
+  ret void
+}
+"""
+
+THREADS: Final = """
+; Start a thread in a slot with every signal blocked; 0 if the system gave one.
+define internal i32 @spawn(ptr %pool, ptr %slot) noinline {
+  %attr = alloca [128 x i8], align 16
+  %all = alloca [128 x i8], align 16
+  %old = alloca [128 x i8], align 16
+  %thread = alloca i64, align 16
+  %init.at = getelementptr i8, ptr %pool, i64 $ATTR_INIT
+  %init = load ptr, ptr %init.at
+  %stack.at = getelementptr i8, ptr %pool, i64 $ATTR_STACK
+  %stack = load ptr, ptr %stack.at
+  %detach.at = getelementptr i8, ptr %pool, i64 $ATTR_DETACH
+  %detach = load ptr, ptr %detach.at
+  %create.at = getelementptr i8, ptr %pool, i64 $CREATE
+  %create = load ptr, ptr %create.at
+  %fill.at = getelementptr i8, ptr %pool, i64 $SIGFILLSET
+  %fill = load ptr, ptr %fill.at
+  %mask.at = getelementptr i8, ptr %pool, i64 $SIGMASK
+  %mask = load ptr, ptr %mask.at
+  %helper.at = getelementptr i8, ptr %pool, i64 $HELPER
+  %helper = load ptr, ptr %helper.at
+  %s1 = call i32 %init(ptr %attr)
+  %s2 = call i32 %stack(ptr %attr, i64 $STACK)
+  %s3 = call i32 %detach(ptr %attr, i32 $DETACHED)
+  %s4 = call i32 %fill(ptr %all)
+  %s5 = call i32 %mask(i32 $SIG_SETMASK, ptr %all, ptr %old)
+  %status = call i32 %create(ptr %thread, ptr %attr, ptr %helper, ptr %slot)
+  %s6 = call i32 %mask(i32 $SIG_SETMASK, ptr %old, ptr null)
+  ret i32 %status
+}
+
+; Fill every slot from 1 to ACTIVE - 1 that has no thread. A thread that the system refuses is
+; done without: the chunks are taken by those who are there.
+define internal void @start_helpers(ptr %pool) noinline {
+entry:
+  %active.at = getelementptr i8, ptr %pool, i64 $ACTIVE
+  %active = load i32, ptr %active.at
+  br label %loop
+loop:
+  %id = phi i32 [ 1, %entry ], [ %next, %step ]
+  %more = icmp slt i32 %id, %active
+  br i1 %more, label %check, label %leave
+check:
+  %wide = zext i32 %id to i64
+  %offset = mul i64 %wide, $SLOT_SIZE
+  %slots = getelementptr i8, ptr %pool, i64 $SLOTS
+  %slot = getelementptr i8, ptr %slots, i64 %offset
+  %state.at = getelementptr i8, ptr %slot, i64 $SLOT_STATE
+  %swap = cmpxchg ptr %state.at, i32 0, i32 1 seq_cst seq_cst
+  %won = extractvalue { i32, i1 } %swap, 1
+  br i1 %won, label %start, label %step
+start:
+  %id.at = getelementptr i8, ptr %slot, i64 $SLOT_ID
+  store i32 %id, ptr %id.at
+  %pool.at = getelementptr i8, ptr %slot, i64 $SLOT_POOL
+  store ptr %pool, ptr %pool.at
+  %status = call i32 @spawn(ptr %pool, ptr %slot)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %give_up, label %step
+give_up:
+  store atomic i32 0, ptr %state.at seq_cst, align 4
+  br label %leave
+step:
+  %next = add i32 %id, 1
+  br label %loop
+leave:
+  %started.at = getelementptr i8, ptr %pool, i64 $STARTED
+  store i32 %active, ptr %started.at
+  ret void
+}
+
+; Make every sleeping helper look around: work, or a new number of threads.
+define void @smelt_wake(ptr %pool) {
+  %wake = getelementptr i8, ptr %pool, i64 $WAKE
+  %old = atomicrmw add ptr %wake, i32 1 seq_cst
+  call void @wake_on(ptr %pool, ptr %wake, i32 2147483647)
+  ret void
+}
+"""
+
+HELPER: Final = """
+define ptr @smelt_helper(ptr %slot) {
+entry:
+  %pool.at = getelementptr i8, ptr %slot, i64 $SLOT_POOL
+  %pool = load ptr, ptr %pool.at
+  %id.at = getelementptr i8, ptr %slot, i64 $SLOT_ID
+  %id = load i32, ptr %id.at
+  %state.at = getelementptr i8, ptr %slot, i64 $SLOT_STATE
+  %scratch.at = getelementptr i8, ptr %slot, i64 $SLOT_SCRATCH
+  %chunks.at = getelementptr i8, ptr %slot, i64 $SLOT_CHUNKS
+  %word.at = getelementptr i8, ptr %pool, i64 $WORD
+  %finished.at = getelementptr i8, ptr %pool, i64 $FINISHED
+  %waiting.at = getelementptr i8, ptr %pool, i64 $WAITING
+  %job_end.at = getelementptr i8, ptr %pool, i64 $JOB_END
+  %job_frame.at = getelementptr i8, ptr %pool, i64 $JOB_FRAME
+  %wake.at = getelementptr i8, ptr %pool, i64 $WAKE
+  %sleepers.at = getelementptr i8, ptr %pool, i64 $SLEEPERS
+  %active.at = getelementptr i8, ptr %pool, i64 $ACTIVE
+  %spin.at = getelementptr i8, ptr %pool, i64 $SPIN
+  br label %fresh
+
+fresh:                                    ; idle from now on
+  %idle_since = call i64 @now(ptr %pool)
+  br label %look
+look:
+  %polls = phi i32 [ 0, %fresh ], [ 0, %still ], [ %polls.next, %pause ]
+  %active = load atomic i32, ptr %active.at acquire, align 4
+  %superfluous = icmp sge i32 %id, %active
+  br i1 %superfluous, label %retire, label %read
+read:
+  %word = load atomic i64, ptr %word.at acquire, align 8
+  %left = and i64 %word, 16777215
+  %none = icmp eq i64 %left, 0
+  br i1 %none, label %pause, label %claim
+claim:
+  %end.int = load atomic i64, ptr %job_end.at monotonic, align 8
+  %frame.int = load atomic i64, ptr %job_frame.at monotonic, align 8
+  %less = sub i64 %word, 1
+  %swap = cmpxchg ptr %word.at, i64 %word, i64 %less acq_rel monotonic
+  %won = extractvalue { i64, i1 } %swap, 1
+  br i1 %won, label %work, label %read
+work:
+  %back = mul i64 %left, 32
+  %row.int = sub i64 %end.int, %back
+  %row = inttoptr i64 %row.int to ptr
+  %frame = inttoptr i64 %frame.int to ptr
+  %scratch = load ptr, ptr %scratch.at
+  call void @call_chunk(ptr %row, ptr %frame, ptr %scratch)
+  %chunks = load i64, ptr %chunks.at
+  %chunks.next = add i64 %chunks, 1
+  store atomic i64 %chunks.next, ptr %chunks.at monotonic, align 8
+  %before = atomicrmw add ptr %finished.at, i32 1 seq_cst
+  %waiting = load atomic i32, ptr %waiting.at seq_cst, align 4
+  %asleep = icmp ne i32 %waiting, 0
+  br i1 %asleep, label %tell, label %fresh
+tell:
+  call void @wake_on(ptr %pool, ptr %finished.at, i32 1)
+  br label %fresh
+
+pause:
+  call void @relax()
+  %polls.next = add i32 %polls, 1
+  %often = icmp sgt i32 %polls.next, 64
+  br i1 %often, label %still, label %look
+still:
+  %now = call i64 @now(ptr %pool)
+  %idle = sub i64 %now, %idle_since
+  %spin = load i64, ptr %spin.at
+  %tired = icmp sgt i64 %idle, %spin
+  br i1 %tired, label %drowse, label %look
+
+drowse:                                   ; announce the sleep first, then look once more
+  %seen = load atomic i32, ptr %wake.at seq_cst, align 4
+  %s0 = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
+  %word.again = load atomic i64, ptr %word.at seq_cst, align 8
+  %left.again = and i64 %word.again, 16777215
+  %active.again = load atomic i32, ptr %active.at seq_cst, align 4
+  %no_work = icmp eq i64 %left.again, 0
+  %needed = icmp slt i32 %id, %active.again
+  %sleep = and i1 %no_work, %needed
+  br i1 %sleep, label %asleep.now, label %awake
+asleep.now:
+  call void @sleep_on(ptr %pool, ptr %wake.at, i32 %seen, i64 0)
+  br label %awake
+awake:
+  %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
+  br label %fresh
+
+retire:                                   ; unless threads were asked for again meanwhile
+  store atomic i32 0, ptr %state.at seq_cst, align 4
+  %active.last = load atomic i32, ptr %active.at seq_cst, align 4
+  %unneeded = icmp sge i32 %id, %active.last
+  br i1 %unneeded, label %exit, label %return
+return:
+  %reclaim = cmpxchg ptr %state.at, i32 0, i32 1 seq_cst seq_cst
+  %mine = extractvalue { i32, i1 } %reclaim, 1
+  br i1 %mine, label %fresh, label %exit
+exit:
+  ret ptr null
+}
+"""

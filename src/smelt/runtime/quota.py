@@ -1,0 +1,167 @@
+"""What this process may use: CPUs and memory, by affinity, container and environment.
+
+A container sees all CPUs of its host but is throttled beyond its quota, and threads above the
+quota make everything slower; so the quota of either cgroup version counts, at every level of the
+hierarchy. The files' places can be given, which is how tests imitate containers.
+
+>>> budget = cpu_budget(wanted=1)
+>>> budget.threads, budget.source
+(1, 'SMELT_THREADS')
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MOST_THREADS: Final = 64
+"""Threads of one pool at most; beyond it, one claim word is contended for too hard."""
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+OWN_CGROUPS: Final = Path("/proc/self/cgroup")
+MEMINFO: Final = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many threads to use, and the limit that said so."""
+
+    threads: int
+    source: str
+
+
+def cpu_budget(
+    wanted: int | None = None,
+    wanted_by: str = "SMELT_THREADS",
+    root: Path = CGROUPS,
+    own: Path = OWN_CGROUPS,
+    affinity: int | None = None,
+) -> Budget:
+    """The least of CPU affinity, container quota (rounded up), the user's wish and 64.
+
+    `wanted` is the user's number, `wanted_by` the name it came under. `affinity` overrides the
+    number of CPUs that the system allows. Never less than one thread.
+    """
+    limits = [(affinity or _affinity(), "CPU affinity")]
+    quota = cpu_quota(root, own)
+    if quota is not None:
+        limits.append((math.ceil(quota), "container quota"))
+    if wanted is not None:
+        limits.append((wanted, wanted_by))
+    limits.append((MOST_THREADS, "limit of the pool"))
+    # A wish that equals another limit is named as the source, since it is what the user can see.
+    threads, source = min(reversed(limits), key=lambda limit: limit[0])
+    return Budget(max(1, threads), source)
+
+
+def cpu_quota(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> float | None:
+    """CPUs that the container may use on average (cgroup version 1 or 2); None if unlimited."""
+    shares: list[float] = []
+    for folder in _levels(root, own, "cpu"):
+        limit, _, period = _text(folder / "cpu.max").partition(" ")
+        if not limit:
+            limit = _text(folder / "cpu.cfs_quota_us")
+            period = _text(folder / "cpu.cfs_period_us")
+        if limit.isdigit() and period.isdigit() and int(period) > 0 and int(limit) > 0:
+            shares.append(int(limit) / int(period))
+    return min(shares, default=None)
+
+
+def total_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = MEMINFO) -> int:
+    """Bytes of memory of this machine or container, whichever is less; 0 if nothing tells."""
+    limits = [limit for limit, _ in _memory_groups(root, own)]
+    fields = _meminfo(meminfo)
+    if "MemTotal" in fields:
+        limits.append(fields["MemTotal"])
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=0)
+
+
+def available_memory(
+    root: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = MEMINFO
+) -> int | None:
+    """Bytes that can still be touched before the system starts to kill; None if unknown.
+
+    The free and reclaimable memory of the machine with its swap, or what the container's limit
+    leaves, whichever is less.
+    """
+    fields = _meminfo(meminfo)
+    rooms: list[int] = []
+    if "MemAvailable" in fields:
+        rooms.append(fields["MemAvailable"] + fields.get("SwapFree", 0))
+    rooms.extend(max(0, limit - used) for limit, used in _memory_groups(root, own))
+    return min(rooms, default=None)
+
+
+def _memory_groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
+    """(limit, bytes in use that cannot be reclaimed) of each enclosing group that has a limit."""
+    for folder in _levels(root, own, "memory"):
+        for limit_name, used_name, cached in (
+            ("memory.max", "memory.current", "file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
+        ):
+            limit, used = _text(folder / limit_name), _text(folder / used_name)
+            # Version 1 says "unlimited" with a number close to 2^63.
+            if limit.isdigit() and int(limit) < 1 << 60:
+                stat = dict(
+                    line.split(" ", 1)
+                    for line in _text(folder / "memory.stat").splitlines()
+                    if " " in line
+                )
+                cache = stat.get(cached, "0")
+                held = int(used) if used.isdigit() else 0
+                yield int(limit), max(0, held - (int(cache) if cache.isdigit() else 0))
+
+
+def _levels(root: Path, own: Path, controller: str) -> Iterator[Path]:
+    """The group folders of this process for a controller, each with all its parents.
+
+    Version 2 mounts one tree at `root`; version 1 a tree for each controller, with the path of
+    the process in the line that names the controller. Inside a container the path that the
+    kernel tells may not exist below the mount, then the mount's own root counts.
+    """
+    for line in _text(own).splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if not names:
+            mounts = [root, root / "unified"]
+        elif controller in names.split(","):
+            mounts = [root / names, root / controller]
+        else:
+            continue
+        for mount in mounts:
+            folder = mount / path.lstrip("/")
+            while folder != mount and mount in folder.parents:
+                yield folder
+                folder = folder.parent
+            yield mount
+
+
+def _meminfo(path: Path) -> dict[str, int]:
+    """The fields of /proc/meminfo in bytes."""
+    fields: dict[str, int] = {}
+    for line in _text(path).splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            fields[name] = int(words[0]) * (1024 if words[-1] == "kB" else 1)
+    return fields
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _text(path: Path) -> str:
+    """Contents of a system file without the line end; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
