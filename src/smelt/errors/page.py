@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from inspect import cleandoc
 from textwrap import dedent
@@ -75,7 +76,8 @@ def _of_class(row: type[Coded]) -> Page:
 
 def _of_reason(row: Reason) -> Page:
     verdict = "fused" if row.accepts else "not fused"
-    summary = f"Reason for a decision: {verdict} because {row.sentence}."
+    sentence = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", row.sentence)  # fields in the place of numbers
+    summary = f"A reason for a decision: *{verdict}* because {sentence}."
     return Page(row.code, row.name, row.name, summary, row.doc, "", "", row.override)
 
 

@@ -145,7 +145,7 @@ THREADS: Knob[int] = Knob(
 SPIN_US: Knob[int] = Knob(
     "spin_us",
     values.integer(0, 1_000_000),
-    20,
+    50,
     "Microseconds that an idle helper thread looks for work before it sleeps.",
     values="0 ... 1000000",
 )

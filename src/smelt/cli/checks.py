@@ -1,0 +1,139 @@
+"""What `smelt doctor` looks at: facts about this machine, each with a verdict.
+
+>>> [check.name for check in versions()][:2]
+['smelt', 'python']
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from smelt import knobs
+from smelt.knobs.values import show_bytes
+from smelt.runtime import probe
+from smelt.runtime.cache import Cache
+from smelt.runtime.threads import pool
+from smelt.target import LEVELS, Target
+from smelt.version import __version__
+
+Verdict = Literal["ok", "warn", "fail", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: a fact, and what to think of it (an empty verdict judges nothing)."""
+
+    group: str
+    name: str
+    value: str
+    verdict: Verdict = ""
+    note: str = ""
+
+
+def all_checks() -> Iterator[Check]:
+    """Every check in order; one that breaks is itself a finding and stops no other."""
+    for group in (versions, processor, threads, cache, cost_model):
+        yield from _guarded(group)
+
+
+def _guarded(group: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    name = group.__name__.replace("_", " ")
+    try:
+        yield from group()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user should read it here
+        yield Check(name, "failed", f"{type(error).__name__}: {error}", "fail")
+
+
+def versions() -> Iterator[Check]:
+    """Smelt, Python, the packages it needs, and those it works beside if they are installed."""
+    yield Check("versions", "smelt", __version__, "ok")
+    python = f"{platform.python_version()} ({platform.python_implementation()})"
+    yield Check("versions", "python", python, "ok" if sys.version_info >= (3, 11) else "fail")
+    yield Check("versions", "system", f"{platform.system()} {platform.machine()}")
+    yield Check("versions", "numpy", np.__version__, "ok")
+    lib = ".".join(str(part) for part in llvm.llvm_version_info)
+    yield Check("versions", "llvmlite", f"{llvmlite.__version__} (LLVM {lib})", "ok")
+    yield Check("versions", "ml_dtypes", metadata.version("ml_dtypes"), "ok")
+    for peer in ("torch", "jax", "triton", "onnx"):
+        try:
+            yield Check("versions", peer, metadata.version(peer), "", "optional")
+        except metadata.PackageNotFoundError:
+            yield Check("versions", peer, "not installed", "", "optional")
+
+
+def processor() -> Iterator[Check]:
+    """What code is generated for, and the caches kernels are cut to."""
+    host = Target.host()
+    yield Check("processor", "name", f"{host.name} (LLVM: {host.cpu})")
+    wide = host.isa in ("avx512", "avx2", "neon")
+    note = "" if wide else "no wide vectors: kernels will be slow"
+    vectors = f"{host.isa}, {host.vector_bytes * 8}-bit vectors, {host.registers} registers"
+    yield Check("processor", "instructions", vectors, "ok" if wide else "warn", note)
+    wanted = knobs.TARGET.get()
+    if wanted != "auto":
+        given = f"code is generated for {wanted}"
+        yield Check("processor", "chosen", wanted, "ok", f"{given}, as SMELT_TARGET says")
+    yield Check("processor", "features", " ".join(_notable(host)))
+    sizes = (host.l1_bytes, host.l2_bytes, host.l3_bytes)
+    levels = zip(("L1", "L2", "L3"), sizes, strict=True)
+    yield Check("processor", "caches", ", ".join(f"{n} {show_bytes(b)}" for n, b in levels))
+
+
+def _notable(host: Target) -> list[str]:
+    known = "sse4.2 avx avx2 fma f16c bmi2 avx512f avx512bw avx512vl avx512bf16 avx512fp16 neon sve"
+    return [name for name in known.split() if host.has(name)]
+
+
+def threads() -> Iterator[Check]:
+    """How many threads a call uses, and the limit that said so."""
+    budget = pool().budget
+    value = f"{budget.threads} (from {budget.source})"
+    yield Check("threads", "threads", value, "ok")
+    cores = Target.host().cores
+    if budget.threads > cores:
+        note = "more threads than cores: they will take turns"
+        yield Check("threads", "cores", str(cores), "warn", note)
+    else:
+        yield Check("threads", "cores", str(cores))
+
+
+def cache() -> Iterator[Check]:
+    """The place of compiled kernels, and whether it may be used."""
+    if not knobs.CACHE.get():
+        yield Check("cache", "use", "off", "warn", "every process compiles again")
+        return
+    info = Cache.default().info()
+    place = info.path or "in memory only"
+    note = info.refused or ""
+    yield Check("cache", "place", place, "warn" if info.refused else "ok", note)
+    size = f"{info.entries} entries, {show_bytes(info.nbytes)} of {show_bytes(info.limit)}"
+    yield Check("cache", "content", size, "ok" if info.nbytes <= info.limit else "warn")
+
+
+def cost_model() -> Iterator[Check]:
+    """The figures predictions rest on: measured on this machine, or assumed until then."""
+    found = probe.load()
+    host = found or Target.host()
+    if found is None:
+        note = "measure with `smelt doctor --probe`; until then plans rest on typical figures"
+        yield Check("cost model", "figures", "assumed", "warn", note)
+    else:
+        yield Check("cost model", "figures", "measured on this machine", "ok")
+    for level in LEVELS:
+        one, many = host.one_thread.at(level), host.all_threads.at(level)
+        speed = f"{many.read:.0f} GB/s read, {many.write:.0f} write, {many.copy:.0f} copy"
+        alone = f"one thread {one.read:.0f}, {one.write:.0f}, {one.copy:.0f}"
+        yield Check("cost model", level.upper(), f"{speed} ({alone})")
+    flops = f"{host.fma_gflops:.0f} GFLOP/s a core"
+    yield Check("cost model", "float32", flops)
+    starts = f"{host.dispatch_ns:.0f} ns a call, {host.launch_ns:.0f} ns a parallel launch"
+    yield Check("cost model", "starting", starts)

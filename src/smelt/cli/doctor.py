@@ -1,0 +1,97 @@
+"""`smelt doctor`: versions, processor, threads and their source, cache, measured figures, settings.
+
+>>> command.name
+'doctor'
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+from rich.text import Text
+
+from smelt import knobs
+from smelt.cli.checks import Check, all_checks
+from smelt.cli.terminal import MARKS, console, print_json, table
+from smelt.runtime import probe
+
+
+@click.command("doctor")
+@click.option("--knobs", "show_knobs", is_flag=True, help="Print every setting instead.")
+@click.option("--probe", "measure", is_flag=True, help="Measure this machine first (about 2 s).")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
+    """What Smelt found on this machine, and whether it works.
+
+    Exits with 1 if a check fails.
+    """
+    if show_knobs:
+        _print_knobs(as_json)
+        return
+    if measure:
+        _probe()
+    checks = list(all_checks())
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        _print_checks(checks)
+    if any(check.verdict == "fail" for check in checks):
+        sys.exit(1)
+
+
+def _probe() -> None:
+    found = probe.measure(say=lambda part: click.echo(f"measuring {part} ...", err=True))
+    if probe.store(found) is None:
+        click.echo("the figures could not be stored: the cache directory is not usable", err=True)
+
+
+def _print_checks(checks: list[Check]) -> None:
+    screen = console()
+    for group in dict.fromkeys(check.group for check in checks):
+        rows = table("", "", "", title=group)
+        for check in checks:
+            if check.group == group:
+                note = f"  ({check.note})" if check.note else ""
+                value = Text.assemble(check.value, (note, "dim"))
+                rows.add_row(check.name, MARKS[check.verdict], value)
+        screen.print(rows)
+        screen.print()
+    bad = [check for check in checks if check.verdict in ("warn", "fail")]
+    words = ", ".join(f"{check.group}: {check.name}" for check in bad)
+    screen.print(f"Look at {words}." if bad else "All is well.")
+
+
+def _print_knobs(as_json: bool) -> None:
+    rows = [
+        {
+            "name": knob.name,
+            "env": knob.env,
+            "value": knob.show(knob.get()),
+            "source": knob.source,
+            "default": knob.show(knob.default),
+            "values": knob.values,
+            "changes_code": knob.changes_code,
+            "doc": knob.doc,
+        }
+        for knob in knobs.KNOBS.values()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    screen = console()
+    shown = table("variable", "value", "from", "takes", "what it does")
+    for row in rows:
+        shown.add_row(
+            str(row["env"]),
+            Text(str(row["value"]), style="" if row["source"] == "default" else "bold"),
+            str(row["source"]),
+            Text(str(row["values"])),
+            Text(str(row["doc"])),
+        )
+    screen.print(shown)
+    screen.print()
+    screen.print(Text("In a program: with sm.config(threads=2): ...   Others that are honoured:"))
+    for name, about in knobs.FOREIGN.items():
+        screen.print(Text(f"  {name}  {about}"))

@@ -1,0 +1,82 @@
+"""Entry point of `smelt`: the table of subcommands, loaded one by one when they are called.
+
+Answers go to stdout, everything else to stderr.  Exit codes: 0 all is well, 1 something is wrong
+with the thing that was looked at (a damaged cache, a failed check), 2 a mistake in the call.
+
+>>> smelt.name
+'smelt'
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from smelt.errors import SmeltError
+from smelt.origin import UNKNOWN
+from smelt.version import __version__
+
+COMMANDS: dict[str, str] = {
+    "cache": "Where compiled kernels are kept: show, verify, clear.",
+    "demo": "Semantic search over the documentation of your Python.",
+    "doctor": "What Smelt found on this machine, and whether it works.",
+    "errors": "List every error, warning and reason with its code.",
+    "why": "Explain an error (E101) or the reason of a decision (F010).",
+}
+"""Name -> one line.  `smelt X` runs `smelt.cli.X:command`, whose help begins with that line."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand only to run it: `smelt --help` imports none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: Any = import_module(f"smelt.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click suggests close names itself, but only after loading every command.
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}. Commands: {', '.join(sorted(COMMANDS))}.")
+        return super().resolve_command(ctx, args)
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="smelt")
+def smelt() -> None:
+    """Smelt melts array code into few native kernels, and says why.
+
+    `smelt COMMAND --help` tells more about each command.
+    """
+
+
+def main() -> None:
+    """Run the command line; an error of Smelt prints its message without a traceback."""
+    try:
+        smelt()
+    except SmeltError as error:
+        click.echo(_told(error), err=True)
+        sys.exit(1)
+
+
+def _told(error: SmeltError) -> str:
+    """The message; a line of the command's own machinery is no place in anybody's program."""
+    own = (str(Path(click.__file__).parent), sys.argv[0], str(Path(sys.executable).parent))
+    if error.origin.file.startswith(own):
+        error.origin = UNKNOWN
+    return str(error)

@@ -1,0 +1,51 @@
+"""`smelt why E101`: the page of an error, a warning or a reason.
+
+>>> command.name
+'why'
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.text import Text
+
+from smelt.cli.terminal import console, print_json
+from smelt.errors import Page, page
+
+
+@click.command("why")
+@click.argument("code")
+@click.option("--json", "as_json", is_flag=True, help="Print the page as JSON.")
+def command(code: str, as_json: bool) -> None:
+    """Explain an error (E101) or the reason of a decision (F010).
+
+    CODE may also be a name: ShapeError, saves-traffic.
+    """
+    found = page(code)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _show(console(), found)
+
+
+def _show(screen: Console, found: Page) -> None:
+    name = f"  {found.name}" if found.name != found.title else ""
+    screen.print(Text.assemble((f"{found.code} {found.title}", "bold"), (name, "dim")))
+    screen.print()
+    screen.print(Text(found.summary))
+    for title, body in (
+        ("What it means", found.meaning),
+        ("Why", found.why),
+        ("Example", found.example),
+        ("How to fix" if found.code[0] in "EW" else "How to get the opposite", found.fix),
+    ):
+        if body:
+            screen.print()
+            screen.print(Text(title, style="bold"))
+            shown = Syntax(body, "python", theme="ansi_dark", background_color="default")
+            screen.print(Padding(shown if title == "Example" else Text(body), (0, 0, 0, 2)))
