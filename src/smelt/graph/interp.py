@@ -1,0 +1,152 @@
+"""The reference: a graph run with NumPy, one operator after another, everything checked.
+
+>>> from smelt.graph.text import parse
+>>> graph = parse("graph f(x: f32[n]) {\\n v0 = add(x, 1.0:f32)\\n return v0\\n}")
+>>> run(graph, [np.arange(3, dtype=np.float32)])
+[array([1., 2., 3.], dtype=float32)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import eq, le, lt, ne
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import (
+    ArgumentError,
+    DTypeError,
+    GuardError,
+    IndexRangeError,
+    InternalError,
+    ShapeError,
+)
+from smelt.graph.ir import Fact, Graph, Node
+from smelt.graph.walk import use_counts
+from smelt.ops.create import Input
+from smelt.ops.spec import dims_at
+from smelt.types.dtype import from_numpy
+from smelt.types.expr import Expr, Index, evaluate, sizes_of, substitute, text
+from smelt.types.tensor import shape_text
+
+Array = np.ndarray[Any, Any]
+_RELATIONS: Mapping[str, Callable[[int, int], bool]] = {"==": eq, "!=": ne, "<": lt, "<=": le}
+
+
+def run(graph: Graph, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None) -> list[Array]:
+    """The outputs for the given inputs, in order.
+
+    `sizes` adds (or fixes) sizes that the inputs' shapes do not tell.  Raises ArgumentError for a
+    wrong number of arrays, DTypeError and ShapeError for arrays that are not as declared,
+    GuardError where a fact does not hold, IndexRangeError for a read outside a value.
+    """
+    given = [np.asarray(a) for a in arrays]
+    known = solve_sizes(graph, given, sizes)
+    left = use_counts(graph)
+    values: dict[Node, Array] = dict(zip(graph.inputs, given, strict=True))
+    for node in graph.nodes():
+        if node not in values:
+            values[node] = evaluate_node(node, [values[operand] for operand in node.inputs], known)
+        for operand in node.inputs:  # what nobody reads any more is let go
+            left[operand] -= 1
+            if not left[operand]:
+                del values[operand]
+    return [values[node] for node in graph.outputs]
+
+
+def evaluate_node(node: Node, operands: Sequence[Array], sizes: Mapping[str, int]) -> Array:
+    """One operator's reference on arrays, its result checked against the node's type."""
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asarray(node.op.reference(sizes, *operands))
+    except IndexError as error:
+        raise IndexRangeError(f"{node.op.name}: {error}", origin=node.origin) from error
+    shape = dims_at(node.type.shape, sizes)
+    if found.shape != shape or found.dtype != node.type.dtype.numpy:
+        raise InternalError(
+            f"the reference of {node.op.name} gave {found.dtype}{list(found.shape)}"
+            f" for {node.type} = {list(shape)}",
+            origin=node.origin,
+        )
+    return found
+
+
+def solve_sizes(
+    graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The sizes that make the inputs' declared shapes those of `arrays`; errors as of `run`."""
+    if len(arrays) != len(graph.inputs):
+        raise ArgumentError(
+            f"graph {graph.name} takes {len(graph.inputs)} arrays, not {len(arrays)}"
+        )
+    known = dict(sizes or {})
+    open_: list[tuple[Input, Index, int, int]] = []
+    for node, array in zip(graph.inputs, arrays, strict=True):
+        op = node.op
+        assert isinstance(op, Input)
+        _check_input(op, array)
+        open_ += [(op, dim, n, a) for a, (dim, n) in enumerate(zip(op.type.shape, array.shape))]
+    progress = True
+    while open_ and progress:
+        rest = [entry for entry in open_ if not _settle(known, *entry)]
+        progress, open_ = len(rest) < len(open_), rest
+    if open_:
+        op, dim, n, _ = open_[0]
+        raise ShapeError(f"input {op.label}: no sizes make {text(dim)} equal {n}")
+    for fact in graph.facts:
+        _check_fact(fact, known)
+    return known
+
+
+def _check_input(op: Input, array: Array) -> None:
+    if from_numpy(array.dtype) != op.type.dtype or not array.dtype.isnative:
+        raise DTypeError(f"input {op.label} is {op.type.dtype.long}, not {array.dtype}")
+    if array.ndim != op.type.rank:
+        raise ShapeError(
+            f"input {op.label} is {op.type}, not an array of shape {list(array.shape)}"
+        )
+
+
+def _settle(known: dict[str, int], op: Input, dim: Index, n: int, axis: int) -> bool:
+    """Check a dimension, or learn a size from it; False if too much is unknown still."""
+    missing = [
+        name for name in (sizes_of(dim) if isinstance(dim, Expr) else ()) if name not in known
+    ]
+    if len(missing) > 1:
+        return False
+    if missing:
+        value = _solve(dim, missing[0], n, known)
+        if value is None:
+            return False
+        known[missing[0]] = value
+    wanted = evaluate(dim, known)
+    if wanted != n:
+        spelled = f"{text(dim)} = {wanted}" if isinstance(dim, Expr) else str(wanted)
+        raise ShapeError(
+            f"input {op.label}[{shape_text(op.type.shape)}]: dimension {axis} is {n}, not {spelled}"
+        )
+    return True
+
+
+def _solve(dim: Index, name: str, n: int, known: Mapping[str, int]) -> int | None:
+    """The value of a size with dim = n, where `dim` is linear in it; else None."""
+    values: dict[str, Index] = dict(known)
+    base, one, two = (evaluate(substitute(dim, values | {name: k}, "size"), {}) for k in (0, 1, 2))
+    slope = one - base
+    if slope == 0 or two - one != slope or (n - base) % slope:
+        return None
+    found = (n - base) // slope
+    return int(found) if found >= 0 else None
+
+
+def _check_fact(fact: Fact, known: Mapping[str, int]) -> None:
+    try:
+        left, right = (int(evaluate(side, known)) for side in (fact.left, fact.right))
+    except KeyError as error:
+        raise ArgumentError(f"no input tells the size {error}; pass it in `sizes`") from None
+    if not _RELATIONS[fact.relation](left, right):
+        raise GuardError(
+            guard=f"{text(fact.left)} {fact.relation} {text(fact.right)}",
+            found=f"{left} and {right}",
+        )

@@ -1,0 +1,463 @@
+"""The text of a graph: printer and parser.  Equal text is equal meaning; it is the cache's key.
+
+    graph   = "graph" NAME "(" [input {"," input}] ")" "{" {require} {line} return "}"
+    input   = NAME ":" type ["strides" "(" stride {"," stride} ")"]        stride = INT | "?"
+    type    = DTYPE "[" [expr {"," expr}] "]"
+    require = "require" expr ("==" | "!=" | "<" | "<=") expr
+    line    = NAME "=" OPERATOR "(" [operand {"," operand}] ")" ["{" attributes "}"] [":" type]
+    operand = NAME | number ":" DTYPE                              a constant is written in place
+    number  = INT | FLOAT | "inf" | "-inf" | "nan" | "true" | "false"
+    attributes = NAME "=" value {"," value}
+    value   = number | expr | STRING | DTYPE | "none" | "(" [value {"," value}] [","] ")"
+    return  = "return" [operand {"," operand}]
+
+`#` starts a comment.  A type that is left out is inferred; one that is there is believed (only
+`smelt.graph.verify` checks it).  Names of sizes, values and operators live apart.
+
+>>> print(
+...     text(
+...         parse('''graph f(x: f32[n,4], b: f32[4]) {
+...   h = add(x, b)
+...   y = max(h, 0.0:f32)
+...   return y
+... }''')
+...     )
+... )
+graph f(x: f32[n,4], b: f32[4]) {
+  v0 = add(x, b) : f32[n,4]
+  v1 = max(v0, 0.0:f32) : f32[n,4]
+  return v1
+}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+
+from smelt.errors import GraphTextError, SmeltError
+from smelt.graph import build
+from smelt.graph.ir import Fact, Graph, Node
+from smelt.graph.names import make
+from smelt.ops.create import Constant, Input
+from smelt.types.dtype import DTYPES, DType
+from smelt.types.expr import Expr, Index, size
+from smelt.types.expr import text as expr_text
+from smelt.types.parse_expr import parse as parse_expr
+from smelt.types.tensor import TensorType
+
+WIDTH = 100
+"""Columns beyond which the inputs are printed one a line."""
+
+# ---- printer ---------------------------------------------------------------------------------
+
+
+def text(graph: Graph, *, origins: bool = False) -> str:
+    """The graph as text; with `origins`, each line names the user's line in a comment."""
+    names = name_values(graph)
+    lines = [_head(graph)]
+    lines += [f"  require {_relation(fact)}" for fact in graph.facts]
+    types: dict[TensorType, str] = {}
+    for node in graph.nodes():
+        if not isinstance(node.op, (Input, Constant)):
+            lines.append(f"  {_line(node, names, types)}{_comment(node) if origins else ''}")
+    outputs = ", ".join([names[node] for node in graph.outputs])
+    return "\n".join([*lines, f"  return {outputs}".rstrip(), "}"])
+
+
+def name_values(graph: Graph) -> dict[Node, str]:
+    """What `text` calls each node; constants are spelled out, as `0.5:f32`."""
+    names: dict[Node, str] = {node: _input(node).label for node in graph.inputs}
+    taken = set(names.values())
+    number = 0
+    for node in graph.nodes():
+        op = node.op
+        if isinstance(op, Constant):
+            names[node] = f"{_value(op.value)}:{op.dtype.name}"
+        elif isinstance(op, Input):
+            names.setdefault(node, op.label)
+        else:
+            while (name := f"v{number}") in taken:
+                number += 1
+            names[node] = name
+            number += 1
+    return names
+
+
+def operator_text(node: Node) -> tuple[str, str]:
+    """The operator's name and its attributes in braces (empty without any)."""
+    attributes = node.op.attributes()
+    if not attributes:
+        return node.op.name, ""
+    inside = ", ".join([f"{key}={_value(value)}" for key, value in attributes.items()])
+    return node.op.name, " {" + inside + "}"
+
+
+def _line(node: Node, names: dict[Node, str], types: dict[TensorType, str]) -> str:
+    name, attributes = operator_text(node)
+    operands = ", ".join([names[operand] for operand in node.inputs])
+    shown = types.get(node.type)
+    if shown is None:
+        shown = types[node.type] = str(node.type)
+    return f"{names[node]} = {name}({operands}){attributes} : {shown}"
+
+
+def _head(graph: Graph) -> str:
+    inputs = [_declaration(_input(node)) for node in graph.inputs]
+    line = f"graph {graph.name}({', '.join(inputs)}) {{"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"graph {graph.name}(", *(f"    {i}," for i in inputs)])[:-1] + ") {"
+
+
+def _declaration(op: Input) -> str:
+    plain = f"{op.label}: {op.type}"
+    if op.strides is None:
+        return plain
+    return f"{plain} strides({','.join('?' if s is None else str(s) for s in op.strides)})"
+
+
+def _input(node: Node) -> Input:
+    assert isinstance(node.op, Input)
+    return node.op
+
+
+def _relation(fact: Fact) -> str:
+    return f"{expr_text(fact.left)} {fact.relation} {expr_text(fact.right)}"
+
+
+def _comment(node: Node) -> str:
+    origin = node.origin
+    return f"  # {origin}" if origin is not None and origin.known else ""
+
+
+def _value(value: Any) -> str:
+    """An attribute, as `_Reader.value` reads it back."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Expr):
+        return expr_text(value)
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, tuple):
+        items = [_value(item) for item in value]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, np.generic):
+        return _value(value.item())
+    if value is None:
+        return "none"
+    raise GraphTextError(f"{value!r} has no text form and cannot be an attribute")
+
+
+# ---- parser ----------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[^\W\d][\w.]*")
+_GRAPH_NAME = re.compile(r"[^\s(){}]+")
+_BLANK = re.compile(r"(?:\s|#[^\n]*)*")
+_CONSTANT = re.compile(
+    r"(-?(?:inf|nan|true|false|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?))\s*:\s*([a-z]\w*)"
+)
+_FLOAT = re.compile(r"-?\d+(?:\.\d*(?:[eE][+-]?\d+)?|[eE][+-]?\d+)$")
+_RELATION = re.compile(r"([^=!<\n#}]+?)\s*(==|!=|<=|<)\s*([^=!<\n#}]+)")
+_STRIDE = re.compile(r"\?|\d+")
+_WORDS: dict[str, Any] = {
+    "true": True, "false": False, "none": None,
+    "inf": float("inf"), "-inf": float("-inf"), "nan": float("nan"), "-nan": float("nan"),
+}  # fmt: skip
+_DTYPES: dict[str, DType] = {d.name: d for d in DTYPES}
+RESERVED = frozenset({*_WORDS, *_DTYPES, "min", "max", "size"})
+"""Words that cannot name a size."""
+
+
+def parse(source: str) -> Graph:
+    """The graph that `source` spells.
+
+    Raises GraphTextError with the place of the fault, or ShapeError and DTypeError for operands
+    that do not fit an operator whose type is left out.
+    """
+    return _Reader(source).graph()
+
+
+def parse_type(source: str) -> TensorType:
+    """The type that `f32[n,4]` spells.  Raises GraphTextError for anything else.
+
+    >>> parse_type("f32[n*4, 3]").shape
+    (n*4, 3)
+    """
+    reader = _Reader(source)
+    found = reader.type()
+    reader.end()
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _index(source: str) -> Index:
+    return parse_expr(source, size)
+
+
+class _Reader:
+    """A cursor over the text, with one method for each rule of the grammar."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.at = 0
+        self.values: dict[str, Node] = {}
+        self.constants: dict[tuple[str, str], Node] = {}
+
+    # -- the cursor
+
+    def fail(self, expected: str, at: int | None = None, length: int = 1) -> NoReturn:
+        self.blank()
+        place = self.at if at is None else at
+        rest = self.source[place : place + max(length, 12)].split("\n")[0]
+        position = GraphTextError.position(self.source, place)
+        raise GraphTextError(
+            expected=expected,
+            found=repr(rest[: max(length, 1)] if length > 1 else rest) if rest else "the end",
+            source=self.source,
+            length=length,
+            line=position["line"],
+            column=position["column"],
+        )
+
+    def blank(self) -> None:
+        found = _BLANK.match(self.source, self.at)
+        assert found is not None
+        self.at = found.end()
+
+    def sees(self, literal: str) -> bool:
+        """Whether `literal` comes next; if so it is taken."""
+        self.blank()
+        if not self.source.startswith(literal, self.at):
+            return False
+        self.at += len(literal)
+        return True
+
+    def need(self, literal: str) -> None:
+        if not self.sees(literal):
+            self.fail(f"`{literal}`")
+
+    def match(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        self.blank()
+        found = pattern.match(self.source, self.at)
+        if found is None:
+            self.fail(expected)
+        self.at = found.end()
+        return found
+
+    def name(self, expected: str) -> str:
+        return self.match(_NAME, expected)[0]
+
+    def end(self) -> None:
+        self.blank()
+        if self.at < len(self.source):
+            self.fail("the end")
+
+    def raw(self) -> str:
+        """Everything up to a comma or closing bracket outside all brackets."""
+        depth = 0
+        start = self.at
+        while self.at < len(self.source):
+            c = self.source[self.at]
+            if depth == 0 and c in ",)]}\n":
+                break
+            depth += (c in "([") - (c in ")]")
+            self.at += 1
+        return self.source[start : self.at]
+
+    def index(self) -> Index:
+        self.blank()
+        start = self.at
+        source = self.raw().strip()
+        return self.expression(source, start)
+
+    def expression(self, source: str, start: int) -> Index:
+        try:
+            return _index(source)
+        except (ValueError, ZeroDivisionError):
+            self.fail("an index expression", start, len(source))
+
+    # -- the grammar
+
+    def graph(self) -> Graph:
+        self.need("graph")
+        name = self.match(_GRAPH_NAME, "the graph's name")[0]
+        self.need("(")
+        inputs: list[Node] = []
+        while not self.sees(")"):
+            if inputs:
+                self.need(",")
+            inputs.append(self.input())
+        self.need("{")
+        facts: list[Fact] = []
+        while self.word("require"):
+            facts.append(self.fact())
+        while not self.word("return"):
+            self.line()
+        outputs: list[Node] = []
+        while not self.sees("}"):
+            if outputs:
+                self.need(",")
+            outputs.append(self.operand())
+        self.end()
+        return Graph(name, tuple(inputs), tuple(outputs), tuple(facts))
+
+    def word(self, word: str) -> bool:
+        self.blank()
+        found = _NAME.match(self.source, self.at)
+        if found is None or found[0] != word:
+            return False
+        self.at = found.end()
+        return True
+
+    def define(self, name: str, node: Node, at: int) -> Node:
+        if name in self.values:
+            self.fail("a new name", at, len(name))
+        self.values[name] = node
+        return node
+
+    def input(self) -> Node:
+        self.blank()
+        at = self.at
+        label = self.name("an input's name")
+        self.need(":")
+        declared = self.type()
+        strides: list[int | None] | None = None
+        if self.word("strides"):
+            strides = []
+            self.need("(")
+            while not self.sees(")"):
+                if strides:
+                    self.need(",")
+                found = self.match(_STRIDE, "a stride or `?`")[0]
+                strides.append(None if found == "?" else int(found))
+        op = Input(label, declared, None if strides is None else tuple(strides))
+        return self.define(label, Node(op, (), declared), at)
+
+    def type(self) -> TensorType:
+        self.blank()
+        at = self.at
+        name = self.name("an element type")
+        if name not in _DTYPES:
+            self.fail("an element type", at, len(name))
+        self.need("[")
+        dims: list[Index] = []
+        while not self.sees("]"):
+            if dims:
+                self.need(",")
+            dims.append(self.index())
+        return TensorType(_DTYPES[name], tuple(dims))
+
+    def fact(self) -> Fact:
+        found = self.match(_RELATION, "a relation of sizes")
+        left, right = (self.expression(found[k].strip(), found.start(k)) for k in (1, 3))
+        return Fact(left, found[2], right)
+
+    def line(self) -> None:
+        self.blank()
+        at = self.at
+        name = self.name("a value, `require` or `return`")
+        self.need("=")
+        self.blank()
+        place = self.at
+        operator = self.name("an operator")
+        self.need("(")
+        operands: list[Node] = []
+        while not self.sees(")"):
+            if operands:
+                self.need(",")
+            operands.append(self.operand())
+        attributes = self.attributes()
+        declared = self.type() if self.sees(":") else None
+        self.define(name, self.node(operator, attributes, operands, declared, place), at)
+
+    def node(
+        self,
+        operator: str,
+        attributes: dict[str, Any],
+        operands: list[Node],
+        declared: TensorType | None,
+        at: int,
+    ) -> Node:
+        try:
+            op = make(operator, attributes)
+        except LookupError:
+            self.fail("an operator", at, len(operator))
+        except (TypeError, ValueError) as error:
+            if isinstance(error, SmeltError):
+                raise
+            self.fail(f"the attributes of {operator} ({error})", at, len(operator))
+        if declared is None:
+            return build.apply(op, *operands)
+        return Node(op, tuple(operands), declared)
+
+    def operand(self) -> Node:
+        self.blank()
+        at = self.at
+        constant = _CONSTANT.match(self.source, at)
+        if constant is not None:
+            self.at = constant.end()
+            return self.constant(constant[1], constant[2], at)
+        name = self.name("a value")
+        if name not in self.values:
+            self.fail("a value defined above", at, len(name))
+        return self.values[name]
+
+    def constant(self, number: str, dtype: str, at: int) -> Node:
+        if dtype not in _DTYPES:
+            self.fail("a constant with its element type", at)
+        key = number, dtype
+        if key not in self.constants:
+            self.constants[key] = build.constant(_number(number), _DTYPES[dtype])
+        return self.constants[key]
+
+    def attributes(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.sees("{"):
+            while not self.sees("}"):
+                if found:
+                    self.need(",")
+                key = self.name("an attribute")
+                self.need("=")
+                found[key] = self.value()
+        return found
+
+    def value(self) -> Any:
+        self.blank()
+        start = self.at
+        if self.sees("("):
+            items: list[Any] = []
+            while not self.sees(")"):
+                if items:
+                    self.need(",")
+                    if self.sees(")"):
+                        break
+                items.append(self.value())
+            return tuple(items)
+        if self.source.startswith('"', start):
+            return self.string()
+        source = self.raw().strip()
+        if source in _WORDS or _FLOAT.match(source):
+            return _number(source)
+        return _DTYPES[source] if source in _DTYPES else self.expression(source, start)
+
+    def string(self) -> str:
+        try:
+            value, self.at = json.JSONDecoder().raw_decode(self.source, self.at)
+        except ValueError:
+            self.fail("a closed string")
+        return str(value)
+
+
+def _number(source: str) -> Any:
+    if source in _WORDS:
+        return _WORDS[source]
+    return float(source) if _FLOAT.match(source) else int(source)

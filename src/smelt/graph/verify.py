@@ -1,0 +1,181 @@
+"""Is a graph well formed?  A failure shows the lines around the fault.
+
+What holds of every graph: no cycle; every value has the type that its operator's row infers; every
+input that is read is declared, once, under a name of its own; names can be printed; outputs exist.
+
+>>> from smelt.graph.text import parse
+>>> verify(parse("graph f(x: f32[4]) {\\n  v0 = exp(x) : f32[5]\\n  return v0\\n}"))
+Traceback (most recent call last):
+...
+smelt.errors.VerifyError: E405 not well formed: graph f: v0 is f32[5], but exp(f32[4]) gives f32[4]
+  1   graph f(x: f32[4]) {
+  2 >   v0 = exp(x) : f32[5]
+  3       return v0
+...
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from smelt.errors import SmeltError, VerifyError
+from smelt.graph.ir import Graph, Node
+from smelt.graph.text import RESERVED, name_values, text
+from smelt.graph.walk import sizes
+from smelt.ops.create import Constant, Input
+from smelt.types.expr import Index
+from smelt.types.tensor import TensorType, check_bytes
+
+_LABEL = re.compile(r"[^\W\d][\w.]*")
+_SIZE = re.compile(r"[^\W\d]\w*")
+_GRAPH = re.compile(r"[^\s(){}]+")
+_RELATIONS = ("==", "!=", "<", "<=")
+CONTEXT = 3
+"""Lines shown above and below the fault."""
+
+
+def verify(graph: Graph) -> Graph:
+    """`graph` itself.  Raises VerifyError if it is not well formed."""
+    _acyclic(graph)
+    _inputs(graph)
+    _spelling(graph)
+    for node in graph.nodes():
+        _node(graph, node)
+    return graph
+
+
+def verify_same_signature(before: Graph, after: Graph) -> Graph:
+    """`after`, if a caller cannot tell it from `before` by inputs, outputs' types and facts.
+
+    Raises VerifyError otherwise: a pass must not change what a graph takes and gives.
+    """
+    if tuple(n.op for n in before.inputs) != tuple(n.op for n in after.inputs):
+        _fail(after, None, "the inputs are not those of the graph it was made from")
+    for k, (old, new) in enumerate(zip(before.outputs, after.outputs)):
+        if old.type != new.type:
+            _fail(after, new, f"output {k} was {old.type} and is {new.type} now")
+    if len(before.outputs) != len(after.outputs):
+        _fail(after, None, f"{len(before.outputs)} outputs became {len(after.outputs)}")
+    return after
+
+
+def _acyclic(graph: Graph) -> None:
+    """Depth first by hand: the graph's own walk and printer would never end on a cycle."""
+    done: set[Node] = set()
+    entered: set[Node] = set()
+    stack = list(graph.outputs)
+    while stack:
+        node = stack[-1]
+        if node in done or node in entered:
+            stack.pop()
+            done.add(node)
+            continue
+        entered.add(node)
+        for operand in node.inputs:
+            if operand in entered and operand not in done:
+                raise VerifyError(
+                    f"graph {graph.name}: {node} depends on itself through {operand}",
+                    origin=node.origin,
+                )
+            if operand not in done:
+                stack.append(operand)
+
+
+def _inputs(graph: Graph) -> None:
+    declared = set(graph.inputs)
+    if len(declared) != len(graph.inputs):
+        _fail(graph, None, "an input is declared twice")
+    labels: set[str] = set()
+    for node in graph.nodes():
+        if not isinstance(node.op, Input):
+            continue
+        label = node.op.label
+        if node not in declared:
+            _fail(graph, node, f"{label} is read but is no input of the graph")
+        if label in labels:
+            _fail(graph, node, f"two inputs are called {label}")
+        labels.add(label)
+        _strides(graph, node, node.op)
+
+
+def _strides(graph: Graph, node: Node, op: Input) -> None:
+    if op.type != node.type:
+        _fail(graph, node, f"{op.label} is declared {op.type} and used as {node.type}")
+    if op.strides is None:
+        return
+    if len(op.strides) != op.type.rank or any(s not in (0, 1, None) for s in op.strides):
+        _fail(graph, node, f"strides {op.strides} do not describe {op.label}: {op.type}")
+
+
+def _spelling(graph: Graph) -> None:
+    """Everything that the text form shows as a name must parse as one."""
+    if not _GRAPH.fullmatch(graph.name):
+        _fail(graph, None, f"{graph.name!r} cannot name a graph")
+    for node in graph.inputs:
+        label = node.op.label if isinstance(node.op, Input) else ""
+        if not _LABEL.fullmatch(label) or label in ("require", "return", "strides"):
+            _fail(graph, node, f"{label!r} cannot name an input")
+    for name in sizes(graph):
+        if not _SIZE.fullmatch(name) or name in RESERVED:
+            _fail(graph, None, f"{name!r} cannot name a size")
+    for fact in graph.facts:
+        if fact.relation not in _RELATIONS:
+            _fail(graph, None, f"{fact.relation!r} is no relation; known: {_RELATIONS}")
+
+
+def _node(graph: Graph, node: Node) -> None:
+    operands = tuple(operand.type for operand in node.inputs)
+    if isinstance(node.op, Constant) and not isinstance(node.op.value, (bool, int, float)):
+        _fail(graph, node, f"{node.op.value!r} is no number")
+    try:
+        inferred = check_bytes(node.op.infer(*operands))
+    except SmeltError as error:
+        _fail(graph, node, error.message, error)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        given = ", ".join(map(str, operands))
+        _fail(graph, node, f"{node.op.name} does not take ({given}): {error}", error)
+    if not _same(inferred, node.type):
+        given = ", ".join(map(str, operands))
+        name = name_values(graph)[node]
+        reason = f"{name} is {node.type}, but {node.op.name}({given}) gives {inferred}"
+        _fail(graph, node, reason)
+
+
+def _same(a: TensorType, b: TensorType) -> bool:
+    return a.dtype == b.dtype and a.rank == b.rank and all(map(_equal, a.shape, b.shape))
+
+
+def _equal(a: Index, b: Index) -> bool:
+    return a == b
+
+
+def _fail(graph: Graph, node: Node | None, reason: str, cause: Exception | None = None) -> NoReturn:
+    origin = node.origin if node is not None else None
+    context = _around(graph, node)
+    raise VerifyError(f"graph {graph.name}: {reason}\n{context}", origin=origin) from cause
+
+
+def _around(graph: Graph, node: Node | None) -> str:
+    """The text with numbered lines, cut to the neighbourhood of `node`."""
+    lines = text(graph).split("\n")
+    fault = _line_of(graph, node, lines)
+    width = len(str(len(lines)))
+    shown: list[str] = []
+    for k, line in enumerate(lines):
+        if fault is None or abs(k - fault) <= CONTEXT:
+            shown.append(f"  {k + 1:>{width}} {'>' if k == fault else ' '} {line}".rstrip())
+    return "\n".join(shown)
+
+
+def _line_of(graph: Graph, node: Node | None, lines: list[str]) -> int | None:
+    if node is None:
+        return None
+    name = name_values(graph)[node]
+    if isinstance(node.op, Input):
+        starts = (f"    {name}: ", f"graph {graph.name}(")
+    elif isinstance(node.op, Constant):
+        return next((k for k, line in enumerate(lines) if name in line), None)
+    else:
+        starts = (f"  {name} = ",)
+    return next((k for s in starts for k, line in enumerate(lines) if line.startswith(s)), None)
