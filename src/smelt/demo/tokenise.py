@@ -11,6 +11,7 @@ alone, so that every engine is given the same batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ LONGEST = 128
 BUDGET = 2048
 """Tokens of a batch, padding included: large enough for matrix products to run at full speed,
 small enough for the intermediates of a layer to stay within a usual last-level cache."""
+
+_FILE = "batches.npz"
 
 
 class Batch(NamedTuple):
@@ -59,8 +62,8 @@ def compose(tokens: Sequence[Sequence[int]], *, budget: int = BUDGET) -> list[Ba
         tokens: the token numbers of each text, none empty.
         budget: the most tokens of a batch, padding included; a text longer than that is a batch.
 
-    No batch but an only one holds a single text: an engine that compiles for sizes may treat 1
-    as a size of its own, and the last text is no reason to compile again.
+    A last text that would be left alone takes a neighbour from the batch before it: an engine
+    that compiles for sizes may treat 1 as a size of its own, and one text is no reason to.
     """
     order = sorted(range(len(tokens)), key=lambda row: (-len(tokens[row]), row))
     groups: list[list[int]] = []
@@ -88,3 +91,22 @@ def _pad(rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Batch:
         ids[place, : len(tokens[row])] = tokens[row]
         mask[place, : len(tokens[row])] = True
     return Batch(tuple(rows), ids, mask)
+
+
+def save_batches(batches: Sequence[Batch], folder: Path) -> None:
+    """Write batches for `load_batches` of another process, as one file in `folder`."""
+    arrays = {
+        f"{field}{place}": np.asarray(getattr(batch, field))
+        for place, batch in enumerate(batches)
+        for field in Batch._fields
+    }
+    np.savez(folder / _FILE, allow_pickle=False, **arrays)
+
+
+def load_batches(folder: Path) -> list[Batch]:
+    """The batches that `save_batches` wrote into `folder`."""
+    with np.load(folder / _FILE) as file:
+        return [
+            Batch(tuple(file[f"rows{place}"].tolist()), file[f"ids{place}"], file[f"mask{place}"])
+            for place in range(len(file.files) // len(Batch._fields))
+        ]

@@ -4,11 +4,9 @@ Written as one would write it for eager PyTorch, with the library's own fast pat
 `layer_norm`, `gelu`, `scaled_dot_product_attention`), on the same parameters. The arrays are
 shared, not copied. PyTorch is imported when a module is asked for and not before.
 
->>> from smelt.demo.minilm import random_weights
->>> import importlib.util
->>> weights = random_weights(hidden=8, layers=1, vocabulary=9, positions=4, seed=0)
->>> importlib.util.find_spec("torch") is None or build(weights, heads=2).layers
-1
+    model = build(weights.load())
+    with torch.inference_mode():
+        vectors = model(torch.from_numpy(ids), torch.from_numpy(mask))
 """
 
 from __future__ import annotations

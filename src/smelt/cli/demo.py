@@ -1,0 +1,9 @@
+"""`smelt demo`: semantic search over the documentation of the user's own Python.
+
+>>> command.name
+'demo'
+"""
+
+from smelt.demo.main import command
+
+__all__ = ["command"]

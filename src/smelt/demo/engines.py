@@ -1,0 +1,117 @@
+"""Who can run the encoder: a table to which one row adds an engine.
+
+An engine says whether it is there (without being imported), and turns the parameters into a
+function from a batch to embeddings. NumPy and Smelt run the *same* program, `minilm.encode`, and
+differ only in the namespace they give it; Smelt's is compiled by `sm.jit` with the sizes of a
+batch open, so that one plan serves every batch.
+
+>>> [engine.name for engine in ENGINES]
+['numpy', 'torch', 'smelt']
+>>> by_name("numpy").absent() is None
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smelt.demo import facts, minilm, torch_model
+
+Parameters: TypeAlias = dict[str, NDArray[np.float32]]
+Encoder: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.bool_]], NDArray[np.float32]]
+"""(ids [batch, length], mask [batch, length]) -> embeddings [batch, hidden]."""
+
+
+class Running(NamedTuple):
+    """An engine that has been started."""
+
+    encode: Encoder
+    describe: Callable[[NDArray[np.int64], NDArray[np.bool_]], facts.Facts]
+    """What the engine's compiler says of the program for a batch; empty for those without one."""
+
+
+class Engine(NamedTuple):
+    """One way to run the encoder."""
+
+    name: str
+    title: str
+    absent: Callable[[], str | None]
+    """Why this engine cannot run here, or None; cheap, and imports nothing large."""
+    start: Callable[[Parameters], Running]
+
+
+def by_name(name: str) -> Engine:
+    """The engine of that name.
+
+    Raises:
+        KeyError: there is none; the message lists those there are.
+    """
+    for engine in ENGINES:
+        if engine.name == name:
+            return engine
+    known = ", ".join(engine.name for engine in ENGINES)
+    raise KeyError(f"no engine is called {name!r}; there are: {known}")
+
+
+def _nothing_said(_ids: NDArray[np.int64], _mask: NDArray[np.bool_]) -> facts.Facts:
+    return facts.Facts()
+
+
+def _start_numpy(weights: Parameters) -> Running:
+    return Running(partial(minilm.encode, np, weights), _nothing_said)
+
+
+def _absent_torch() -> str | None:
+    return None if importlib.util.find_spec("torch") else "PyTorch is not installed"
+
+
+def _start_torch(weights: Parameters) -> Running:
+    import torch
+
+    model = torch_model.build(weights)
+
+    def encode(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            return model(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+
+    return Running(encode, _nothing_said)
+
+
+def _smelt() -> Any:
+    """The namespace `smelt`, by name as any other: the peers' processes never load it."""
+    return importlib.import_module("smelt")
+
+
+def _absent_smelt() -> str | None:
+    wanted = ("jit", "erf", "take", "matmul", "permute_dims", "explain")
+    lacking = [name for name in wanted if not hasattr(_smelt(), name)]
+    return f"this Smelt has no {', '.join(lacking)} yet" if lacking else None
+
+
+def _start_smelt(weights: Parameters) -> Running:
+    sm = _smelt()
+    program = partial(minilm.encode, sm)
+    compiled = sm.jit(program)
+
+    def encode(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+        return np.asarray(compiled(weights, ids, mask))
+
+    def describe(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> facts.Facts:
+        return facts.from_report(sm.explain(program, weights, ids, mask).to_json())
+
+    return Running(encode, describe)
+
+
+ENGINES: tuple[Engine, ...] = (
+    Engine("numpy", "NumPy", lambda: None, _start_numpy),
+    Engine("torch", "PyTorch eager", _absent_torch, _start_torch),
+    Engine("smelt", "Smelt", _absent_smelt, _start_smelt),
+)
+"""In the order in which they take turns; the first is the reference."""

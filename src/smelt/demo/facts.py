@@ -1,0 +1,50 @@
+"""What a compiler says of one program, read from the JSON of its report.
+
+Every number may be missing: what the report does not say stays None and is printed as such,
+never guessed.
+
+>>> from_report('{"kernels": [{}, {}], "operators": 9, "totals": {"compile_ns": 5e6}}')
+Facts(kernels=2, operators=9, bytes_fused=None, bytes_unfused=None, compile_seconds=0.005)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Facts(NamedTuple):
+    """The counters of a compiled program."""
+
+    kernels: int | None = None
+    """Kernels that the plan launches."""
+    operators: int | None = None
+    """Kernels there would be with one for each operator."""
+    bytes_fused: int | None = None
+    """Bytes read and written by the plan."""
+    bytes_unfused: int | None = None
+    """Bytes read and written with one kernel for each operator."""
+    compile_seconds: float | None = None
+    """From the traced program to loaded native code."""
+
+    @property
+    def bytes_avoided(self) -> int | None:
+        """Bytes of intermediates that were never written nor read again."""
+        if self.bytes_fused is None or self.bytes_unfused is None:
+            return None
+        return self.bytes_unfused - self.bytes_fused
+
+
+def from_report(report: str | Mapping[str, Any]) -> Facts:
+    """Facts from `Report.to_json()`, which may be text or already a mapping."""
+    data: Any = json.loads(report) if isinstance(report, str) else report
+    totals: Mapping[str, Any] = data.get("totals") or {}
+    kernels, compile_ns = data.get("kernels"), totals.get("compile_ns")
+    return Facts(
+        kernels=len(kernels) if isinstance(kernels, list) else kernels,
+        operators=data.get("operators"),
+        bytes_fused=totals.get("bytes_fused"),
+        bytes_unfused=totals.get("bytes_unfused"),
+        compile_seconds=None if compile_ns is None else compile_ns / 1e9,
+    )

@@ -1,0 +1,144 @@
+"""The demo's work, without a word printed: corpus, race, index, answers.
+
+>>> Options(questions=("sort a list",)).races
+False
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from smelt.demo import corpus, engines, race, search, tokenise, weights
+from smelt.demo.corpus import Passage
+from smelt.demo.search import Answer
+
+Watch = Callable[[str, int, int], None]
+"""Called with what is being done, how many texts are new since the last call, and of how many."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do."""
+
+    questions: tuple[str, ...] = ()
+    """What to ask; empty asks `search.QUESTIONS`."""
+    sample: int = 512
+    """Texts that the engines race over."""
+    turns: int = 2
+    """How often each engine embeds the sample."""
+    race: bool | None = None
+    """Whether to race; None races unless questions were given."""
+    index: int | None = None
+    """Passages to search; None is all of them with Smelt, the sample with NumPy."""
+    engine: str | None = None
+    """Who embeds the passages to search; None is Smelt, or NumPy where Smelt cannot."""
+    answers: int = 3
+    """Answers to a question."""
+
+    @property
+    def races(self) -> bool:
+        """Whether the engines race."""
+        return not self.questions if self.race is None else self.race
+
+
+@dataclass
+class Outcome:
+    """What came of it."""
+
+    passages: int
+    """Docstrings found."""
+    raced: int
+    """Texts of the race, 0 if there was none."""
+    tokens: int
+    """Tokens of the race's texts."""
+    padding: float
+    """Part of the positions in the race's batches that was padding."""
+    results: list[race.Result] = field(default_factory=list[race.Result])
+    indexed: int = 0
+    """Passages searched."""
+    indexer: race.Result | None = None
+    """How the passages searched were embedded."""
+    answers: list[tuple[str, list[Answer]]] = field(default_factory=list[tuple[str, list[Answer]]])
+
+    @property
+    def well(self) -> bool:
+        """Whether every engine that ran ran to its end and agreed, and every question has answers.
+
+        An engine that is not installed is no fault.
+        """
+        ran = [result for result in self.results if result.absent is None]
+        return bool(self.answers) and all(r.failed is None and r.agrees for r in ran)
+
+
+def run(options: Options, watch: Watch | None = None) -> Outcome:
+    """Do the whole demo.
+
+    Raises:
+        MissingPackagesError: an optional package is not installed; nothing has run then.
+        KeyError: `options.engine` is no engine.
+        race.EngineFailedError: the engine of the index is absent or failed.
+    """
+    weights.require()
+    passages = corpus.collect()
+    sample = corpus.sample(passages, options.sample)
+    outcome = Outcome(len(passages), 0, 0, 0.0)
+    if options.races:
+        _race(sample, options, outcome, watch)
+    indexer = engines.by_name(options.engine) if options.engine else _default_engine(outcome)
+    whole = len(passages) if indexer.name == "smelt" else options.sample
+    searched = corpus.sample(passages, whole if options.index is None else options.index)
+    _search(searched, indexer, options, outcome, watch)
+    return outcome
+
+
+def _race(
+    sample: Sequence[Passage], options: Options, outcome: Outcome, watch: Watch | None
+) -> None:
+    batches = tokenise.compose(tokenise.tokenise([passage.searchable for passage in sample]))
+    outcome.raced = len(sample)
+    outcome.tokens = sum(int(batch.mask.sum()) for batch in batches)
+    outcome.padding = tokenise.padding_share(batches)
+
+    def progress(title: str, texts: int) -> None:
+        if watch is not None:
+            watch(f"race: {title}", texts, options.turns * len(sample))
+
+    outcome.results = race.run(engines.ENGINES, batches, turns=options.turns, progress=progress)
+
+
+def _default_engine(outcome: Outcome) -> engines.Engine:
+    """Smelt, unless it is absent or has just been seen to fail."""
+    failed = {result.name for result in outcome.results if result.failed is not None}
+    smelt = engines.by_name("smelt")
+    usable = smelt.absent() is None and smelt.name not in failed
+    return smelt if usable else engines.by_name("numpy")
+
+
+def _search(
+    passages: Sequence[Passage],
+    engine: engines.Engine,
+    options: Options,
+    outcome: Outcome,
+    watch: Watch | None,
+) -> None:
+    """Embed passages and questions in one go, then rank."""
+    questions = options.questions or search.QUESTIONS
+    texts = [*(passage.searchable for passage in passages), *questions]
+    batches = tokenise.compose(tokenise.tokenise(texts))
+
+    def progress(title: str, done: int) -> None:
+        if watch is not None:
+            watch(f"index: {title}", done, len(texts))
+
+    result = race.run([engine], batches, turns=1, progress=progress)[0]
+    why = result.absent or result.failed
+    if result.embeddings is None:
+        raise race.EngineFailedError(f"{engine.title} could not embed the passages: {why}")
+    index = search.Index(passages, result.embeddings[: len(passages)])
+    asked = result.embeddings[len(passages) :]
+    outcome.indexed, outcome.indexer = len(passages), result
+    outcome.answers = [
+        (question, index.nearest(vector, options.answers))
+        for question, vector in zip(questions, asked, strict=True)
+    ]

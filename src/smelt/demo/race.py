@@ -1,0 +1,221 @@
+"""The same batches through every engine, each in a process of its own, turn by turn.
+
+A process of its own makes the peak of memory an engine's own. The engines take turns
+(A B C, A B C) so that a machine that slows down or warms up does so for all of them; an engine's
+speed is that of its best turn. Idle engines wait for their next command and use no time.
+
+>>> Result("numpy", "NumPy", absent="not here").speed(10) is None
+True
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smelt.demo.engines import Engine
+from smelt.demo.facts import Facts
+from smelt.demo.tokenise import Batch, save_batches
+from smelt.demo.worker import EMBEDDINGS
+
+AGREEMENT = 1.0 - 1e-4
+"""The least cosine between an engine's embedding of a text and the reference's."""
+
+Progress = Callable[[str, int], None]
+"""Called with an engine's title and how many texts it has embedded since the last call."""
+
+# The child loads the parent's own copy of the package, wherever that lies. For a peer it is
+# entered as a bare folder and its `__init__` is not run: what Smelt imports must be charged
+# neither to NumPy's memory nor to PyTorch's.
+_BOOT = """
+import sys, importlib.util as util
+folder, whole, name, work = sys.argv[1:]
+spec = util.spec_from_file_location("smelt", folder + "/__init__.py",
+                                    submodule_search_locations=[folder])
+sys.modules["smelt"] = package = util.module_from_spec(spec)
+if whole == "whole":
+    spec.loader.exec_module(package)
+from smelt.demo.worker import serve
+serve(name, work)
+"""
+
+
+class EngineFailedError(RuntimeError):
+    """An engine's process raised or ended: the message is what it said."""
+
+
+@dataclass
+class Result:
+    """What one engine did."""
+
+    name: str
+    title: str
+    absent: str | None = None
+    """Why it did not run; then nothing else is set."""
+    failed: str | None = None
+    """What it raised; what was measured before that stays."""
+    first_seconds: float | None = None
+    """The first batch, compilation and start of thread pools included."""
+    turns: list[float] = field(default_factory=list[float])
+    """Seconds of each turn over all batches."""
+    peak: int | None = None
+    """Most bytes in RAM from the loaded parameters on: interpreter, parameters and work."""
+    resident: int | None = None
+    """Bytes in RAM when the parameters were loaded and nothing had been embedded."""
+    facts: Facts = field(default_factory=Facts)
+    embeddings: NDArray[np.float32] | None = None
+    agreement: float | None = None
+    """The least cosine between its embeddings and the reference's."""
+
+    def speed(self, texts: int) -> float | None:
+        """Texts per second in the best turn; None where there was none."""
+        return texts / min(self.turns) if self.turns else None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every embedding was as near to the reference's as promised."""
+        return self.agreement is not None and self.agreement >= AGREEMENT
+
+
+class Worker:
+    """The parent's end of one engine's process.
+
+    Args:
+        engine: who runs in it.
+        batches: what it is to embed.
+
+    Use as a context manager: leaving it ends the process, whatever it is doing.
+    """
+
+    def __init__(self, engine: Engine, batches: Sequence[Batch]) -> None:
+        self._engine = engine
+        self._batches = batches
+
+    def __enter__(self) -> Self:
+        self._place = tempfile.TemporaryDirectory(prefix="smelt-demo-")
+        self._folder = Path(self._place.name)
+        save_batches(self._batches, self._folder)
+        self._errors = (self._folder / "stderr").open("w+b")
+        package = str(Path(__file__).resolve().parent.parent)
+        whole = "whole" if self._engine.name == "smelt" else "bare"
+        command = [sys.executable, "-P", "-c", _BOOT, package, whole]
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter on our own text
+            [*command, self._engine.name, str(self._folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):  # a command that a dead engine never read
+                if pipe is not None:
+                    pipe.close()
+        self._process.wait()
+        self._errors.close()
+        self._place.cleanup()
+
+    def command(self, what: str, progress: Progress | None = None) -> dict[str, Any]:
+        """Send a command and return the measurements of its end.
+
+        Raises:
+            EngineFailedError: the engine raised, or its process ended.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        with suppress(BrokenPipeError):  # it has ended: what it said last is still to be read
+            stdin.write(json.dumps({"do": what}) + "\n")
+            stdin.flush()
+        for line in stdout:
+            event = json.loads(line)
+            if event["event"] == "done":
+                return event
+            if event["event"] == "failed":
+                raise EngineFailedError(event["why"])
+            if progress is not None:
+                progress(self._engine.title, event["texts"])
+        raise EngineFailedError(self._last_words())
+
+    def embeddings(self) -> NDArray[np.float32]:
+        """What the last turn computed, rows in the order of the texts; after `finish`."""
+        return np.load(self._folder / EMBEDDINGS)
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"its process ended with status {code}" + (f": {lines[-1]}" if lines else "")
+
+
+def run(
+    engines: Sequence[Engine],
+    batches: Sequence[Batch],
+    *,
+    turns: int = 2,
+    progress: Progress | None = None,
+) -> list[Result]:
+    """Race the engines, the first of which is the reference that the others must agree with.
+
+    Args:
+        engines: who takes part; those that are absent get a result that says why.
+        batches: what each embeds in a turn.
+        turns: how often each embeds all of it.
+        progress: told of each batch.
+
+    An engine that fails is out of the race; the others go on.
+    """
+    results = [Result(engine.name, engine.title, engine.absent()) for engine in engines]
+    with ExitStack() as stack:
+        running = {
+            result.name: (result, stack.enter_context(Worker(engine, batches)))
+            for engine, result in zip(engines, results, strict=True)
+            if result.absent is None
+        }
+        for step in ["start", *["turn"] * turns, "finish"]:
+            for name, (result, worker) in list(running.items()):
+                try:
+                    _record(result, worker, step, progress)
+                except EngineFailedError as error:
+                    result.failed = str(error)
+                    del running[name]
+    reference = results[0].embeddings
+    for result in results:
+        if reference is not None and result.embeddings is not None:
+            result.agreement = least_cosine(result.embeddings, reference)
+    return results
+
+
+def _record(result: Result, worker: Worker, step: str, progress: Progress | None) -> None:
+    said = worker.command(step, progress)
+    if step == "start":
+        result.first_seconds = said["first_seconds"]
+    elif step == "turn":
+        result.turns.append(said["seconds"])
+    else:
+        result.peak, result.resident = said["peak"], said["resident"]
+        result.facts = Facts(**said["facts"])
+        result.embeddings = worker.embeddings()
+
+
+def least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
+    """The least cosine between equal rows of two arrays, computed in float64; NaN if any is.
+
+    >>> least_cosine(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32) * 3)
+    1.0
+    """
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(np.min(np.sum(a * b, axis=1) / lengths))
