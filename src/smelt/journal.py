@@ -346,7 +346,8 @@ def _scalar(value: Any) -> Any:
 
 def _from_data(row: Any) -> Fact | None:
     """A fact of a row; None for a kind of another version."""
-    kind = _KINDS.get(row.get("fact", "")) if isinstance(row, dict) else None
+    name = cast("dict[str, Any]", row).get("fact") if isinstance(row, dict) else None
+    kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         return None
     given: dict[str, Any] = {}

@@ -77,14 +77,15 @@ class Coded(Exception):
         return [*lines, " " * len(lead) + caret] if caret else lines
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {name: value for name, value in vars(self).items() if name != "fields"}
-        state["fields"] = {name: str(value) for name, value in self.fields.items()}
+        # Fields may be anything and need not pickle: the message is told now.
+        told = {name: str(value) for name, value in self.fields.items()}
+        state = {**vars(self), "detail": self.message, "fields": told}
         return _revive, (type(self), state)
 
 
 def _revive(cls: type[Coded], state: dict[str, object]) -> Coded:
-    """Unpickling: the constructor takes keywords, which the exceptions' own protocol cannot."""
-    error = cls.__new__(cls)
+    """Unpickling: the constructor takes keywords, which exceptions cannot pickle."""
+    error = cls(str(state["detail"]))
     vars(error).update(state)
     return error
 

@@ -56,11 +56,14 @@ def size(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
         return value
     written = value if isinstance(value, str) else ""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", written)
-    unit = _UNITS.get(found[2].lower()) if found else None
-    if found is None or unit is None or float(found[1]) * unit >= 2**63:
-        raise ValueError("a number of bytes such as 4096, '64MiB' or '1GiB'")
-    return int(float(found[1]) * unit)
+    found = re.fullmatch(r"\s*(\d{1,20})(?:\.(\d{1,20}))?\s*([a-zA-Z]*)\s*", written)
+    unit = _UNITS.get(found[3].lower()) if found else None
+    if found is not None and unit is not None:
+        part = found[2] or "0"  # exact integers: a float has 53 bits
+        count = int(found[1]) * unit + int(part) * unit // 10 ** len(part)
+        if count < 2**63:
+            return count
+    raise ValueError("a number of bytes such as 4096, '64MiB' or '1GiB'")
 
 
 def limit(value: object) -> int | None:
@@ -125,7 +128,8 @@ def show_bytes(count: int | None) -> str:
         return "none"
     for unit, size_of_unit in reversed(_BINARY.items()):
         if count >= size_of_unit:
-            return f"{count / size_of_unit:.4g} {unit}"
+            number = count / size_of_unit
+            return f"{number:.4g} {unit}" if number < 9999 else f"{number:.0f} {unit}"
     return f"{count} B"
 
 

@@ -1,0 +1,168 @@
+"""`SMELT_LOG`: silent by default, topics by name, lines where a program's handlers want them."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from smelt import journal, knobs, logs
+from smelt.errors import KnobError
+from smelt.journal import CacheMiss, Decision, Journal, PassRan
+from smelt.logs import chosen, line
+from smelt.origin import Origin
+
+
+@pytest.fixture(autouse=True)
+def installed():
+    logs.install()
+
+
+# --- the grammar --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "topics"),
+    [
+        ("", ""),
+        ("fusion", "fusion"),
+        (" Fusion , cache,", "fusion cache"),
+        ("+fusion", "fusion"),
+        ("fusion,cache,-fusion", "cache"),
+        ("-fusion,fusion", "fusion"),
+        ("help", ""),
+        ("help,run", "run"),
+        ("all", " ".join(logs.ABOUT)),
+        ("all,-all", ""),
+        ("-tune,-run", "trace passes fusion memory lower codegen cache"),
+    ],
+)
+def test_grammar(setting, topics):
+    assert chosen(setting) == set(topics.split())
+
+
+def test_unknown_topic():
+    with pytest.raises(KnobError, match="did you mean fusion"):
+        chosen("fussion")
+    with knobs.config(log="xyz"), pytest.raises(KnobError, match="SMELT_LOG=help"):
+        Journal().record(PassRan("a", 1, 1, 0.0))
+
+
+def test_every_topic_is_described():
+    assert set(logs.ABOUT) == set(journal.TOPICS)
+
+
+# --- where lines go -----------------------------------------------------------------------------
+
+
+def test_silent_by_default(caplog, capfd):
+    Journal().record(PassRan("cse", 7, 5, 1e-4))
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_setting_sends_to_the_handlers(caplog):
+    origin = Origin("user.py", 12, "f", "y = x + b")
+    with knobs.config(log="fusion"):
+        kept = Journal()
+        kept.record(PassRan("cse", 7, 5, 1e-4))
+        kept.record(Decision("exp", "sum", "split", "fuse-off", origin=origin))
+    (record,) = caplog.records
+    assert record.name == "smelt.fusion" and record.levelno == logging.INFO
+    assert (record.pathname, record.lineno) == ("user.py", 12)
+    expected = "not fused: exp -> sum: F022 fuse-off, fusion is switched off  user.py:12"
+    assert record.getMessage() == expected
+
+
+def test_levels_of_loggers_work_without_the_setting(caplog):
+    with caplog.at_level(logging.INFO, "smelt.cache"):
+        Journal().record(CacheMiss("0123456789abcdef", "opt_level 3 -> 2"))
+        Journal().record(PassRan("cse", 7, 5, 1e-4))
+    assert [record.getMessage() for record in caplog.records] == [
+        "miss 0123456789ab: opt_level 3 -> 2"
+    ]
+
+
+def run(setting: str, more: str = "") -> subprocess.CompletedProcess[str]:
+    program = (
+        "from smelt import logs\n"
+        "from smelt.journal import *\n"
+        f"{more}\n"
+        "logs.install(); logs.install()\n"
+        "Journal().record(PassRan('50% cse', 7, 5, 1e-4))\n"
+        "Journal().record(CacheMiss('0123456789abcdef', 'first time'))\n"
+    )
+    environment = {"SMELT_LOG": setting, "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+
+def test_stderr_if_nothing_is_configured():
+    assert run("passes").stderr == "smelt.passes: 50% cse: 7 -> 5 nodes, 100 us\n"
+    assert run("").stderr == ""
+
+
+def test_programs_own_handlers_are_used_instead():
+    done = run("passes", "import logging; logging.basicConfig(format='HERE %(message)s')")
+    assert done.stderr == "HERE 50% cse: 7 -> 5 nodes, 100 us\n"
+
+
+def test_help_lists_the_topics():
+    lines = run("help").stderr.splitlines()
+    assert lines == [f"smelt.{topic}: {about}" for topic, about in logs.ABOUT.items()]
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+SAMPLES = {
+    journal.Traced("f", 12, 2.5e-5): "f: 12 operators, 25 us",
+    journal.Retraced("f", "n == 4", "n = 5"): "f again: n == 4 does not hold for n = 5",
+    journal.Forced("if", 3): "3 pending arrays computed by if",
+    PassRan("cse", 7, 5, 3.0): "cse: 7 -> 5 nodes, 3 s",
+    journal.Planned("g", 9, 2, 2**20, 2**22, 1e-3): (
+        "g: 9 operators in 2 kernels, saves 3 MiB, 1 ms"
+    ),
+    journal.BufferPlanned("v3", 4096, 64, 1, 4, reuses="v1"): (
+        "v3: 4 KiB at arena+64, steps 1 to 4, in place of v1"
+    ),
+    journal.KernelLowered("k0", "", ("exp", "sum"), ("exp",), 1e-3): (
+        "k0: 2 operators, 1 recomputed, 1 ms"
+    ),
+    journal.KernelEmitted("k0", "", 240, 0.02, code_bytes=2048): (
+        "k0: 240 instructions, 2 KiB, 20 ms"
+    ),
+    journal.Launched("k0", 64, 2, 1e-3, 10**7): "k0: 64 tasks on 2 threads, 1 ms, 10 GB/s",
+    journal.Launched("k0", 1, 1, 0.0): "k0: 1 tasks on 1 threads, 0 ns",
+    journal.ExternCalled("sort", 5e-7): "sort (extern): 500 ns",
+    journal.CacheHit("0123456789abcdef", "memory", 1e-6): "hit 0123456789ab in memory, 1 us",
+    journal.CacheStored("0123456789abcdef", 10): "stored 0123456789ab, 10 B, 0 ns",
+    journal.Measured("dram read", 44.5, "GB/s", 40.0): "dram read: 44.5 GB/s (predicted 40)",
+}
+
+
+@pytest.mark.parametrize(("fact", "expected"), SAMPLES.items(), ids=lambda x: type(x).__name__)
+def test_line(fact, expected):
+    assert line(fact) == expected
+
+
+def test_every_kind_has_a_line():
+    written = {type(fact) for fact in SAMPLES} | {Decision, CacheMiss}
+    assert written == set(journal._KINDS.values())
+
+
+def test_decision_line_has_both_times():
+    fact = Decision(
+        "gather",
+        "norm",
+        "split",
+        "cost",
+        fused_ns=9.1e5,
+        split_ns=3.76e5,
+        details={"slower_ns": 534e3},
+    )
+    assert line(fact) == (
+        "not fused: gather -> norm: F010 cost, the fused kernel is predicted to be 534,000 ns "
+        "slower [910 us fused, 376 us apart]"
+    )

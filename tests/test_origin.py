@@ -1,0 +1,97 @@
+"""Where a value came from: the right line, cheaply."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import timeit
+import traceback
+
+import pytest
+
+from smelt import origin
+from smelt.origin import UNKNOWN, Origin, here
+
+PACKAGE = origin.__file__.removesuffix("origin.py")
+
+
+def library(name: str, depth: int):
+    """A function that records its origin under `depth` frames which pretend to be the package's."""
+    source = "from smelt.origin import here\ndef f0(): return here()\n"
+    source += "".join(f"def f{i}(): return f{i - 1}()\n" for i in range(1, depth))
+    space: dict[str, object] = {}
+    exec(compile(source, PACKAGE + name, "exec"), space)
+    return space[f"f{depth - 1}"]
+
+
+def test_frames_of_the_package_are_skipped():
+    found = library("graph/build.py", 5)()
+    assert found.file == __file__
+    assert found.function == "test_frames_of_the_package_are_skipped"
+    assert found.text == 'found = library("graph/build.py", 5)()'
+    assert found.caret() == " " * 8 + "^" * 30
+
+
+@pytest.mark.parametrize("guest", ["bench/workloads.py", "demo/minilm.py"])
+def test_shipped_workloads_are_user_code(guest):
+    assert library(guest, 1)().file == PACKAGE + guest
+
+
+def test_caret_counts_characters_not_bytes():
+    record = library("a.py", 1)
+    π = 1.0  # noqa: PLC2401 - the point of the test
+    found = (π, "äöü", record())[2]
+    start = found.text.index("record()")
+    assert found.caret() == " " * start + "^" * len("record()")
+
+
+def test_expression_of_several_lines_ends_with_its_first():
+    record = library("a.py", 1)
+
+    def call(*_):
+        return record()
+
+    found = call(
+        1,
+        2,
+    )
+    assert found.text == "return record()"
+    assert set(found.caret().strip()) == {"^"}
+
+
+def test_unreadable_source_gives_no_text():
+    space: dict[str, object] = {"here": here}
+    exec(compile("def f():\n    return here()", "<nowhere>", "exec"), space)
+    found = space["f"]()
+    assert (found.file, found.line, found.text, found.caret()) == ("<nowhere>", 2, "", "")
+
+
+def test_no_frame_outside_gives_unknown(monkeypatch):
+    monkeypatch.setattr(origin, "_OURS", dict.fromkeys(_files_on_the_stack(), True))
+    assert here() is UNKNOWN
+    assert not UNKNOWN.known and str(UNKNOWN) == "<unknown>" and UNKNOWN.caret() == ""
+
+
+def _files_on_the_stack() -> set[str]:
+    return {frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe())}
+
+
+def test_equality_hash_and_pickle():
+    recorded = here()
+    made = Origin(*recorded.place)
+    assert recorded == made and hash(recorded) == hash(made)
+    assert pickle.loads(pickle.dumps(recorded)) == recorded
+    assert recorded != Origin("other.py", 1)
+    assert recorded != "other.py:1"
+
+
+def test_resolving_releases_the_code_object():
+    recorded = here()
+    assert recorded.line > 0
+    assert recorded._code is None
+
+
+def test_recording_costs_less_than_a_microsecond():
+    record = library("frontends/array/array.py", 4)
+    best = min(timeit.repeat(record, number=5_000, repeat=15)) / 5_000
+    assert best < 1e-6, f"{best * 1e9:.0f} ns"
