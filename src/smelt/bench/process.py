@@ -1,0 +1,137 @@
+"""A worker process seen from outside: start it with a clean environment, ask, survive its death.
+
+>>> with Worker("numpy", threads=1, small=True) as worker:
+...     worker.problem, worker.ask({"do": "record"}, seconds=60)
+('', {'ns': None})
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self, cast
+
+START_SECONDS = 120.0
+
+
+def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """A command line that runs Python with `variables` added to the environment.
+
+    `env` adds them, so that this process need not read its own environment to pass it on.
+    """
+    program = [sys.executable, *arguments]
+    env = shutil.which("env")
+    if env is None:
+        return program
+    return [env, *(f"{name}={value}" for name, value in variables.items()), *program]
+
+
+def variables(threads: int, cache: Path | None) -> dict[str, str]:
+    """Environment of every measured process: one thread count for all, caches of its own."""
+    pools = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB", "SMELT")
+    names = {f"{pool}_{'THREADS' if pool == 'SMELT' else 'NUM_THREADS'}" for pool in pools}
+    found = {name: str(threads) for name in sorted(names)}
+    found["JAX_PLATFORMS"] = "cpu"
+    if cache is not None:
+        found["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+        found["SMELT_CACHE_DIR"] = str(cache / "smelt")
+        # JAX keeps nothing unless asked to; ask, and keep all, so that it has a warm start too.
+        found["JAX_COMPILATION_CACHE_DIR"] = str(cache / "jax")
+        found["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        found["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    return found
+
+
+class Worker:
+    """One library's process. `problem` says why it cannot be asked (empty while it can)."""
+
+    def __init__(
+        self, name: str, threads: int, small: bool = False, cache: Path | None = None
+    ) -> None:
+        self.name = name
+        self.problem = ""
+        self._buffer = b""
+        size = "small" if small else "full"
+        line = command(
+            ["-m", "smelt.bench.worker", name, str(threads), size], variables(threads, cache)
+        )
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            line,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        hello = self._reply(START_SECONDS)
+        self.problem = self.problem or str(hello.get("failed", ""))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Send one order and wait for its reply; `{"failed": reason}` if none comes in time."""
+        if self.problem:
+            return {"failed": self.problem}
+        try:
+            pipe = cast(IO[bytes], self._process.stdin)
+            pipe.write(json.dumps(order).encode() + b"\n")
+            pipe.flush()
+        except OSError:
+            return self._lost()
+        return self._reply(seconds)
+
+    def _reply(self, seconds: float) -> dict[str, Any]:
+        pipe = cast(IO[bytes], self._process.stdout)
+        end = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            left = end - time.monotonic()
+            ready, _, _ = select.select([pipe], [], [], max(0.0, left))
+            if not ready:
+                self._kill()
+                self.problem = f"no answer within {seconds:.0f} s"
+                return {"failed": self.problem}
+            piece = os.read(pipe.fileno(), 1 << 16)
+            if not piece:
+                return self._lost()
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return cast("dict[str, Any]", json.loads(line))
+
+    def _lost(self) -> dict[str, Any]:
+        code = self._process.wait()
+        died = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        self.problem = f"process ended: {died}"
+        return {"failed": self.problem}
+
+    def _kill(self) -> None:
+        """End the worker and whatever it started (compilers), which share its session."""
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """Let the process end; end it if it does not."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self._kill()

@@ -1,0 +1,170 @@
+"""What a benchmark run found, as data with a stable JSON form.
+
+Times are nanoseconds. A row keeps, for each library, the quartiles of its samples, the variant
+that was the fastest, how far its answer was from the reference, and its first call; or the
+reason why there is no time. Ratios are computed here once, for the table, the plot and the page.
+
+>>> quartiles([3.0, 1.0, 2.0, 5.0, 4.0])
+Times(median=3.0, low=2.0, high=4.0, best=1.0, count=5)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FORMAT = 1
+SMELT = "smelt"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Median, first and third quartile, and best, of `count` samples in ns."""
+
+    median: float
+    low: float
+    high: float
+    best: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One library on one row. `problem` is empty exactly if there are times.
+
+    `error` is the largest deviation from the float64 reference as a part of the tolerance.
+    """
+
+    times: Times | None = None
+    variant: str = ""
+    error: float | None = None
+    first_ns: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One workload with its compulsory traffic, its floor and all libraries."""
+
+    id: str
+    title: str
+    group: str
+    read: int
+    written: int
+    floor: Times | None
+    entries: Mapping[str, Entry]
+
+    def ns(self, name: str) -> float | None:
+        """Median of one library, if it has one."""
+        entry = self.entries.get(name)
+        return entry.times.median if entry and entry.times else None
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest library other than Smelt."""
+        timed = {n: self.ns(n) for n in self.entries if n != SMELT}
+        found = {n: ns for n, ns in timed.items() if ns is not None}
+        return min(found, key=lambda n: found[n]) if found else None
+
+    def over_floor(self, name: str) -> float | None:
+        """How many times the floor a library takes."""
+        return _ratio(self.ns(name), self.floor.median if self.floor else None)
+
+    @property
+    def best_over_smelt(self) -> float | None:
+        """How many times faster Smelt is than the best peer."""
+        return _ratio(self.ns(self.best_peer) if self.best_peer else None, self.ns(SMELT))
+
+
+@dataclass(frozen=True)
+class Cold:
+    """First calls in a fresh process: with an empty cache, and with the cache that this left.
+
+    Both are the first call less a later one: what tracing, compiling and loading cost.
+    """
+
+    empty_ns: float | None = None
+    warm_ns: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Results:
+    """A whole run. `cold` is keyed by row, then library; `import_ns` is beyond NumPy's own."""
+
+    machine: Mapping[str, Any]
+    threads: int
+    peers: Mapping[str, str]
+    missing: Mapping[str, str]
+    rows: Sequence[Row]
+    cold: Mapping[str, Mapping[str, Cold]] = field(default_factory=dict[str, dict[str, Cold]])
+    import_ns: Mapping[str, float] = field(default_factory=dict[str, float])
+    record_ns: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def to_json(self) -> str:
+        """The run as JSON; `format` rises when a field changes its meaning."""
+        ratios = {
+            "best_peer_over_smelt": geomean(r.best_over_smelt for r in self.rows),
+            "best_peer_over_smelt_large": geomean(
+                r.best_over_smelt for r in self.rows if r.group == "large"
+            ),
+            "smelt_over_floor_large": geomean(
+                r.over_floor(SMELT) for r in self.rows if r.group == "large"
+            ),
+        }
+        data = {"format": FORMAT, "geomeans": ratios, **asdict(self)}
+        return json.dumps(data, indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Results:
+        """Read a stored run; raises ValueError for another format."""
+        data: dict[str, Any] = json.loads(text)
+        if data.pop("format", None) != FORMAT:
+            raise ValueError(f"not a benchmark result of format {FORMAT}")
+        data.pop("geomeans", None)
+        data["rows"] = [_row(item) for item in data["rows"]]
+        data["cold"] = {
+            row: {name: Cold(**cold) for name, cold in of_row.items()}
+            for row, of_row in data["cold"].items()
+        }
+        return cls(**data)
+
+
+def _row(data: dict[str, Any]) -> Row:
+    found: dict[str, Any] = dict(data)
+    entries: dict[str, Any] = found["entries"]
+    found["entries"] = {name: _entry(entry) for name, entry in entries.items()}
+    found["floor"] = Times(**found["floor"]) if found["floor"] else None
+    return Row(**found)
+
+
+def _entry(data: dict[str, Any]) -> Entry:
+    found: dict[str, Any] = dict(data)
+    found["times"] = Times(**found["times"]) if found["times"] else None
+    return Entry(**found)
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
+
+
+def quartiles(samples: Sequence[float]) -> Times:
+    """Summary of at least one sample; the quartiles are samples, not interpolations."""
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    low, high = ordered[round(last * 0.25)], ordered[round(last * 0.75)]
+    return Times(statistics.median(ordered), low, high, ordered[0], len(ordered))
+
+
+def geomean(ratios: Iterable[float | None]) -> float | None:
+    """Geometric mean of what is there; None if nothing is.
+
+    >>> geomean([2.0, None, 8.0])
+    4.0
+    """
+    found = [math.log2(r) for r in ratios if r]
+    return 2.0 ** (sum(found) / len(found)) if found else None
