@@ -29,7 +29,7 @@ class Stand:
 
     def command(self, what, progress=None):
         Stand.log.append((self.engine.name, what))
-        if self.engine.name == "bad" and what == "turn":
+        if (self.engine.name, what) in {("bad", "turn"), ("mute", "describe")}:
             raise race.EngineFailedError("broke")
         return {
             "first_seconds": 2.0,
@@ -57,7 +57,7 @@ def stand(monkeypatch):
 def test_engines_take_turns(stand):
     race.run([engine("a"), engine("b")], BATCHES, turns=2)
     told = [entry for entry in stand.log if entry[1] != "ended"]
-    steps = ["start", "turn", "turn", "finish"]
+    steps = ["start", "turn", "turn", "finish", "describe"]
     assert told == [(name, step) for step in steps for name in ("a", "b")]
     assert [entry for entry in stand.log if entry[1] == "ended"] == [("b", "ended"), ("a", "ended")]
 
@@ -76,6 +76,14 @@ def test_a_failing_engine_does_not_stop_the_others(stand):
     assert not bad.agrees
     assert good.failed is None
     assert len(good.turns) == 2
+
+
+def test_what_was_computed_outlives_a_report_that_fails(stand):
+    (mute,) = race.run([engine("mute")], BATCHES)
+    assert mute.failed == "broke"
+    assert mute.embeddings is not None
+    (mute,) = race.run([engine("mute")], BATCHES, describe=False)
+    assert mute.failed is None
 
 
 def test_an_absent_engine_has_no_numbers(stand):

@@ -131,7 +131,7 @@ def _search(
         if watch is not None:
             watch(f"index: {title}", done, len(texts))
 
-    result = race.run([engine], batches, turns=1, progress=progress)[0]
+    result = race.run([engine], batches, turns=1, describe=False, progress=progress)[0]
     why = result.absent or result.failed
     if result.embeddings is None:
         raise race.EngineFailedError(f"{engine.title} could not embed the passages: {why}")

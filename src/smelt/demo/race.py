@@ -165,6 +165,7 @@ def run(
     batches: Sequence[Batch],
     *,
     turns: int = 2,
+    describe: bool = True,
     progress: Progress | None = None,
 ) -> list[Result]:
     """Race the engines, the first of which is the reference that the others must agree with.
@@ -173,6 +174,7 @@ def run(
         engines: who takes part; those that are absent get a result that says why.
         batches: what each embeds in a turn.
         turns: how often each embeds all of it.
+        describe: whether to ask what their compilers say, last and off the clock.
         progress: told of each batch.
 
     An engine that fails is out of the race; the others go on.
@@ -184,7 +186,8 @@ def run(
             for engine, result in zip(engines, results, strict=True)
             if result.absent is None
         }
-        for step in ["start", *["turn"] * turns, "finish"]:
+        steps = ["start", *["turn"] * turns, "finish", *["describe"] * describe]
+        for step in steps:
             for name, (result, worker) in list(running.items()):
                 try:
                     _record(result, worker, step, progress)
@@ -204,10 +207,11 @@ def _record(result: Result, worker: Worker, step: str, progress: Progress | None
         result.first_seconds = said["first_seconds"]
     elif step == "turn":
         result.turns.append(said["seconds"])
-    else:
+    elif step == "finish":
         result.peak, result.resident = said["peak"], said["resident"]
-        result.facts = Facts(**said["facts"])
         result.embeddings = worker.embeddings()
+    else:
+        result.facts = Facts(**said["facts"])
 
 
 def least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:

@@ -5,7 +5,8 @@ lines of JSON: commands come in on standard input, events go out on standard out
 
     in   {"do": "start"}    load the parameters, start the engine, embed the first batch
          {"do": "turn"}     embed all batches against the clock
-         {"do": "finish"}   write the embeddings, say what was measured, end
+         {"do": "finish"}   write the embeddings, say what memory was needed
+         {"do": "describe"} say what the engine's compiler says of the program
     out  {"event": "batch", "texts": n}    progress within a turn
          {"event": "done", ...}            end of a command, with its measurements
          {"event": "failed", "why": text}  the engine raised; the process ends
@@ -38,7 +39,7 @@ EMBEDDINGS = "embeddings.npy"
 
 
 def serve(name: str, folder: str) -> None:
-    """Obey commands from standard input until `finish` or its end."""
+    """Obey commands from standard input until its end."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # whatever a library prints must not stand between two events
     try:
@@ -83,6 +84,8 @@ class Turns:
                 return self._turn()
             case "finish":
                 return self._finish()
+            case "describe":
+                return self._describe()
             case _:
                 raise ValueError(f"no such command: {command!r}")
 
@@ -110,8 +113,11 @@ class Turns:
         return {"seconds": seconds}
 
     def _finish(self) -> dict[str, object]:
-        """Peak memory first: to describe the program may itself take memory."""
+        """The peak is read first: to write takes memory too."""
         peak = memory.peak_bytes()
         np.save(self._folder / EMBEDDINGS, self._vectors)
+        return {"peak": peak, "resident": self._resident}
+
+    def _describe(self) -> dict[str, object]:
         said = self._running.describe(self._largest.ids, self._largest.mask)
-        return {"peak": peak, "resident": self._resident, "facts": said._asdict()}
+        return {"facts": said._asdict()}
