@@ -39,6 +39,8 @@ from typing import Any, Final
 
 import platformdirs
 
+from smelt import knobs
+from smelt.errors import CacheWarning
 from smelt.runtime.cache_files import Folder, Refused
 
 MAGIC: Final = b"SMELTobj"
@@ -129,7 +131,7 @@ def file_name(key: bytes) -> str:
 class Cache:
     """Entries by key, in memory and, where the directory is trustworthy, on disk."""
 
-    _defaults: Final[dict[str | None, Cache]] = {}
+    _defaults: Final[dict[tuple[bool, Path | None, int], Cache]] = {}
 
     def __init__(self, path: str | os.PathLike[str] | None, limit: int = 1 << 30) -> None:
         """`path` None keeps entries in memory only; `limit` caps the bytes on disk.
@@ -142,7 +144,7 @@ class Cache:
         self._lock = threading.Lock()
         self._memory: OrderedDict[bytes, Entry] = OrderedDict()
         self._memory_bytes = 0
-        self._refused: str | None = None if path is not None else "no directory"
+        self._refused: str | None = None
         self._counts = {"hits": 0, "misses": 0, "damaged": 0, "failed": 0}
         self._unswept_bytes = 0
         self._puts_to_sweep = secrets.randbelow(64) + 1
@@ -151,11 +153,13 @@ class Cache:
 
     @classmethod
     def default(cls) -> Cache:
-        """The user's cache: SMELT_CACHE_DIR, or the platform's place; one object per place."""
-        place = _configured_place()
-        found = cls._defaults.get(place)
+        """The user's cache as the knobs say in this context; one object for equal settings."""
+        settings = (knobs.CACHE.get(), knobs.CACHE_DIR.get(), knobs.CACHE_SIZE.get())
+        found = cls._defaults.get(settings)
         if found is None:
-            found = cls._defaults.setdefault(place, cls(place))
+            used, place, limit = settings
+            directory = (place or _user_directory()) if used else None
+            found = cls._defaults.setdefault(settings, cls(directory, limit))
         return found
 
     # Entries --------------------------------------------------------------------------------
@@ -187,7 +191,7 @@ class Cache:
                 self._sweep_sometimes(files, len(content))
         except Refused as refusal:
             self._warn(refusal)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._counts["failed"] += 1
             _LOG.info("entry not stored: %s", error)
 
@@ -212,7 +216,7 @@ class Cache:
             self._warn(refusal)
         except FileNotFoundError:
             pass
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             _LOG.info("entry not read: %s", error)
         return None
 
@@ -326,22 +330,18 @@ class Cache:
     def _warn(self, refusal: Refused) -> None:
         """Say once that the directory is not used, and how to mend it."""
         if self._refused is None:
-            self._refused = str(refusal)
-            warnings.warn(
-                f"smelt keeps compiled code in memory only: {refusal}", RuntimeWarning, stacklevel=4
-            )
+            self._refused = refusal.reason
+            warning = CacheWarning(path=refusal.path, reason=refusal.reason, hint=refusal.remedy)
+            warnings.warn(warning, stacklevel=4)
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
         self._puts_to_sweep = secrets.randbelow(64) + 1
 
 
-def _configured_place() -> str | None:
-    """Directory by knob or platform; None where the user has no home."""
-    override = os.environ.get("SMELT_CACHE_DIR")
-    if override is not None:
-        return override or None
+def _user_directory() -> Path | None:
+    """The platform's place for caches; None where the user has no home."""
     try:
-        return platformdirs.user_cache_dir("smelt", appauthor=False)
+        return Path(platformdirs.user_cache_dir("smelt", appauthor=False))
     except (RuntimeError, OSError, KeyError):
         return None

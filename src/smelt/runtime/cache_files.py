@@ -32,7 +32,13 @@ _NONBLOCK: Final = getattr(os, "O_NONBLOCK", 0)
 
 
 class Refused(Exception):
-    """The directory must not be used; the text says why and how to mend it."""
+    """The directory must not be used: `reason` says why, `remedy` what to do about it."""
+
+    def __init__(self, path: Path, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy or "Set SMELT_CACHE_DIR to a directory of your own."
 
 
 @dataclass(frozen=True)
@@ -69,32 +75,23 @@ class Folder:
                 raise
         except OSError as error:
             if self.path.is_symlink() or not self.path.is_dir():
-                raise Refused(
-                    f"{self.path} is not a directory; remove it or set SMELT_CACHE_DIR"
-                ) from error
+                raise Refused(self.path, "it is not a directory") from error
             raise
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 self.path.mkdir(0o700)
         except OSError as error:
-            raise Refused(
-                f"{self.path} cannot be made ({error.strerror}); set SMELT_CACHE_DIR to a"
-                " directory of your own"
-            ) from error
+            raise Refused(self.path, f"it cannot be made ({error.strerror})") from error
         return os.open(self.path, flags)
 
     def _check(self, status: os.stat_result) -> None:
         if status.st_uid != os.geteuid():
-            raise Refused(
-                f"{self.path} belongs to user {status.st_uid}, not to you ({os.geteuid()}); set"
-                " SMELT_CACHE_DIR to a directory of your own"
-            )
+            raise Refused(self.path, f"it belongs to user {status.st_uid}, not to you")
         if status.st_mode & 0o022:
-            raise Refused(
-                f"others may write to {self.path} (mode {stat.S_IMODE(status.st_mode):04o});"
-                f" run: chmod 700 {self.path}"
-            )
+            mode = stat.S_IMODE(status.st_mode)
+            remedy = f"Run: chmod 700 {self.path}"
+            raise Refused(self.path, f"other users may write to it (mode {mode:04o})", remedy)
 
 
 class Files:

@@ -24,7 +24,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from smelt.errors import SmeltError
+from smelt.errors import CodegenError
 
 
 class Loaded:
@@ -40,10 +40,6 @@ class Loaded:
     def address(self, symbol: str) -> int:
         """Where `symbol` starts; KeyError if it was not among the symbols given to `load`."""
         return self._addresses[symbol]
-
-
-class LoadError(SmeltError):
-    """Object code did not link: a symbol that it needs or should define is missing."""
 
 
 class _Jit:
@@ -73,12 +69,14 @@ def load(object_code: bytes, symbols: Sequence[str]) -> Loaded:
     """Link `object_code` (ELF or Mach-O, position independent) and look up `symbols`.
 
     Undefined symbols resolve to those of the process (the C library's `memcpy`, `memset`, ...).
-    Raises `LoadError` where a symbol is missing. Safe to call from several threads.
+    Raises `CodegenError` where a symbol is missing. Safe to call from several threads.
     """
     try:
         tracker = _JIT.link(object_code, symbols)
     except RuntimeError as error:
-        raise LoadError(f"object code of {len(object_code)} bytes did not link: {error}") from error
+        raise CodegenError(
+            f"object code of {len(object_code)} bytes did not link: {error}"
+        ) from error
     return Loaded(tracker, symbols, len(object_code))
 
 

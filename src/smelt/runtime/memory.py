@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from smelt import knobs
 from smelt.errors import OutOfMemory
 from smelt.runtime import quota
 
@@ -148,14 +149,16 @@ class Usage:
 class Stock:
     """Blocks by size class, with a cap on those that wait."""
 
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
+        self._knob = -1
+        self._limit = 0
         self._lock = threading.Lock()
         self._types: dict[int, type[Any]] = {}
         self._free: dict[int, deque[int]] = {}
         self._waiting: OrderedDict[int, int] = OrderedDict()
         self._returned: deque[tuple[int, int]] = deque()
         self._live = self._pooled = self._peak = self._fresh = self._reused = 0
+        self._small = 0
         self._held = False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -170,23 +173,14 @@ class Stock:
         Raises `OutOfMemory` where the system has not that much, ValueError for a negative size.
         """
         capacity = size_class(nbytes)
-        address = 0
+        if knobs.POOL_LIMIT.get() != self._knob:
+            self._adopt_limit()
         # A signal handler may allocate while this very thread holds the lock: it must not wait
         # for itself for ever, and fresh memory needs no lock.
-        locked = self._lock.acquire(timeout=0.1)
+        locked = self._lock.acquire(True, 0.1)
         try:
-            if locked:
-                if self._returned:
-                    self._take_back()
-                waiting = self._free.get(capacity)
-                if waiting:
-                    address = waiting.pop()
-                    del self._waiting[address]
-                    self._pooled -= capacity
-                    self._reused += capacity
+            address = self._warm_memory(capacity) if locked else 0
             self._live += capacity
-            if not address:
-                self._fresh += capacity
             if self._live > self._peak:
                 self._peak = self._live
         finally:
@@ -215,20 +209,37 @@ class Stock:
         with self._lock:
             self._take_back()
             return Usage(
-                self._live, self._pooled, self._peak, self._fresh, self._reused, self.limit
+                *(self._live, self._pooled, self._peak),
+                *(self._fresh, self._reused, self._limit),
             )
 
-    @property
-    def limit(self) -> int:
-        """Cap in bytes on what waits: by default an eighth of memory, at most 2 GiB."""
-        if self._limit is None:
-            self._limit = min(quota.total_memory() // 8 or 1 << 28, 2 << 30)
-        return self._limit
+    def _adopt_limit(self) -> None:
+        """Follow the knob `pool_limit`; its default is also held below an eighth of memory."""
+        self._knob = limit = knobs.POOL_LIMIT.get()
+        if knobs.POOL_LIMIT.source == "default":
+            limit = min(limit, quota.total_memory() // 8 or limit)
+        self._limit = limit
+        self.trim(limit)
 
-    @limit.setter
-    def limit(self, nbytes: int) -> None:
-        self._limit = max(0, nbytes)
-        self.trim(self._limit)
+    def _warm_memory(self, capacity: int) -> int:
+        """A block that waits, 0 if there is none of this capacity."""
+        returned = self._returned
+        if returned:
+            last = returned.pop()
+            if last[1] == capacity:  # the usual case: a result was dropped, its like is needed
+                self._live -= capacity
+                self._reused += capacity
+                return last[0]
+            returned.append(last)
+            self._take_back()
+        waiting = self._free.get(capacity)
+        if not waiting:
+            return 0
+        address = waiting.pop()
+        del self._waiting[address]
+        self._pooled -= capacity
+        self._reused += capacity
+        return address
 
     def _fresh_memory(self, capacity: int, nbytes: int) -> int:
         address = 0
@@ -236,19 +247,22 @@ class Stock:
             address = _take(capacity)
         if not address:
             self.trim()
-            check_room(capacity, nbytes)
+            check_room(capacity)
             address = _take(capacity)
         if not address:
             raise _refused(nbytes)
+        self._fresh += capacity
         return address
 
     def _block_type(self, capacity: int) -> type[Any]:
         """The class of blocks of one capacity: a ctypes buffer that reports its end."""
-        returned, settle = self._returned.append, self._settle
+        returned, settle = self._returned, self._settle
 
         def give_back(block: Any) -> None:
-            returned((block.address, capacity))
-            settle()
+            returned.append((block.address, capacity))
+            # Sixty-four small blocks may wait for the next allocation to sort them in.
+            if capacity > self._small or len(returned) > 64:
+                settle()
 
         body = {"__slots__": ("address", "nbytes"), "__del__": give_back, "__module__": __name__}
         kind = type("Block", (Block, ctypes.c_char * capacity), body)
@@ -272,8 +286,10 @@ class Stock:
             self._pooled += capacity
             self._waiting[address] = capacity
             self._free.setdefault(capacity, deque()).append(address)
-        if enforce and self._pooled > self.limit:
-            self._drop(self.limit)
+        if enforce and self._pooled > self._limit:
+            self._drop(self._limit)
+        # So that what waits unsorted cannot lift the total over the cap.
+        self._small = (self._limit - self._pooled) >> 7
 
     def _drop(self, keep: int) -> int:
         before = self._pooled
@@ -316,7 +332,7 @@ def _take(capacity: int) -> int:
     if capacity < HUGE_FROM:
         return _aligned_alloc(ALIGNMENT, capacity) or 0
     address = map_pages(capacity, HUGE_PAGE)
-    if address and hasattr(mmap, "MADV_HUGEPAGE"):
+    if address and hasattr(mmap, "MADV_HUGEPAGE") and knobs.HUGE_PAGES.get():
         _madvise(address, capacity, mmap.MADV_HUGEPAGE)
     return address
 
@@ -336,20 +352,16 @@ def room_for(nbytes: int) -> bool:
     return room is None or nbytes <= room
 
 
-def check_room(nbytes: int, asked: int | None = None) -> None:
+def check_room(nbytes: int) -> None:
     """Raise `OutOfMemory` for an amount that would be granted now and kill the process later."""
     if not room_for(nbytes):
-        raise _refused(nbytes if asked is None else asked)
+        raise _refused(nbytes)
 
 
-def _refused(nbytes: int, live: int | None = None) -> OutOfMemory:
+def _refused(nbytes: int) -> OutOfMemory:
     room = quota.available_memory()
-    text = f"no memory for {nbytes} bytes"
-    if room is not None:
-        text += f": {room} bytes are available"
-    if live:
-        text += f", {live} are in live blocks"
-    return OutOfMemory(text)
+    known = "" if room is None else f", {room:,} are available"
+    return OutOfMemory(f"{nbytes:,} bytes are needed{known}")
 
 
 STOCK: Final = Stock()

@@ -12,7 +12,10 @@ word down with compare-and-swap. A helper that went to sleep between reading and
 do harm: the epoch has moved on, or no chunk is left, so its swap fails; and job data is only
 rewritten while no chunk is left, hence a swap that succeeds has read the right data. When
 nothing is left the owner waits for the chunks that helpers have *begun*: a helper that never got
-the CPU is not waited for. An idle helper spins, then sleeps on a futex.
+the CPU is not waited for. An idle helper spins, then sleeps on a futex. A scheduler may put it
+on the owner's CPU although others are idle, and the two would take turns: so it sleeps with that
+CPU excluded from its affinity, and leaves at once when it finds itself there. The exclusion is
+lifted as soon as it has had its effect, which lets the scheduler balance as it likes.
 
 The owner looks at the clock between chunks and returns `PAUSED` now and then, so that Python
 gets to run signal handlers; `smelt_drive` continues where it stopped while helpers carry on, and
@@ -29,7 +32,7 @@ from string import Template
 from typing import Final
 
 from smelt.runtime.native_loop import AWAIT, DRIVE, ENTRY
-from smelt.runtime.native_threads import CLOCK, COND_SLEEP, FUTEX_SLEEP, HELPER, THREADS
+from smelt.runtime.native_threads import CLOCK, COND_SLEEP, FUTEX_SLEEP, HELPER, PLACE, THREADS
 
 DONE: Final = 0
 """Status: everything ran and the pool is free again."""
@@ -54,12 +57,13 @@ OFFSETS: Final = {
     "WAITING": 132,  # i32 1 while the owner sleeps on FINISHED
     "JOB_END": 256,  # ptr to the row behind the job's last chunk
     "JOB_FRAME": 264,  # ptr to the frame
+    "JOB_CPU": 272,  # i32 CPU that the owner runs on
+    "JOB_LIMIT": 276,  # i32 threads that may work on the job, the owner included
     "WAKE": 384,  # i32 counts up to wake sleeping helpers (futex)
     "SLEEPERS": 388,  # i32 helpers asleep or about to be
     "OWNER": 512,  # i64 token of the owning call, 0 when free
-    "WANTED": 640,  # i32 threads asked for, the caller included
-    "ACTIVE": 644,  # i32 threads in use, the caller included
-    "STARTED": 648,  # i32 equal to ACTIVE once the helpers were started
+    "ACTIVE": 640,  # i32 threads that the pool is set up for, the caller included
+    "STARTED": 644,  # i32 equal to ACTIVE once the helpers were started
     "SCRATCH": 656,  # i64 bytes of scratch that every active slot has
     "SPIN": 664,  # i64 nanoseconds that an idle helper spins
     "POLL": 672,  # i64 nanoseconds between two pauses, 0 for never
@@ -76,7 +80,10 @@ OFFSETS: Final = {
     "MUTEX_UNLOCK": 760,
     "COND_WAIT": 768,
     "COND_BROADCAST": 776,
-    "HELPER": 784,  # address of smelt_helper
+    "GETCPU": 784,  # these three are 0 where the system has no such function
+    "GETAFFINITY": 792,
+    "SETAFFINITY": 800,
+    "HELPER": 808,  # address of smelt_helper
     "MUTEX": 896,  # storage of a pthread mutex and a condition, where there is no futex
     "COND": 1024,
     "RUN": 1152,  # the owner's run block
@@ -102,6 +109,7 @@ RUN_OFFSETS: Final = {
     "RUN_DEADLINE": 48,  # i64 time of the next pause, 0 when the clock was not read yet
     "RUN_SOLO": 56,  # i64 1 for a call that does not own the pool
     "RUN_SCRATCH": 64,  # ptr
+    "RUN_THREADS": 72,  # i64 threads that may work on this run
 }
 
 _PHASES: Final = {"NEXT": 0, "SERIAL": 1, "PUBLISH": 2, "CLAIM": 3, "WAIT": 4}
@@ -139,5 +147,5 @@ def ir(
     sleep = FUTEX_SLEEP if futex else COND_SLEEP
     return "\n".join(
         Template(part).substitute(values)
-        for part in (CLOCK, sleep, THREADS, HELPER, AWAIT, DRIVE, ENTRY)
+        for part in (CLOCK, sleep, THREADS, PLACE, HELPER, AWAIT, DRIVE, ENTRY)
     )

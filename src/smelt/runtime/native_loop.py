@@ -67,6 +67,8 @@ entry:
   %finished.at = getelementptr i8, ptr %pool, i64 $FINISHED
   %job_end.at = getelementptr i8, ptr %pool, i64 $JOB_END
   %job_frame.at = getelementptr i8, ptr %pool, i64 $JOB_FRAME
+  %job_cpu.at = getelementptr i8, ptr %pool, i64 $JOB_CPU
+  %job_limit.at = getelementptr i8, ptr %pool, i64 $JOB_LIMIT
   %wake.at = getelementptr i8, ptr %pool, i64 $WAKE
   %sleepers.at = getelementptr i8, ptr %pool, i64 $SLEEPERS
   %owner.at = getelementptr i8, ptr %pool, i64 $OWNER
@@ -74,6 +76,9 @@ entry:
   %started.at = getelementptr i8, ptr %pool, i64 $STARTED
   %scratch = load ptr, ptr %scratch.at
   %solo = load i64, ptr %solo.at
+  %threads.at = getelementptr i8, ptr %run, i64 $RUN_THREADS
+  %threads = load i64, ptr %threads.at
+  %limit = trunc i64 %threads to i32
   %owned = icmp eq i64 %solo, 0
   %phase = load i64, ptr %phase.at
   switch i64 %phase, label %next [ i64 $SERIAL, label %serial
@@ -101,11 +106,10 @@ begin:
   %last.row = getelementptr i8, ptr %first.row, i64 %count.offset
   store ptr %first.row, ptr %row.at
   store ptr %last.row, ptr %end.at
-  %active = load i32, ptr %active.at
   %flag = and i64 %flags, 1
   %flagged = icmp ne i64 %flag, 0
   %several = icmp sgt i64 %count, 1
-  %manned = icmp sgt i32 %active, 1
+  %manned = icmp sgt i64 %threads, 1
   %p0 = and i1 %flagged, %several
   %p1 = and i1 %manned, %owned
   %parallel = and i1 %p0, %p1
@@ -139,6 +143,7 @@ launch.poll:
 
 man:
   store i64 $PUBLISH, ptr %phase.at
+  %active = load i32, ptr %active.at
   %started = load i32, ptr %started.at
   %ready = icmp eq i32 %started, %active
   br i1 %ready, label %publish, label %start
@@ -169,6 +174,9 @@ post:
   store atomic i32 0, ptr %finished.at monotonic, align 4
   store atomic i64 %stop.int, ptr %job_end.at monotonic, align 8
   store atomic i64 %frame.int, ptr %job_frame.at monotonic, align 8
+  %cpu = call i32 @this_cpu(ptr %pool)
+  store atomic i32 %cpu, ptr %job_cpu.at monotonic, align 4
+  store atomic i32 %limit, ptr %job_limit.at monotonic, align 4
   %word.old = load atomic i64, ptr %word.at monotonic, align 8
   %epoch.bits = and i64 %word.old, -16777216
   %epoch.next = add i64 %epoch.bits, 16777216
@@ -180,7 +188,10 @@ post:
 rouse:
   %w0 = atomicrmw add ptr %wake.at, i32 1 seq_cst
   %helpful = sub i64 %batch, 1
-  %helpful.small = icmp ult i64 %helpful, 64
+  %r.active = load i32, ptr %active.at
+  %everybody = icmp eq i32 %r.active, %limit
+  %few = icmp ult i64 %helpful, 64
+  %helpful.small = and i1 %few, %everybody      ; else those who wake may be shut out
   %helpful.64 = select i1 %helpful.small, i64 %helpful, i64 64
   %helpful.32 = trunc i64 %helpful.64 to i32
   call void @wake_on(ptr %pool, ptr %wake.at, i32 %helpful.32)
@@ -206,9 +217,17 @@ work:
   call void @call_chunk(ptr %job.row, ptr %frame, ptr %scratch)
   %claim.last = icmp eq i64 %left, 1
   br i1 %claim.last, label %wait, label %claim.poll
-claim.poll:
-  %claim.due = call i1 @due(ptr %pool, ptr %run)
-  br i1 %claim.due, label %paused, label %claim
+claim.poll:                               ; helpers keep away from the CPU we are on now
+  %cpu.now = call i32 @this_cpu(ptr %pool)
+  %cpu.told = load atomic i32, ptr %job_cpu.at monotonic, align 4
+  %settled = icmp eq i32 %cpu.now, %cpu.told
+  br i1 %settled, label %claim.due, label %claim.tell
+claim.tell:
+  store atomic i32 %cpu.now, ptr %job_cpu.at monotonic, align 4
+  br label %claim.due
+claim.due:
+  %pause = call i1 @due(ptr %pool, ptr %run)
+  br i1 %pause, label %paused, label %claim
 
 wait:
   store i64 $WAIT, ptr %phase.at
@@ -236,7 +255,7 @@ leave:
 ENTRY: Final = """
 ; Own the pool and run; or say that it is taken, or that it must be set up first.
 define i32 @smelt_run(ptr %pool, ptr %chunks, ptr %launches, i64 %n, ptr %frame,
-                      i64 %scratch_bytes, i64 %token) {
+                      i64 %scratch_bytes, i64 %threads, i64 %token) {
   %owner.at = getelementptr i8, ptr %pool, i64 $OWNER
   %swap = cmpxchg ptr %owner.at, i64 0, i64 %token acq_rel monotonic
   %won = extractvalue { i64, i1 } %swap, 1
@@ -249,13 +268,14 @@ own:
   store i64 0, ptr %launch.at
   %deadline.at = getelementptr i8, ptr %run, i64 $RUN_DEADLINE
   store i64 0, ptr %deadline.at
-  %wanted.at = getelementptr i8, ptr %pool, i64 $WANTED
-  %wanted = load atomic i32, ptr %wanted.at monotonic, align 4
+  %threads.at = getelementptr i8, ptr %run, i64 $RUN_THREADS
+  store i64 %threads, ptr %threads.at
   %active.at = getelementptr i8, ptr %pool, i64 $ACTIVE
   %active = load i32, ptr %active.at
+  %active.64 = sext i32 %active to i64
   %have.at = getelementptr i8, ptr %pool, i64 $SCRATCH
   %have = load i64, ptr %have.at
-  %manned = icmp eq i32 %wanted, %active
+  %manned = icmp sle i64 %threads, %active.64
   %roomy = icmp ule i64 %scratch_bytes, %have
   %ready = and i1 %manned, %roomy
   br i1 %ready, label %drive, label %setup

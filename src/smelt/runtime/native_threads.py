@@ -224,9 +224,80 @@ define void @smelt_wake(ptr %pool) {
 }
 """
 
+PLACE: Final = """
+; The CPU that this thread runs on, -1 where the system does not tell.
+define internal i32 @this_cpu(ptr %pool) {
+  %at = getelementptr i8, ptr %pool, i64 $GETCPU
+  %getcpu = load ptr, ptr %at
+  %unknown = icmp eq ptr %getcpu, null
+  br i1 %unknown, label %no, label %ask
+ask:
+  %cpu = call i32 %getcpu()
+  ret i32 %cpu
+no:
+  ret i32 -1
+}
+
+; Keep this thread off a CPU, if `allowed` (128 bytes) has any other.
+define internal void @exclude(ptr %pool, ptr %allowed, i32 %cpu) noinline {
+entry:
+  %mask = alloca [16 x i64], align 16
+  %small = icmp ult i32 %cpu, 1024
+  br i1 %small, label %copy, label %leave
+copy:
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %allowed, i64 128, i1 false)
+  %cpu.64 = zext i32 %cpu to i64
+  %index = lshr i64 %cpu.64, 6
+  %bit = and i64 %cpu.64, 63
+  %one = shl i64 1, %bit
+  %others = xor i64 %one, -1
+  %word.at = getelementptr i64, ptr %mask, i64 %index
+  %word = load i64, ptr %word.at
+  %word.less = and i64 %word, %others
+  store i64 %word.less, ptr %word.at
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %copy ], [ %i.next, %loop ]
+  %any = phi i64 [ 0, %copy ], [ %any.next, %loop ]
+  %at = getelementptr i64, ptr %mask, i64 %i
+  %value = load i64, ptr %at
+  %any.next = or i64 %any, %value
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, 16
+  br i1 %more, label %loop, label %decide
+decide:
+  %possible = icmp ne i64 %any.next, 0
+  br i1 %possible, label %move, label %leave
+move:
+  %set.at = getelementptr i8, ptr %pool, i64 $SETAFFINITY
+  %set = load ptr, ptr %set.at
+  %moved = call i32 %set(i32 0, i64 128, ptr %mask)
+  ret void
+leave:
+  ret void
+}
+
+; Lift what `exclude` did; the thread stays where it is.
+define internal void @widen(ptr %pool, ptr %allowed) noinline {
+  %set.at = getelementptr i8, ptr %pool, i64 $SETAFFINITY
+  %set = load ptr, ptr %set.at
+  %missing = icmp eq ptr %set, null
+  br i1 %missing, label %leave, label %lift
+lift:
+  %status = call i32 %set(i32 0, i64 128, ptr %allowed)
+  ret void
+leave:
+  ret void
+}
+
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+"""
+
 HELPER: Final = """
 define ptr @smelt_helper(ptr %slot) {
 entry:
+  %allowed = alloca [16 x i64], align 16
+  call void @llvm.memset.p0.i64(ptr %allowed, i8 0, i64 128, i1 false)
   %pool.at = getelementptr i8, ptr %slot, i64 $SLOT_POOL
   %pool = load ptr, ptr %pool.at
   %id.at = getelementptr i8, ptr %slot, i64 $SLOT_ID
@@ -243,6 +314,14 @@ entry:
   %sleepers.at = getelementptr i8, ptr %pool, i64 $SLEEPERS
   %active.at = getelementptr i8, ptr %pool, i64 $ACTIVE
   %spin.at = getelementptr i8, ptr %pool, i64 $SPIN
+  %job_cpu.at = getelementptr i8, ptr %pool, i64 $JOB_CPU
+  %job_limit.at = getelementptr i8, ptr %pool, i64 $JOB_LIMIT
+  %getaffinity.at = getelementptr i8, ptr %pool, i64 $GETAFFINITY
+  %getaffinity = load ptr, ptr %getaffinity.at
+  %no_affinity = icmp eq ptr %getaffinity, null
+  br i1 %no_affinity, label %fresh, label %whereabouts
+whereabouts:
+  %a0 = call i32 %getaffinity(i32 0, i64 128, ptr %allowed)
   br label %fresh
 
 fresh:                                    ; idle from now on
@@ -257,16 +336,42 @@ read:
   %word = load atomic i64, ptr %word.at acquire, align 8
   %left = and i64 %word, 16777215
   %none = icmp eq i64 %left, 0
-  br i1 %none, label %pause, label %claim
+  br i1 %none, label %pause, label %admit
+admit:
+  %limit = load atomic i32, ptr %job_limit.at monotonic, align 4
+  %admitted = icmp slt i32 %id, %limit
+  br i1 %admitted, label %place, label %pause
+place:
+  %cpu = call i32 @this_cpu(ptr %pool)
+  %owner_cpu = load atomic i32, ptr %job_cpu.at monotonic, align 4
+  %same = icmp eq i32 %cpu, %owner_cpu
+  %known = icmp sge i32 %cpu, 0
+  %clash = and i1 %same, %known
+  br i1 %clash, label %move, label %claim
+move:
+  call void @exclude(ptr %pool, ptr %allowed, i32 %cpu)
+  call void @widen(ptr %pool, ptr %allowed)
+  br label %read.again
+read.again:                               ; the move may have taken a while
+  %word.moved = load atomic i64, ptr %word.at acquire, align 8
+  %left.moved = and i64 %word.moved, 16777215
+  %none.moved = icmp eq i64 %left.moved, 0
+  br i1 %none.moved, label %fresh, label %admit.again
+admit.again:                              ; this may be another job
+  %limit.moved = load atomic i32, ptr %job_limit.at monotonic, align 4
+  %admitted.moved = icmp slt i32 %id, %limit.moved
+  br i1 %admitted.moved, label %claim, label %pause
 claim:
+  %now.word = phi i64 [ %word, %place ], [ %word.moved, %admit.again ]
+  %now.left = phi i64 [ %left, %place ], [ %left.moved, %admit.again ]
   %end.int = load atomic i64, ptr %job_end.at monotonic, align 8
   %frame.int = load atomic i64, ptr %job_frame.at monotonic, align 8
-  %less = sub i64 %word, 1
-  %swap = cmpxchg ptr %word.at, i64 %word, i64 %less acq_rel monotonic
+  %less = sub i64 %now.word, 1
+  %swap = cmpxchg ptr %word.at, i64 %now.word, i64 %less acq_rel monotonic
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %work, label %read
 work:
-  %back = mul i64 %left, 32
+  %back = mul i64 %now.left, 32
   %row.int = sub i64 %end.int, %back
   %row = inttoptr i64 %row.int to ptr
   %frame = inttoptr i64 %frame.int to ptr
@@ -301,12 +406,18 @@ drowse:                                   ; announce the sleep first, then look 
   %word.again = load atomic i64, ptr %word.at seq_cst, align 8
   %left.again = and i64 %word.again, 16777215
   %active.again = load atomic i32, ptr %active.at seq_cst, align 4
-  %no_work = icmp eq i64 %left.again, 0
+  %no_work.left = icmp eq i64 %left.again, 0
+  %limit.again = load atomic i32, ptr %job_limit.at monotonic, align 4
+  %shut_out = icmp sge i32 %id, %limit.again
+  %no_work = or i1 %no_work.left, %shut_out
   %needed = icmp slt i32 %id, %active.again
   %sleep = and i1 %no_work, %needed
   br i1 %sleep, label %asleep.now, label %awake
-asleep.now:
+asleep.now:                               ; to wake up beside the owner, not in its place
+  %last_cpu = load atomic i32, ptr %job_cpu.at monotonic, align 4
+  call void @exclude(ptr %pool, ptr %allowed, i32 %last_cpu)
   call void @sleep_on(ptr %pool, ptr %wake.at, i32 %seen, i64 0)
+  call void @widen(ptr %pool, ptr %allowed)
   br label %awake
 awake:
   %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
@@ -324,4 +435,6 @@ return:
 exit:
   ret ptr null
 }
+
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """

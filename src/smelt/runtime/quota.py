@@ -53,8 +53,7 @@ def cpu_budget(
     if wanted is not None:
         limits.append((wanted, wanted_by))
     limits.append((MOST_THREADS, "limit of the pool"))
-    # A wish that equals another limit is named as the source, since it is what the user can see.
-    threads, source = min(reversed(limits), key=lambda limit: limit[0])
+    threads, source = min(limits, key=lambda limit: limit[0])
     return Budget(max(1, threads), source)
 
 

@@ -16,80 +16,30 @@ the last begun chunk has finished: no thread touches the call's memory any more.
 from __future__ import annotations
 
 import atexit
+import contextvars
 import ctypes
 import itertools
 import os
-import signal
-import sys
 import threading
-import time
 from typing import Any, Final
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
-from smelt.errors import SmeltError
-from smelt.kernel.abi import ABI_VERSION
+from smelt import knobs
+from smelt.errors import UnsupportedError
 from smelt.runtime import native
-from smelt.runtime.cache import Cache
-from smelt.runtime.loader import Loaded, compile_ir, load
-from smelt.runtime.memory import Slab
-from smelt.runtime.quota import Budget, cpu_budget
+from smelt.runtime.memory import Slab, check_room
+from smelt.runtime.native_code import NativeCode, native_code
+from smelt.runtime.quota import MOST_THREADS, Budget, cpu_budget
 
 POLL_MS: Final = 50
 """A running call lets Python's signal handlers run this often."""
 
-SPIN_US: Final = 50
-"""How long an idle helper looks for work before it sleeps, unless SMELT_SPIN_US says else."""
-
 _MIN_SCRATCH: Final = 64 << 10
-_C = ctypes.CDLL(None)
-
-
-class ForkedError(SmeltError):
-    """A signal handler forked in the middle of a run and the child came back to finish it."""
-
-
-class _Code:
-    """The compiled loop: typed entry points. Never unloaded, helpers may be inside it."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        self.loaded = loaded
-        word, size = ctypes.c_void_p, ctypes.c_int64
-        at = loaded.address
-        self.run = ctypes.CFUNCTYPE(ctypes.c_int, word, word, word, size, word, size, size)(
-            at("smelt_run")
-        )
-        self.drive = ctypes.CFUNCTYPE(ctypes.c_int, word, word, word, word, size, word)(
-            at("smelt_drive")
-        )
-        self.abandon = ctypes.CFUNCTYPE(None, word, size)(at("smelt_abandon"))
-        self.wake = ctypes.CFUNCTYPE(None, word)(at("smelt_wake"))
-        self.helper = at("smelt_helper")
-
-
-def _native_code() -> _Code:
-    """The pool's loop for this machine, from the object cache or compiled now."""
-    triple = llvm.get_process_triple()
-    detached = 2 if sys.platform == "darwin" else 1
-    monotonic = int(getattr(time, "CLOCK_MONOTONIC", 1))
-    text = native.ir(triple, monotonic, int(signal.SIG_SETMASK), detached)
-    cpu = {"x86_64": "x86-64"}.get(triple.partition("-")[0], "generic")
-    identity = (ABI_VERSION, triple, cpu, llvm.llvm_version_info, text)
-    key = f"smelt pool {identity}".encode()
-    cache = Cache.default()
-    entry = cache.get(key)
-    if entry is None:
-        code = compile_ir(text, 2, cpu, "")
-        cache.put(key, {"what": "thread pool"}, code)
-    else:
-        code = entry.code
-    loaded = load(code, native.SYMBOLS)
-    # One reference that is never given back: helpers run this code until the process ends.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
-    return _Code(loaded)
-
+_NEVER: Final = 2**63 - 1
+_BASE_SETTINGS: Final = contextvars.Context()
+_C: Final = ctypes.CDLL(None)
 
 _FUNCTIONS: Final = {
     "CLOCK_GETTIME": "clock_gettime",
@@ -105,26 +55,30 @@ _FUNCTIONS: Final = {
     "MUTEX_UNLOCK": "pthread_mutex_unlock",
     "COND_WAIT": "pthread_cond_wait",
     "COND_BROADCAST": "pthread_cond_broadcast",
+    "GETCPU": "sched_getcpu",
+    "GETAFFINITY": "sched_getaffinity",
+    "SETAFFINITY": "sched_setaffinity",
 }
 
 
 class _State:
     """One pool's memory. A forked child gets a new one; memory of an old one is never freed."""
 
-    def __init__(self, code: _Code, threads: int, spin_us: int) -> None:
-        self.slab = Slab(native.POOL_BYTES)
-        self.address = self.slab.address
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.slab))
+    def __init__(self, code: NativeCode, spin_us: int) -> None:
+        slab = Slab(native.POOL_BYTES)
+        self.address = slab.address
+        # A reference that is never given back: helpers look here until the process ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(slab))
         self.scratch: list[Slab] = []
         for name, symbol in _FUNCTIONS.items():
-            function = ctypes.cast(getattr(_C, symbol), ctypes.c_void_p).value
-            self.word(name).value = function or 0
+            function = getattr(_C, symbol, None)  # the last three are Linux's
+            if function is not None:
+                self.word(name).value = ctypes.cast(function, ctypes.c_void_p).value or 0
         _C.pthread_mutex_init(ctypes.c_void_p(self.address + native.OFFSETS["MUTEX"]), None)
         _C.pthread_cond_init(ctypes.c_void_p(self.address + native.OFFSETS["COND"]), None)
         self.word("HELPER").value = code.helper
         self.word("SPIN").value = spin_us * 1000
         self.word("POLL").value = POLL_MS * 1_000_000
-        self.half("WANTED").value = threads
 
     def word(self, name: str) -> ctypes.c_int64:
         return ctypes.c_int64.from_address(self.address + native.OFFSETS[name])
@@ -132,37 +86,43 @@ class _State:
     def half(self, name: str) -> ctypes.c_int32:
         return ctypes.c_int32.from_address(self.address + native.OFFSETS[name])
 
+    def run_word(self, name: str) -> ctypes.c_int64:
+        offset = native.OFFSETS["RUN"] + native.RUN_OFFSETS[name]
+        return ctypes.c_int64.from_address(self.address + offset)
+
     def slot(self, number: int, name: str) -> ctypes.c_int64:
         base = self.address + native.OFFSETS["SLOTS"] + number * native.SLOT_BYTES
         return ctypes.c_int64.from_address(base + native.SLOT_OFFSETS[name])
 
 
 class Pool:
-    """Threads that run plans. One per process: see `pool`."""
+    """Threads that run plans. One per process: see `pool`.
 
-    def __init__(self, threads: int | None = None, spin_us: int = SPIN_US) -> None:
-        """`threads` (the caller included) is by default what `cpu_budget` allows."""
-        self.budget = cpu_budget(*_wanted_threads()) if threads is None else _explicit(threads)
-        self._spin_us = spin_us
-        self._code = _native_code()
-        self._tokens = itertools.count(1)
-        self._solo_scratch = threading.local()
-        self._state = _State(self._code, self.budget.threads, spin_us)
-        self._bind()
+    A run uses as many threads as the knob `threads` says in the calling context: a number given
+    by `config(threads=...)` is taken literally (up to 64), one from the environment and `auto`
+    are held below affinity and container quota. `budget` is that limit with its source.
+    """
 
-    def _bind(self) -> None:
+    def __init__(self, code: NativeCode | None = None) -> None:
+        """`code` replaces the native loop that suits this machine (another way of sleeping)."""
+        wish, wished_by = _wish()
+        self.budget: Budget = cpu_budget(wish, wished_by)
+        self._limits = {0: self.budget.threads}
+        if wished_by == knobs.THREADS.env and wish is not None:
+            self._limits[wish] = self.budget.threads
+        self._spin_us = knobs.SPIN_US.get()
+        self._code = code or native_code()
         self._native_run = self._code.run
-        self._address = self._state.address
+        self._tokens = itertools.count(1)
+        self._alone_scratch = threading.local()
+        self._state = _State(self._code, self._spin_us)
 
     @property
     def threads(self) -> int:
-        """Threads that a parallel launch may use, the caller included."""
-        return int(self._state.half("WANTED").value)
-
-    def set_threads(self, threads: int) -> None:
-        """Use so many threads from the next call on (1 to 64); more than CPUs is allowed."""
-        self.budget = _explicit(threads)
-        self._state.half("WANTED").value = self.budget.threads
+        """Threads that a parallel launch uses in this context, the caller included."""
+        wanted = knobs.THREADS.get()
+        found = self._limits.get(wanted)
+        return min(wanted, MOST_THREADS) if found is None else found
 
     def run(
         self,
@@ -174,7 +134,7 @@ class Pool:
         """Run all launches in order (tables as in `smelt.kernel.abi`); returns when all is done.
 
         The tables are trusted. Raises `OutOfMemory` before anything runs if a thread cannot have
-        `scratch_bytes`, and what a signal handler raises.
+        `scratch_bytes`, and what a signal handler raises: then a part of the work was done.
         """
         self.run_addresses(
             chunks.ctypes.data, launches.ctypes.data, len(launches), frame.ctypes.data,
@@ -184,97 +144,93 @@ class Pool:
     def run_addresses(
         self, chunks: int, launches: int, count: int, frame: int, scratch_bytes: int = 0
     ) -> None:
-        """As `run`, with the addresses of the three arrays and the number of launches."""
+        """As `run`, with the addresses of the three arrays and the number of launches.
+
+        The caller keeps the arrays, and what the kernels use, alive in its own frame.
+        """
         token = next(self._tokens)
         state = self._state
         try:
             status = self._native_run(
-                self._address, chunks, launches, count, frame, scratch_bytes, token
+                state.address, chunks, launches, count, frame, scratch_bytes, self.threads, token
             )
             if status:
-                self._finish(state, status, chunks, launches, count, frame, scratch_bytes)
+                self._finish(state, status, (chunks, launches, count, frame), scratch_bytes)
         except BaseException:
             # The interrupt may have come just after the call was over: then this does nothing.
-            _surely(self._code.abandon, state.address, token)
+            # In a child forked meanwhile there are no helpers to wait for.
+            if state is self._state:
+                _surely(self._code.abandon, state.address, token)
             raise
 
     def _finish(
-        self,
-        state: _State,
-        status: int,
-        chunks: int,
-        launches: int,
-        count: int,
-        frame: int,
-        scratch_bytes: int,
+        self, state: _State, status: int, call: tuple[int, int, int, int], scratch_bytes: int
     ) -> None:
         """Go on with a run that did not finish in one native call."""
-        run = state.address + native.OFFSETS["RUN"]
         if status == native.BUSY:
-            self._alone(state, chunks, launches, count, frame, scratch_bytes)
+            self._alone(state, call, scratch_bytes)
             return
         if status == native.SETUP:
             self._set_up(state, scratch_bytes)
-        elif threading.current_thread() is not threading.main_thread():
-            # Only the main thread runs signal handlers.
-            pass
+        self._drive(state, state.address + native.OFFSETS["RUN"], call)
+
+    def _drive(self, state: _State, run: int, call: tuple[int, int, int, int]) -> None:
+        """Continue until done; between two native calls Python runs pending signal handlers."""
         drive = self._code.drive
-        while drive(state.address, run, chunks, launches, count, frame) == native.PAUSED:
+        while drive(state.address, run, *call) == native.PAUSED:
             if state is not self._state:
-                raise ForkedError("a signal handler forked during a run; the child cannot end it")
+                raise UnsupportedError("a signal handler forked, and its child goes on with a run")
+            if threading.current_thread() is not threading.main_thread():
+                # Signal handlers run in the main thread only: no further pauses for this one.
+                deadline = run + native.RUN_OFFSETS["RUN_DEADLINE"]
+                ctypes.c_int64.from_address(deadline).value = _NEVER
 
     def _set_up(self, state: _State, scratch_bytes: int) -> None:
         """Man the pool and give every thread its scratch. The caller owns the pool."""
-        threads = int(state.half("WANTED").value)
-        have = int(state.word("SCRATCH").value)
+        threads = max(state.run_word("RUN_THREADS").value, state.half("ACTIVE").value)
+        have = state.word("SCRATCH").value
         need = max(scratch_bytes, have, _MIN_SCRATCH)
         if need > have or threads > len(state.scratch):
-            keep = state.scratch if need == have else []
-            slabs = [*keep, *(Slab(need) for _ in range(threads - len(keep)))]
+            check_room(need * threads)
+            kept = state.scratch if need == have else []
+            slabs = [*kept, *(Slab(need) for _ in range(threads - len(kept)))]
             for number, slab in enumerate(slabs):
                 state.slot(number, "SLOT_SCRATCH").value = slab.address
             state.scratch = slabs
             state.word("SCRATCH").value = slabs[0].nbytes
-            scratch = state.address + native.OFFSETS["RUN"] + native.RUN_OFFSETS["RUN_SCRATCH"]
-            ctypes.c_int64.from_address(scratch).value = slabs[0].address
+            state.run_word("RUN_SCRATCH").value = slabs[0].address
         if state.half("ACTIVE").value != threads:
             state.half("ACTIVE").value = threads
             state.half("STARTED").value = 0
-            self._code.wake(state.address)
 
-    def _alone(
-        self, state: _State, chunks: int, launches: int, count: int, frame: int, scratch_bytes: int
-    ) -> None:
+    def _alone(self, state: _State, call: tuple[int, int, int, int], scratch_bytes: int) -> None:
         """Run everything in this thread: the pool works for another one."""
         run = (ctypes.c_int64 * (native.RUN_BYTES // 8))()
         slab = self._borrow(scratch_bytes)
         run[native.RUN_OFFSETS["RUN_SOLO"] // 8] = 1
         run[native.RUN_OFFSETS["RUN_SCRATCH"] // 8] = slab.address
         try:
-            drive, at = self._code.drive, ctypes.addressof(run)
-            while drive(state.address, at, chunks, launches, count, frame) == native.PAUSED:
-                pass
+            self._drive(state, ctypes.addressof(run), call)
         finally:
-            self._solo_scratch.slab = slab
+            self._alone_scratch.slab = slab
 
     def _borrow(self, nbytes: int) -> Slab:
         """This thread's own scratch, taken out so that a nested run finds none and makes one."""
-        slab = getattr(self._solo_scratch, "slab", None)
-        self._solo_scratch.slab = None
+        slab = getattr(self._alone_scratch, "slab", None)
+        self._alone_scratch.slab = None
         if slab is None or slab.nbytes < nbytes:
             slab = Slab(max(nbytes, _MIN_SCRATCH))
         return slab
 
-    def chunks_by_thread(self) -> list[int]:
-        """Chunks that each helper has run since the pool was made (statistics)."""
-        return [self._state.slot(n, "SLOT_CHUNKS").value for n in range(1, native.MAX_THREADS)]
+    def chunks_by_helper(self) -> list[int]:
+        """Chunks that each helper thread has run since the pool was made (statistics)."""
+        count = self._state.half("ACTIVE").value
+        return [self._state.slot(number, "SLOT_CHUNKS").value for number in range(1, count)]
 
     def after_fork(self) -> None:
         """In a forked child: a fresh pool without helpers. Old memory is left alone."""
-        threads = self.threads
-        self._solo_scratch = threading.local()
-        self._state = _State(self._code, threads, self._spin_us)
-        self._bind()
+        self._alone_scratch = threading.local()
+        self._state = _State(self._code, self._spin_us)
 
     def stop(self) -> None:
         """Send all helpers home; the next parallel launch starts new ones."""
@@ -292,19 +248,14 @@ def _surely(call: Any, *arguments: int) -> None:
         return
 
 
-def _explicit(threads: int) -> Budget:
-    if not 1 <= threads <= native.MAX_THREADS:
-        raise ValueError(f"{threads} threads: a pool has 1 to {native.MAX_THREADS}")
-    return Budget(threads, "set_threads")
-
-
-def _wanted_threads() -> tuple[int | None, str]:
-    """The user's number of threads and the name of the variable it came from."""
-    for name in ("SMELT_THREADS", "OMP_NUM_THREADS"):
-        first = os.environ.get(name, "").split(",")[0].strip()
-        if first.isdigit() and int(first) > 0:
-            return int(first), name
-    return None, ""
+def _wish() -> tuple[int | None, str]:
+    """The user's number of threads in the environment, and the name of its variable."""
+    wanted = _BASE_SETTINGS.copy().run(knobs.THREADS.get)
+    if wanted:
+        return wanted, knobs.THREADS.env
+    # OpenMP's variable may list a number for each nesting level.
+    first = (knobs.foreign("OMP_NUM_THREADS") or "").partition(",")[0].strip()
+    return (int(first) if first.isdigit() and int(first) > 0 else None), "OMP_NUM_THREADS"
 
 
 class _Process:
@@ -312,17 +263,18 @@ class _Process:
 
     def __init__(self) -> None:
         self.pool: Pool | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def get(self) -> Pool:
         with self.lock:
             if self.pool is None:
-                self.pool = Pool()
-                atexit.register(self.pool.stop)
+                made = Pool()
+                atexit.register(made.stop)
+                self.pool = made
             return self.pool
 
     def after_fork(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         if self.pool is not None:
             self.pool.after_fork()
 

@@ -1,0 +1,71 @@
+"""The thread pool's native loop as typed entry points, compiled once for a machine.
+
+The object comes from the cache like any kernel's. It is generic for the architecture: nothing in
+it gains from the newest instructions, and one entry serves every machine that shares a home.
+
+>>> native_code().helper > 0
+True
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import llvmlite.binding as llvm
+
+from smelt.kernel.abi import ABI_VERSION
+from smelt.runtime import native
+from smelt.runtime.cache import Cache
+from smelt.runtime.loader import Loaded, compile_ir, load
+
+_GENERIC_CPU: Final = {"x86_64": "x86-64"}
+
+
+class NativeCode:
+    """Entry points of `smelt.runtime.native`; calling one releases the interpreter lock."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        # A reference that is never given back: helpers run this code until the process ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
+        pointer, integer, at = ctypes.c_void_p, ctypes.c_int64, loaded.address
+        call = (pointer, pointer, integer, pointer)
+        run = ctypes.CFUNCTYPE(ctypes.c_int, pointer, *call, integer, integer, integer)
+        self.run: Callable[..., int] = run(at("smelt_run"))
+        drive = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, *call)
+        self.drive: Callable[..., int] = drive(at("smelt_drive"))
+        self.abandon: Callable[[int, int], None] = ctypes.CFUNCTYPE(None, pointer, integer)(
+            at("smelt_abandon")
+        )
+        self.wake: Callable[[int], None] = ctypes.CFUNCTYPE(None, pointer)(at("smelt_wake"))
+        self.helper = at("smelt_helper")
+
+
+def native_text(triple: str) -> str:
+    """The loop's LLVM IR with this system's constants, for `triple`."""
+    detached = 2 if sys.platform == "darwin" else 1
+    monotonic = int(getattr(time, "CLOCK_MONOTONIC", 1))
+    return native.ir(triple, monotonic, int(getattr(signal, "SIG_SETMASK", 2)), detached)
+
+
+def native_code(variant: str | None = None) -> NativeCode:
+    """The loop for this machine, from the object cache or compiled now.
+
+    `variant` names a triple whose way of sleeping is used instead of this system's.
+    """
+    triple = str(llvm.get_process_triple())
+    cpu = _GENERIC_CPU.get(triple.partition("-")[0], "generic")
+    text = native_text(variant or triple)
+    key = f"smelt pool {(ABI_VERSION, triple, cpu, llvm.llvm_version_info, text)}".encode()
+    cache = Cache.default()
+    entry = cache.get(key)
+    if entry is None:
+        code = compile_ir(text, 2, cpu, "")
+        cache.put(key, {"what": "thread pool"}, code)
+    else:
+        code = entry.code
+    return NativeCode(load(code, native.SYMBOLS))
