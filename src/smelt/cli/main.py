@@ -22,7 +22,7 @@ from smelt.version import __version__
 
 COMMANDS: dict[str, str] = {
     "cache": "Where compiled kernels are kept: show, verify, clear.",
-    "demo": "Semantic search over the documentation of your Python.",
+    "demo": "Search the documentation of this Python by meaning.",
     "doctor": "What Smelt found on this machine, and whether it works.",
     "errors": "List every error, warning and reason with its code.",
     "why": "Explain an error (E101) or the reason of a decision (F010).",

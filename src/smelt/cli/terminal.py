@@ -35,8 +35,8 @@ def table(*headers: str, title: str | None = None) -> Table:
         show_header=any(headers),
         header_style="dim",
     )
-    for header in headers[:-1]:
-        made.add_column(header, overflow="fold", no_wrap=False)
+    for number, header in enumerate(headers[:-1]):
+        made.add_column(header, overflow="fold", no_wrap=number == 0)
     made.add_column(headers[-1] if headers else "", ratio=1, overflow="fold")
     return made
 

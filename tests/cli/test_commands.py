@@ -1,0 +1,235 @@
+"""The command line: lazy, quiet on success, honest exit codes, machine-readable where it counts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from smelt import errors, knobs
+from smelt.cli import checks, main, terminal
+from smelt.cli.main import COMMANDS
+from smelt.knobs import KNOBS
+from smelt.runtime.cache import SUFFIX, Cache
+from smelt.version import __version__
+
+FOLDER = Path(main.__file__).parent
+MACHINERY = {"__init__", "main", "terminal", "checks"}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Call `smelt ...` with a cache of its own; a mistake of ours shows as itself."""
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("SMELT_THREADS", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    knobs.reset()
+    runner = CliRunner()
+
+    def call(*words: str, code: int = 0) -> str:
+        result = runner.invoke(main.smelt, list(words), catch_exceptions=True)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result.output
+
+    yield call
+    knobs.reset()
+
+
+# --- the group ----------------------------------------------------------------------------------
+
+
+def test_registry_and_files_agree():
+    files = {path.stem for path in FOLDER.glob("*.py")} - MACHINERY
+    assert set(COMMANDS) <= files, "a command without its file"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_help_begins_with_its_line(name, run):
+    command = import_module(f"smelt.cli.{name}").command
+    assert isinstance(command, click.Command) and command.name == name
+    assert (command.help or "").splitlines()[0] == COMMANDS[name]
+    assert COMMANDS[name] in " ".join(run(name, "--help").split())
+
+
+def test_help_lists_everything(run):
+    told = run("--help")
+    assert all(f"  {name} " in told and line in told for name, line in COMMANDS.items())
+    assert run("-h") == told
+
+
+def test_version(run):
+    assert run("--version") == f"smelt, version {__version__}\n"
+
+
+def test_unknown_command_lists_the_known(run):
+    told = run("dcotor", code=2)
+    assert "No such command 'dcotor'" in told and "doctor" in told
+
+
+def test_help_loads_no_command():
+    program = (
+        "import sys\n"
+        "sys.argv = ['smelt', '--help']\n"
+        "from smelt.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in sys.modules if m.startswith(('rich', 'smelt.cli.'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ast.literal_eval(done.stdout.splitlines()[-1]) == ["smelt.cli.main"]
+
+
+def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "smelt", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def test_error_of_ours_prints_without_traceback():
+    done = process("why", "E1O1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "E108 unknown name: no error or reason is called 'E1O1'; did you mean E101?\n"
+    )
+
+
+def test_wrong_setting_prints_without_traceback():
+    done = process("doctor", "--knobs", SMELT_OPT_LEVEL="9")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "E601 wrong setting: SMELT_OPT_LEVEL: '9' is not an integer from 0 to 3" in done.stderr
+
+
+# --- why, errors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", errors.pages(), ids=lambda page: page.code)
+def test_why_prints_the_whole_page(page, run):
+    told = " ".join(run("why", page.code).split())
+    for text in (page.title, page.summary, page.meaning, page.why, page.example, page.fix):
+        assert " ".join(text.split()) in told
+    assert json.loads(run("why", page.code, "--json"))["fix"] == page.fix
+
+
+def test_errors_lists_every_code(run):
+    told = run("errors")
+    assert all(f"{page.code}  " in told for page in errors.pages())
+    assert [row["code"] for row in json.loads(run("errors", "--json"))] == [
+        page.code for page in errors.pages()
+    ]
+
+
+# --- doctor -------------------------------------------------------------------------------------
+
+
+def test_doctor(run, tmp_path):
+    told = run("doctor")
+    groups = ("versions", "processor", "threads", "cache", "cost model")
+    titles = [line.strip() for line in told.splitlines()]
+    assert [title for title in titles if title in groups] == list(groups)
+    assert f"smelt      ok  {__version__}" in told
+    assert "cache" in told and str(tmp_path)[:20] in told
+    assert "(from " in told, "threads name their source"
+
+
+def test_doctor_as_data(run):
+    rows = json.loads(run("doctor", "--json"))
+    assert {row["verdict"] for row in rows} <= {"ok", "warn", "fail", ""}
+    assert not [row for row in rows if row["verdict"] == "fail"]
+    names = [(row["group"], row["name"]) for row in rows]
+    assert len(names) == len(set(names))
+
+
+def test_doctor_reports_a_broken_check_and_fails(run, monkeypatch):
+    def broken() -> None:
+        raise OSError("no such machine")
+
+    monkeypatch.setattr(checks.Target, "host", broken)
+    told = run("doctor", code=1)
+    assert "OSError: no such machine" in told and "versions" in told
+
+
+def test_doctor_names_the_source_of_threads(tmp_path):
+    done = process("doctor", SMELT_THREADS="1", SMELT_CACHE_DIR=str(tmp_path / "c"))
+    assert "1 (from SMELT_THREADS)" in done.stdout
+
+
+def test_knobs_table(run, monkeypatch):
+    monkeypatch.setenv("SMELT_OPT_LEVEL", "1")
+    knobs.reset()
+    rows = {row["name"]: row for row in json.loads(run("doctor", "--knobs", "--json"))}
+    assert set(rows) == set(KNOBS)
+    assert (rows["opt_level"]["value"], rows["opt_level"]["source"]) == ("1", "environment")
+    told = " ".join(run("doctor", "--knobs").split())
+    assert all(knob.env in told for knob in KNOBS.values())
+    assert all(name in told for name in knobs.FOREIGN)
+
+
+# --- cache --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(run, tmp_path):
+    cache = Cache.default()
+    assert cache.path == tmp_path / "cache"
+    for i in range(3):
+        cache.put(f"key{i}".encode(), {"kernel": f"k{i}"}, b"code" * 100)
+    return tmp_path / "cache"
+
+
+def test_cache_path_and_info(run, filled):
+    assert run("cache", "path") == f"{filled}\n"
+    assert "entries  3" in run("cache", "info") and "in use" in run("cache", "info")
+    assert json.loads(run("cache", "info", "--json"))["entries"] == 3
+
+
+def test_cache_verify_finds_and_removes_damage(run, filled):
+    assert run("cache", "verify") == "3 entries checked, 0 damaged\n"
+    victim = sorted(filled.glob(f"*{SUFFIX}"))[1]
+    victim.write_bytes(victim.read_bytes()[:-1])
+    told = run("cache", "verify", "--keep", code=1)
+    assert victim.name in told and "1 damaged and found" in told and victim.exists()
+    assert "1 damaged and removed" in run("cache", "verify", code=1)
+    assert not victim.exists()
+    assert run("cache", "verify") == "2 entries checked, 0 damaged\n"
+
+
+def test_cache_clear(run, filled):
+    assert run("cache", "clear").startswith("3 files removed, ")
+    assert not list(filled.glob(f"*{SUFFIX}"))
+    assert run("cache", "clear").startswith("0 files removed")
+
+
+def test_cache_switched_off_is_said(run, filled, monkeypatch):
+    monkeypatch.setenv("SMELT_CACHE", "off")
+    knobs.reset()
+    assert "switched off" in run("cache", "info")
+    rows = json.loads(run("doctor", "--json"))
+    assert [row["verdict"] for row in rows if row["group"] == "cache"] == ["warn"]
+
+
+# --- output -------------------------------------------------------------------------------------
+
+
+def test_no_colours_in_a_pipe(run):
+    for words in (("why", "E101"), ("errors",), ("doctor",), ("doctor", "--knobs")):
+        assert "\x1b" not in run(*words)
+
+
+def test_console_is_as_wide_as_a_page_in_a_pipe():
+    assert terminal.console().width == 100
