@@ -1,0 +1,279 @@
+"""One form for things that can be said in several ways, so that later passes look for one only.
+
+Constants stand on the right of commutative operators and are spelled as shortly as their type
+allows; nested and trivial views are composed (`smelt.passes.compose`); a broadcast in front of an
+elementwise operator is dropped, or put behind it where that computes fewer elements; reductions
+and contractions take a permutation of their operand into their own axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from smelt.errors import ShapeError
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import rebuild
+from smelt.ops.contract import Contract
+from smelt.ops.create import Constant, SizeOf
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.reduce import Reduce, Scan
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Expand, Permute, Reshape
+from smelt.passes.compose import VIEWS, adds_leading_ones, settle
+from smelt.types.dtype import DType
+from smelt.types.expr import Index
+from smelt.types.tensor import Shape, broadcast_shapes
+
+
+def canonicalize(graph: Graph) -> Graph:
+    """
+    >>> from smelt.graph.text import parse, text
+    >>> print(
+    ...     text(
+    ...         canonicalize(
+    ...             parse('''graph f(x: f32[n,4], b: f32[4]) {
+    ...   b2 = expand(b) {shape=(n, 4)}
+    ...   y = add(2.0:f32, x)
+    ...   z = mul(y, b2)
+    ...   t = permute(z) {perm=(1, 0)}
+    ...   u = permute(t) {perm=(1, 0)}
+    ...   return u
+    ... }''')
+    ...         )
+    ...     )
+    ... )
+    graph f(x: f32[n,4], b: f32[4]) {
+      v0 = add(x, 2.0:f32) : f32[n,4]
+      v1 = mul(v0, b) : f32[n,4]
+      return v1
+    }
+    """
+    return rebuild(graph, canonical)
+
+
+def canonical(node: Node) -> Node:
+    """The canonical form of one operator whose operands are canonical."""
+    for _ in range(_STEPS):
+        rule = _RULES.get(type(node.op))
+        if rule is None:
+            return node
+        changed = rule(node)
+        if changed is node:
+            return node
+        node = changed
+    return node
+
+
+_STEPS = 32
+"""Forms that one node may go through; a few suffice, the bound is against mistakes."""
+
+
+def _apply(node: Node, op: TensorOp, *inputs: Node) -> Node:
+    return canonical(build.apply(op, *inputs, origin=node.origin))
+
+
+# ---- numbers ---------------------------------------------------------------------------------
+
+
+def _constant(node: Node) -> Node:
+    assert isinstance(node.op, Constant)
+    op = shortest(node.op)
+    return node if op is node.op else Node(op, (), node.type, node.origin)
+
+
+@lru_cache(maxsize=4096)
+def shortest(op: Constant) -> Constant:
+    """The same number with the fewest digits that still name it in its type.
+
+    >>> shortest(Constant(0.10000000149011612, build.f32)).value
+    0.1
+    """
+    exact = np.asarray(op.value).astype(op.dtype.numpy)
+    value: float | int | bool
+    if op.dtype.kind == "bool":
+        value = bool(exact)
+    elif op.dtype.is_integer:
+        value = int(exact)
+    else:
+        value = float(str(exact[()]))
+        if np.asarray(value).astype(op.dtype.numpy).tobytes() != exact.tobytes():
+            value = float(exact)
+    same = Constant(value, op.dtype)
+    return op if same == op and type(value) is type(op.value) else same
+
+
+def _size(node: Node) -> Node:
+    """A size that is known is a number."""
+    op = node.op
+    assert isinstance(op, SizeOf)
+    if not isinstance(op.expr, int):
+        return node
+    return _constant(build.constant(op.expr, op.dtype, node.origin))
+
+
+# ---- elementwise -----------------------------------------------------------------------------
+
+
+def _map(node: Node) -> Node:
+    assert isinstance(node.op, Map)
+    a = node.inputs
+    if len(a) == 2 and type(a[0].op) is Constant and type(a[1].op) is not Constant:
+        if node.op.row.commutative:
+            return Node(node.op, (a[1], a[0]), node.type, node.origin)
+    return _unbroadcast(node)
+
+
+def _unbroadcast(node: Node) -> Node:
+    """Operands before their broadcast; if all of them were broadcast, so is the result."""
+    if not any(type(x.op) is Expand or type(x.op) is Reshape for x in node.inputs):
+        return node
+    shape = node.type.shape
+    bare = tuple([_before_broadcast(x, reshapes=True) for x in node.inputs])
+    if _common(bare) != shape:
+        bare = tuple([_before_broadcast(x, reshapes=False) for x in node.inputs])
+    if bare == node.inputs:
+        return node
+    common = _common(bare)
+    if common is None:
+        return node
+    inner = build.apply(node.op, *bare, origin=node.origin)
+    return inner if common == shape else _apply(node, Expand(shape), canonical(inner))
+
+
+def _before_broadcast(x: Node, *, reshapes: bool) -> Node:
+    while isinstance(x.op, Expand) or (reshapes and adds_leading_ones(x)):
+        x = x.inputs[0]
+    return x
+
+
+def _common(nodes: tuple[Node, ...]) -> Shape | None:
+    try:
+        return broadcast_shapes(*[x.type.shape for x in nodes])
+    except ShapeError:
+        return None
+
+
+def _cast(node: Node) -> Node:
+    (x,) = node.inputs
+    if x.type.dtype == node.type.dtype:
+        return x
+    if isinstance(x.op, Cast) and holds(x.type.dtype, x.inputs[0].type.dtype):
+        return _apply(node, node.op, x.inputs[0])
+    return _unbroadcast(node)
+
+
+_DIGITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+_EXPONENT = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
+
+
+def holds(wide: DType, narrow: DType) -> bool:
+    """Whether every value of `narrow` is a value of `wide`, so that converting loses nothing.
+
+    >>> from smelt.types.dtype import bf16, f16, f32, i8, i32
+    >>> holds(f32, bf16), holds(bf16, f16), holds(f16, i8), holds(f32, i32)
+    (True, False, True, False)
+    """
+    if wide == narrow or narrow.kind == "bool":
+        return True
+    if wide.is_float and narrow.is_float:
+        a, b = wide.name, narrow.name
+        return _DIGITS[a] >= _DIGITS[b] and _EXPONENT[a] >= _EXPONENT[b]
+    if wide.is_float and narrow.is_integer:
+        return narrow.bits - (narrow.kind == "int") <= _DIGITS[wide.name]
+    if wide.is_integer and narrow.is_integer:
+        if wide.kind == narrow.kind:
+            return wide.bits >= narrow.bits
+        return wide.kind == "int" and wide.bits > narrow.bits
+    return False
+
+
+# ---- reductions and contractions -------------------------------------------------------------
+
+
+def _reduce(node: Node) -> Node:
+    op = node.op
+    assert isinstance(op, Reduce)
+    (x,) = node.inputs
+    single = [a for a in op.axes if x.type.shape[a] == 1]
+    if single and not op.row.positional:
+        return _fold_of_one(node, op, x, single)
+    if not op.axes and not op.row.positional:
+        return _one_step(node, op, x)
+    if isinstance(x.op, Permute) and _any_order(op, x):
+        return _reduce_permuted(node, op, x.op, x.inputs[0])
+    return node
+
+
+def _fold_of_one(node: Node, op: Reduce, x: Node, single: list[int]) -> Node:
+    """Axes of extent 1 are dropped; if no other is left, one step from the identity remains."""
+    kept = tuple(n for a, n in enumerate(x.type.shape) if a not in single)
+    axes = tuple(a - sum(s < a for s in single) for a in op.axes if a not in single)
+    return _apply(node, Reduce(op.combine, axes), _apply(node, Reshape(kept), x))
+
+
+def _one_step(node: Node, op: Reduce, x: Node) -> Node:
+    """The identity combined with x, which also turns -0 into what the fold gives."""
+    dtype = node.type.dtype
+    number = build.constant(op.row.identity(dtype), dtype)
+    wide = _apply(node, Cast(dtype), x)
+    return _apply(node, Map(op.row.scalar), wide, canonical(number))
+
+
+def _any_order(op: Reduce, x: Node) -> bool:
+    """Whether the order in which elements are folded is free, or stays as it is."""
+    return len(op.axes) == 1 or (
+        not op.row.positional and (op.row.idempotent or not x.type.dtype.is_float)
+    )
+
+
+def _reduce_permuted(node: Node, op: Reduce, view: Permute, x: Node) -> Node:
+    axes = tuple(sorted(view.perm[a] for a in op.axes))
+    left = [a for a in range(len(view.perm)) if a not in axes]
+    order = tuple(left.index(p) for a, p in enumerate(view.perm) if a not in op.axes)
+    return _apply(node, Permute(order), _apply(node, Reduce(op.combine, axes), x))
+
+
+def _scan(node: Node) -> Node:
+    """A running fold along an axis of extent 1 is its operand."""
+    op = node.op
+    assert isinstance(op, Scan)
+    (x,) = node.inputs
+    if x.type.shape[op.axis] != 1:
+        return node
+    return _apply(node, Cast(node.type.dtype), x)
+
+
+def _contract(node: Node) -> Node:
+    """Permutations of the operands go into the index notation."""
+    op = node.op
+    assert isinstance(op, Contract)
+    if not any(isinstance(x.op, Permute) for x in node.inputs):
+        return node
+    sides: list[tuple[Node, tuple[Index, ...]]] = []
+    for x, terms in zip(node.inputs, (op.left, op.right), strict=True):
+        if isinstance(x.op, Permute):
+            perm = x.op.perm
+            terms = tuple(terms[perm.index(a)] for a in range(len(perm)))
+            x = x.inputs[0]
+        sides.append((x, terms))
+    (x, left), (y, right) = sides
+    new = Contract(left, right, op.out, op.extents, op.dtype, op.padded)
+    if new.summed() != op.summed():  # another order of summation: not the same bits
+        return node
+    return _apply(node, new, x, y)
+
+
+_RULES: dict[type[TensorOp], Callable[[Node], Node]] = {
+    Cast: _cast,
+    Constant: _constant,
+    Contract: _contract,
+    Map: _map,
+    Reduce: _reduce,
+    Scan: _scan,
+    SizeOf: _size,
+    **dict.fromkeys(VIEWS, settle),
+}

@@ -1,0 +1,324 @@
+"""Nested views as one view: what canonicalisation knows about index maps.
+
+The order that views are brought into, from the input outwards: slice and flip, permute, reshape,
+expand.  A broadcast number (an `Expand` of a constant) stays one under every view.
+
+Each function takes a node of one kind of view and gives a simpler node of the same type, or the
+node itself.  Extents are compared as expressions: what cannot be seen to be equal is left alone,
+and everything holds for sizes of 0 too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from smelt.graph import build
+from smelt.graph.ir import Node
+from smelt.ops.create import Constant
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
+from smelt.types.expr import Index, add, mul, sub
+from smelt.types.tensor import Shape
+
+
+def splat(node: Node) -> Node | None:
+    """The constant that every element of `node` is, if that can be seen."""
+    if isinstance(node.op, Expand):
+        node = node.inputs[0]
+    return node if isinstance(node.op, Constant) else None
+
+
+def at_least(a: Index, b: Index) -> bool:
+    """a >= b by a constant: certain for every value of the sizes."""
+    d = sub(a, b)
+    return isinstance(d, int) and d >= 0
+
+
+def permute(node: Node) -> Node:
+    """Trivial or nested permutations; those that only move axes of extent 1 are reshapes."""
+    (x,) = node.inputs
+    op = node.op
+    assert isinstance(op, Permute)
+    perm = op.perm
+    if perm == tuple(range(len(perm))):
+        return x
+    if isinstance(x.op, Permute):
+        inner = x.op.perm
+        return _like(node, Permute(tuple(inner[p] for p in perm)), x.inputs[0])
+    real = [p for p in perm if x.type.shape[p] != 1]
+    if real == sorted(real):
+        return _like(node, Reshape(node.type.shape), x)
+    if isinstance(x.op, Expand):
+        y = lifted(x.inputs[0], x.type.rank)
+        return _like(node, Expand(node.type.shape), _like(node, op, y))
+    return node
+
+
+def reshape(node: Node) -> Node:
+    """Trivial or nested reshapes; dimensions of 1 that come and go move under a broadcast."""
+    (x,) = node.inputs
+    shape = node.type.shape
+    if shape == x.type.shape:
+        return x
+    if isinstance(x.op, Reshape):
+        return _like(node, Reshape(shape), x.inputs[0])
+    if isinstance(x.op, Expand):
+        inner = _unit_reshape(x.inputs[0], x.type.shape, shape)
+        if inner is not None:
+            return _like(node, Expand(shape), inner)
+    return node
+
+
+def _unit_reshape(y: Node, old: Shape, new: Shape) -> Node | None:
+    """y, which broadcasts to `old`, reshaped so that it broadcasts to `new` in the same way.
+
+    Possible where `old` and `new` differ in dimensions of 1 only.
+    """
+    kept = [a for a, n in enumerate(old) if n != 1]
+    places = [a for a, n in enumerate(new) if n != 1]
+    if [old[a] for a in kept] != [new[a] for a in places]:
+        return None
+    source: Shape = (*(1,) * (len(old) - y.type.rank), *y.type.shape)
+    shape: list[Index] = [1] * len(new)
+    for a, place in zip(kept, places, strict=True):
+        shape[place] = source[a]
+    first = next((k for k, n in enumerate(shape) if n != 1), len(shape))
+    target = tuple(shape[first:])
+    return _like(y, Reshape(target), y)
+
+
+def expand(node: Node) -> Node:
+    """Trivial or nested broadcasts; dimensions of 1 in front are added by the broadcast itself."""
+    (x,) = node.inputs
+    shape = node.type.shape
+    if shape == x.type.shape:
+        return x
+    if isinstance(x.op, Expand) or adds_leading_ones(x):
+        return _like(node, Expand(shape), x.inputs[0])
+    first = next((k for k, n in enumerate(x.type.shape) if n != 1), x.type.rank)
+    if first:  # [1,n] -> [m,n]: the rank-1 operand says the same
+        return _like(node, Expand(shape), _like(node, Reshape(x.type.shape[first:]), x))
+    return node
+
+
+def adds_leading_ones(x: Node) -> bool:
+    """A reshape of [n,m] to [1,n,m]."""
+    if not isinstance(x.op, Reshape):
+        return False
+    source, shape = x.inputs[0].type.shape, x.type.shape
+    more = len(shape) - len(source)
+    return more > 0 and shape == (*(1,) * more, *source)
+
+
+def slice_(node: Node) -> Node:
+    """Whole or nested slices; slices of what other views leave in place."""
+    (x,) = node.inputs
+    op = node.op
+    assert isinstance(op, Slice)
+    whole = all(s == 0 for s in op.starts) and all(s == 1 for s in op.steps)
+    if whole and op.sizes == x.type.shape:
+        return x
+    inner = x.op
+    if isinstance(inner, Slice):
+        starts = tuple(
+            add(a, mul(b, s)) for a, b, s in zip(inner.starts, op.starts, inner.steps, strict=True)
+        )
+        steps = tuple(a * b for a, b in zip(inner.steps, op.steps, strict=True))
+        return _like(node, Slice(starts, op.sizes, steps), x.inputs[0])
+    if isinstance(inner, Flip):
+        turned = [
+            (sub(sub(n, 1), start), -step) if a in inner.axes else (start, step)
+            for a, (n, start, step) in enumerate(zip(x.type.shape, op.starts, op.steps))
+        ]
+        starts, steps = tuple(t[0] for t in turned), tuple(t[1] for t in turned)
+        return _like(node, Slice(starts, op.sizes, steps), x.inputs[0])
+    if isinstance(inner, Permute):
+        back = [inner.perm.index(a) for a in range(len(inner.perm))]
+        box = Slice(
+            tuple(op.starts[b] for b in back),
+            tuple(op.sizes[b] for b in back),
+            tuple(op.steps[b] for b in back),
+        )
+        return _like(node, inner, _like(node, box, x.inputs[0]))
+    if isinstance(inner, Expand):
+        return _slice_of_expand(node, op, x.inputs[0])
+    if isinstance(inner, Pad):
+        return _slice_of_pad(node, op, inner, x.inputs[0])
+    return _slice_of_concat(node, op, inner, x.inputs) if isinstance(inner, Concat) else node
+
+
+def _slice_of_expand(node: Node, op: Slice, y: Node) -> Node:
+    lead = node.type.rank - y.type.rank
+    picks = [
+        (0, 1, 1) if n == 1 else (op.starts[lead + a], op.sizes[lead + a], op.steps[lead + a])
+        for a, n in enumerate(y.type.shape)
+    ]
+    box = Slice(tuple(p[0] for p in picks), tuple(p[1] for p in picks), tuple(p[2] for p in picks))
+    return _like(node, Expand(op.sizes), _like(node, box, y))
+
+
+def _last(start: Index, count: Index, step: int) -> Index:
+    return add(start, mul(sub(count, 1), step))
+
+
+def _inside(start: Index, count: Index, step: int, begin: Index, end: Index) -> bool:
+    """Whether every position of a range lies in begin .. end-1."""
+    low, high = start, _last(start, count, step)
+    if step < 0:
+        low, high = high, low
+    return at_least(low, begin) and at_least(sub(end, 1), high)
+
+
+def _slice_of_pad(node: Node, op: Slice, pad_: Pad, y: Node) -> Node:
+    picks = zip(op.starts, op.sizes, op.steps, pad_.low, y.type.shape, strict=True)
+    if not all(_inside(s, c, t, low, add(low, n)) for s, c, t, low, n in picks):
+        return node
+    starts = tuple(sub(s, low) for s, low in zip(op.starts, pad_.low, strict=True))
+    return _like(node, Slice(starts, op.sizes, op.steps), y)
+
+
+def _slice_of_concat(node: Node, op: Slice, concat_: Concat, pieces: tuple[Node, ...]) -> Node:
+    a = concat_.axis
+    begin: Index = 0
+    for piece in pieces:
+        end = add(begin, piece.type.shape[a])
+        if _inside(op.starts[a], op.sizes[a], op.steps[a], begin, end):
+            starts = (*op.starts[:a], sub(op.starts[a], begin), *op.starts[a + 1 :])
+            return _like(node, Slice(starts, op.sizes, op.steps), piece)
+        begin = end
+    return node
+
+
+def flip(node: Node) -> Node:
+    """Axes of extent 1 are not turned, axes turned twice neither; a flipped slice is a slice."""
+    (x,) = node.inputs
+    op = node.op
+    assert isinstance(op, Flip)
+    still = _repeated(x)
+    axes = tuple(sorted({a for a in op.axes if x.type.shape[a] != 1 and a not in still}))
+    if not axes:
+        return x
+    if isinstance(x.op, Flip):
+        return _like(node, Flip(tuple(sorted({*axes} ^ {*x.op.axes}))), x.inputs[0])
+    if isinstance(x.op, Slice):
+        box = x.op
+        turned = [
+            (_last(start, count, step), -step) if a in axes else (start, step)
+            for a, (start, count, step) in enumerate(zip(box.starts, box.sizes, box.steps))
+        ]
+        starts, steps = tuple(t[0] for t in turned), tuple(t[1] for t in turned)
+        return _like(node, Slice(starts, box.sizes, steps), x.inputs[0])
+    if isinstance(x.op, Permute):
+        inner = Flip(tuple(sorted(x.op.perm[a] for a in axes)))
+        return _like(node, x.op, _like(node, inner, x.inputs[0]))
+    if isinstance(x.op, Expand):
+        y = x.inputs[0]
+        lead = x.type.rank - y.type.rank
+        inner = Flip(tuple(a - lead for a in axes))
+        return _like(node, Expand(x.type.shape), _like(node, inner, y))
+    return node if axes == op.axes else _like(node, Flip(axes), x)
+
+
+def _repeated(x: Node) -> set[int]:
+    """Axes along which a broadcast repeats one element."""
+    if not isinstance(x.op, Expand):
+        return set()
+    y = x.inputs[0]
+    lead = x.type.rank - y.type.rank
+    return {a for a in range(x.type.rank) if a < lead or y.type.shape[a - lead] == 1}
+
+
+def pad(node: Node) -> Node:
+    """Empty or nested margins of one value."""
+    (x,) = node.inputs
+    op = node.op
+    assert isinstance(op, Pad)
+    if all(m == 0 for m in (*op.low, *op.high)):
+        return x
+    same = Constant(op.value, x.type.dtype)
+    if isinstance(x.op, Pad) and Constant(x.op.value, x.type.dtype) == same:
+        low = tuple(add(a, b) for a, b in zip(op.low, x.op.low, strict=True))
+        high = tuple(add(a, b) for a, b in zip(op.high, x.op.high, strict=True))
+        return _like(node, Pad(low, high, op.value), x.inputs[0])
+    return node
+
+
+def concat(node: Node) -> Node:
+    """Flattened, without empty pieces; neighbouring slices of one value are one slice."""
+    op = node.op
+    assert isinstance(op, Concat)
+    a = op.axis
+    pieces: list[Node] = []
+    for x in node.inputs:
+        inner = x.inputs if isinstance(x.op, Concat) and x.op.axis == a else (x,)
+        pieces += [piece for piece in inner if piece.type.shape[a] != 0]
+    joined: list[Node] = []
+    for piece in pieces:
+        both = _adjacent(joined[-1], piece, a) if joined else None
+        if both is None:
+            joined.append(piece)
+        else:
+            joined[-1] = both
+    if not joined:
+        return node.inputs[0]
+    if len(joined) == 1:
+        return joined[0]
+    return node if tuple(joined) == node.inputs else _like(node, op, *joined)
+
+
+def _adjacent(left: Node, right: Node, a: int) -> Node | None:
+    """Two slices of one value that follow one another along axis `a`, as one."""
+    p, q = left.op, right.op
+    if not (isinstance(p, Slice) and isinstance(q, Slice)) or left.inputs != right.inputs:
+        return None
+    others = [b for b in range(len(p.sizes)) if b != a]
+    if p.steps != q.steps or q.starts[a] != add(p.starts[a], mul(p.sizes[a], p.steps[a])):
+        return None
+    if any(p.starts[b] != q.starts[b] or p.sizes[b] != q.sizes[b] for b in others):
+        return None
+    sizes = (*p.sizes[:a], add(p.sizes[a], q.sizes[a]), *p.sizes[a + 1 :])
+    return _like(left, Slice(p.starts, sizes, p.steps), *left.inputs)
+
+
+def lifted(x: Node, rank: int) -> Node:
+    """x with dimensions of 1 in front, so that it has `rank` of them."""
+    if x.type.rank == rank:
+        return x
+    return _like(x, Reshape((*(1,) * (rank - x.type.rank), *x.type.shape)), x)
+
+
+VIEWS: dict[type[TensorOp], Callable[[Node], Node]] = {
+    Concat: concat,
+    Expand: expand,
+    Flip: flip,
+    Pad: pad,
+    Permute: permute,
+    Reshape: reshape,
+    Slice: slice_,
+}
+
+
+def settle(node: Node) -> Node:
+    """The node's simplest form: `VIEWS` applied until nothing changes."""
+    while (view := VIEWS.get(type(node.op))) is not None:
+        node, before = _repeated_number(node) or view(node), node
+        if node is before:
+            break
+    return node
+
+
+def _repeated_number(node: Node) -> Node | None:
+    """A view of one repeated number is that number repeated."""
+    op = node.op
+    constants = {c.op if c else None for c in map(splat, node.inputs)}
+    if isinstance(op, Pad):
+        constants.add(Constant(op.value, node.type.dtype))
+    if len(constants) != 1 or (isinstance(op, Expand) and not node.inputs[0].inputs):
+        return None
+    number = splat(node.inputs[0])
+    return number and _like(node, Expand(node.type.shape), number)
+
+
+def _like(node: Node, op: TensorOp, *inputs: Node) -> Node:
+    """A view on the way to `node`, itself settled."""
+    return settle(build.apply(op, *inputs, origin=node.origin))

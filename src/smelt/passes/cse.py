@@ -1,0 +1,68 @@
+"""Common subexpression elimination: equal operators on equal operands become one value."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cache
+from typing import Any
+
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import rebuild
+from smelt.ops.elementwise import Map
+from smelt.ops.spec import TensorOp
+
+
+def cse(graph: Graph) -> Graph:
+    """Keep the first of equal values; commutative operators match in either order.
+
+    >>> from smelt.graph.text import parse, text
+    >>> print(
+    ...     text(
+    ...         cse(
+    ...             parse('''graph f(x: f32[4], y: f32[4]) {
+    ...   a = mul(x, y)
+    ...   b = mul(y, x)
+    ...   c = sub(a, b)
+    ...   return c
+    ... }''')
+    ...         )
+    ...     )
+    ... )
+    graph f(x: f32[4], y: f32[4]) {
+      v0 = mul(x, y) : f32[4]
+      v1 = sub(v0, v0) : f32[4]
+      return v1
+    }
+    """
+    seen: dict[Hashable, Node] = {}
+    number: dict[Node, int] = {}
+
+    def merge(node: Node) -> Node:
+        op = node.op
+        inputs = node.inputs
+        if type(op) is Map and len(inputs) == 2 and _commutes(op, node):
+            a, b = (number.setdefault(operand, len(number)) for operand in inputs)
+            if b < a:
+                inputs = (inputs[1], inputs[0])
+        return seen.setdefault((op, _numbers(op), inputs), node)
+
+    return rebuild(graph, merge)
+
+
+def _commutes(op: Map, node: Node) -> bool:
+    """Bit for bit: the greater of +0 and -0 may be whichever operand stands first."""
+    row = op.row
+    return row.commutative and not (row.idempotent and node.type.dtype.is_float)
+
+
+def _numbers(op: TensorOp) -> str:
+    """Attributes that compare equal without being the same: 0, 0.0, -0.0 and False."""
+    names = _number_fields(type(op))
+    return ",".join([repr(getattr(op, name)) for name in names]) if names else ""
+
+
+@cache
+def _number_fields(kind: type[TensorOp]) -> tuple[str, ...]:
+    fields: dict[str, Any] = kind.__dataclass_fields__
+    loose = ("float", "Any")
+    return tuple(n for n, f in fields.items() if any(word in str(f.type) for word in loose))

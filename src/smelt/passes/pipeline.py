@@ -1,0 +1,118 @@
+"""The passes in order, and the loop that runs, times and verifies them.
+
+>>> from smelt.graph.text import parse, text
+>>> graph = parse(
+...     "graph f(x: f32[n]) {\\n a = add(1.0:f32, x)\\n b = add(x, 1.0:f32)\\n return a, b\\n}"
+... )
+>>> print(text(run(graph)))
+graph f(x: f32[n]) {
+  v0 = add(x, 1.0:f32) : f32[n]
+  return v0, v0
+}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal
+
+from smelt import knobs
+from smelt.errors import UnknownNameError, VerifyError, nearest
+from smelt.graph.ir import Graph
+from smelt.graph.text import text
+from smelt.graph.verify import verify, verify_same_signature
+from smelt.journal import Journal, PassRan
+from smelt.passes.canonicalize import canonicalize
+from smelt.passes.cse import cse
+from smelt.passes.dce import dce
+
+Rounding = Literal["fast", "eager", "exact"]
+ROUNDS = 4
+"""Times that the whole sequence may run; it ends as soon as nothing changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pure function from graph to graph.  `fast`: it may change how results are rounded."""
+
+    name: str
+    function: Callable[[Graph], Graph]
+    fast: bool = False
+
+    @property
+    def doc(self) -> str:
+        """The first line of the function's documentation, or of its module's."""
+        own = (self.function.__doc__ or "").strip().split("\n")[0]
+        return own if own and not own.startswith(">>>") else ""
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("canonicalize", canonicalize),
+    Pass("cse", cse),
+    Pass("dce", dce),
+)
+
+
+def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eager") -> Graph:
+    """The graph after all passes that `rounding` allows, run until nothing changes.
+
+    Inputs, the outputs' types and what the outputs hold stay: bit for bit (but for the payload of
+    NaNs) unless `rounding` is "fast".  With the knob VERIFY each step is checked; a VerifyError
+    then names the pass and holds the text to replay.
+    """
+    steps = [step for step in PASSES if rounding == "fast" or not step.fast]
+    for _ in range(ROUNDS):
+        before = graph
+        graph = run_steps(graph, steps, journal)
+        if graph is before:
+            break
+    return graph
+
+
+def run_named(graph: Graph, names: Iterable[str], journal: Journal | None = None) -> Graph:
+    """The graph after the named passes, once each in the given order.
+
+    Raises UnknownNameError for a name that no pass has.
+    """
+    return run_steps(graph, [find(name) for name in names], journal)
+
+
+def find(name: str) -> Pass:
+    """The pass called `name`.  Raises UnknownNameError if there is none."""
+    for step in PASSES:
+        if step.name == name:
+            return step
+    close = nearest(name, [step.name for step in PASSES])
+    raise UnknownNameError(
+        kind="pass", name=name, suggestion=f"; did you mean {close}?" if close else ""
+    )
+
+
+def run_steps(graph: Graph, steps: Iterable[Pass], journal: Journal | None = None) -> Graph:
+    """The graph after `steps`, once each: timed into the journal, verified by knob."""
+    checked = knobs.VERIFY.get()
+    count = len(graph.nodes()) if journal is not None else 0
+    for step in steps:
+        start = perf_counter()
+        new = step.function(graph)
+        seconds = perf_counter() - start
+        if checked:
+            _check(step, graph, new)
+        if journal is not None:
+            before, count = count, count if new is graph else len(new.nodes())
+            journal.record(PassRan(step.name, before, count, seconds))
+        graph = new
+    return graph
+
+
+def _check(step: Pass, before: Graph, after: Graph) -> None:
+    try:
+        verify(verify_same_signature(before, after))
+    except VerifyError as error:
+        replay = f"smelt opt --pass {step.name} <<'END'\n{text(before)}\nEND"
+        raise VerifyError(
+            f"after the pass {step.name}, {error.message}\nto replay:\n{replay}",
+            origin=error.origin,
+        ) from error
