@@ -1,0 +1,75 @@
+"""What is shipped: metadata, size, import time, files that belong to a project."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import smelt
+from smelt.version import __version__
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path(smelt.__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_core_dependencies():
+    names = {re.split(r"[<>=]", entry)[0] for entry in PROJECT["project"]["dependencies"]}
+    assert names == {"numpy", "llvmlite", "ml_dtypes", "platformdirs", "click", "rich"}
+    assert PROJECT["project"]["requires-python"] == ">=3.11"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+def test_wheel_is_small_and_pure():
+    """What hatchling packs, packed the same way: all files of the package, deflated."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path in PACKAGE.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                wheel.write(path, path.relative_to(PACKAGE.parent))
+                assert path.suffix in {".py", ".typed", ".html", ".json", ".js", ".css", ".svg"}
+    assert packed.tell() < 500_000
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_project_files_exist(name):
+    assert len((ROOT / name).read_text()) > 100
+
+
+def test_continuous_integration_runs_the_same_command():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK) and "make test" in script.read_text()
+
+
+def test_every_layer_is_in_the_contract():
+    """`make layers` refuses a folder without a floor; this names the file to change."""
+    (contract,) = (
+        entry for entry in PROJECT["tool"]["importlinter"]["contracts"] if entry["type"] == "layers"
+    )
+    assert contract["exhaustive"]
+    floors = set(re.findall(r"\w+", " ".join(contract["layers"])))
+    modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert modules - floors - {"__init__", "__pycache__", "py"} == set()
+
+
+def test_import_takes_little_beyond_numpy():
+    program = (
+        "import time, numpy\n"
+        "start = time.perf_counter()\n"
+        "import smelt\n"
+        "print(time.perf_counter() - start)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    times = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    assert min(times) < 0.060, f"{min(times) * 1e3:.0f} ms"
