@@ -127,7 +127,7 @@ class Target:
       and in huge pages.
     * `compile_ns_per_instr`: LLVM's time from text to machine code per instruction.
     * `op_ns`: nanoseconds of one whole-vector operation per core, by name; `op_cost_scale`
-      multiplies the operator rows' cost column (1.0 = one multiply-add at `fma_gflops`).
+      multiplies the operator rows' cost column (1.0 = polynomials run at the peak's pace).
     """
 
     name: str
@@ -239,8 +239,16 @@ class Target:
 
     @property
     def unit_ns(self) -> float:
-        """Nanoseconds of one unit of an operator row's cost on one full vector, on one core."""
-        return self.op_cost_scale * (self.vector_bytes // 4) * 2 / self.fma_gflops
+        """Nanoseconds of one unit of an operator row's cost: sixteen float32 elements, one core.
+
+        A unit is a cycle in which two multiply-adds of sixteen lanes retire; narrower vectors
+        need more cycles for sixteen elements, which their lower `fma_gflops` says.
+        """
+        return self.op_cost_scale * 16 * 2 * 2 / self.fma_gflops
+
+    def compute_ns(self, cost: float, elements: float, itemsize: int = 4) -> float:
+        """Time in ns of applying operators of total row cost `cost` to elements, on one core."""
+        return cost * self.unit_ns * elements * itemsize / 64
 
     # Text -----------------------------------------------------------------------------------
 
@@ -337,7 +345,6 @@ def classify(triple: str, features: frozenset[str]) -> Isa:
 
 
 _CPUS = Path("/sys/devices/system/cpu")
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def _text(path: Path) -> str:
@@ -376,23 +383,11 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return f"{name} ({'.'.join(numbers)})" if all(numbers) else name
 
 
-def cgroup_quota(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> float | None:
-    """CPUs that the container may use on average (either cgroup version); None if unlimited."""
-    paths = [line.split(":", 2)[2].strip("/") for line in _text(own).splitlines() if ":" in line]
-    shares: list[float] = []
-    for where in {root, *(root / path for path in paths)}:
-        limit, _, period = _text(where / "cpu.max").partition(" ")
-        if limit.isdigit() and period.isdigit():
-            shares.append(int(limit) / int(period))
-    for where in {root / "cpu", *(root / "cpu" / path for path in paths)}:
-        limit, period = _text(where / "cpu.cfs_quota_us"), _text(where / "cpu.cfs_period_us")
-        if limit.isdigit() and period.isdigit():
-            shares.append(int(limit) / int(period))
-    return min(shares, default=None)
-
-
 def usable_cores() -> int:
-    """Physical cores that this process may run on: affinity, hyper-threads, container quota."""
+    """Physical cores that this process may run on, hyper-threads counted once.
+
+    A container's quota is not looked at: `runtime.quota` knows it, `runtime.probe` applies it.
+    """
     try:
         cpus: list[int] = sorted(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -402,8 +397,7 @@ def usable_cores() -> int:
         (_text(where / "physical_package_id"), _text(where / "core_id") or where.parent.name)
         for where in topology
     }
-    quota = cgroup_quota()
-    return max(1, len(cores) if quota is None else min(len(cores), int(quota)))
+    return max(1, len(cores))
 
 
 @cache

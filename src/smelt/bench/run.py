@@ -28,7 +28,6 @@ from smelt.bench.results import Cold, Entry, Results, Row, Times, quartiles
 from smelt.bench.worker import FLOOR, save_reference
 from smelt.bench.workloads import WORKLOADS, Workload
 from smelt.runtime import probe
-from smelt.target import Target, usable_cores
 
 Say = Callable[[str], None]
 
@@ -73,7 +72,7 @@ def run(options: Options, say: Say | None = None) -> Results:
     tell = say or _silent
     rows = _chosen(options.only, WORKLOADS, "row")
     names = list(_chosen(options.peers, PEERS, "library"))
-    threads = options.threads or usable_cores()
+    threads = options.threads or probe.usable_host().cores
     keep_to(threads)
     machine = describe_machine(measure=not options.quick and not options.small)
     found: list[Row] = []
@@ -131,7 +130,7 @@ def keep_to(threads: int) -> None:
 
 def describe_machine(measure: bool) -> dict[str, Any]:
     """Facts that a reader needs to judge the times, with measured rates if asked for."""
-    target = probe.measure() if measure else Target.host()
+    target = probe.measure() if measure else probe.usable_host()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {
         "cpu": target.name,

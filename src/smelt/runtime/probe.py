@@ -16,9 +16,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-import os
-import secrets
-import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,10 +23,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+import numpy as np
 
+from smelt.kernel.abi import PARALLEL
 from smelt.runtime import probe_kernels
+from smelt.runtime.cache import Cache
+from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.probe_kernels import Block, Kernels, Step, aligned
+from smelt.runtime.quota import available_memory, cpu_budget
+from smelt.runtime.threads import pool
 from smelt.target import DEFAULT_OP_NS, LEVELS, Bandwidth, Kind, Level, Rates, Target
 
 FORMAT = 1
@@ -48,18 +50,13 @@ Say = Callable[[str], None]
 # Measuring ------------------------------------------------------------------------------------
 
 
-def measure(
-    target: Target | None = None,
-    launch: Callable[[], object] | None = None,
-    seconds: float = 2.0,
-    say: Say | None = None,
-) -> Target:
+def measure(target: Target | None = None, seconds: float = 2.0, say: Say | None = None) -> Target:
     """`target` (default: the host) with every figure measured now, in about `seconds`.
 
-    `launch` forks and joins the thread pool once; without it the launch cost stays assumed.
-    `say` hears one line before each part.
+    `say` hears the name of each part before it begins. Raises OutOfMemory or RuntimeError where
+    memory or LLVM fail.
     """
-    target = target or Target.host()
+    target = target or usable_host()
     tell = say or _silent
     kernels = Kernels(target)
     run_ns = seconds * 1e9 / 180
@@ -74,6 +71,7 @@ def measure(
     flops = 2 * target.lanes(4) / op_ns["fma"]
     exp_units = op_ns["exp"] / (probe_kernels.EXP_INSTRUCTIONS * op_ns["fma"])
     tell("page faults, calls and compilation")
+    dispatch_ns, launch_ns = _call_ns(kernels)
     return replace(
         target,
         measured=True,
@@ -84,8 +82,8 @@ def measure(
         fma_gflops=flops,
         op_ns=op_ns,
         op_cost_scale=exp_units,
-        dispatch_ns=_dispatch_ns(kernels),
-        launch_ns=_best_call_ns(launch, 200) if launch else target.launch_ns,
+        dispatch_ns=dispatch_ns,
+        launch_ns=launch_ns,
         page_fault_ns_per_byte=_fault_ns_per_byte(kernels, huge=False),
         huge_fault_ns_per_byte=_fault_ns_per_byte(kernels, huge=True),
         compile_ns_per_instr=kernels.compile_ns / kernels.instructions,
@@ -97,8 +95,10 @@ def _silent(_: str) -> None:
 
 
 def _dram_bytes(target: Target) -> int:
-    """Bytes of one stream that no cache can hold, within reason on machines with huge caches."""
-    return min(max(2 * target.l3_bytes, 48 << 20), 384 << 20) & ~0xFFF
+    """Bytes of one stream that no cache can hold, within reason and within free memory."""
+    free = available_memory()
+    most = min(384 << 20, (free if free is not None else 8 << 30) // 8)
+    return min(max(2 * target.l3_bytes, 48 << 20), most) & ~0xFFF
 
 
 def _level_bytes(target: Target, level: Level, threads: int) -> int:
@@ -188,11 +188,19 @@ def _fault_ns_per_byte(kernels: Kernels, huge: bool) -> float:
     return min(runs) / size
 
 
-def _dispatch_ns(kernels: Kernels) -> float:
-    """A native call with four integer arguments that touches one byte."""
-    byte = ctypes.c_int64()
-    address = ctypes.addressof(byte)
-    return _best_call_ns(lambda: kernels.run("touch", address, address, 1, 1), 5000)
+def _call_ns(kernels: Kernels) -> tuple[float, float]:
+    """A plan call whose kernel does nothing, and what forking to all threads adds to it."""
+    workers = pool()
+    count = max(2, workers.threads)
+    address = kernels.address("nothing")
+    chunks = np.array([(address, 0, i, i + 1) for i in range(count)], np.int64)
+    frame = np.zeros(1, np.int64)
+    figures: list[float] = []
+    for flags in (0, PARALLEL):
+        launches = np.array([(0, count, flags, 0)], np.int64)
+        places = (chunks.ctypes.data, launches.ctypes.data, 1, frame.ctypes.data)
+        figures.append(_best_call_ns(lambda at=places: workers.run_addresses(*at), 1000))
+    return figures[0], max(50.0, figures[1] - figures[0])
 
 
 def _best_call_ns(call: Callable[[], object], count: int) -> float:
@@ -265,9 +273,10 @@ def _share(size: int, threads: int, step: int) -> int:
 # Keeping --------------------------------------------------------------------------------------
 
 
-def default_directory() -> Path:
-    """Where measurements live unless the caller says otherwise: the user's cache directory."""
-    return Path(platformdirs.user_cache_dir("smelt", appauthor=False))
+def usable_host() -> Target:
+    """The host with no more cores than affinity and the container's quota allow."""
+    host = Target.host()
+    return replace(host, cores=min(host.cores, cpu_budget().threads))
 
 
 def machine_id(target: Target) -> str:
@@ -281,66 +290,55 @@ def machine_id(target: Target) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def stored_path(target: Target, directory: Path | None = None) -> Path:
-    """The file that holds the figures of `target`'s machine."""
-    return (directory or default_directory()) / f"machine-{machine_id(target)}.json"
+def file_name(target: Target) -> str:
+    """Name of the file with the figures of `target`'s machine, in the cache directory."""
+    return f"machine-{machine_id(target)}.json"
 
 
 def store(target: Target, directory: Path | None = None) -> Path | None:
-    """Write the figures atomically; None where the directory is unsafe or cannot be written."""
-    path = stored_path(target, directory)
+    """Write the figures as one file; None where the directory is unsafe or cannot be written.
+
+    `directory` is by default that of the object cache, and the same rules of ownership hold.
+    """
+    place = directory or Cache.default().path
+    if place is None:
+        return None
     record = {
         "format": FORMAT,
         "machine": machine_id(target),
         "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "target": json.loads(target.to_json()),
     }
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
+    text = json.dumps(record, indent=1, sort_keys=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _trusted(path.parent, stat.S_ISDIR):
-            return None
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0)
-        with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
-            file.write(json.dumps(record, indent=1, sort_keys=True))
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+        with Folder(place).open(create=True) as files:
+            files.publish(file_name(target), text.encode())
+    except (Refused, OSError):
         return None
-    return path
+    return place / file_name(target)
 
 
 def load(directory: Path | None = None) -> Target | None:
     """Stored figures for this very machine; None if there are none, or they cannot be trusted."""
-    host = Target.host()
-    path = stored_path(host, directory)
+    place = directory or Cache.default().path
+    host = usable_host()
+    if place is None:
+        return None
     try:
-        if not _trusted(path.parent, stat.S_ISDIR) or not _trusted(path, stat.S_ISREG):
-            return None
-        with path.open("rb") as file:
-            text = file.read(MAX_STORED_BYTES + 1)
-        if len(text) > MAX_STORED_BYTES:
-            return None
-        record: Any = json.loads(text)
+        with Folder(place).open(create=False) as files:
+            record: Any = json.loads(files.read(file_name(host), MAX_STORED_BYTES))
         if record["format"] != FORMAT or record["machine"] != machine_id(host):
             return None
         target = Target.from_json(json.dumps(record["target"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (Refused, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     same = machine_id(target) == machine_id(host) and target.measured
     return target if same else None
 
 
-def _trusted(path: Path, kind: Callable[[int], bool]) -> bool:
-    """A file of the right kind, not a link, ours, and writable by nobody else."""
-    info = path.lstat()
-    ours = not hasattr(os, "geteuid") or info.st_uid == os.geteuid()
-    return kind(info.st_mode) and ours and not info.st_mode & 0o022
-
-
 def host_target(directory: Path | None = None) -> Target:
     """The host with stored figures if there are any, else with assumed ones. Never measures."""
-    return load(directory) or Target.host()
+    return load(directory) or usable_host()
 
 
 _background: list[threading.Thread] = []
@@ -348,9 +346,7 @@ _background_lock = threading.Lock()
 
 
 def start_background(
-    directory: Path | None = None,
-    launch: Callable[[], object] | None = None,
-    done: Callable[[Target], object] | None = None,
+    directory: Path | None = None, done: Callable[[Target], object] | None = None
 ) -> threading.Thread | None:
     """Measure and store in a daemon thread, at most once a process; None if already begun.
 
@@ -360,7 +356,7 @@ def start_background(
 
     def work() -> None:
         try:
-            found = measure(launch=launch)
+            found = measure()
         except (OSError, RuntimeError, MemoryError, ValueError):
             return
         store(found, directory)

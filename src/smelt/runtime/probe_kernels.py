@@ -45,7 +45,7 @@ EXP_INSTRUCTIONS = 14
 
 ARITHMETIC = ("add", "mul", "fma", "div", "sqrt", "exp", "gather")
 TRAFFIC = ("read", "write", "copy", "write_nt", "copy_nt")
-_OTHERS = ("touch", "sequence")
+_OTHERS = ("touch", "sequence", "nothing")
 TABLE_BYTES = 1 << 14
 
 
@@ -93,14 +93,18 @@ class Kernels:
     def _bind(self, name: str) -> Callable[[int, int, int, int], int]:
         int64 = ctypes.c_int64
         prototype = ctypes.CFUNCTYPE(int64, int64, int64, int64, int64)
-        return prototype(self._engine.get_function_address(f"smelt_probe_{name}"))
+        return prototype(self.address(name))
 
     def table(self, steps: Sequence[Step]) -> ctypes.Array[ctypes.c_int64]:
         """Rows for the `sequence` loop, which runs several loops in turn inside native code."""
         words: list[int] = []
         for name, to, source, size in steps:
-            words += [self._engine.get_function_address(f"smelt_probe_{name}"), to, source, size]
+            words += [self.address(name), to, source, size]
         return (ctypes.c_int64 * len(words))(*words)
+
+    def address(self, name: str) -> int:
+        """Where a loop's machine code begins."""
+        return self._engine.get_function_address(f"smelt_probe_{name}")
 
     def run(self, name: str, target: int, source: int, size: int, repeat: int) -> None:
         """Run one loop `repeat` times over `size` bytes (for arithmetic: ignore the memory)."""
@@ -152,7 +156,7 @@ def module_text(target: Target) -> str:
     parts = [f'target triple = "{target.triple}"']
     parts += [_traffic(name, target) for name in TRAFFIC]
     parts += [_arithmetic(name, lanes, target) for name in ARITHMETIC]
-    parts += [_touch(), _sequence()]
+    parts += [_touch(), _sequence(), _header("nothing") + "  ret i64 0\n}"]
     vector, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
     suffix, gathered = f"v{lanes}f32", f"<{lanes} x ptr>, i32, <{lanes} x i1>, {vector}"
     parts += [

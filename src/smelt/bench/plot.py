@@ -1,0 +1,188 @@
+"""A dot plot of the results as SVG text: one line a workload, one mark a library, the floor at 1.
+
+The axis is logarithmic, so equal distances are equal factors. Libraries differ by colour (a
+palette that all kinds of colour vision can tell apart) and by shape; whiskers are quartiles. The
+file needs no script and no font of its own, reads in light and dark, and says in words what it
+shows for those who cannot see it.
+
+    Path("bench.svg").write_text(draw(results))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from smelt.bench.peers import TITLES
+from smelt.bench.results import Results, Row
+
+LEFT, RIGHT, TOP, LINE, FOOT = 250, 30, 84, 26, 64
+WIDTH = 900
+
+COLOURS = {
+    "numpy": "#999999",
+    "torch": "#E69F00",
+    "inductor": "#D55E00",
+    "jax": "#0072B2",
+    "smelt": "#009E73",
+}
+"""Okabe and Ito's palette; Smelt's mark is also the largest and the only filled star."""
+
+_STYLE = """
+  text { font: 13px system-ui, sans-serif; fill: #222; }
+  .title { font-size: 16px; font-weight: 600; } .small { font-size: 11px; fill: #555; }
+  .grid { stroke: #ddd; } .floor { stroke: #222; stroke-width: 2; } .paper { fill: #fff; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #eee; } .small { fill: #bbb; } .grid { stroke: #444; }
+    .floor { stroke: #eee; } .paper { fill: #161616; }
+  }"""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Maps a factor to a horizontal place, over whole decades and halves of them."""
+
+    low: float
+    high: float
+
+    def x(self, factor: float) -> float:
+        share = math.log(factor / self.low) / math.log(self.high / self.low)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def ticks(self) -> list[float]:
+        """Marks at 1, 2 and 5 times each power of ten."""
+        found: list[float] = []
+        for power in range(-3, 7):
+            found += [step * 10.0**power for step in (1, 2, 5)]
+        return [t for t in found if self.low * 0.999 <= t <= self.high * 1.001]
+
+
+def draw(results: Results) -> str:
+    """The plot of all rows that have a floor and a time; raises ValueError if there are none."""
+    rows = [row for row in results.rows if row.floor and any(row.ns(n) for n in row.entries)]
+    if not rows:
+        raise ValueError("no row has both a floor and a time: nothing to draw")
+    names = [name for name in TITLES if any(row.ns(name) for row in rows)]
+    axis = _axis(rows, names)
+    height = TOP + LINE * len(rows) + FOOT
+    parts = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+            f'aria-labelledby="title desc">'
+        ),
+        '<title id="title">Time of each library over the floor of each workload</title>',
+        f'<desc id="desc">{escape(_words(rows, names))}</desc>',
+        f"<style>{_STYLE}\n</style>",
+        f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
+        (
+            f'<text class="title" x="16" y="28">Time over the floor, {results.threads} threads: '
+            "left is faster</text>"
+        ),
+        *_legend(names),
+        *_grid(axis, len(rows)),
+    ]
+    for number, row in enumerate(rows):
+        parts += _line(row, names, axis, TOP + LINE * number + LINE / 2)
+    parts += _foot(results, height)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _axis(rows: Sequence[Row], names: Sequence[str]) -> _Axis:
+    factors = [f for row in rows for name in names if (f := row.over_floor(name))]
+    low, high = min(0.8, *factors, 1.0), max(12.0, *factors)
+    return _Axis(low * 0.9, high * 1.15)
+
+
+def _words(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """The plot in one sentence a row."""
+    lines: list[str] = []
+    for row in rows:
+        told = [
+            f"{TITLES[n]} {factor:.1f}" for n in names if (factor := row.over_floor(n)) is not None
+        ]
+        lines.append(f"{row.title}: {', '.join(told)}.")
+    return "Times the floor, smaller is faster. " + " ".join(lines)
+
+
+def _mark(name: str, x: float, y: float) -> str:
+    """A library's mark: shape and colour."""
+    paint = f'fill="{COLOURS[name]}"'
+    if name == "numpy":
+        return f'<circle {paint} cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
+    corners = {
+        "torch": [(-4.5, -4.5), (4.5, -4.5), (4.5, 4.5), (-4.5, 4.5)],
+        "inductor": [(0, -6), (6, 0), (0, 6), (-6, 0)],
+        "jax": [(0, -5.5), (5.5, 4.5), (-5.5, 4.5)],
+        "smelt": [_spoke(i) for i in range(10)],
+    }[name]
+    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
+    return f'<polygon {paint} points="{points}"/>'
+
+
+def _spoke(number: int) -> tuple[float, float]:
+    """Corner of a five-pointed star: long and short spokes in turn."""
+    radius = 9.0 if number % 2 == 0 else 4.0
+    angle = math.pi * (number / 5 - 0.5)
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+def _legend(names: Sequence[str]) -> list[str]:
+    parts: list[str] = []
+    for number, name in enumerate(names):
+        x = LEFT + 10 + number * 118
+        parts.append(_mark(name, x, 50))
+        parts.append(f'<text x="{x + 12}" y="54">{escape(TITLES[name])}</text>')
+    return parts
+
+
+def _grid(axis: _Axis, count: int) -> list[str]:
+    bottom = TOP + LINE * count
+    parts: list[str] = []
+    for tick in axis.ticks():
+        x = axis.x(tick)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>')
+        label = f"{tick:g}"
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>')
+    floor = axis.x(1.0)
+    parts.append(
+        f'<line class="floor" x1="{floor:.1f}" x2="{floor:.1f}" y1="{TOP - 8}" y2="{bottom}"/>'
+    )
+    parts.append(f'<text x="{floor:.1f}" y="{TOP - 12}" text-anchor="middle">floor</text>')
+    return parts
+
+
+def _line(row: Row, names: Sequence[str], axis: _Axis, y: float) -> list[str]:
+    """One workload: its name, a thin line, and each library's whisker and mark."""
+    title = escape(row.title)
+    parts = [f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end">{title}</text>']
+    assert row.floor is not None
+    floor = row.floor.median
+    for name in names:
+        entry = row.entries.get(name)
+        if entry is None or entry.times is None:
+            continue
+        low, high = axis.x(entry.times.low / floor), axis.x(entry.times.high / floor)
+        low, high = max(low, LEFT), min(high, WIDTH - RIGHT / 2)
+        parts.append(
+            f'<line stroke="{COLOURS[name]}" x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" '
+            f'y2="{y:.1f}"/>'
+        )
+        parts.append(_mark(name, axis.x(entry.times.median / floor), y))
+    return parts
+
+
+def _foot(results: Results, height: int) -> list[str]:
+    machine = results.machine
+    where = f"{machine.get('cpu', '')}, {machine.get('isa', '')}, {machine.get('date', '')}"
+    return [
+        (
+            f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{height - 26}" text-anchor="middle">'
+            "time of a call / time to move its compulsory bytes (factor, logarithmic)</text>"
+        ),
+        (
+            f'<text class="small" x="16" y="{height - 8}">{escape(where)}. '
+            "Marks are medians, whiskers quartiles of one interleaved run.</text>"
+        ),
+    ]

@@ -1,0 +1,194 @@
+"""The results as tables of text: what the terminal, the documentation and the log show.
+
+A `Table` is cells and nothing else, so each place renders it in its own way.
+
+>>> print(Table("t", ("row", "time"), (("a", "1 ms"), ("bb", "20 ms"))).plain())
+t
+row   time
+a     1 ms
+bb   20 ms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from smelt.bench.peers import TITLES
+from smelt.bench.results import SMELT, Entry, Results, Row, geomean
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, headers, and rows of cells as long as the headers."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def plain(self) -> str:
+        """Aligned text: the first column to the left, the others to the right."""
+        lines = [self.headers, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.headers))]
+        shown = [
+            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in _cells(line, widths))
+            for line in lines
+        ]
+        return "\n".join([self.title, *(line.rstrip() for line in shown)])
+
+    def markdown(self) -> str:
+        """A table in Markdown, numbers to the right, without the title."""
+        rule = ("---", *("--:" for _ in self.headers[1:]))
+        lines = [self.headers, rule, *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cells(line: Sequence[str], widths: Sequence[int]) -> Iterable[tuple[int, tuple[str, int]]]:
+    return enumerate(zip(line, widths, strict=True))
+
+
+def duration(ns: float | None) -> str:
+    """Three significant digits and a unit.
+
+    >>> duration(1234.5), duration(98765.4), duration(2.5e6), duration(None)
+    ('1.23 µs', '98.8 µs', '2.50 ms', '–')
+    """
+    if ns is None:
+        return NOTHING
+    for unit, size in (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)):
+        value = ns / size
+        if value < 999.5 or unit == "s":
+            digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+            return f"{value:.{digits}f} {unit}"
+    raise AssertionError("seconds take every number")
+
+
+def ratio(value: float | None) -> str:
+    """A factor, with the digits that matter."""
+    if value is None:
+        return NOTHING
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def cell(entry: Entry | None) -> str:
+    """A time, or in one word why there is none."""
+    if entry is None:
+        return NOTHING
+    if entry.times is not None:
+        return duration(entry.times.median)
+    return "wrong" if entry.problem.startswith("wrong") else "failed"
+
+
+def times(results: Results) -> Table:
+    """Median times of every library on every row, and the three ratios that are asked for."""
+    names = [name for name in TITLES if name in results.peers]
+    headers = ("workload", "floor", *(TITLES[n] for n in names))
+    headers += ("best peer / floor", "Smelt / floor", "best peer / Smelt")
+    rows = [_times_row(row, names) for row in results.rows]
+    rows += _means(results, len(names))
+    return Table(f"Time of one call (median), {results.threads} threads", headers, tuple(rows))
+
+
+def _times_row(row: Row, names: Sequence[str]) -> tuple[str, ...]:
+    best = row.best_peer
+    return (
+        row.title,
+        duration(row.floor.median if row.floor else None),
+        *(cell(row.entries.get(name)) for name in names),
+        ratio(row.over_floor(best) if best else None),
+        ratio(row.over_floor(SMELT)),
+        ratio(row.best_over_smelt),
+    )
+
+
+def _means(results: Results, count: int) -> list[tuple[str, ...]]:
+    """Geometric means over all rows and over those beyond 16 MiB."""
+    found: list[tuple[str, ...]] = []
+    for title, rows in (
+        ("geometric mean", list(results.rows)),
+        ("geometric mean above 16 MiB", [r for r in results.rows if r.group == "large"]),
+    ):
+        peers = geomean(r.over_floor(r.best_peer) if r.best_peer else None for r in rows)
+        ours = geomean(r.over_floor(SMELT) for r in rows)
+        faster = geomean(r.best_over_smelt for r in rows)
+        blank = ("",) * (count + 1)
+        found.append((title, *blank, ratio(peers), ratio(ours), ratio(faster)))
+    return found
+
+
+def starts(results: Results) -> Table | None:
+    """Compile times in fresh processes with an empty and with a filled cache."""
+    if not results.cold:
+        return None
+    names = [n for n in TITLES if any(n in by_name for by_name in results.cold.values())]
+    headers = ("workload", *(f"{TITLES[n]} {how}" for n in names for how in ("cold", "warm")))
+    titles = {row.id: row.title for row in results.rows}
+    rows: list[tuple[str, ...]] = []
+    for row, by_name in results.cold.items():
+        cells: list[str] = []
+        for name in names:
+            found = by_name.get(name)
+            cells += [duration(found.empty_ns if found else None)]
+            cells += [duration(found.warm_ns if found else None)]
+        rows.append((titles.get(row, row), *cells))
+    return Table("First call in a fresh process, less a later call", headers, tuple(rows))
+
+
+def overheads(results: Results) -> Table:
+    """What is paid without computing: import, a tiny call, recording an operator, compiling."""
+    names = [name for name in TITLES if name in results.peers]
+    tiny = next((row for row in results.rows if row.id == "tiny"), None)
+    imports = {"torch": "torch", "inductor": "torch", "jax": "jax", "smelt": "smelt"}
+    rows = [
+        ("import beyond NumPy's", *(duration(_of(results.import_ns, imports, n)) for n in names)),
+        ("call with three small arrays", *(duration(tiny.ns(n) if tiny else None) for n in names)),
+        ("recording one operator", *(duration(results.record_ns.get(n)) for n in names)),
+        (
+            "first call of a row, library warm (geometric mean)",
+            *(duration(_first(results, n)) for n in names),
+        ),
+    ]
+    return Table("Overheads", ("cost", *(TITLES[n] for n in names)), tuple(rows))
+
+
+def _of(table: object, key: dict[str, str], name: str) -> float | None:
+    assert isinstance(table, dict)
+    found: float | None = table.get(key.get(name, ""))
+    return found
+
+
+def _first(results: Results, name: str) -> float | None:
+    """Mean first call less a typical one: what tracing and compiling cost in a used process."""
+    if name not in ("inductor", "jax", SMELT):
+        return None
+    extra: list[float | None] = []
+    for row in results.rows:
+        entry = row.entries.get(name)
+        if entry is not None and entry.times is not None and entry.first_ns is not None:
+            extra.append(max(1.0, entry.first_ns - entry.times.median))
+    return geomean(extra)
+
+
+def variants(results: Results) -> Table:
+    """Which way of writing a row was each library's fastest, where it had a choice."""
+    names = [name for name in TITLES if name in results.peers]
+    rows = [
+        (row.title, *((row.entries[n].variant or NOTHING) if n in row.entries else NOTHING
+                      for n in names))
+        for row in results.rows
+    ]  # fmt: skip
+    return Table("Variant that was timed", ("workload", *(TITLES[n] for n in names)), tuple(rows))
+
+
+def problems(results: Results) -> list[str]:
+    """One line for each library that is missing and each row that one could not do."""
+    found = [f"{TITLES[name]}: not available, {why}" for name, why in results.missing.items()]
+    for row in results.rows:
+        found += [
+            f"{row.title}: {TITLES.get(name, name)}: {entry.problem}"
+            for name, entry in row.entries.items()
+            if entry.problem
+        ]
+    return found

@@ -1,0 +1,112 @@
+"""`smelt bench`: Smelt, NumPy, PyTorch and JAX on the same functions, and the machine's floor.
+
+>>> command.name
+'bench'
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+from smelt.bench import page, plot, table
+from smelt.bench.peers import PEERS
+from smelt.bench.results import Results
+from smelt.bench.run import Options, run
+from smelt.bench.workloads import WORKLOADS
+
+
+@click.command("bench")
+@click.option("--only", metavar="ROWS", help="Rows by id, apart by commas; a prefix takes several.")
+@click.option("--peers", metavar="NAMES", help=f"Libraries: {', '.join(PEERS)}.")
+@click.option("--threads", type=click.IntRange(1), help="Threads for all (default: all cores).")
+@click.option("--quick", is_flag=True, help="Fewer rounds, no cold starts.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write results as JSON.")
+@click.option("--svg", "svg_path", type=click.Path(path_type=Path), help="Write the plot as SVG.")
+@click.option("--write-docs", is_flag=True, help="Write docs/bench.md with its plot and data.")
+@click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
+def command(
+    only: str | None,
+    peers: str | None,
+    threads: int | None,
+    quick: bool,
+    json_path: Path | None,
+    svg_path: Path | None,
+    write_docs: bool,
+    list_rows: bool,
+) -> None:
+    """Smelt against its peers and the memory floor.
+
+    Needs the peers (torch, jax) installed by whoever wants them compared; those that are not
+    there are left out. A whole run takes some minutes, most of them the peers' compile times.
+    """
+    screen = Console(highlight=False)
+    if list_rows:
+        _list_rows(screen)
+        return
+    options = Options(_split(only), _split(peers), threads or 0, quick)
+    try:
+        results = _run(options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _show(screen, results, quick)
+    if json_path:
+        json_path.write_text(results.to_json() + "\n", encoding="utf-8")
+    if svg_path:
+        svg_path.write_text(_drawn(results), encoding="utf-8")
+    if write_docs:
+        for path in page.write(results, Path("docs")):
+            click.echo(f"wrote {path}", err=True)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _drawn(results: Results) -> str:
+    try:
+        return plot.draw(results)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _run(options: Options) -> Results:
+    """Run with a line of progress on standard error, if that is a terminal."""
+    errors = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("preparing")
+        return run(options, say=lambda text: bar.update(task, description=text))
+
+
+def _list_rows(screen: Console) -> None:
+    rows = RichTable("id", "workload", "size", "why", box=None)
+    for row in WORKLOADS.values():
+        rows.add_row(row.id, row.title, row.group, row.why)
+    screen.print(rows)
+
+
+def _show(screen: Console, results: Results, quick: bool) -> None:
+    tables = [table.times(results), table.overheads(results), table.starts(results)]
+    for found in tables:
+        if found is not None:
+            screen.print(_rich(found))
+            screen.print()
+    for line in table.problems(results):
+        screen.print(line, markup=False)
+    if quick:
+        screen.print("A quick run: few rounds. Ratios are rough.")
+
+
+def _rich(found: table.Table) -> RichTable:
+    made = RichTable(title=found.title, title_justify="left", title_style="bold", box=None)
+    for number, header in enumerate(found.headers):
+        made.add_column(header, justify="right" if number else "left", overflow="fold")
+    for row in found.rows:
+        made.add_row(*row, style="bold" if row[0].startswith("geometric") else "")
+    return made
