@@ -41,7 +41,7 @@ NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
         {"ge", "lt", "and", "select"},
         "a guard 0 <= e < n around a padded or sliced element is built from them",
     ),
-    "src/smelt/codegen/llvm/program.py": ({"mul", "sum"}, "a dot is the sum of products"),
+    "src/smelt/codegen/llvm/program.py": ({"sum"}, "a dot is the sum of products"),
 }
 # Inputs and literals are a graph's structure, not operators to tell apart.
 STRUCTURE = {"Input", "Constant"}

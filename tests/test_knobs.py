@@ -191,6 +191,7 @@ BAD = [
     ("cache_size", "9e9TiB"),
     ("cache_size", None),
     ("cache_dir", 7),
+    ("cache_dir", "~nobody-of-that-name/x"),
     ("fuse", "maybe"),
     ("fuse", 2),
     ("fuse", None),

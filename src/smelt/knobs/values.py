@@ -92,7 +92,10 @@ def directory(value: object) -> Path | None:
         return None
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError("a path")
-    return Path(cast("str", value)).expanduser()
+    try:
+        return Path(cast("str", value)).expanduser()
+    except RuntimeError:  # ~nobody
+        raise ValueError("a directory of a known user") from None
 
 
 def text(value: object) -> str:
