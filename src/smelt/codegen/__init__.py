@@ -1,1 +1,1 @@
-"""Kernel to machine code, one folder for each back end."""
+"""Code generation: a Kernel becomes machine code."""

@@ -33,6 +33,10 @@ class Combine:
     """The NumPy reference: fold(array, axis, keepdims) on an accumulator-typed array."""
     idempotent: bool = False
     kinds: tuple[str, ...] = ("bool", "int", "uint", "float")
+    wide: bool = False
+    """Rounding adds up: floats fold in double precision."""
+    compensated: bool = False
+    """The rounding error of a step can be carried along (Knuth's two-sum)."""
     prefix: Callable[..., Any] | None = None
     """NumPy reference of the running form, where there is one."""
 
@@ -76,9 +80,9 @@ def _highest(dtype: DType) -> float | int | bool:
 _NUMERIC = ("bool", "int", "uint", "float")
 _ROWS = (
     Combine("sum", "sum of the elements", "add", "integer", lambda d: 0, np.add.reduce,
-            prefix=np.add.accumulate),
+            wide=True, compensated=True, prefix=np.add.accumulate),
     Combine("prod", "product of the elements", "mul", "integer", lambda d: 1, np.multiply.reduce,
-            prefix=np.multiply.accumulate),
+            wide=True, prefix=np.multiply.accumulate),
     Combine("max", "largest element; NaN wins", "max", "same", _lowest, np.maximum.reduce,
             idempotent=True, prefix=np.maximum.accumulate),
     Combine("min", "smallest element; NaN wins", "min", "same", _highest, np.minimum.reduce,

@@ -1,0 +1,202 @@
+"""Folds and scans inside a nest: accumulators in registers, or in scratch when axes cross.
+
+A fold whose result axes all lie outside of the loops it ends accumulates in registers and is done
+when those loops close.  Otherwise (columns walked row by row) its states live in scratch arrays
+over the result axes, set before the nest and read after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.folds import across
+from smelt.codegen.llvm.indexing import number, splat
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.memory import element_address, store_vector
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.program import Folding, Item
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import scan_state_axes
+from smelt.types.dtype import i64
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+SCAN_PART = 100
+
+
+class FoldEmitter:
+    """The folds of the nest that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter) -> None:
+        self.home = home
+        self.b = home.b
+        self.registers: dict[Item, dict[int, list[Value]]] = {}
+
+    def _opens_at(self, fold: Item) -> int:
+        """Loops that are open where a fold in registers starts."""
+        order = self.home.nest.order
+        return max((order.index(a) + 1 for a in fold.axes if a in order), default=0)
+
+    def _in_registers(self, fold: Item) -> bool:
+        return self.home.nest.in_registers(fold)
+
+    # ---- around the nest -------------------------------------------------------------------------
+
+    def before(self, nest: Nest) -> None:
+        """Sets the scratch states of folds that cross loops."""
+        for fold in nest.folds:
+            if not self._in_registers(fold):
+                self._fill(fold)
+            elif not nest.order:
+                self._start(fold)
+
+    def after(self, nest: Nest) -> None:
+        """Nothing is left to do for loops that have closed."""
+        if not nest.order:
+            for fold in nest.folds:
+                self._finish(fold, self.home.top)
+
+    def _fill(self, fold: Item) -> None:
+        home, acc = self.home, self.home.storage.fold(fold)
+        axes = home.s.kept[fold]
+        count: Value = number(1)
+        for a in axes:
+            count = self.b.mul(count, home.home.index(home.s.local[a]))
+        for part, dtype in enumerate(acc.parts):
+            m = LLVMMachine(self.b, home.s.lanes, home.home.target)
+            value = acc.start(m)[part]
+            base = home.storage.at[fold, part]
+
+            def put(position: Value, base: Value = base, value: Value = value,
+                    dtype: Any = dtype) -> None:  # fmt: skip
+                from_here = element_address(self.b, base, position, dtype.compute)
+                store_vector(m, from_here, value, dtype.compute, None)
+
+            home.loop(number(0), count, home.s.lanes, put)
+
+    # ---- around loops ----------------------------------------------------------------------------
+
+    def open(self, scope: Scope, depth: int) -> None:
+        """Before the loop at `depth`: starts the folds that it is the outermost loop of."""
+        for fold in self.home.nest.folds:
+            if self._in_registers(fold) and self._opens_at(fold) == depth:
+                self._start(fold)
+
+    def close(self, scope: Scope, depth: int) -> None:
+        """After that loop: finishes them."""
+        for fold in self.home.nest.folds:
+            if self._in_registers(fold) and self._opens_at(fold) == depth:
+                self._finish(fold, scope)
+
+    def _widths(self, fold: Item) -> list[int]:
+        nest = self.home.nest
+        assert isinstance(fold.payload, Folding)
+        if nest.vector is None or nest.vector not in fold.payload.over:
+            return [1]
+        return sorted({self.home.s.lanes, self.home.s.lanes * nest.wide})
+
+    def _start(self, fold: Item) -> None:
+        acc = self.home.storage.fold(fold)
+        self.registers[fold] = {}
+        for lanes in self._widths(fold):
+            m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.home.home.target)
+            places: list[Value] = []
+            for dtype, value in zip(acc.parts, acc.start(m), strict=True):
+                with self.b.goto_entry_block():
+                    place = self.b.alloca(m.register_type(dtype))
+                self.b.store(value, place)
+                places.append(place)
+            self.registers[fold][lanes] = places
+
+    def _finish(self, fold: Item, scope: Scope) -> None:
+        acc, home = self.home.storage.fold(fold), self.home
+        total: list[Value] | None = None
+        scalar = LLVMMachine(self.b, None, home.home.target)
+        for lanes in sorted(self.registers[fold], reverse=True):
+            m = LLVMMachine(self.b, lanes if lanes > 1 else None, home.home.target)
+            state = [self.b.load(p, typ=m.register_type(d))
+                     for p, d in zip(self.registers[fold][lanes], acc.parts, strict=True)]  # fmt: skip
+            state = across(acc, m, state, lanes)
+            total = state if total is None else acc.join(scalar, total, state)
+        assert total is not None
+        found = acc.finish(scalar, total)
+        if fold in home.s.kept:
+            home.keep((fold, 0), home.s.kept[fold], found, scope)
+        else:
+            home.top.values[fold] = found
+
+    # ---- one step --------------------------------------------------------------------------------
+
+    def step(self, fold: Item, scope: Scope) -> None:
+        """One more element (in every lane) at the innermost place."""
+        assert isinstance(fold.payload, Folding)
+        home, acc = self.home, self.home.storage.fold(fold)
+        vector = scope.lanes is not None
+        in_registers = self._in_registers(fold)
+        if vector and in_registers and scope.lanes is not None:
+            vector = scope.lanes.axis in fold.payload.over
+        m = home.machine(scope, vector)
+        element = home.get(fold.args[0], scope, vector)
+        position: Value = None
+        if i64 in acc.parts[1:]:
+            position = home.index(fold.payload.positions, scope, lanes=True)
+            if m.lanes is not None:
+                position = splat(self.b, position, m.lanes)
+        if not in_registers:
+            self._step_in_scratch(fold, scope, m, element, position)
+            return
+        lanes = m.lanes or 1
+        places = self.registers[fold][lanes]
+        old = [self.b.load(p, typ=m.register_type(d))
+               for p, d in zip(places, acc.parts, strict=True)]  # fmt: skip
+        new = acc.step(m, old, element, position)
+        mask = scope.lanes.mask if scope.lanes is not None and vector else None
+        for place, before, after in zip(places, old, new, strict=True):
+            self.b.store(after if mask is None else m.select(mask, after, before), place)
+
+    def _step_in_scratch(
+        self, fold: Item, scope: Scope, m: LLVMMachine, element: Value, position: Value
+    ) -> None:
+        home, acc = self.home, self.home.storage.fold(fold)
+        axes = home.s.kept[fold]
+        old = [splat_to(self.b, home.fetch((fold, k), axes, scope), m.lanes)
+               for k in range(len(acc.parts))]  # fmt: skip
+        for k, value in enumerate(acc.step(m, old, element, position)):
+            home.keep((fold, k), axes, value, scope)
+
+    def finished(self, fold: Item, scope: Scope) -> Value:
+        """The result of a fold whose states are in scratch."""
+        home, acc = self.home, self.home.storage.fold(fold)
+        axes = home.s.kept[fold]
+        state = [home.fetch((fold, k), axes, scope) for k in range(len(acc.parts))]
+        vector = scope.lanes is not None and scope.lanes.axis in axes
+        return acc.finish(home.machine(scope, vector), state)
+
+    # ---- scans -----------------------------------------------------------------------------------
+
+    def scan(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
+        """The running fold up to this position; its axis is walked in order."""
+        assert isinstance(item.payload, Folding)
+        home, acc = self.home, self.home.storage.fold(item)
+        axes = scan_state_axes(home.s, item)
+        along = item.payload.over[0]
+        first = self.b.icmp_signed("==", scope.axis(along), home.ranges[along][0])
+        if m.lanes is not None:
+            first = splat(self.b, first, m.lanes)
+        element = home.get(item.args[0], scope, m.lanes is not None)
+        fresh = acc.start(m)
+        kept = [home.fetch((item, SCAN_PART + k), axes, scope) for k in range(len(acc.parts))]
+        old = [m.select(first, a, b) for a, b in zip(fresh, kept, strict=True)]
+        new = acc.step(m, old, element, None)
+        for k, value in enumerate(new):
+            home.keep((item, SCAN_PART + k), axes, value, scope)
+        return acc.finish(m, new)
+
+
+def splat_to(b: ir.IRBuilder, value: Value, lanes: int | None) -> Value:
+    """A scalar in every lane when there are lanes."""
+    return value if lanes is None else splat(b, value, lanes)

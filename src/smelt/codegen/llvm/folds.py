@@ -1,0 +1,158 @@
+"""Accumulators: how one step of a fold, the joining of two partial folds and the end are emitted.
+
+Float sums run in double precision, and sums of doubles carry their rounding error along (Knuth,
+The Art of Computer Programming 4.2.2, two-sum), so that the error of a long sum does not grow with
+its length.  An arg kind folds pairs of a value and a position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.ops.cast import cast
+from smelt.ops.combine import Combine
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, f64, i64
+
+Value = Any
+State = list[Value]
+FARTHEST = 2**63 - 1
+
+
+class Accumulator(Protocol):
+    """A fold over elements of type `source`."""
+
+    parts: tuple[DType, ...]
+    """Register types of the state."""
+
+    def start(self, m: LLVMMachine) -> State:
+        """The state before any element."""
+        ...
+
+    def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+        """The state after one more element (in every lane)."""
+        ...
+
+    def join(self, m: LLVMMachine, first: State, second: State) -> State:
+        """The state of two runs of elements."""
+        ...
+
+    def finish(self, m: LLVMMachine, state: State) -> Value:
+        """The result as a register of the fold's type."""
+        ...
+
+
+class Plain:
+    """One value; floats in double precision where the row says that errors add up."""
+
+    def __init__(self, row: Combine, source: DType, result: DType) -> None:
+        self.row, self.source, self.result = row, source, result
+        self.inner = f64 if row.wide and source.is_float else source
+        self.parts: tuple[DType, ...] = (self.inner,)
+
+    def start(self, m: LLVMMachine) -> State:
+        return [m.const(self.inner, self.row.identity(self.inner))]
+
+    def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+        return self.join(m, state, [cast(m, element, self.source, self.inner)])
+
+    def join(self, m: LLVMMachine, first: State, second: State) -> State:
+        return [SCALARS[self.row.scalar].lower(m, self.inner, first[0], second[0])]
+
+    def finish(self, m: LLVMMachine, state: State) -> Value:
+        return cast(m, state[0], self.inner, self.result)
+
+
+class Compensated:
+    """A sum of doubles and the sum of its rounding errors."""
+
+    parts: tuple[DType, ...] = (f64, f64)
+
+    def __init__(self, row: Combine) -> None:
+        self.row = row
+
+    def start(self, m: LLVMMachine) -> State:
+        return [m.const(f64, 0.0), m.const(f64, 0.0)]
+
+    def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+        total, error = self._two_sum(m, state[0], element)
+        return [total, m.add(state[1], error)]
+
+    def join(self, m: LLVMMachine, first: State, second: State) -> State:
+        total, error = self._two_sum(m, first[0], second[0])
+        return [total, m.add(error, m.add(first[1], second[1]))]
+
+    def finish(self, m: LLVMMachine, state: State) -> Value:
+        whole = m.add(state[0], state[1])
+        return m.select(m.compare("eq", state[1], state[1]), whole, state[0])
+
+    def _two_sum(self, m: LLVMMachine, a: Value, b: Value) -> tuple[Value, Value]:
+        total = m.add(a, b)
+        taken = m.sub(total, a)
+        return total, m.add(m.sub(a, m.sub(total, taken)), m.sub(b, taken))
+
+
+class Winner:
+    """The best value so far and where it stood; the first of equals, NaN before all."""
+
+    def __init__(self, row: Combine, source: DType) -> None:
+        self.row, self.source = row, source
+        self.parts: tuple[DType, ...] = (source, i64)
+
+    def start(self, m: LLVMMachine) -> State:
+        lowest = self.row.identity(self.source)
+        return [m.const(self.source, lowest), m.const(i64, FARTHEST)]
+
+    def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+        wins = self._beats(m, element, state[0])
+        return [m.select(wins, element, state[0]), m.select(wins, position, state[1])]
+
+    def join(self, m: LLVMMachine, first: State, second: State) -> State:
+        wins = self._beats(m, second[0], first[0])
+        loses = self._beats(m, first[0], second[0])
+        nearer = m.compare("lt", second[1], first[1])
+        wins = m.or_(wins, m.and_(m.not_(loses), nearer))
+        return [m.select(wins, b, a) for a, b in zip(first, second, strict=True)]
+
+    def finish(self, m: LLVMMachine, state: State) -> Value:
+        untouched = m.compare("eq", state[1], m.const(i64, FARTHEST))
+        return m.select(untouched, m.const(i64, 0), state[1])
+
+    def _beats(self, m: LLVMMachine, a: Value, b: Value) -> Value:
+        better = SCALARS[self.row.scalar].lower(m, self.source, a, b)
+        if not self.source.is_float:
+            return better
+        first_nan = m.and_(m.compare("ne", a, a), m.compare("eq", b, b))
+        return m.or_(better, first_nan)
+
+
+def accumulator(row: Combine, source: DType, result: DType) -> Accumulator:
+    """How `row` folds elements of `source` into `result` (both register types)."""
+    if row.positional:
+        return Winner(row, source)
+    if row.compensated and source == f64:
+        return Compensated(row)
+    return Plain(row, source, result)
+
+
+def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int) -> State:
+    """Joins the lanes of a vector state, halves with halves; gives scalars."""
+    while lanes > 1:
+        half = lanes // 2
+        low = [_part(m, v, 0, half) for v in state]
+        high = [_part(m, v, half, half) for v in state]
+        m = LLVMMachine(m.builder, half if half > 1 else None, m.target)
+        state, lanes = acc.join(m, low, high), half
+    return state
+
+
+def _part(m: LLVMMachine, value: Value, start: int, count: int) -> Value:
+    from_lane: Sequence[int] = range(start, start + count)
+    if count == 1:
+        return m.builder.extract_element(value, ir.Constant(ir.IntType(32), start))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), count), list(from_lane))
+    return m.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)

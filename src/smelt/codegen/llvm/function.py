@@ -1,0 +1,194 @@
+"""One phase as one LLVM function: arguments, the loop over tasks, and the nests in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.indexing import I64, IndexEmitter, number
+from smelt.codegen.llvm.nest import NestEmitter
+from smelt.codegen.llvm.nests import Schedule
+from smelt.codegen.llvm.program import Access, Item, Program
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import Storage
+from smelt.target import Target
+from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, mul, product
+
+Value = Any
+PTR = ir.PointerType()
+KERNEL = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, PTR])
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The order of a kernel's arguments: buffers, then sizes (strides are sizes too)."""
+
+    buffers: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+
+def words_of(program: Program, schedules: Iterable[Schedule]) -> Words:
+    """Every buffer, and every size that some phase reads."""
+    sizes: dict[str, None] = {}
+    for s in schedules:
+        for e in _indices(s):
+            sizes.update((a.name, None) for a in atoms(e) if a.kind == "size")
+    return Words(tuple(b.name for b in program.buffers), tuple(sizes))
+
+
+def _indices(s: Schedule) -> Iterable[Index]:
+    yield from s.phase.axes.values()
+    yield from (length for _, length in s.phase.cut.values())
+    for item in s.phase.items:
+        payload = item.payload
+        if isinstance(payload, Access):
+            yield payload.offset
+            yield from (e for pair in payload.limits for e in pair)
+        elif isinstance(payload, Expr):
+            yield payload
+        elif hasattr(payload, "extent"):
+            yield payload.extent  # type: ignore[union-attr]
+    yield from (st.access.offset for st in s.phase.stores)
+
+
+def grid_counts(s: Schedule) -> list[tuple[str, Index]]:
+    """Blocks along each grid axis, outer to inner."""
+    counts: list[tuple[str, Index]] = []
+    for g in s.phase.grid:
+        extent = s.phase.axes[g]
+        if s.block is not None and s.block[0] == g:
+            extent = floordiv(add(extent, s.block[1] - 1), s.block[1])
+        counts.append((g, extent))
+    return counts
+
+
+def task_count(s: Schedule) -> Index:
+    """Tasks of the linearised grid."""
+    return product(n for _, n in grid_counts(s))
+
+
+class FunctionEmitter:
+    """Emits one schedule into a module."""
+
+    def __init__(
+        self, module: ir.Module, program: Program, s: Schedule, words: Words, target: Target
+    ) -> None:
+        self.s, self.program, self.words, self.target = s, program, words, target
+        self.function = ir.Function(module, KERNEL, s.phase.name)
+        self.function.args[0].add_attribute("noalias")
+        self.function.args[3].add_attribute("noalias")
+        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.buffers: dict[str, Value] = {}
+        self.dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
+        self.sizes: dict[str, Value] = {}
+        self.storage = Storage(s)
+
+    def emit(self) -> ir.Function:
+        """The whole function."""
+        self._arguments()
+        first, last = self.function.args[1], self.function.args[2]
+        counts = [(g, self.index(n)) for g, n in grid_counts(self.s)]
+        start = self._decode(first, counts)
+        self.storage.place(self.b, self.function.args[3], self.index)
+        self._task_loop(first, last, counts, start)
+        return self.function
+
+    def index(self, e: Index) -> Value:
+        """An expression over sizes alone."""
+        return IndexEmitter(self.b, self._size).emit(e)
+
+    def _size(self, atom: Atom) -> Value:
+        return self.sizes[atom.name]
+
+    def _arguments(self) -> None:
+        args = self.function.args[0]
+        for k, name in enumerate(self.words.buffers):
+            place = self.b.gep(args, [number(k)], source_etype=I64)
+            self.buffers[name] = self.b.load(place, name=name, typ=PTR)
+        for k, name in enumerate(self.words.sizes):
+            place = self.b.gep(args, [number(len(self.words.buffers) + k)], source_etype=I64)
+            self.sizes[name] = self.b.load(place, name=name, typ=I64)
+
+    def _decode(self, task: Value, counts: list[tuple[str, Value]]) -> list[Value]:
+        """Block numbers of a task, outer to inner."""
+        found: list[Value] = []
+        for place, (_, count) in enumerate(reversed(counts)):
+            if place == len(counts) - 1:
+                found.append(task)
+            else:
+                safe = self.b.select(self.b.icmp_signed(">", count, number(0)), count, number(1))
+                found.append(self.b.urem(task, safe))
+                task = self.b.udiv(task, safe)
+        return found[::-1]
+
+    def _task_loop(
+        self, first: Value, last: Value, counts: list[tuple[str, Value]], start: list[Value]
+    ) -> None:
+        b, function = self.b, self.function
+        body, done = (function.append_basic_block(n) for n in ("task", "done"))
+        entry = b.block
+        b.cbranch(b.icmp_signed("<", first, last), body, done)
+        b.position_at_end(body)
+        task = b.phi(I64, "t")
+        task.add_incoming(first, entry)
+        numbers = [b.phi(I64, name) for name, _ in counts]
+        for phi, value in zip(numbers, start, strict=True):
+            phi.add_incoming(value, entry)
+        self._block(dict(zip([g for g, _ in counts], numbers, strict=True)))
+        following = self._advance(numbers, counts)
+        after = b.add(task, number(1))
+        latch = b.block
+        task.add_incoming(after, latch)
+        for phi, value in zip(numbers, following, strict=True):
+            phi.add_incoming(value, latch)
+        b.cbranch(b.icmp_signed("<", after, last), body, done)
+        b.position_at_end(done)
+        b.ret_void()
+
+    def _advance(self, numbers: list[Value], counts: list[tuple[str, Value]]) -> list[Value]:
+        """Block numbers of the next task: an odometer."""
+        b = self.b
+        found: list[Value] = []
+        carry: Value = number(1)
+        for place in range(len(counts) - 1, -1, -1):
+            up = b.add(numbers[place], carry)
+            if place == 0:
+                found.append(up)
+                break
+            full = b.icmp_signed(">=", up, counts[place][1])
+            found.append(b.select(full, number(0), up))
+            carry = b.select(full, number(1), number(0))
+        return found[::-1]
+
+    def _block(self, numbers: dict[str, Value]) -> None:
+        """Everything that one task does."""
+        b = self.b
+        scope = Scope()
+        ranges: dict[str, tuple[Value, Value]] = {}
+        for axis in self.s.local:
+            extent = self.index(self.s.phase.axes[axis])
+            if self.s.block is not None and axis == self.s.block[0]:
+                step = number(self.s.block[1])
+                low = b.mul(numbers[axis], step)
+            elif axis in self.s.phase.cut:
+                part, length = self.s.phase.cut[axis]
+                step = self.index(length)
+                low = b.mul(numbers[part], step)
+            else:
+                ranges[axis] = (number(0), extent)
+                continue
+            high = b.add(low, step)
+            ranges[axis] = (low, b.select(b.icmp_signed("<", high, extent), high, extent))
+        for g, value in numbers.items():
+            if g not in self.s.local:
+                scope.axes[g] = value
+        emitter = NestEmitter(self.b, self, ranges, scope)
+        for nest in self.s.nests:
+            emitter.run(nest)
+
+
+Emit = Callable[[Item], Value]
+__all__ = ["FunctionEmitter", "Words", "grid_counts", "mul", "task_count", "words_of"]

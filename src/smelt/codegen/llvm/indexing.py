@@ -1,0 +1,106 @@
+"""Index expressions as LLVM values: scalars, or vectors where a lane axis is involved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from smelt.types.expr import Atom, Expr, Index, nonnegative
+
+I64 = ir.IntType(64)
+Value = Any
+Leaf = Callable[[Atom], Value]
+
+
+def number(value: int) -> Value:
+    """An i64 constant."""
+    return ir.Constant(I64, value)
+
+
+def splat(b: ir.IRBuilder, value: Value, lanes: int) -> Value:
+    """A scalar in every lane; vectors pass."""
+    if isinstance(value.type, ir.VectorType):
+        return value
+    kind = ir.VectorType(value.type, lanes)
+    first = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), None)
+    return b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
+
+
+def iota(lanes: int) -> Value:
+    """<0, 1, 2, ..>"""
+    return ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
+
+
+class IndexEmitter:
+    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values."""
+
+    def __init__(self, builder: ir.IRBuilder, leaf: Leaf) -> None:
+        self.b, self.leaf = builder, leaf
+
+    def emit(self, e: Index) -> Value:
+        """`e` as i64, or a vector of i64 if one of its variables is one."""
+        if isinstance(e, int):
+            return number(e)
+        total: Value = None
+        for monomial, c in e.terms:
+            part: Value = None
+            for atom in monomial:
+                value = self._atom(atom)
+                part = value if part is None else self._pair(self.b.mul, part, value)
+            if part is None:
+                part = number(c)
+            elif c != 1:
+                part = self._pair(self.b.mul, part, number(c))
+            total = part if total is None else self._pair(self.b.add, total, part)
+        return total
+
+    def _pair(self, op: Callable[..., Value], a: Value, b: Value) -> Value:
+        for x, y in ((a, b), (b, a)):
+            if isinstance(x.type, ir.VectorType) and not isinstance(y.type, ir.VectorType):
+                lanes = x.type.count
+                return op(splat(self.b, a, lanes), splat(self.b, b, lanes))
+        return op(a, b)
+
+    def _atom(self, atom: Atom) -> Value:
+        if atom.kind in ("size", "axis", "value"):
+            return self.leaf(atom)
+        a, b = (self.emit(x) for x in atom.args)
+        if atom.kind in ("min", "max"):
+            return self._pair(lambda x, y: self._extreme(atom.kind == "min", x, y), a, b)
+        plain = nonnegative(atom.args[0])
+        if atom.kind == "//":
+            return self._pair(self.b.udiv if plain else self._floor_div, a, b)
+        return self._pair(self.b.urem if plain else self._floor_mod, a, b)
+
+    def _extreme(self, least: bool, a: Value, b: Value) -> Value:
+        smaller = self.b.icmp_signed("<", a, b)
+        return self.b.select(smaller, a, b) if least else self.b.select(smaller, b, a)
+
+    def _floor_mod(self, a: Value, b: Value) -> Value:
+        """Remainder with the sign of a positive divisor."""
+        r = self.b.srem(a, b)
+        negative = self.b.icmp_signed("<", r, ir.Constant(r.type, None))
+        return self.b.select(negative, self.b.add(r, b), r)
+
+    def _floor_div(self, a: Value, b: Value) -> Value:
+        return self.b.sdiv(self.b.sub(a, self._floor_mod(a, b)), b)
+
+
+def depth_terms(e: Index, depth_of: Callable[[Atom], int], count: int) -> list[Index]:
+    """The terms of `e` grouped by the deepest loop that they depend on (0 .. count-1)."""
+    groups: list[dict[Any, int]] = [{} for _ in range(count)]
+    terms = e.terms if isinstance(e, Expr) else (((), e),) if e else ()
+    for monomial, c in terms:
+        groups[max((_depth(a, depth_of) for a in monomial), default=0)][monomial] = c
+    return [Expr(tuple(g.items())) if g else 0 for g in groups]
+
+
+def _depth(atom: Atom, depth_of: Callable[[Atom], int]) -> int:
+    if atom.kind in ("size", "axis", "value"):
+        return depth_of(atom)
+    inner = [_depth(a, depth_of) for e in atom.args if isinstance(e, Expr)
+             for m, _ in e.terms for a in m]  # fmt: skip
+    return max(inner, default=0)

@@ -1,0 +1,118 @@
+"""Loads and stores: whole vectors, masked tails, gathers, single elements under a condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.indexing import I64, splat
+from smelt.codegen.llvm.machine import LLVMMachine, memory_type
+from smelt.types.dtype import DType
+
+Value = Any
+PTR = ir.PointerType()
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
+I32 = ir.IntType(32)
+
+
+def element_address(b: ir.IRBuilder, base: Value, offset: Value, dtype: DType) -> Value:
+    """Address of element `offset` (i64) of an array at `base`."""
+    return b.gep(base, [offset], source_etype=memory_type(dtype))
+
+
+def _intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: list[Value]) -> Value:
+    module = b.module
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
+    return b.call(function, args)
+
+
+def _suffix(kind: ir.VectorType) -> str:
+    return f"v{kind.count}{kind.element.intrinsic_name}"
+
+
+def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None) -> Value:
+    """Consecutive elements as a register; lanes outside the mask give zero."""
+    b, kind = m.builder, m.raw_type(dtype)
+    if mask is None:
+        raw = b.load(address, align=dtype.itemsize, typ=kind)
+    else:
+        zero = ir.Constant(kind, None)
+        raw = _intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
+                         [address, I32(dtype.itemsize), mask, zero])  # fmt: skip
+    return m.load_convert(raw, dtype)
+
+
+def gather(
+    m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Value | None
+) -> Value:  # fmt: skip
+    """Elements at vector `offsets` as a register; lanes outside the mask give zero."""
+    b, kind = m.builder, m.raw_type(dtype)
+    lanes = m.lanes or 1
+    pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
+    pointers.type = ir.VectorType(PTR, lanes)
+    mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
+    raw = _intrinsic(b, f"llvm.masked.gather.{_suffix(kind)}.v{lanes}p0", kind,
+                     [pointers, I32(dtype.itemsize), mask, ir.Constant(kind, None)])  # fmt: skip
+    return m.load_convert(raw, dtype)
+
+
+def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value | None) -> Value:
+    """One element as a register; zero where the condition fails (nothing is read then)."""
+    b, kind = m.builder, m.raw_type(dtype)
+    if condition is None:
+        return m.load_convert(b.load(address, align=dtype.itemsize, typ=kind), dtype)
+    before = b.block
+    with b.if_then(condition):
+        inside = b.load(address, align=dtype.itemsize, typ=kind)
+        block = b.block
+    raw = b.phi(kind)
+    raw.add_incoming(ir.Constant(kind, None), before)
+    raw.add_incoming(inside, block)
+    return m.load_convert(raw, dtype)
+
+
+def store_vector(
+    m: LLVMMachine, address: Value, value: Value, dtype: DType, mask: Value | None
+) -> None:  # fmt: skip
+    """Consecutive elements from a register."""
+    b = m.builder
+    raw = m.store_convert(value, dtype)
+    if mask is None:
+        b.store(raw, address, align=dtype.itemsize)
+    else:
+        _intrinsic(b, f"llvm.masked.store.{_suffix(raw.type)}.p0", ir.VoidType(),
+                   [raw, address, I32(dtype.itemsize), mask])  # fmt: skip
+
+
+def scatter(
+    m: LLVMMachine, base: Value, offsets: Value, value: Value, dtype: DType, mask: Value | None
+) -> None:
+    """Elements to vector `offsets`."""
+    b, lanes = m.builder, m.lanes or 1
+    raw = m.store_convert(value, dtype)
+    pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
+    pointers.type = ir.VectorType(PTR, lanes)
+    mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
+    _intrinsic(b, f"llvm.masked.scatter.{_suffix(raw.type)}.v{lanes}p0", ir.VoidType(),
+               [raw, pointers, I32(dtype.itemsize), mask])  # fmt: skip
+
+
+def store_scalar(
+    m: LLVMMachine, address: Value, value: Value, dtype: DType, condition: Value | None
+) -> None:
+    """One element from a register, where the condition holds."""
+    b = m.builder
+    raw = m.store_convert(value, dtype)
+    if condition is None:
+        b.store(raw, address, align=dtype.itemsize)
+        return
+    with b.if_then(condition):
+        b.store(raw, address, align=dtype.itemsize)
+
+
+__all__ = ["I64", "element_address", "gather", "load_scalar", "load_vector", "scatter",
+           "store_scalar", "store_vector"]  # fmt: skip

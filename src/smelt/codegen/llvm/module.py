@@ -1,0 +1,54 @@
+"""Kernel -> Artifact: the module's text, and what a caller must know to run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.ir import Kernel
+from smelt.target import Target
+from smelt.types.expr import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One function of an artifact: its symbol, its number of tasks and its scratch bytes."""
+
+    symbol: str
+    tasks: Index
+    scratch: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A compiled kernel's text and its calling facts.
+
+    `buffers` and `sizes` give the order of the argument words; `partials` are buffers that the
+    caller provides beside the kernel's parameters: (name, bytes).  Entries run one after another.
+    """
+
+    name: str
+    llvm: str
+    buffers: tuple[str, ...]
+    sizes: tuple[str, ...]
+    partials: tuple[tuple[str, Index], ...]
+    entries: tuple[Entry, ...]
+
+
+def emit(kernel: Kernel, target: Target) -> Artifact:
+    """The artifact of a kernel.  Raises UnsupportedError for what this back end cannot run."""
+    source = program(kernel)
+    schedules = [schedule(p, target) for p in source.phases]
+    words: Words = words_of(source, schedules)
+    module = ir.Module(kernel.name)
+    entries: list[Entry] = []
+    for s in schedules:
+        emitter = FunctionEmitter(module, source, s, words, target)
+        emitter.emit()
+        entries.append(Entry(s.phase.name, task_count(s), emitter.storage.nbytes))
+    partials = tuple((p.name, p.nbytes) for p in source.partials)
+    return Artifact(kernel.name, str(module), words.buffers, words.sizes, partials, tuple(entries))

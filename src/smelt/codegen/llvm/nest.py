@@ -1,0 +1,404 @@
+"""One loop nest: loops from outer to inner, each value at the outermost loop where it is fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.folding import FoldEmitter
+from smelt.codegen.llvm.indexing import I64, IndexEmitter, depth_terms, iota, number, splat
+from smelt.codegen.llvm.machine import LLVMMachine, emit
+from smelt.codegen.llvm.memory import (
+    element_address, gather, load_scalar, load_vector, scatter, store_scalar, store_vector,
+)  # fmt: skip
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.program import Access, Clamping, Converting, Item, StoreItem
+from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.ops.cast import cast
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import i64
+from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, coefficient, nonnegative
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.function import FunctionEmitter
+
+Value = Any
+
+
+class NestEmitter:
+    """Emits the nests of one task in order; fixed values are shared between them."""
+
+    def __init__(
+        self, b: ir.IRBuilder, home: FunctionEmitter, ranges: dict[str, tuple[Value, Value]],
+        scope: Scope,
+    ) -> None:  # fmt: skip
+        self.b, self.home, self.ranges, self.top = b, home, ranges, scope
+        self.s = home.s
+        self.storage = home.storage
+        self.positions = {i: n for n, i in self.s.phase.positions.items()}
+        self.nest = self.s.nests[0]
+        self.folds = FoldEmitter(self)
+
+    # ---- loops -----------------------------------------------------------------------------------
+
+    def run(self, nest: Nest) -> None:
+        """All of one nest."""
+        self.nest = nest
+        self.accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
+        self.accesses += [s.access for s in nest.stores]
+        self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
+                       for a in self.accesses}  # fmt: skip
+        self.folds.before(nest)
+        top = Scope(self.top)
+        self._enter(top, 0)
+        self._loops(top, 0)
+        self.folds.after(nest)
+
+    def _depth_of(self, atom: Atom) -> int:
+        """Loops that must be open before a variable is known."""
+        order = self.nest.order
+        if atom.kind == "axis":
+            return order.index(atom.name) + 1 if atom.name in order else 0
+        if atom.kind == "value":
+            return self._depth(self.s.phase.positions[atom.name])
+        return 0
+
+    def _depth(self, item: Item) -> int:
+        order = self.nest.order
+        depth = max((order.index(a) + 1 for a in item.axes if a in order), default=0)
+        if item.kind == "scan":  # its state moves with its axis
+            return len(order)
+        return depth
+
+    def _loops(self, scope: Scope, depth: int) -> None:
+        order = self.nest.order
+        if depth == len(order):
+            self._body(scope)
+            return
+        name = order[depth]
+        self.folds.open(scope, depth)
+        if name == self.nest.vector:
+            self._vector_loops(scope, depth)
+        else:
+            low, high = self.ranges[name]
+
+            def inside(position: Value) -> None:
+                inner = Scope(scope, {name: position})
+                self._enter(inner, depth + 1)
+                self._loops(inner, depth + 1)
+
+            self.loop(low, high, 1, inside)
+        self.folds.close(scope, depth)
+
+    def _vector_loops(self, scope: Scope, depth: int) -> None:
+        """A main loop over whole wide vectors, then masked single vectors."""
+        name, lanes = self.nest.order[depth], self.s.lanes
+        low, high = self.ranges[name]
+        b, wide = self.b, self.s.lanes * self.nest.wide
+        middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
+
+        def at(count: int, masked: bool) -> Callable[[Value], None]:
+            def inside(position: Value) -> None:
+                mask = None
+                if masked:
+                    left = splat(b, b.sub(high, position), count)
+                    mask = b.icmp_signed("<", iota(count), left)
+                inner = Scope(scope, {name: position}, lanes=Lanes(name, position, count, mask))
+                self._enter(inner, depth + 1)
+                self._body(inner)
+
+            return inside
+
+        if _power_of_two(wide):
+            self.loop(low, middle, wide, at(wide, False))
+        self.loop(middle, high, lanes, at(lanes, True))
+
+    def loop(self, low: Value, high: Value, step: int, inside: Callable[[Value], None]) -> None:
+        """for position in range(low, high, step)"""
+        b = self.b
+        body = b.append_basic_block("loop")
+        done = b.append_basic_block("next")
+        before = b.block
+        b.cbranch(b.icmp_signed("<", low, high), body, done)
+        b.position_at_end(body)
+        position = b.phi(I64)
+        position.add_incoming(low, before)
+        inside(position)
+        after = b.add(position, number(step))
+        position.add_incoming(after, b.block)
+        b.cbranch(b.icmp_signed("<", after, high), body, done)
+        b.position_at_end(done)
+
+    def _enter(self, scope: Scope, depth: int) -> None:
+        """What becomes fixed when the first `depth` loops are open."""
+        last = scope.lanes is not None
+        for access in self.accesses:
+            if access in scope.offsets:
+                continue
+            above = scope.offset(access)
+            term = self.groups[access][depth]
+            if last and self._varies(access, scope):
+                term = self._fixed_part(term, scope)
+            if term == 0 and above is not None:
+                continue
+            found = self.index(term, scope)
+            scope.offsets[access] = found if above is None else self.b.add(above, found)
+        for item in self.nest.items:
+            if self._depth(item) == depth and scope.value(item) is None:
+                scope.values[item] = self._compute(item, scope)
+
+    # ---- index values ----------------------------------------------------------------------------
+
+    def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:
+        """An index expression here; with `lanes`, the vector axis is a vector."""
+
+        def leaf(atom: Atom) -> Value:
+            if atom.kind == "size":
+                return self.home.sizes[atom.name]
+            if atom.kind == "value":
+                found = scope.value(self.s.phase.positions[atom.name])
+                assert found is not None
+                return found
+            at = scope.axis(atom.name)
+            if scope.lanes is not None and atom.name == scope.lanes.axis and lanes:
+                count = scope.lanes.count
+                return self.b.add(splat(self.b, at, count), iota(count))
+            return at
+
+        return IndexEmitter(self.b, leaf).emit(e)
+
+    def _vector_position(self, e: Index) -> bool:
+        """Whether `e` reads a computed position that differs between lanes."""
+        v = self.nest.vector
+        names = [a.name for a in atoms(e) if a.kind == "value"]
+        return any(v in self.s.phase.positions[n].axes for n in names)
+
+    def _step(self, access: Access, axis: str) -> Index | None:
+        """Elements between neighbouring lanes, or None where that is not one number."""
+        if self._vector_position(access.offset):
+            return None
+        return coefficient(access.offset, axis)
+
+    def _varies(self, access: Access, scope: Scope) -> bool:
+        assert scope.lanes is not None
+        return self._step(access, scope.lanes.axis) is None
+
+    def _fixed_part(self, term: Index, scope: Scope) -> Index:
+        """Nothing: irregular terms are computed lane by lane at the access."""
+        return 0
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def machine(self, scope: Scope, vector: bool) -> LLVMMachine:
+        """The machine for registers of this place."""
+        lanes = scope.lanes.count if vector and scope.lanes is not None else None
+        return LLVMMachine(self.b, lanes, self.home.target)
+
+    def is_vector(self, item: Item, scope: Scope) -> bool:
+        """Whether the item differs between lanes here."""
+        return scope.lanes is not None and (scope.lanes.axis in item.axes)
+
+    def get(self, item: Item, scope: Scope, vector: bool) -> Value:
+        """The register of an item: known, kept in scratch, or computed here; splat if asked."""
+        found = scope.value(item)
+        if found is None:
+            found = self._compute(item, scope)
+            scope.values[item] = found
+        if vector and scope.lanes is not None:
+            return splat(self.b, found, scope.lanes.count)
+        return found
+
+    def _compute(self, item: Item, scope: Scope) -> Value:
+        if item in self.s.kept and item not in self.nest.saves and item.kind != "scan":
+            return self._reload(item, scope)
+        vector = self.is_vector(item, scope)
+        m = self.machine(scope, vector)
+        if item.kind == "const":
+            assert isinstance(item.payload, (int, float, bool))
+            return m.const(item.dtype, item.payload)
+        if item.kind == "index":
+            assert isinstance(item.payload, (int, Expr))
+            found = self.index(item.payload, scope, lanes=vector)
+            return cast(m, found, i64, item.dtype)
+        if item.kind == "load":
+            return self._load(item, scope, m)
+        if item.kind == "scan":
+            return self.folds.scan(item, scope, m)
+        args = [self.get(a, scope, vector) for a in item.args]
+        if item.kind == "apply":
+            assert isinstance(item.payload, str)
+            return emit(SCALARS[item.payload], m, [a.dtype for a in item.args], args)
+        if item.kind == "cast":
+            assert isinstance(item.payload, Converting)
+            return cast(m, args[0], item.args[0].dtype, item.payload.dtype)
+        assert item.kind == "position" and isinstance(item.payload, Clamping)
+        return self._clamp(m, args[0], item.payload, scope)
+
+    def _clamp(self, m: LLVMMachine, found: Value, to: Clamping, scope: Scope) -> Value:
+        limit = self.b.sub(self.index(to.extent, scope), number(1))
+        if m.lanes is not None:
+            limit = splat(self.b, limit, m.lanes)
+        zero = m.const(i64, 0)
+        found = m.select(m.compare("lt", found, limit), found, limit)
+        return m.select(m.compare("gt", found, zero), found, zero)
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def _limits(self, access: Access, scope: Scope, vector: bool) -> Value | None:
+        """A mask (or bit) of the lanes whose positions are inside."""
+        b = self.b
+        found: Value | None = None
+        for e, n in access.limits:
+            here = vector and self._along_lanes(e, scope)
+            at, limit = self.index(e, scope, lanes=here), self.index(n, scope)
+            if here and scope.lanes is not None:
+                limit = splat(b, limit, scope.lanes.count)
+            test = b.icmp_signed("<", at, limit)
+            if not nonnegative(e):
+                test = b.and_(test, b.icmp_signed(">=", at, ir.Constant(at.type, None)
+                                                  if here else number(0)))  # fmt: skip
+            if vector and scope.lanes is not None:
+                test = splat(b, test, scope.lanes.count)
+            found = test if found is None else b.and_(found, test)
+        return found
+
+    def _along_lanes(self, e: Index, scope: Scope) -> bool:
+        return scope.lanes is not None and (
+            scope.lanes.axis in axes_of(e) or self._vector_position(e)
+        )
+
+    def _load(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
+        access = item.payload
+        assert isinstance(access, Access)
+        dtype, base = self.home.dtypes[access.buffer], self.home.buffers[access.buffer]
+        vector = self.is_vector(item, scope)
+        inside = self._limits(access, scope, vector)
+        if not vector or scope.lanes is None:
+            address = element_address(self.b, base, scope.offset(access), dtype)
+            found = load_scalar(m, address, dtype, inside)
+        else:
+            mask = _both(self.b, scope.lanes.mask, inside)
+            step = self._step(access, scope.lanes.axis)
+            if step == 1:
+                address = element_address(self.b, base, scope.offset(access), dtype)
+                found = load_vector(m, address, dtype, mask)
+            else:
+                found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
+        if inside is not None and access.other != 0:
+            found = m.select(inside, found, m.const(item.dtype, access.other))
+        return found
+
+    def _lane_offsets(self, access: Access, step: Index | None, scope: Scope) -> Value:
+        """Offsets of all lanes of an access that is not contiguous."""
+        assert scope.lanes is not None
+        lanes = scope.lanes.count
+        fixed = splat(self.b, scope.offset(access), lanes)
+        if step is None:
+            loose = self.groups[access][len(self.nest.order)]
+            return self.b.add(fixed, splat(self.b, self.index(loose, scope, lanes=True), lanes))
+        stride = splat(self.b, self.index(step, scope), lanes)
+        return self.b.add(fixed, self.b.mul(stride, iota(lanes)))
+
+    def _store(self, s: StoreItem, scope: Scope) -> None:
+        dtype, base = self.home.dtypes[s.access.buffer], self.home.buffers[s.access.buffer]
+        vector = scope.lanes is not None
+        m = self.machine(scope, vector)
+        value = self.get(s.value, scope, vector)
+        where = None if s.where is None else self.get(s.where, scope, vector)
+        if scope.lanes is None:
+            address = element_address(self.b, base, scope.offset(s.access), dtype)
+            store_scalar(m, address, value, dtype, where)
+            return
+        mask = _both(self.b, scope.lanes.mask, where)
+        step = self._step(s.access, scope.lanes.axis)
+        if step == 1:
+            address = element_address(self.b, base, scope.offset(s.access), dtype)
+            store_vector(m, address, value, dtype, mask)
+        else:
+            scatter(m, base, self._lane_offsets(s.access, step, scope), value, dtype, mask)
+
+    # ---- scratch ---------------------------------------------------------------------------------
+
+    def slot(self, axes: tuple[str, ...], scope: Scope) -> Value:
+        """Offset in elements of the current position in a scratch array over local axes."""
+        offset: Value = number(0)
+        for a in axes:
+            extent = self.home.index(self.s.local[a])
+            here = self.b.sub(scope.axis(a), self.ranges[a][0])
+            offset = self.b.add(self.b.mul(offset, extent), here)
+        return offset
+
+    def _reload(self, item: Item, scope: Scope) -> Value:
+        axes = self.s.kept[item]
+        if self.storage.in_parts(item):
+            return self.folds.finished(item, scope)
+        return self.fetch((item, 0), axes, scope)
+
+    def fetch(self, key: tuple[Item, int], axes: tuple[str, ...], scope: Scope) -> Value:
+        """A register from a scratch array (a vector where its last axis is the vector axis)."""
+        dtype = self.storage.arrays[key][1]
+        memory = dtype.compute
+        address = element_address(self.b, self.storage.at[key], self.slot(axes, scope), memory)
+        vector = scope.lanes is not None and scope.lanes.axis in axes
+        m = self.machine(scope, vector)
+        if not vector or scope.lanes is None:
+            return load_scalar(m, address, memory, None)
+        if axes[-1] == scope.lanes.axis:
+            return load_vector(m, address, memory, scope.lanes.mask)
+        offsets = self._scratch_offsets(axes, scope)
+        return gather(m, self.storage.at[key], offsets, memory, scope.lanes.mask)
+
+    def keep(
+        self, key: tuple[Item, int], axes: tuple[str, ...], value: Value, scope: Scope
+    ) -> None:
+        """The register into a scratch array."""
+        memory = self.storage.arrays[key][1].compute
+        address = element_address(self.b, self.storage.at[key], self.slot(axes, scope), memory)
+        vector = scope.lanes is not None and scope.lanes.axis in axes
+        m = self.machine(scope, vector)
+        if not vector or scope.lanes is None:
+            store_scalar(m, address, value, memory, None)
+        elif axes[-1] == scope.lanes.axis:
+            store_vector(m, address, splat(self.b, value, scope.lanes.count), memory,
+                         scope.lanes.mask)  # fmt: skip
+        else:
+            offsets = self._scratch_offsets(axes, scope)
+            scatter(m, self.storage.at[key], offsets, splat(self.b, value, scope.lanes.count),
+                    memory, scope.lanes.mask)  # fmt: skip
+
+    def _scratch_offsets(self, axes: tuple[str, ...], scope: Scope) -> Value:
+        """Lane offsets in a scratch array whose last axis is not the vector axis."""
+        assert scope.lanes is not None
+        step: Value = number(1)
+        for a in axes[axes.index(scope.lanes.axis) + 1 :]:
+            step = self.b.mul(step, self.home.index(self.s.local[a]))
+        lanes = scope.lanes.count
+        return self.b.add(splat(self.b, self.slot(axes, scope), lanes),
+                          self.b.mul(splat(self.b, step, lanes), iota(lanes)))  # fmt: skip
+
+    # ---- the innermost place ---------------------------------------------------------------------
+
+    def _body(self, scope: Scope) -> None:
+        for item in self.nest.items:
+            self.get(item, scope, False)
+        for item in self.nest.saves:
+            self.keep((item, 0), self.s.kept[item], scope.value(item), scope)
+        for fold in self.nest.folds:
+            self.folds.step(fold, scope)
+        for s in self.nest.stores:
+            self._store(s, scope)
+
+
+def _both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return b.and_(first, second)
+
+
+def _power_of_two(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+

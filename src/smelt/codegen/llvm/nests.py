@@ -1,0 +1,242 @@
+"""Schedule of a phase: which loops, over which axes, computing what.
+
+A fold is a barrier: what reads its result belongs to a later *level*.  All roots (folds, stores,
+values kept for later) of one level over the same local axes share one loop *nest*.  A value that a
+later nest needs is computed again when that is cheap and kept in scratch memory otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from smelt.codegen.llvm.program import Access, Folding, Item, Phase, StoreItem
+from smelt.ops.scalar import SCALARS
+from smelt.target import Target
+from smelt.types.expr import Index, atoms, coefficient, product
+
+BLOCK = 2048
+"""Positions of the vector axis that one task visits, when that axis is a grid axis."""
+CHEAP = 4.0
+"""Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
+BUDGET = 24
+"""Vector registers that an unrolled loop body may hope for."""
+
+
+@dataclass
+class Nest:
+    """Loops over `order` (outer to inner; `vector` is the last one, if any) with their roots."""
+
+    level: int
+    order: tuple[str, ...]
+    vector: str | None
+    folds: list[Item] = field(default_factory=list)
+    scans: list[Item] = field(default_factory=list)
+    saves: list[Item] = field(default_factory=list)
+    stores: list[StoreItem] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    wide: int = 1
+    """Vectors handled at once in the main loop."""
+
+    def in_registers(self, fold: Item) -> bool:
+        """Whether a fold's result axes are all outside of the axes that it ends."""
+        assert isinstance(fold.payload, Folding)
+        ended = [self.order.index(a) for a in fold.payload.over if a in self.order]
+        kept = [self.order.index(a) for a in fold.axes if a in self.order]
+        return not ended or not kept or max(kept) < min(ended)
+
+
+@dataclass
+class Schedule:
+    """Nests in order, what is kept in scratch, and how the grid is cut."""
+
+    phase: Phase
+    lanes: int
+    block: tuple[str, int] | None
+    local: dict[str, Index]
+    nests: list[Nest]
+    kept: dict[Item, tuple[str, ...]]
+    """Items in scratch memory with their axes, outer to inner."""
+
+    def extent(self, axes: tuple[str, ...]) -> Index:
+        """Elements of a scratch array over local axes."""
+        return product(self.local[a] for a in axes)
+
+
+def schedule(phase: Phase, target: Target) -> Schedule:
+    """The loops of a phase."""
+    vector = _vector_axis(phase, set(phase.axes) - _part_numbers(phase))
+    grid = set(phase.grid)
+    block = (vector, BLOCK) if vector in grid and vector is not None else None
+    local = {a: n for a, n in phase.axes.items() if a not in grid}
+    for a, (_, length) in phase.cut.items():
+        local[a] = length
+    if block is not None:
+        local[block[0]] = block[1]
+    local = {a: local[a] for a in phase.axes if a in local}
+    planner = _Planner(phase, local, vector, _lanes(phase, target))
+    return planner.run(block)
+
+
+def _part_numbers(phase: Phase) -> set[str]:
+    return {number for number, _ in phase.cut.values()}
+
+
+def _vector_axis(phase: Phase, among: set[str]) -> str | None:
+    """The axis along which most memory is walked in unit steps."""
+    best: tuple[float, str] | None = None
+    for a in phase.axes:
+        if a not in among:
+            continue
+        score = 0.0
+        for access, axes, write in _accesses(phase):
+            if a in axes:
+                weight = 4.0 ** len(axes) * (1.5 if write else 1.0)
+                step = coefficient(access.offset, a)
+                score += 2 * weight if step == 1 else 0 if step == 0 else -weight
+        if best is None or score >= best[0]:
+            best = (score, a)
+    return best[1] if best else None
+
+
+def _accesses(phase: Phase) -> list[tuple[Access, frozenset[str], bool]]:
+    found = [(i.payload, i.axes, False) for i in phase.items if isinstance(i.payload, Access)]
+    return found + [(s.access, s.axes, True) for s in phase.stores]
+
+
+def _lanes(phase: Phase, target: Target) -> int:
+    """Lanes of one vector: as many as the widest floating-point (else integer) type allows."""
+    floats = [i.dtype.bits for i in phase.items if i.dtype.is_float]
+    others = [i.dtype.bits for i in phase.items if i.kind in ("load", "apply") and i.dtype.is_integer]
+    widest = max(floats or others or [32])
+    return max(target.vector_bytes * 8 // max(widest, 8), 2)
+
+
+class _Planner:
+    def __init__(
+        self, phase: Phase, local: dict[str, Index], vector: str | None, lanes: int
+    ) -> None:
+        self.phase, self.local, self.vector, self.lanes = phase, local, vector, lanes
+        self.kept: dict[Item, tuple[str, ...]] = {}
+        self.groups: dict[tuple[int, frozenset[str]], Nest] = {}
+        self.levels = self._levels()
+
+    def run(self, block: tuple[str, int] | None) -> Schedule:
+        for fold in (i for i in self.phase.items if i.kind == "fold"):
+            self._group(self.levels[fold] - 1, self._domain(fold)).folds.append(fold)
+        for s in self.phase.stores:
+            level = max(self.levels[i] for i in (s.value, s.where) if i is not None)
+            self._group(level, s.axes & set(self.local)).stores.append(s)
+        for level in range(max(k[0] for k in self.groups), -1, -1):
+            for nest in [n for (at, _), n in self.groups.items() if at == level]:
+                self._close(nest)
+        nests = [self.groups[k] for k in sorted(self.groups, key=lambda k: k[0])]
+        for nest in nests:
+            self._arrange(nest)
+        return Schedule(self.phase, self.lanes, block, self.local, nests, self.kept)
+
+    def _levels(self) -> dict[Item, int]:
+        levels: dict[Item, int] = {}
+        for item in self.phase.items:
+            below = max((levels[a] for a in item.args), default=0)
+            levels[item] = below + (item.kind == "fold")
+        return levels
+
+    def _domain(self, item: Item) -> frozenset[str]:
+        """Local axes that a fold or a kept value is computed over."""
+        over = item.payload.over if isinstance(item.payload, Folding) else ()
+        axes = item.axes.union(*(a.axes for a in item.args if item.kind == "fold"), over)
+        return axes & set(self.local)
+
+    def _group(self, level: int, domain: frozenset[str]) -> Nest:
+        key = (level, domain)
+        if key not in self.groups:
+            order = tuple(a for a in self.phase.axes if a in domain)
+            self.groups[key] = Nest(level, order, None)
+        return self.groups[key]
+
+    def _close(self, nest: Nest) -> None:
+        """Finds what the nest computes; asks for scratch copies of what is dear."""
+        wanted: set[Item] = set()
+        roots = [a for f in nest.folds for a in f.args] + list(nest.saves)
+        for s in nest.stores:
+            roots += [s.value] + ([s.where] if s.where else [])
+            roots += [self.phase.positions[n] for n in position_names(s.access)]
+        for item in roots:
+            self._need(item, nest, wanted)
+        nest.items = [i for i in self.phase.items if i in wanted]
+
+    def _need(self, item: Item, nest: Nest, wanted: set[Item]) -> None:
+        if item in wanted:
+            return
+        if item.kind == "fold":
+            if item.axes & set(self.local) and item not in self.kept:
+                self._keep(item)
+            return
+        late = self.levels[item] < nest.level and bool(item.axes & set(self.local))
+        if late and item not in nest.saves:
+            if item not in self.kept and self._cost(item) > CHEAP:
+                self._keep(item)
+                self._group(self.levels[item], self._domain(item)).saves.append(item)
+            if item in self.kept:
+                return
+        wanted.add(item)
+        for a in item.args:
+            self._need(a, nest, wanted)
+
+    def _keep(self, item: Item) -> None:
+        self.kept[item] = tuple(a for a in self.phase.axes if a in item.axes and a in self.local)
+
+    def _cost(self, item: Item) -> float:
+        """Cycles a vector to compute an item from memory and finished folds."""
+        if item in self.kept or item.kind == "fold" or not item.axes & set(self.local):
+            return 0.0
+        if item.kind == "scan":
+            return float("inf")
+        own = SCALARS[item.payload].cost if item.kind == "apply" and isinstance(item.payload, str) \
+            else 0.5 if item.kind in ("load", "cast") else 0.0  # fmt: skip
+        return own + sum(self._cost(a) for a in item.args)
+
+    def _arrange(self, nest: Nest) -> None:
+        """Chooses the vector axis, the loop order and how many vectors go together."""
+        domain = nest.order
+        if not domain:
+            return
+        v = self.vector if self.vector in domain else _vector_axis(self.phase, set(domain))
+        nest.scans = [i for i in nest.items if i.kind == "scan"]
+        serial = {a for s in nest.scans if isinstance(s.payload, Folding) for a in s.payload.over}
+        if v in serial:
+            others = [a for a in domain if a not in serial]
+            v = others[-1] if others else None
+        rest = [a for a in domain if a != v]
+        nest.vector = v
+        ended = self._ended(nest, v)
+        nest.order = (*(a for a in rest if a not in ended and a not in serial),
+                      *(a for a in rest if a in serial),
+                      *(a for a in rest if a in ended and a not in serial),
+                      *((v,) if v is not None else ()))  # fmt: skip
+        nest.wide = self._width(nest)
+
+    def _ended(self, nest: Nest, v: str | None) -> set[str]:
+        """Axes to run innermost: those ended by the folds that end the vector axis, if any do."""
+        overs = [set(f.payload.over) for f in nest.folds if isinstance(f.payload, Folding)]
+        with_vector = [o for o in overs if v in o]
+        return set[str]().union(*(with_vector or overs)) if overs else set()
+
+    def _width(self, nest: Nest) -> int:
+        """How many vectors the main loop handles at once: more for light bodies."""
+        if nest.vector is None:
+            return 1
+        inner = [i for i in nest.items if nest.vector in i.axes]
+        cost = sum(SCALARS[i.payload].cost for i in inner
+                   if i.kind == "apply" and isinstance(i.payload, str))  # fmt: skip
+        live = len([i for i in inner if i.kind == "load"]) + 2 * len(nest.folds) + len(nest.stores)
+        wide = 4 if cost <= 6 else 2 if cost <= 40 else 1
+        while wide > 1 and wide * live > BUDGET:
+            wide //= 2
+        return wide
+
+
+def position_names(access: Access) -> list[str]:
+    """Computed positions that an access reads."""
+    return [a.name for e in (access.offset, *(x for p in access.limits for x in p))
+            for a in atoms(e) if a.kind == "value"]  # fmt: skip

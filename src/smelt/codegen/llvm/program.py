@@ -1,0 +1,491 @@
+"""Kernel -> Program: a flat graph of values with flat memory offsets, the form that is scheduled.
+
+Trees become shared items, index tuples become one offset in elements, streams over the parts of a
+split axis become two phases: one that leaves partial results in a buffer, one that merges them in
+order.  Neighbouring axes that every access walks as one are collapsed into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from smelt.errors import UnsupportedError
+from smelt.kernel import ir as k
+from smelt.ops.combine import COMBINES, Combine
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, bool_, f64, i64
+from smelt.types.expr import (
+    Atom, Expr, Index, add, atoms, axes_of, axis, bounds, coefficient, floordiv, maximum, mul,
+    nonnegative, product, rebuild, size, sub,
+)  # fmt: skip
+
+Kind = Literal["const", "index", "load", "apply", "cast", "fold", "scan", "position"]
+
+
+class Item:
+    """One value.  `axes` are those that it varies along; `dtype` is its register type."""
+
+    __slots__ = ("args", "axes", "dtype", "kind", "number", "payload")
+
+    def __init__(
+        self, number: int, kind: Kind, payload: Payload, args: tuple[Item, ...],
+        axes: frozenset[str], dtype: DType,
+    ) -> None:  # fmt: skip
+        self.number, self.kind, self.payload = number, kind, payload
+        self.args, self.axes, self.dtype = args, axes, dtype
+
+    def __repr__(self) -> str:
+        return f"%{self.number}:{self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where a load or store goes: an offset in elements, and limits that are not proven."""
+
+    buffer: str
+    offset: Index
+    limits: tuple[tuple[Index, Index], ...] = ()
+    other: float | int | bool = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A fold over axes; `positions` is the row-major position over them, for arg kinds."""
+
+    row: Combine
+    over: tuple[str, ...]
+    positions: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Converting:
+    """A conversion: the type written (a half type rounds, then goes on as float32)."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Clamping:
+    """A computed position: its name in index expressions and the extent it is clamped into."""
+
+    name: str
+    extent: Index
+
+
+Payload = float | int | bool | Index | Access | str | Converting | Folding | Clamping
+
+
+@dataclass(frozen=True, slots=True)
+class StoreItem:
+    """A write of `value` at an access."""
+
+    access: Access
+    value: Item
+    where: Item | None
+    axes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A pointer argument: its name, element type, and whether it is written."""
+
+    name: str
+    dtype: DType
+    written: bool
+    nbytes: Index
+
+
+@dataclass
+class Phase:
+    """Straight-line work over a grid.  `grid` axes are independent; `cut` limits some axes to
+    blocks: axis -> block length, with the block's number as a grid axis of its own."""
+
+    name: str
+    axes: dict[str, Index]
+    grid: list[str]
+    cut: dict[str, tuple[str, Index]] = field(default_factory=dict)
+    items: list[Item] = field(default_factory=list)
+    stores: list[StoreItem] = field(default_factory=list)
+    positions: dict[str, Item] = field(default_factory=dict)
+
+
+@dataclass
+class Program:
+    """A kernel ready to be scheduled."""
+
+    name: str
+    buffers: list[Buffer]
+    strides: list[tuple[str, int]]
+    phases: list[Phase]
+    partials: list[Buffer]
+
+
+class PhaseBuilder:
+    """Makes the items of one phase, equal ones once."""
+
+    def __init__(self, kernel: k.Kernel, phase: Phase, program: Program) -> None:
+        self.kernel, self.phase, self.program = kernel, phase, program
+        self.known: dict[object, Item] = {}
+        self.names: dict[str, Item] = {}
+
+    def item(
+        self, kind: Kind, payload: Payload, args: tuple[Item, ...], axes: Iterable[str], dtype: DType
+    ) -> Item:
+        key = (kind, repr(payload) if isinstance(payload, float) else payload,
+               type(payload), args, dtype)  # fmt: skip
+        found = self.known.get(key)
+        if found is None:
+            found = Item(len(self.phase.items), kind, payload, args, frozenset(axes), dtype)
+            self.known[key] = found
+            self.phase.items.append(found)
+        return found
+
+    def index_axes(self, *index: Index) -> frozenset[str]:
+        """Axes of index expressions, through computed positions."""
+        found: set[str] = set()
+        for e in index:
+            for atom in atoms(e):
+                if atom.kind == "axis":
+                    found.add(atom.name)
+                elif atom.kind == "value":
+                    found |= self.phase.positions[atom.name].axes
+        return frozenset(found)
+
+    def index_args(self, *index: Index) -> tuple[Item, ...]:
+        """The computed positions that index expressions read."""
+        names = dict.fromkeys(a.name for e in index for a in atoms(e) if a.kind == "value")
+        return tuple(self.phase.positions[n] for n in names)
+
+    def value(self, value: k.Value) -> Item:
+        """The item of a kernel value."""
+        match value:
+            case k.Const(value=number, dtype=dtype):
+                return self.item("const", number, (), (), dtype.compute)
+            case k.Ref(name=name):
+                return self.names[name]
+            case k.IndexValue(index=index, dtype=dtype):
+                args = self.index_args(index)
+                return self.item("index", index, args, self.index_axes(index), dtype.compute)
+            case k.Load():
+                return self._load(value)
+            case k.Apply(op=op, args=operands):
+                args = tuple(self.value(a) for a in operands)
+                dtype = SCALARS[op].result(*(a.dtype for a in args))
+                return self.item("apply", op, args, _axes(args), dtype)
+            case k.Cast(arg=operand, dtype=dtype):
+                args = (self.value(operand),)
+                if dtype == args[0].dtype:
+                    return args[0]
+                return self.item("cast", Converting(dtype), args, _axes(args), dtype.compute)
+            case k.Reduce(combine=combine, arg=operand, over=over, dtype=dtype):
+                return self.fold(COMBINES[combine], self.value(operand), over, dtype)
+            case k.Dot(left=left, right=right, over=over, dtype=dtype):
+                return self._dot(left, right, over, dtype)
+            case k.Scan(combine=combine, arg=operand, along=along, dtype=dtype):
+                arg = self.convert(self.value(operand), dtype.compute)
+                folding = Folding(COMBINES[combine], (along,), 0)
+                return self.item("scan", folding, (arg,), arg.axes | {along}, dtype.compute)
+            case _:
+                raise UnsupportedError(f"the CPU back end has no lowering for {value}")
+
+    def convert(self, item: Item, dtype: DType) -> Item:
+        """`item` as another type."""
+        if item.dtype == dtype:
+            return item
+        return self.item("cast", Converting(dtype), (item,), item.axes, dtype.compute)
+
+    def fold(self, row: Combine, arg: Item, over: tuple[str, ...], dtype: DType) -> Item:
+        """A fold of an item over axes of the phase."""
+        missing = [a for a in over if a not in arg.axes]
+        positions: Index = 0
+        for name in over:
+            extent = self.phase.axes[name]
+            positions = add(mul(positions, extent), axis(name, extent))
+        if not row.positional:
+            arg = self.convert(arg, dtype.compute if dtype.kind != "bool" else arg.dtype)
+            if dtype.kind == "bool":
+                arg = self.convert(arg, bool_)
+        axes = (arg.axes | set(missing)) - set(over)
+        return self.item("fold", Folding(row, over, positions), (arg,), axes, dtype.compute)
+
+    def _dot(self, left: k.Value, right: k.Value, over: tuple[str, ...], dtype: DType) -> Item:
+        wide = dtype.compute
+        args = tuple(self.convert(self.value(v), wide) for v in (left, right))
+        product_item = self.item("apply", "mul", args, _axes(args), wide)
+        return self.fold(COMBINES["sum"], product_item, over, dtype)
+
+    def _load(self, load: k.Load) -> Item:
+        param = self.kernel.param(load.param)
+        access = self.access(param, load.index, load.other)
+        args = self.index_args(access.offset, *(e for pair in access.limits for e in pair))
+        axes = self.index_axes(access.offset, *(e for e, _ in access.limits))
+        return self.item("load", access, args, axes, param.dtype.compute)
+
+    def access(
+        self, param: k.Param, index: tuple[Index, ...], other: k.Const | None
+    ) -> Access:  # fmt: skip
+        """The flat form of param[index]."""
+        offset: Index = 0
+        if param.strides is None:
+            for e, n in zip(index, param.shape, strict=True):
+                offset = add(mul(offset, n), e)
+        else:
+            for d, (e, stride) in enumerate(zip(index, param.strides, strict=True)):
+                step = size(f"{param.name}.stride{d}") if stride is None else stride
+                offset = add(offset, mul(e, step))
+        if other is None:
+            return Access(param.name, offset)
+        limits = tuple((e, n) for e, n in zip(index, param.shape, strict=True) if not _inside(e, n))
+        return Access(param.name, offset, limits, other.value)
+
+    def store(self, s: k.Store) -> None:
+        """Adds a store."""
+        param = self.kernel.param(s.param)
+        access = self.access(param, s.index, None)
+        where = None if s.where is None else self.value(s.where)
+        found = self.value(s.value)
+        axes = self.index_axes(*s.index) | found.axes | (where.axes if where else frozenset())
+        self.phase.stores.append(StoreItem(access, found, where, axes))
+
+    def statement(self, s: k.Statement) -> None:
+        """Adds a straight-line statement."""
+        match s:
+            case k.Let(name=name, value=value):
+                self.names[name] = self.value(value)
+            case k.Position(name=name, value=value, extent=extent):
+                arg = self.convert(self.value(value), i64)
+                self.phase.positions[name] = self.item(
+                    "position", Clamping(name, extent), (arg,), arg.axes, i64
+                )
+            case k.Store():
+                self.store(s)
+            case _:
+                raise UnsupportedError(f"the CPU back end has no lowering for {s}")
+
+
+def _axes(items: Iterable[Item]) -> frozenset[str]:
+    return frozenset[str]().union(*(i.axes for i in items))
+
+
+def _inside(e: Index, limit: Index) -> bool:
+    """0 <= e < limit for all values of the axes."""
+    span = bounds(e)
+    return span is not None and nonnegative(span[0]) and nonnegative(sub(sub(limit, 1), span[1]))
+
+
+def program(kernel: k.Kernel) -> Program:
+    """The scheduled form's input.  Raises UnsupportedError for what this back end cannot run."""
+    buffers = [Buffer(p.name, p.dtype, False, _nbytes(p)) for p in kernel.inputs]
+    buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
+    strides = [(p.name, d) for p in kernel.inputs if p.strides is not None
+               for d, s in enumerate(p.strides) if s is None]  # fmt: skip
+    out = Program(kernel.name, buffers, strides, [], [])
+    axes = {a.name: a.extent for a in kernel.axes}
+    grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
+    streams = [s for s in kernel.body if isinstance(s, k.Stream)]
+    if not streams:
+        phase = Phase(kernel.name, axes, grid)
+        builder = PhaseBuilder(kernel, phase, out)
+        for s in kernel.body:
+            builder.statement(s)
+        out.phases.append(prune(phase))
+    else:
+        _split_phases(kernel, out, axes, grid)
+    out.phases = [collapse(p) for p in out.phases]
+    return out
+
+
+def _nbytes(p: k.Param) -> Index:
+    return product((*p.shape, p.dtype.itemsize))
+
+
+def _split_phases(
+    kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str]
+) -> None:  # fmt: skip
+    """One phase that folds each part into a partial result, one that merges the parts."""
+    splits = [s for s in kernel.grid if isinstance(s, k.Split)]
+    streams = [s for s in kernel.body if isinstance(s, k.Stream)]
+    plain = len(splits) == 1 and len(streams) == 1 and len(streams[0].blocks) == 1
+    if not plain or streams[0].blocks[0].part != splits[0].name:
+        raise UnsupportedError(f"the CPU back end has no lowering for the streams of {kernel.name}")
+    split, stream = splits[0], streams[0]
+    extent = axes[split.axis]
+    length = maximum(floordiv(add(extent, split.parts - 1), split.parts), 1)
+    first = Phase(f"{kernel.name}.parts", dict(axes), list(grid))
+    first.cut[split.axis] = (split.name, length)
+    first.axes[split.name] = split.parts
+    first.grid.append(split.name)
+    second = Phase(f"{kernel.name}.merge", {**axes, split.name: split.parts}, list(grid))
+    parts, merged = PhaseBuilder(kernel, first, out), PhaseBuilder(kernel, second, out)
+    states = {s.name: s for s in stream.states}
+    for s in stream.body:
+        if isinstance(s, k.Update):
+            _partial(parts, merged, states[s.state], s, split, grid)
+        else:
+            parts.statement(s)
+    for s in kernel.body:
+        if not isinstance(s, (k.Stream, k.Merge)):
+            merged.statement(s)
+    out.phases += [prune(first), prune(second)]
+
+
+def _partial(
+    parts: PhaseBuilder, merged: PhaseBuilder, state: k.State, update: k.Update,
+    split: k.Split, grid: Sequence[str],
+) -> None:  # fmt: skip
+    """state' = state op fold(..): the fold goes to memory for each part, and is folded again."""
+    value = update.value
+    fold = value.args[1] if isinstance(value, k.Apply) and len(value.args) == 2 else None
+    if not isinstance(fold, k.Reduce):
+        raise UnsupportedError(f"the CPU back end cannot split the state {state.name}")
+    row = COMBINES[fold.combine]
+    found = parts.fold(row, parts.value(fold.arg), fold.over, _partial_dtype(fold.dtype))
+    order = (*grid, *state.axes)
+    extents = tuple(parts.phase.axes[a] for a in order)
+    name = f"{state.name}.parts"
+    nbytes = product((split.parts, *extents, _partial_dtype(fold.dtype).itemsize))
+    buffer = Buffer(name, _partial_dtype(fold.dtype), True, nbytes)
+    parts.program.partials.append(buffer)
+    parts.program.buffers.append(buffer)
+    offset: Index = axis(split.name, split.parts)
+    for a, n in zip(order, extents, strict=True):
+        offset = add(mul(offset, n), axis(a, n))
+    access = Access(name, offset)
+    axes = frozenset((split.name, *order))
+    parts.phase.stores.append(StoreItem(access, found, None, axes))
+    again = merged.item("load", access, (), axes, buffer.dtype.compute)
+    total = merged.fold(row, again, (split.name,), buffer.dtype)
+    merged.names[state.name] = merged.convert(total, fold.dtype.compute)
+
+
+def _partial_dtype(dtype: DType) -> DType:
+    """Partial float results keep double precision."""
+    return f64 if dtype.kind == "float" else dtype
+
+
+def prune(phase: Phase) -> Phase:
+    """Drops items that no store needs, axes nobody walks, and renumbers."""
+    wanted: set[Item] = set()
+    pending = [s.value for s in phase.stores] + [s.where for s in phase.stores if s.where]
+    pending += [p for s in phase.stores for p in _store_positions(s, phase)]
+    while pending:
+        item = pending.pop()
+        if item not in wanted:
+            wanted.add(item)
+            pending.extend(item.args)
+    phase.items = [i for i in phase.items if i in wanted]
+    for number, item in enumerate(phase.items):
+        item.number = number
+    return phase
+
+
+def _store_positions(s: StoreItem, phase: Phase) -> list[Item]:
+    names = [a.name for a in atoms(s.access.offset) if a.kind == "value"]
+    return [phase.positions[n] for n in names]
+
+
+# ---- collapsing --------------------------------------------------------------------------------
+
+
+def collapse(phase: Phase) -> Phase:
+    """Joins pairs of axes that every access walks in one run; drops axes of extent 1."""
+    changed = True
+    while changed:
+        changed = False
+        for name, extent in list(phase.axes.items()):
+            if extent == 1 and name not in phase.cut and not _is_number(phase, name):
+                _substitute(phase, {name: 0}, drop=(name,))
+        names = list(phase.axes)
+        for a in names:
+            for b in names:
+                if a != b and a in phase.axes and b in phase.axes and _joinable(phase, a, b):
+                    _join(phase, a, b)
+                    changed = True
+    return phase
+
+
+def _is_number(phase: Phase, name: str) -> bool:
+    return any(name == number for number, _ in phase.cut.values())
+
+
+def _used(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
+    """Every index expression with the axes of the thing it belongs to."""
+    found: list[tuple[Index, frozenset[str]]] = []
+    for item in phase.items:
+        if isinstance(item.payload, Access):
+            found.append((item.payload.offset, item.axes))
+    found.extend((s.access.offset, s.axes) for s in phase.stores)
+    return found
+
+
+def _joinable(phase: Phase, a: str, b: str) -> bool:
+    """Whether a*extent(b) + b can be one axis."""
+    if (a in phase.grid) != (b in phase.grid):
+        return False
+    if any(x in phase.cut or _is_number(phase, x) for x in (a, b)):
+        return False
+    for item in phase.items:
+        if item.kind == "fold" and isinstance(item.payload, Folding):
+            over = item.payload.over
+            if (a in over) != (b in over) or (a in over and over.index(b) != over.index(a) + 1):
+                return False
+        elif item.kind == "scan" and isinstance(item.payload, Folding):
+            if a in item.payload.over or b in item.payload.over:
+                return False
+        elif item.kind == "index" and isinstance(item.payload, (int, Expr)):
+            if {a, b} & set(axes_of(item.payload)):
+                return False
+        elif isinstance(item.payload, Access) and any(
+            {a, b} & set(axes_of(e)) for pair in item.payload.limits for e in pair
+        ):
+            return False
+    inner = phase.axes[b]
+    for offset, axes in _used(phase):
+        ca, cb = coefficient(offset, a), coefficient(offset, b)
+        if ca is None or cb is None or ca != mul(cb, inner):
+            return False
+        if (a in axes) != (b in axes):
+            return False
+    return True
+
+
+def _join(phase: Phase, a: str, b: str) -> None:
+    """Axis b becomes a*extent(b) + b; axis a goes."""
+    extent = mul(phase.axes[a], phase.axes[b])
+    _substitute(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
+    phase.axes[b] = extent
+
+
+def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
+    """Rewrites axes in every item and store, in place (items are this phase's own)."""
+
+    def put(e: Index) -> Index:
+        return rebuild(e, lambda atom: values[atom.name] if atom.kind == "axis"
+                       and atom.name in values else _same(atom))  # fmt: skip
+
+    def moved(access: Access) -> Access:
+        limits = tuple((put(e), put(n)) for e, n in access.limits)
+        return Access(access.buffer, put(access.offset), limits, access.other)
+
+    dropped = frozenset(drop)
+    for item in phase.items:
+        item.axes -= dropped
+        if isinstance(item.payload, Access):
+            item.payload = moved(item.payload)
+        elif isinstance(item.payload, Folding):
+            over = tuple(x for x in item.payload.over if x not in dropped)
+            item.payload = Folding(item.payload.row, over, put(item.payload.positions))
+        elif item.kind == "index" and isinstance(item.payload, Expr):
+            item.payload = put(item.payload)
+    phase.stores = [StoreItem(moved(s.access), s.value, s.where, s.axes - dropped)
+                    for s in phase.stores]  # fmt: skip
+    for name in drop:
+        del phase.axes[name]
+    phase.grid = [g for g in phase.grid if g not in dropped]
+
+
+def _same(atom: Atom) -> Index:
+    return Expr((((atom,), 1),))
+

@@ -1,0 +1,58 @@
+"""Where emission stands in a loop nest: bound axes, known values, lanes and mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from smelt.codegen.llvm.program import Access, Item
+
+Value = Any
+
+
+@dataclass
+class Lanes:
+    """The vector axis at this place: its name, the position of lane 0, lane count and mask."""
+
+    axis: str
+    base: Value
+    count: int
+    mask: Value | None
+
+
+@dataclass
+class Scope:
+    """One level of loops.  Look-ups go outwards; new values stay here."""
+
+    parent: Scope | None = None
+    axes: dict[str, Value] = field(default_factory=dict)
+    values: dict[Item, Value] = field(default_factory=dict)
+    offsets: dict[Access, Value] = field(default_factory=dict)
+    lanes: Lanes | None = None
+
+    def axis(self, name: str) -> Value | None:
+        """Current position on a loop axis (a scalar i64)."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.axes:
+                return scope.axes[name]
+            scope = scope.parent
+        return None
+
+    def value(self, item: Item) -> Value | None:
+        """The register of an item, if it is known here or further out."""
+        scope: Scope | None = self
+        while scope is not None:
+            if item in scope.values:
+                return scope.values[item]
+            scope = scope.parent
+        return None
+
+    def offset(self, access: Access) -> Value | None:
+        """The part of an access's offset that is known here or further out."""
+        scope: Scope | None = self
+        while scope is not None:
+            if access in scope.offsets:
+                return scope.offsets[access]
+            scope = scope.parent
+        return None

@@ -1,0 +1,77 @@
+"""Scratch memory of a schedule: values kept between nests, and results of folds with axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.folds import Accumulator, accumulator
+from smelt.codegen.llvm.indexing import I64, number
+from smelt.codegen.llvm.nests import Schedule
+from smelt.codegen.llvm.program import Folding, Item
+from smelt.types.dtype import DType
+from smelt.types.expr import Index, add, floordiv, mul
+
+Value = Any
+PAD = 512
+"""Bytes after each array, so that a whole wide vector may be stored at its end."""
+
+
+class Storage:
+    """Places of the arrays in a thread's scratch slab."""
+
+    def __init__(self, s: Schedule) -> None:
+        self.s = s
+        self.arrays: dict[tuple[Item, int], tuple[Index, DType]] = {}
+        self.at: dict[tuple[Item, int], Value] = {}
+        self.nbytes: Index = 0
+        for item, axes in s.kept.items():
+            for part, dtype in enumerate(self.parts(item)):
+                self._reserve((item, part), axes, dtype)
+        for item in s.phase.items:
+            if item.kind == "scan":
+                axes = scan_state_axes(s, item)
+                for part, dtype in enumerate(self.fold(item).parts):
+                    self._reserve((item, 100 + part), axes, dtype)
+
+    def _reserve(self, key: tuple[Item, int], axes: tuple[str, ...], dtype: DType) -> None:
+        self.arrays[key] = (self.nbytes, dtype)
+        need = add(mul(self.s.extent(axes), _register_bytes(dtype)), PAD + 63)
+        self.nbytes = add(self.nbytes, mul(floordiv(need, 64), 64))
+
+    def fold(self, item: Item) -> Accumulator:
+        """The accumulator of a fold or scan item."""
+        assert isinstance(item.payload, Folding)
+        return accumulator(item.payload.row, item.args[0].dtype, item.dtype)
+
+    def in_parts(self, item: Item) -> bool:
+        """Whether an array holds accumulator states rather than finished values."""
+        if item.kind != "fold":
+            return False
+        home = next(n for n in self.s.nests if item in n.folds)
+        return not home.in_registers(item)
+
+    def parts(self, item: Item) -> tuple[DType, ...]:
+        """Types of the arrays that a kept item needs."""
+        return self.fold(item).parts if self.in_parts(item) else (item.dtype,)
+
+    def place(self, b: ir.IRBuilder, scratch: Value, index: Callable[[Index], Value]) -> None:
+        """Emits the addresses of all arrays."""
+        for key, (offset, _) in self.arrays.items():
+            self.at[key] = b.gep(scratch, [index(offset)], source_etype=ir.IntType(8))
+
+
+def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:
+    """Axes of a scan's running state: those of its value but the one that it runs along."""
+    assert isinstance(item.payload, Folding)
+    along = item.payload.over[0]
+    return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a != along)
+
+
+def _register_bytes(dtype: DType) -> int:
+    return dtype.compute.itemsize
+
+
+__all__ = ["I64", "Storage", "number", "scan_state_axes"]

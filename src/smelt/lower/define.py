@@ -1,0 +1,282 @@
+"""Cluster -> flat statements: each operator's `define` is asked for the element at a position.
+
+Values are pulled back from the outputs: the element y[i] asks its operands for theirs, views only
+change the position, values of other clusters become loads.  Equal values are built once, so that
+the sum and the elementwise part of a softmax share their loads.  Axes are named after the class of
+dimensions they stand for, so reductions over one dimension share one axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from smelt.errors import VerifyError
+from smelt.fusion.plan import Cluster
+from smelt.fusion.space import axis_classes, reads
+from smelt.graph.ir import Node
+from smelt.kernel.ir import (
+    Apply, Axis, Cast, Const, Dot, IndexValue, Let, Load, Param, Position, Reduce, Ref, Scan,
+    Statement, Store, Value,
+)  # fmt: skip
+from smelt.ops.combine import Combine
+from smelt.ops.contract import bare_axis
+from smelt.ops.create import Input
+from smelt.ops.scalar import SCALARS
+from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.dtype import DType, i64
+from smelt.types.expr import Expr, Index, axes_of, bounds, nonnegative, sizes_of, sub, value
+
+Position_ = tuple[Index, ...]
+T = TypeVar("T")
+
+
+@dataclass
+class Definition:
+    """What pulling back a cluster gives: parameters, axes and straight-line statements."""
+
+    inputs: list[Param] = field(default_factory=list)
+    outputs: list[Param] = field(default_factory=list)
+    axes: dict[str, Axis] = field(default_factory=dict)
+    body: list[Statement] = field(default_factory=list)
+
+
+class Operand:
+    """A node of the cluster, or a parameter, as `define` reads it."""
+
+    def __init__(self, pull: Pullback, node: Node) -> None:
+        self.pull, self.node, self.type = pull, node, node.type
+
+    def at(self, *index: Index) -> Value:
+        return self.pull.element(self.node, index)
+
+
+class Pullback:
+    """Builds the values of one cluster (`Definer` of `smelt.ops.spec`)."""
+
+    def __init__(self, cluster: Cluster, rounding: str) -> None:
+        self.cluster = cluster
+        self.rounding = rounding
+        self.inside_cluster = set(cluster.nodes)
+        self.out = Definition()
+        self.classes = axis_classes(cluster.nodes)
+        self.params: dict[Node, Param] = {}
+        self.axis_class: dict[str, int] = {}
+        self.known: dict[Value, Ref] = {}
+        self.bound: dict[str, Value] = {}
+        self.memo: dict[tuple[Node, Position_, bool], Value] = {}
+        self.guarded = 0
+        self.busy: list[set[str]] = []
+        self.current: list[tuple[Node, int]] = []
+        self.numbers = {node: k for k, node in enumerate(cluster.nodes)}
+        self.taken: set[str] = set()
+        self._name_params()
+
+    # ---- parameters and axes -------------------------------------------------------------------
+
+    def _name_params(self) -> None:
+        for node in self.cluster.inputs:
+            named = isinstance(node.op, Input)
+            label = node.op.label if isinstance(node.op, Input) else f"t{len(self.params)}"
+            strides = node.op.strides if isinstance(node.op, Input) else None
+            name = self._fresh(label if named else f"t{len(self.params)}")
+            param = Param(name, node.type.dtype, node.type.shape, strides)
+            self.params[node] = param
+            self.out.inputs.append(param)
+
+    def _fresh(self, wanted: str) -> str:
+        name, k = wanted, 1
+        while name in self.taken or name in SCALARS:
+            k += 1
+            name = f"{wanted}{k}"
+        self.taken.add(name)
+        return name
+
+    def new_axis(self, extent: Index, kind: int) -> Index:
+        """An axis of that extent which the current position does not use: one of the same class
+        if there is, else any, else a new one."""
+        used = self.busy[-1]
+        free = [a for a in self.out.axes.values() if a.extent == extent and a.name not in used]
+        same = [a for a in free if self.axis_class[a.name] == kind]
+        if same or free:
+            found = (same or free)[0]
+        else:
+            symbol = str(extent) if isinstance(extent, Expr) and sizes_of(extent) == (str(extent),) \
+                else "ijkluvwxyz"[len(self.out.axes) % 10]  # fmt: skip
+            found = Axis(self._fresh(symbol), extent)
+            self.out.axes[found.name] = found
+            self.axis_class[found.name] = kind
+        return found.index
+
+    # ---- elements ------------------------------------------------------------------------------
+
+    def element(self, node: Node, index: Position_) -> Value:
+        """The value of `node` at a position."""
+        if node not in self.inside_cluster:
+            return self._load(self.params[node], index)
+        key = (node, index, self.guarded > 0)
+        found = self.memo.get(key)
+        if found is None:
+            self.busy.append({a for e in index for a in axes_of(e)})
+            self.current.append((node, self.numbers[node]))
+            found = node.op.define(self, index, *(Operand(self, x) for x in node.inputs))
+            found = self._rounded(node, found)
+            self.current.pop()
+            self.busy.pop()
+            self.memo[key] = found
+        return found
+
+    def _rounded(self, node: Node, found: Value) -> Value:
+        half = node.type.dtype.compute != node.type.dtype
+        if not half or node.op.is_view or self.rounding == "fast":
+            return found
+        bound = self._definition(found)
+        if isinstance(bound, (Load, Const)) or (isinstance(bound, Cast) and bound.dtype == node.type.dtype):
+            return found
+        return self.bind(Cast(found, node.type.dtype))
+
+    def _definition(self, found: Value) -> Value:
+        return self.bound.get(found.name, found) if isinstance(found, Ref) else found
+
+    def _load(self, param: Param, index: Position_) -> Value:
+        safe = all(within(e, n) for e, n in zip(index, param.shape, strict=True))
+        zero = Const(False if param.dtype.kind == "bool" else 0, param.dtype.compute)
+        return self.bind(Load(param.name, index, None if safe else zero))
+
+    def bind(self, value: Value) -> Value:
+        """A name for a value; equal values share it."""
+        if isinstance(value, (Const, Ref)):
+            return value
+        found = self.known.get(value)
+        if found is None:
+            found = Ref(self._fresh(f"v{len(self.known)}"))
+            self.known[value] = found
+            self.bound[found.name] = value
+            origin = self.current[-1][1] if self.current else -1
+            self.out.body.append(Let(found.name, value, origin))
+        return found
+
+    # ---- the definer ---------------------------------------------------------------------------
+
+    def apply(self, op: ScalarOp, *args: Value) -> Value:
+        return self.bind(Apply(op.name, args))
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        return self.bind(Cast(value, dtype))
+
+    def constant(self, value: float | int | bool, dtype: DType) -> Value:
+        return Const(value, dtype)
+
+    def index(self, position: Index, dtype: DType) -> Value:
+        return self.bind(IndexValue(position, dtype))
+
+    def position(self, found: Value, extent: Index) -> Index:
+        name = self._fresh(f"p{len(self.out.body)}")
+        key = Cast(found, i64)
+        for statement in self.out.body:
+            if isinstance(statement, Position) and (statement.value, statement.extent) == (key, extent):
+                return value(statement.name, extent)
+        self.out.body.append(Position(name, key, extent))
+        return value(name, extent)
+
+    def reduce(
+        self, combine: Combine, dtype: DType, extents: Position_,
+        body: Callable[[Position_], Value],
+    ) -> Value:  # fmt: skip
+        over, element = self._over(extents, body)
+        return self.bind(Reduce(combine.name, element, over, dtype))
+
+    def dot(
+        self, dtype: DType, extents: Position_, body: Callable[[Position_], tuple[Value, Value]]
+    ) -> Value:
+        over, (left, right) = self._over(extents, body)
+        return self.bind(Dot(left, right, over, dtype))
+
+    def _over(
+        self, extents: Position_, body: Callable[[Position_], T]
+    ) -> tuple[tuple[str, ...], T]:
+        node = self.current[-1][0]
+        kinds = self._ended_classes(node, len(extents))
+        axes: list[Index] = []
+        for extent, kind in zip(extents, kinds, strict=True):
+            axes.append(self.new_axis(extent, kind))
+            self.busy[-1].add(bare_axis(axes[-1]) or "")
+        names = tuple(bare_axis(a) or "" for a in axes)
+        element = body(tuple(axes))
+        self.busy[-1].difference_update(names)
+        return names, element
+
+    def _ended_classes(self, node: Node, count: int) -> list[int]:
+        """Classes of the axes that end at `node`, in order."""
+        from_reads: dict[str, int] = {}
+        for operand, index in reads(node):
+            for d, term in enumerate(index):
+                name = bare_axis(term)
+                if name is not None and name.startswith("e"):
+                    from_reads.setdefault(name, self.classes[node.inputs[operand], d])
+        return [from_reads.get(f"e{k + 1}", -1) for k in range(count)]
+
+    def scan(
+        self, combine: Combine, dtype: DType, extent: Index, at: Index, body: Callable[[Index], Value]
+    ) -> Value:
+        along = bare_axis(at)
+        if along is None:
+            raise VerifyError("a running fold is read at a shifted position inside its own kernel")
+        return self.bind(Scan(combine.name, body(at), along, dtype))
+
+    def inside(
+        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Value], other: Value
+    ) -> Value:
+        open_ends = [(e, n) for e, n in limits if not within(e, n)]
+        if not open_ends:
+            return value()
+        self.guarded += 1
+        found = value()
+        self.guarded -= 1
+        bound = self._definition(found)
+        if isinstance(bound, Load) and isinstance(other, Const) and bound.other is not None:
+            shape = next(p.shape for p in self.out.inputs if p.name == bound.param)
+            own = {(e, n) for e, n in zip(bound.index, shape, strict=True) if not within(e, n)}
+            if own == set(open_ends):
+                return self.bind(Load(bound.param, bound.index, other))
+        return self.bind(Apply("select", (self._holds(open_ends), found, other)))
+
+    def _holds(self, limits: list[tuple[Index, Index]]) -> Value:
+        """A bool value: every pair (e, n) has 0 <= e < n."""
+        tests: list[Value] = []
+        for e, n in limits:
+            place = self.index(e, i64)
+            if not nonnegative(e):
+                tests.append(self.bind(Apply("ge", (place, Const(0, i64)))))
+            tests.append(self.bind(Apply("lt", (place, self.index(n, i64)))))
+        found = tests[0]
+        for test in tests[1:]:
+            found = self.bind(Apply("and", (found, test)))
+        return found
+
+
+def within(e: Index, limit: Index) -> bool:
+    """0 <= e < limit can be seen."""
+    span = bounds(e)
+    return span is not None and nonnegative(span[0]) and nonnegative(sub(sub(limit, 1), span[1]))
+
+
+def define(cluster: Cluster, rounding: str) -> Definition:
+    """The flat form of a cluster: one store for each output."""
+    pull = Pullback(cluster, rounding)
+    for number, node in enumerate(cluster.outputs):
+        pull.busy.append(set())
+        index: list[Index] = []
+        for d, extent in enumerate(node.type.shape):
+            if extent == 1:
+                index.append(0)
+                continue
+            index.append(pull.new_axis(extent, pull.classes[node, d]))
+            pull.busy[-1].add(bare_axis(index[-1]) or "")
+        pull.busy.pop()
+        found = pull.element(node, tuple(index))
+        name = pull._fresh("y" if len(cluster.outputs) == 1 else f"y{number}")
+        pull.out.outputs.append(Param(name, node.type.dtype, node.type.shape))
+        pull.out.body.append(Store(name, tuple(index), found))
+    return pull.out

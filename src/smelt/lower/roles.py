@@ -1,0 +1,233 @@
+"""Roles: which axes of a definition are `grid`, which stay `tile`, and which are split.
+
+An axis is `grid` when every output has it and no fold ends it: then its positions are independent.
+When too few positions are independent, the largest folded axis is split over the grid and its
+partial results are merged in fixed order, so that the bits do not depend on the thread count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from smelt.kernel.ir import (
+    Apply, Axis, Block, Cast, Const, Dot, IndexValue, Kernel, Let, Load, Merge, Position, Reduce,
+    Ref, Scan, Split, State, Statement, Store, Stream, Update, Value,
+)  # fmt: skip
+from smelt.lower.define import Definition
+from smelt.ops.combine import COMBINES
+from smelt.types.expr import Index, atoms, evaluate, product
+
+PARTS = 64
+"""Parts of a split axis: enough for any thread count here, few enough to merge at once."""
+MAP_BLOCK = 4096
+"""Elements of a grid block of the innermost axis; back ends choose their own."""
+SPLIT_ABOVE = 1 << 15
+"""Elements of a fold below which one thread is faster than a split."""
+
+
+@dataclass
+class Facts:
+    """Axes of every bound name, and the axes that folds end."""
+
+    axes: dict[str, frozenset[str]]
+    ended: set[str]
+
+
+def value_axes(value: Value, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The axes that a value varies along."""
+    match value:
+        case Const():
+            return frozenset()
+        case Ref(name=name):
+            return known[name]
+        case IndexValue(index=index):
+            return index_axes((index,), known)
+        case Load(index=index):
+            return index_axes(index, known)
+        case Apply(args=args):
+            return frozenset[str]().union(*(value_axes(a, known) for a in args))
+        case Cast(arg=arg) | Scan(arg=arg):
+            return value_axes(arg, known)
+        case Reduce(arg=arg, over=over):
+            return value_axes(arg, known) - set(over)
+        case Dot(left=left, right=right, over=over):
+            return (value_axes(left, known) | value_axes(right, known)) - set(over)
+
+
+def index_axes(
+    index: tuple[Index, ...], known: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    """The axes of index expressions, through computed positions."""
+    found: set[str] = set()
+    for e in index:
+        for atom in atoms(e):
+            if atom.kind == "axis":
+                found.add(atom.name)
+            elif atom.kind == "value":
+                found |= known[atom.name]
+    return frozenset(found)
+
+
+def analyse(body: list[Statement]) -> Facts:
+    """Axes of each name in straight-line statements."""
+    facts = Facts({}, set())
+    for s in body:
+        if isinstance(s, (Let, Position)):
+            facts.axes[s.name] = value_axes(s.value, facts.axes)
+            if isinstance(s.value, (Reduce, Dot)):
+                facts.ended.update(s.value.over)
+            if isinstance(s.value, Scan):
+                facts.ended.add(s.value.along)
+    return facts
+
+
+def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
+    """The kernel of a definition: every axis gets its role."""
+    facts = analyse(d.body)
+    stores = [s for s in d.body if isinstance(s, Store)]
+    common = frozenset(d.axes)
+    for s in stores:
+        common &= index_axes(s.index, facts.axes)
+    grid = [a for a in d.axes.values() if a.name in common and a.name not in facts.ended]
+    split = _split_axis(d, facts, grid, hints)
+    if split is not None:
+        return _split_kernel(name, d, facts, grid, split)
+    blocks = tuple(_blocks(grid, d, facts))
+    return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body))
+
+
+def _blocks(grid: list[Axis], d: Definition, facts: Facts) -> list[Block]:
+    """Blocks of one, but for the innermost grid axis when nothing stays inside a position."""
+    blocks = [Block(a.name, 1) for a in grid]
+    inner_free = len(d.axes) == len(grid)
+    columns = grid and facts.ended and grid[-1].name == list(d.axes)[-1]
+    if blocks and (inner_free or columns):
+        blocks[-1] = Block(grid[-1].name, MAP_BLOCK if inner_free else MAP_BLOCK // 4)
+    return blocks
+
+
+def _number(e: Index, hints: Mapping[str, int]) -> int:
+    try:
+        return int(evaluate(e, hints))
+    except KeyError:
+        return 1 << 10
+
+
+def _split_axis(
+    d: Definition, facts: Facts, grid: list[Axis], hints: Mapping[str, int]
+) -> Axis | None:
+    """The axis to split, if the grid is too small and one sweep is all that the folds need."""
+    folds = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
+    if not folds or any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
+        return None
+    shared = set(folds[0].over).union(*(f.over for f in folds))
+    stored = [index_axes(s.index, facts.axes) for s in d.body if isinstance(s, Store)]
+    candidates = [d.axes[a] for a in shared if _one_sweep(d, facts, a)]
+    if not candidates:
+        return None
+    best = max(candidates, key=lambda a: _number(a.extent, hints))
+    work = product(a.extent for a in d.axes.values() if a not in grid)
+    tasks = _number(product(a.extent for a in grid), hints)
+    columns = _number(product(a.extent for a in grid if not _is_tile_of(a, stored)), hints)
+    if _number(work, hints) * max(tasks, 1) < SPLIT_ABOVE or columns < 0:
+        return None
+    return best if tasks < 8 else None
+
+
+def _is_tile_of(a: Axis, stored: list[frozenset[str]]) -> bool:
+    return all(a.name in axes for axes in stored)
+
+
+def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
+    """Whether nothing along `axis` waits for a fold over `axis`, and folds can be carried."""
+    late: set[str] = set()
+    for s in d.body:
+        if isinstance(s, (Let, Position)):
+            names = _names(s.value)
+            waits = any(n in late for n in names)
+            if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot)) and axis in s.value.over:
+                if waits or isinstance(s.value, Dot) or COMBINES[s.value.combine].positional:
+                    return False
+                late.add(s.name)
+            elif waits:
+                if axis in facts.axes[s.name] or _folds(s.value, axis):
+                    return False
+                late.add(s.name)
+        elif isinstance(s, Store):
+            waits = any(n in late for n in _names(s.value))
+            if waits and axis in index_axes(s.index, facts.axes):
+                return False
+    return True
+
+
+def _folds(value: Value, axis: str) -> bool:
+    return isinstance(value, (Reduce, Dot)) and axis in value.over
+
+
+def _names(value: Value) -> list[str]:
+    """Bound names that a value reads."""
+    match value:
+        case Ref(name=name):
+            return [name]
+        case Load(index=index):
+            return [a.name for e in index for a in atoms(e) if a.kind == "value"]
+        case IndexValue(index=index):
+            return [a.name for a in atoms(index) if a.kind == "value"]
+        case Apply(args=args):
+            return [n for a in args for n in _names(a)]
+        case Cast(arg=arg) | Reduce(arg=arg) | Scan(arg=arg):
+            return _names(arg)
+        case Dot(left=left, right=right):
+            return _names(left) + _names(right)
+        case _:
+            return []
+
+
+def _split_kernel(
+    name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis
+) -> Kernel:
+    """Folds over `axis` become carried states of a stream over parts of it."""
+    states: list[State] = []
+    inside: list[Statement] = []
+    after: list[Statement] = []
+    late: set[str] = set()
+    for s in d.body:
+        if isinstance(s, Let) and _folds(s.value, axis.name) and isinstance(s.value, Reduce):
+            fold = s.value
+            row = COMBINES[fold.combine]
+            states.append(State(s.name, Const(row.identity(fold.dtype), fold.dtype),
+                                tuple(sorted(facts.axes[s.name] - {a.name for a in grid})),
+                                fold.dtype))  # fmt: skip
+            inside.append(Update(s.name, Apply(row.scalar, (Ref(s.name), fold))))
+            late.add(s.name)
+        elif any(n in late for n in _names(s.value)) if isinstance(s, (Let, Position, Store)) else False:
+            after.append(s)
+            if isinstance(s, (Let, Position)):
+                late.add(s.name)
+        elif isinstance(s, Store) and axis.name not in index_axes(s.index, facts.axes):
+            after.append(s)
+        else:
+            inside.append(s)
+    inside, after = _needed_after(inside, after)
+    part = "p" if all(a != "p" for a in d.axes) else "part"
+    stream = Stream((Block(axis.name, None, None, part),), tuple(states), tuple(inside))
+    body = (stream, Merge(part, tuple(s.name for s in states)), *after)
+    blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, PARTS))
+    return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
+
+
+def _needed_after(
+    inside: list[Statement], after: list[Statement]
+) -> tuple[list[Statement], list[Statement]]:
+    """Copies what `after` reads but `inside` defines (values without the split axis)."""
+    defined = {s.name: s for s in inside if isinstance(s, (Let, Position))}
+    wanted: list[str] = []
+    pending = [n for s in after if isinstance(s, (Let, Position, Store)) for n in _names(s.value)]
+    while pending:
+        n = pending.pop()
+        if n in defined and n not in wanted:
+            wanted.append(n)
+            pending.extend(_names(defined[n].value))
+    copies: list[Statement] = [s for s in inside if isinstance(s, (Let, Position)) and s.name in wanted]
+    return inside, copies + after
