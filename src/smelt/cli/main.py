@@ -21,6 +21,7 @@ from smelt.origin import UNKNOWN
 from smelt.version import __version__
 
 COMMANDS: dict[str, str] = {
+    "bench": "Smelt against its peers and the memory floor.",
     "cache": "Where compiled kernels are kept: show, verify, clear.",
     "demo": "Search the documentation of this Python by meaning.",
     "doctor": "What Smelt found on this machine, and whether it works.",
