@@ -1,1 +1,1 @@
-"""..."""
+"""Front ends: what users write their programs with."""

@@ -1,0 +1,172 @@
+"""The arguments of a jitted call: static ones set apart, the others taken apart into leaves.
+
+>>> def f(x, order, *, scale=1.0): ...
+>>> call = Options(f, static_argnames="order").bind((1.5, "C"), {"scale": 2.0})
+>>> call.leaves, call.names, call.statics
+([1.5, 2.0], ['x', 'scale'], ((1, <class 'str'>, 'C'),))
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import ArgumentError, StaticArgError
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.tree import Tree, flatten, paths, unflatten
+
+__all__ = ["Bound", "Options"]
+
+Slot = int | str
+
+
+@dataclass(slots=True)
+class Bound:
+    """One call: leaves of its dynamic arguments and what is needed to call again with others."""
+
+    leaves: list[Any]
+    tree: Tree
+    statics: tuple[tuple[Slot, type, Hashable], ...]
+    count: int
+    options: Options
+
+    @property
+    def names(self) -> list[str]:
+        """A name for each leaf, from the parameter it belongs to."""
+        return [self.options.spell(path) for path in paths(self._keyed())]
+
+    def _keyed(self) -> Any:
+        """The tree with positional arguments under their slots."""
+        _, _, _, (positional, named) = self.tree  # type: ignore[misc]
+        fixed = {slot for slot, _, _ in self.statics}
+        slots = [k for k in range(self.count) if k not in fixed]
+        _, _, names, children = named
+        return "mapping", dict, (*slots, *names), (*positional[3], *children)
+
+    @property
+    def donated(self) -> tuple[int, ...]:
+        """Places of the leaves that belong to donated arguments."""
+        wanted = self.options.donate
+        if not wanted:
+            return ()
+        return tuple(
+            k for k, path in enumerate(paths(self._keyed())) if path.partition(".")[0] in wanted
+        )
+
+    def call(self, leaves: Iterable[Any]) -> Any:
+        """The function called with other leaves."""
+        positional, named = unflatten(self.tree, iter(leaves))
+        args = list(positional)
+        for slot, _, value in self.statics:
+            if isinstance(slot, int):
+                args.insert(slot, value)
+            else:
+                named[slot] = value
+        return self.options.function(*args, **named)
+
+
+class Options:
+    """What `sm.jit` was told about a function's arguments."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        static_argnums: int | Iterable[int] = (),
+        static_argnames: str | Iterable[str] = (),
+        donate: int | str | Iterable[int | str] = (),
+    ) -> None:
+        self.function = function
+        self.parameters = _parameters(function)
+        self.takes_out = "out" in self.parameters
+        self.static = self._slots(_several(static_argnums), _several(static_argnames))
+        given = _several(donate)
+        self.donate = frozenset(
+            str(s)
+            for s in self._slots([d for d in given if not isinstance(d, str)],
+                                 [d for d in given if isinstance(d, str)])
+        )  # fmt: skip
+
+    def _slots(self, places: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
+        """Each argument by place and by name.  Raises ArgumentError for one that is not there."""
+        slots: set[Slot] = set()
+        for place in places:
+            slots.add(place if place >= 0 else place + len(self.parameters))
+            if self.parameters and 0 <= place < len(self.parameters):
+                slots.add(self.parameters[place])
+        for name in names:
+            slots.add(name)
+            if name in self.parameters:
+                slots.add(self.parameters.index(name))
+            elif self.parameters and not self._open:
+                raise ArgumentError(
+                    op="jit", argument="argument name", value=repr(name),
+                    expected=f"one of {', '.join(self.parameters)}",
+                )  # fmt: skip
+        return frozenset(slots)
+
+    @property
+    def _open(self) -> bool:
+        """Whether the function takes keywords that its signature does not name."""
+        try:
+            kinds = [p.kind for p in inspect.signature(self.function).parameters.values()]
+        except (TypeError, ValueError):
+            return True
+        return inspect.Parameter.VAR_KEYWORD in kinds
+
+    def spell(self, path: str) -> str:
+        """`params.w` for `0.w`."""
+        head, dot, rest = path.partition(".")
+        if head.isdigit() and int(head) < len(self.parameters):
+            head = self.parameters[int(head)]
+        return head + dot + rest
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+        """Take a call apart.  Raises StaticArgError for a static argument that cannot be a key."""
+        statics: list[tuple[Slot, type, Hashable]] = []
+        dynamic: list[Any] = []
+        for place, value in enumerate(args):
+            if place in self.static:
+                statics.append((place, type(value), self._hashable(place, value)))
+            else:
+                dynamic.append(value)
+        named: dict[str, Any] = {}
+        for name in sorted(kwargs):
+            if name in self.static:
+                statics.append((name, type(kwargs[name]), self._hashable(name, kwargs[name])))
+            else:
+                named[name] = kwargs[name]
+        leaves, tree = flatten((tuple(dynamic), named))
+        return Bound(leaves, tree, tuple(statics), len(args), self)
+
+    def _hashable(self, slot: Slot, value: Any) -> Hashable:
+        reason = ""
+        if isinstance(value, (Array, np.ndarray)):
+            reason = "arrays are never static"
+        else:
+            try:
+                hash(value)
+            except TypeError:
+                reason = "it is not hashable"
+        if reason:
+            raise StaticArgError(
+                argument=f"static argument {self.spell(str(slot))!r}",
+                type=type(value).__name__, reason=reason,
+            )  # fmt: skip
+        return value
+
+
+def _several(given: Any) -> list[Any]:
+    return [given] if isinstance(given, (int, str)) else list(given)
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Names of the parameters that can be given by place, then the keyword-only ones."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

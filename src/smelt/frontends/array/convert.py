@@ -1,0 +1,71 @@
+"""From anything array-like to values: NumPy arrays, DLPack, the array interface, Python numbers.
+
+>>> from_host(np.arange(3)).type
+TensorType(dtype=i64, shape=(3,))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import DLPackError, UnsupportedError
+from smelt.frontends.array.value import Buffer, Value, foreign, leaf
+from smelt.types.dtype import DType, bool_, f64, from_numpy, i64
+
+__all__ = ["as_buffer", "computable", "from_host", "is_foreign_array", "number_dtype"]
+
+
+def number_dtype(number: bool | int | float) -> DType:
+    """The default type of a Python number."""
+    return bool_ if isinstance(number, bool) else i64 if isinstance(number, int) else f64
+
+
+def computable(dtype: DType) -> DType:
+    """`dtype` itself.  Raises UnsupportedError for complex types, which nothing computes with."""
+    if dtype.kind == "complex":
+        raise UnsupportedError(f"complex numbers ({dtype.long}) are not supported")
+    return dtype
+
+
+def is_foreign_array(x: object) -> bool:
+    """Whether `x` offers its memory through NumPy, DLPack or the array interface."""
+    return isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__dlpack__") or hasattr(
+        x, "__array_interface__"
+    )  # fmt: skip
+
+
+def as_buffer(x: Any) -> Buffer:
+    """A NumPy view of an array-like object, without a copy.  Raises DLPackError."""
+    if type(x) is np.ndarray:
+        return x
+    if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__array_interface__"):
+        return np.asarray(x)
+    try:
+        return np.from_dlpack(x)
+    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        raise DLPackError(what=type(x).__name__, reason=str(error)) from error
+
+
+def usable(data: Buffer) -> Buffer:
+    """`data` itself if kernels can read it, else one copy: foreign byte order, odd addresses."""
+    computable(from_numpy(data.dtype))
+    if not data.dtype.isnative:
+        return data.astype(data.dtype.newbyteorder("="))
+    item = data.itemsize
+    if not data.flags.aligned or any(s % item for s in data.strides):
+        return data.copy()
+    return data
+
+
+def from_host(x: Any) -> Value:
+    """The value of an array-like object; shares its memory where kernels can read that.
+
+    Raises DTypeError for element types without a row, UnsupportedError for complex ones,
+    DLPackError for memory that cannot be read.
+    """
+    given = as_buffer(x)
+    data = usable(given)
+    # A scalar and what we copied belong to nobody else; memory marked read-only may still change.
+    return leaf(data) if data is not given or isinstance(x, np.generic) else foreign(data)

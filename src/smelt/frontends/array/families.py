@@ -1,0 +1,149 @@
+"""Elementwise operators as array code calls them: which row, and how operands are brought to it.
+
+A family says what `sm.add` or `x + y` means for operands of any type: promotion, the step from
+integers to floats that division needs, broadcasting, and the row of the operator table to record.
+
+>>> x = from_host(np.ones((2, 1), np.float32))
+>>> BINARY["divide"](x, 2).type
+TensorType(dtype=f32, shape=(2, 1))
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from smelt.errors import DTypeError
+from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.promote import cast, together
+from smelt.frontends.array.scope import mismatch
+from smelt.frontends.array.value import Foreign, Value, infer, record
+from smelt.ops.elementwise import Map
+from smelt.origin import here
+from smelt.types.dtype import f64
+from smelt.types.tensor import TensorType
+
+__all__ = ["BINARY", "UNARY", "Binary", "Unary", "align", "from_host", "np"]
+
+Wide = Literal["same", "float"]
+
+_PLANNED = 8192
+
+
+class Unary:
+    """A function of one array."""
+
+    def __init__(self, what: str, row: str, wide: Wide) -> None:
+        self.what = what
+        self.op = Map(row)
+        self.wide: Wide = wide
+
+    def __call__(self, x: Value) -> Value:
+        """The value of the function.  Raises DTypeError for kinds that the row does not take."""
+        dtype = x.type.dtype
+        if self.wide == "float" and not dtype.is_float:
+            x = cast(x, f64)
+        try:
+            return record(self.op, (x,))
+        except DTypeError as error:
+            raise refused(self.what, error, x.type) from None
+
+
+class Binary:
+    """A function of two arrays, or of an array and a Python number."""
+
+    def __init__(self, what: str, row: str, wide: Wide) -> None:
+        self.what = what
+        self.op = Map(row)
+        self.wide: Wide = wide
+        self.known: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
+
+    def __call__(self, x: Value | Any, y: Value | Any) -> Value:
+        """The value of the function; one operand may be a number.
+
+        Raises ShapeError, DTypeError, and ArgumentError for a number beyond the array's type.
+        """
+        if isinstance(x, Value) and isinstance(y, Value):
+            known = self.known.get((id(x.type), id(y.type)))
+            if known is not None and x.scope is None and y.scope is None:
+                if x.__class__ is Foreign:
+                    x.touch()  # type: ignore[attr-defined]
+                if y.__class__ is Foreign:
+                    y.touch()  # type: ignore[attr-defined]
+                return Value(self.op, (x, y), known[0], here(2))
+        x, y = together(self.what, x, y)
+        if self.wide == "float" and not x.type.dtype.is_float:
+            x, y = cast(x, f64), cast(y, f64)
+        align(self.what, x, y)
+        try:
+            found = record(self.op, (x, y))
+        except DTypeError as error:
+            raise refused(self.what, error, x.type, y.type) from None
+        if found.scope is None:
+            if len(self.known) > _PLANNED:
+                self.known.clear()
+            self.known[id(x.type), id(y.type)] = (found.type, x.type, y.type)
+        return found
+
+
+def refused(what: str, error: DTypeError, *types: TensorType) -> DTypeError:
+    """The error of a row, told with the user's name for the operation."""
+    named = ", ".join(str(t) for t in types)
+    return DTypeError(f"{what}({named}): {error.detail or error.message}")
+
+
+def align(what: str, *values: Value) -> tuple[TensorType, ...]:
+    """Check that shapes broadcast, deciding symbolic sizes.  Raises ShapeError naming both."""
+    for x in values:
+        if x.scope is not None:
+            return x.scope.broadcast(what, *[v.type for v in values])
+    types = tuple(v.type for v in values)
+    first = types[0].shape
+    if all(t.shape == first or not t.shape for t in types[1:]):
+        return types
+    rank = max(len(t.shape) for t in types)
+    for place in range(1, rank + 1):
+        kept = 1
+        for t in types:
+            dim = t.shape[-place] if place <= len(t.shape) else 1
+            if dim not in (1, kept):
+                if kept != 1:
+                    raise mismatch(what, types, -place, kept, dim)
+                kept = dim
+    return types
+
+
+_UNARY: tuple[tuple[str, str, Wide], ...] = (
+    ("abs", "abs", "same"), ("negative", "neg", "same"), ("sign", "sign", "same"),
+    ("square", "square", "same"), ("reciprocal", "reciprocal", "float"),
+    ("sqrt", "sqrt", "float"), ("rsqrt", "rsqrt", "float"), ("signbit", "signbit", "float"),
+    ("floor", "floor", "same"), ("ceil", "ceil", "same"), ("round", "round", "same"),
+    ("trunc", "trunc", "same"), ("isnan", "isnan", "same"), ("isinf", "isinf", "same"),
+    ("isfinite", "isfinite", "same"), ("bitwise_invert", "not", "same"),
+    ("logical_not", "not", "same"),
+    ("exp", "exp", "float"), ("expm1", "expm1", "float"), ("exp2", "exp2", "float"),
+    ("log", "log", "float"), ("log1p", "log1p", "float"), ("log2", "log2", "float"),
+    ("log10", "log10", "float"),
+    ("sin", "sin", "float"), ("cos", "cos", "float"), ("tan", "tan", "float"),
+    ("asin", "asin", "float"), ("acos", "acos", "float"), ("atan", "atan", "float"),
+    ("sinh", "sinh", "float"), ("cosh", "cosh", "float"), ("tanh", "tanh", "float"),
+    ("asinh", "asinh", "float"), ("acosh", "acosh", "float"), ("atanh", "atanh", "float"),
+    ("erf", "erf", "float"), ("erfc", "erfc", "float"), ("sigmoid", "sigmoid", "float"),
+)  # fmt: skip
+_BINARY: tuple[tuple[str, str, Wide], ...] = (
+    ("add", "add", "same"), ("subtract", "sub", "same"), ("multiply", "mul", "same"),
+    ("divide", "div", "float"), ("floor_divide", "floordiv", "same"),
+    ("remainder", "mod", "same"), ("pow", "pow", "same"), ("atan2", "atan2", "float"),
+    ("hypot", "hypot", "float"), ("logaddexp", "logaddexp", "float"),
+    ("copysign", "copysign", "float"), ("nextafter", "nextafter", "float"),
+    ("maximum", "max", "same"), ("minimum", "min", "same"),
+    ("equal", "eq", "same"), ("not_equal", "ne", "same"), ("less", "lt", "same"),
+    ("less_equal", "le", "same"), ("greater", "gt", "same"), ("greater_equal", "ge", "same"),
+    ("bitwise_and", "and", "same"), ("bitwise_or", "or", "same"), ("bitwise_xor", "xor", "same"),
+    ("logical_and", "and", "same"), ("logical_or", "or", "same"), ("logical_xor", "xor", "same"),
+    ("bitwise_left_shift", "shl", "same"), ("bitwise_right_shift", "shr", "same"),
+)  # fmt: skip
+UNARY = {what: Unary(what, row, wide) for what, row, wide in _UNARY}
+BINARY = {what: Binary(what, row, wide) for what, row, wide in _BINARY}
+_ = infer

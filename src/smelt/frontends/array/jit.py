@@ -1,0 +1,220 @@
+"""`sm.jit`: a function recorded once for all sizes, then run as compiled kernels.
+
+    @sm.jit
+    def layer(x, w, b):
+        return sm.maximum(x @ w + b, 0)
+
+A call is answered in one of three ways: arrays of exactly the types and shapes of an earlier call
+find their plan in one dictionary look-up; other sizes check the guards of the recordings made so
+far; only where none holds is the function recorded, and compiled, again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from types import MethodType
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import numpy as np
+
+from smelt.errors import StaticArgError
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.bind import Bound, Options
+from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
+from smelt.frontends.array.flush import realise
+from smelt.frontends.array.number import Number
+from smelt.frontends.array.results import deliver, pack
+from smelt.frontends.array.trace import Argument, Trace, record_call
+from smelt.frontends.array.value import Buffer, layout, leaf
+from smelt.knobs import fingerprint
+
+P = ParamSpec("P")
+R = TypeVar("R")
+__all__ = ["Jit", "jit"]
+
+_EXACT_LIMIT = 512
+_RECORDINGS_LIMIT = 256
+_READABLE = 0x101
+"""NumPy's flags C_CONTIGUOUS and ALIGNED."""
+
+
+class Jit(Generic[P, R]):
+    """A function that is recorded and compiled when it is called; made by `sm.jit`."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.traces: dict[Hashable, list[Trace]] = {}
+        """Every recording made so far, by structure, dtypes, ranks and layouts of the arguments."""
+        self._exact: dict[Hashable, tuple[Trace, tuple[int, ...]]] = {}
+        self._plain = not options.static and not options.donate
+        functools.update_wrapper(self, options.function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs or not self._plain:
+            return self._general(args, kwargs, None)
+        key: list[Any] = [fingerprint()]
+        buffers: list[Buffer] = []
+        for x in args:
+            if x.__class__ is Array:
+                data = x._node.data  # type: ignore[attr-defined]
+                if data.__class__ is not np.ndarray:
+                    return self._general(args, kwargs, None)
+            elif x.__class__ is np.ndarray:
+                data = x
+            else:
+                return self._general(args, kwargs, None)
+            buffers.append(data)
+            key += data.dtype, data.shape, data.flags.num & _READABLE
+        exact = tuple(key)
+        found = self._exact.get(exact)
+        if found is None:
+            return self._general(args, kwargs, exact)
+        trace, sizes = found
+        if trace.captured:
+            buffers += [realise(x) for x in trace.captured]
+        results = trace.executable.run(buffers, sizes)
+        if trace.single:
+            return Array.of(leaf(results[0]))  # type: ignore[return-value]
+        return pack(trace, [Array.of(leaf(data)) for data in results])
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], exact: Hashable) -> Any:
+        """Any call; `exact` is the key under which a plain one will be found next time."""
+        out = None
+        if "out" in kwargs and not self.options.takes_out:
+            kwargs = dict(kwargs)
+            out = kwargs.pop("out")
+        bound = self.options.bind(args, kwargs)
+        if any(_traced(x) for x in bound.leaves):
+            return self.options.function(*args, **kwargs)
+        arguments = _arguments(bound)
+        trace, sizes = self.find(bound, arguments)
+        simple = trace.plain and trace.arguments == tuple(range(len(arguments)))
+        if exact is not None and simple and not _copied(arguments, bound):
+            if len(self._exact) >= _EXACT_LIMIT:
+                self._exact.clear()
+            self._exact[exact] = trace, sizes
+        return deliver(trace, sizes, arguments, bound, out)
+
+    def find(self, bound: Bound, arguments: Sequence[Argument]) -> tuple[Trace, tuple[int, ...]]:
+        """The recording that is valid for these arguments, made now if there is none."""
+        key = (
+            bound.tree,
+            bound.statics,
+            tuple(signature(a) for a in arguments),
+            bound.donated,
+            fingerprint(),
+        )
+        traces = self.traces.setdefault(key, [])
+        measures = measure(arguments)
+        for place, trace in enumerate(traces):
+            sizes = trace.match(*measures)
+            if sizes is not None:
+                if place:
+                    traces.insert(0, traces.pop(place))
+                return trace, sizes
+        trace = record_call(
+            getattr(self.options.function, "__name__", "f"), arguments, bound.call, bound.donated
+        )
+        sizes = trace.match(*measures)
+        assert sizes is not None, "a recording does not hold for the call it was made in"
+        traces.insert(0, trace)
+        del traces[_RECORDINGS_LIMIT:]
+        return trace, sizes
+
+
+def _traced(x: Any) -> bool:
+    if isinstance(x, Array):
+        scope = x._node.scope
+        return scope is not None and scope.alive(x._node)
+    return isinstance(x, Number)
+
+
+def _arguments(bound: Bound) -> list[Argument]:
+    """The leaves as memory and numbers.  Raises StaticArgError for anything else."""
+    return [_argument(name, x) for name, x in zip(bound.names, bound.leaves, strict=True)]
+
+
+def _argument(name: str, x: Any) -> Argument:
+    if isinstance(x, Array):
+        return Argument(name, realise(x._node))
+    if isinstance(x, (bool, int, float)):
+        return Argument(name, number=x)
+    if is_foreign_array(x):
+        return Argument(name, usable(as_buffer(x)))
+    raise StaticArgError(
+        argument=f"argument {name!r}",
+        type=type(x).__name__,
+        reason="it is neither an array nor a number, nor declared static",
+    )
+
+
+def _copied(arguments: Sequence[Argument], bound: Bound) -> bool:
+    """Whether an argument had to be converted before kernels could read it."""
+    return any(
+        isinstance(x, np.ndarray) and a.data is not x
+        for a, x in zip(arguments, bound.leaves, strict=True)
+    )
+
+
+def signature(a: Argument) -> Hashable:
+    """What must be equal for a recording to be worth trying."""
+    data = a.data
+    if data is None:
+        return (bool, a.number) if isinstance(a.number, bool) else type(a.number)
+    return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), layout(data)
+
+
+def measure(arguments: Sequence[Argument]) -> list[Any]:
+    """All dimensions of the arrays, then all numbers: the parameters of `Trace.match`."""
+    found: list[Any] = [n for a in arguments if a.data is not None for n in a.data.shape]
+    found += [a.number for a in arguments if a.data is None and not isinstance(a.number, bool)]
+    return found
+
+
+@overload
+def jit(
+    function: Callable[P, R], /, *, static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (), donate: int | str | Iterable[int | str] = (),
+) -> Jit[P, R]: ...  # fmt: skip
+@overload
+def jit(
+    *, static_argnums: int | Iterable[int] = (), static_argnames: str | Iterable[str] = (),
+    donate: int | str | Iterable[int | str] = (),
+) -> Callable[[Callable[P, R]], Jit[P, R]]: ...  # fmt: skip
+def jit(
+    function: Any = None,
+    /,
+    *,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    donate: int | str | Iterable[int | str] = (),
+) -> Any:
+    """Compile a function of arrays.
+
+    The function is called once with arrays that have dtypes and symbolic shapes but no values; the
+    operators it applies are fused and compiled.  Later calls run the result, for all sizes.
+
+    Args:
+        function: takes and returns arrays nested in tuples, lists, dicts and dataclasses, and
+            Python numbers (which do not compile again when they change).
+        static_argnums: places of arguments that are part of the key; they must be hashable.
+        static_argnames: names of such arguments.
+        donate: places or names of arguments whose memory the call may reuse for its results.
+
+    Returns:
+        A callable with the same parameters and, unless the function has one, a keyword `out`: a
+        nest of arrays like the result, which is written there.
+
+    Raises:
+        TracerError where the function needs a value while it is recorded; StaticArgError,
+        StructureError, OutArgumentError, AliasError and DonatedError about arguments.
+    """
+    if function is None:
+        return functools.partial(
+            jit, static_argnums=static_argnums, static_argnames=static_argnames, donate=donate
+        )
+    return Jit(Options(function, static_argnums, static_argnames, donate))

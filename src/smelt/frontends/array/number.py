@@ -1,0 +1,296 @@
+"""Python numbers inside a recording: sizes of arrays, and arguments that are plain numbers.
+
+A `Size` is what `x.shape[0]` gives inside `jit`: it calculates symbolically, answers comparisons by
+a guard, and becomes a plain int (for this recording only) where Python insists on one.  A `Scalar`
+is a float or int argument, or arithmetic on such: it is an operand of array code like a Python
+number, and its value is looked at, and guarded, only when Python needs it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import LeakError
+from smelt.frontends.array.families import BINARY, UNARY
+from smelt.frontends.array.promote import cast
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.value import Value, constant
+from smelt.ops.create import SizeOf
+from smelt.types.dtype import DType, f64, i64
+from smelt.types.expr import Index, floordiv, mod, mul, sub, text
+from smelt.types.expr import add as plus
+
+__all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "shown"]
+
+
+class Number:
+    """Common ground of `Size` and `Scalar`: behaves as a Python number in a recording."""
+
+    __slots__ = ("scope",)
+
+    scope: Scope
+
+    @property
+    def dtype(self) -> DType:
+        """i64 or f64: the type it has beside no array."""
+        raise NotImplementedError
+
+    def value(self) -> int | float:
+        """The number itself; the recording is valid for this one only."""
+        raise NotImplementedError
+
+    def node(self, dtype: DType) -> Value:
+        """The number as a value of rank 0."""
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        return bool(self.value())
+
+    def __int__(self) -> int:
+        return int(self.value())
+
+    def __float__(self) -> float:
+        return float(self.value())
+
+    def __hash__(self) -> int:
+        return hash(self.value())
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.value(), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value(), spec) if spec else str(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(self.value(), dtype)
+
+    def __pos__(self) -> Number:
+        return self
+
+
+class Size(Number):
+    """An integer that depends on the sizes of a call."""
+
+    __slots__ = ("expr",)
+
+    def __init__(self, expr: Index, scope: Scope) -> None:
+        self.expr = expr
+        self.scope = scope
+
+    @property
+    def dtype(self) -> DType:
+        return i64
+
+    def value(self) -> int:
+        return self.scope.pin(self.expr)
+
+    def node(self, dtype: DType) -> Value:
+        return self.scope.record(SizeOf(self.scope.canon(self.expr), dtype), ())
+
+    def __index__(self) -> int:
+        return self.value()
+
+    def __repr__(self) -> str:
+        return text(self.scope.canon(self.expr))
+
+    def __eq__(self, other: object) -> bool:
+        e = _expr(other)
+        return NotImplemented if e is None else self.scope.holds(self.expr, "==", e)
+
+    def __hash__(self) -> int:
+        return hash(self.value())
+
+    def __lt__(self, other: Any) -> bool:
+        return _compare(self, other, "<")
+
+    def __le__(self, other: Any) -> bool:
+        return _compare(self, other, "<=")
+
+    def __gt__(self, other: Any) -> bool:
+        return _compare(self, other, "<=", negate=True)
+
+    def __ge__(self, other: Any) -> bool:
+        return _compare(self, other, "<", negate=True)
+
+    def __bool__(self) -> bool:
+        return not self.scope.holds(self.expr, "==", 0)
+
+    def __neg__(self) -> Any:
+        return shown(mul(self.expr, -1), self.scope)
+
+    def __abs__(self) -> Any:
+        return self if self >= 0 else -self
+
+
+def _expr(x: object) -> Index | None:
+    """The integer expression that an operand is, if it is one."""
+    if isinstance(x, Size):
+        return x.expr
+    if isinstance(x, (int, np.integer)):
+        return int(x)
+    return None
+
+
+def _compare(x: Size, other: Any, relation: str, *, negate: bool = False) -> bool:
+    e = _expr(other)
+    if e is None:
+        if isinstance(other, (float, np.floating, Scalar)):
+            return _FLOAT_COMPARE[relation](x.value(), float(other)) != negate
+        return NotImplemented
+    return x.scope.holds(x.expr, relation, e) != negate
+
+
+_FLOAT_COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le}
+
+
+class Scalar(Number):
+    """A number that is a value of rank 0 in the recording, with its value in this call."""
+
+    __slots__ = ("hint", "rank0")
+
+    def __init__(self, node: Value, hint: int | float, scope: Scope) -> None:
+        self.rank0 = node
+        self.hint = hint
+        self.scope = scope
+
+    @property
+    def dtype(self) -> DType:
+        return self.rank0.type.dtype
+
+    def value(self) -> int | float:
+        self.scope.pin_scalars(self.rank0)
+        return self.hint
+
+    def node(self, dtype: DType) -> Value:
+        if not self.scope.open:
+            raise LeakError(value=str(self.rank0.type), function=self.scope.name)
+        return cast(self.rank0, dtype)
+
+    def __index__(self) -> int:
+        return operator.index(self.value())  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype.long} argument>"
+
+    def __eq__(self, other: object) -> bool:
+        return self.value() == other
+
+    def __hash__(self) -> int:
+        return hash(self.value())
+
+    def __lt__(self, other: Any) -> bool:
+        return self.value() < other
+
+    def __le__(self, other: Any) -> bool:
+        return self.value() <= other
+
+    def __gt__(self, other: Any) -> bool:
+        return self.value() > other
+
+    def __ge__(self, other: Any) -> bool:
+        return self.value() >= other
+
+    def __neg__(self) -> Scalar:
+        return Scalar(UNARY["negative"](self.rank0), -self.hint, self.scope)
+
+    def __abs__(self) -> Scalar:
+        return Scalar(UNARY["abs"](self.rank0), abs(self.hint), self.scope)
+
+
+def _hint(x: Any) -> int | float:
+    if isinstance(x, Size):
+        return x.scope.hint(x.expr)
+    return x.hint if isinstance(x, Scalar) else x
+
+
+def _calculate(what: str, plain: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+    """Arithmetic that leaves the integers of shapes: a Scalar."""
+    for operand in (x, y):
+        if not isinstance(operand, (Number, int, float, np.integer, np.floating)):
+            return NotImplemented
+    scope = x.scope if isinstance(x, Number) else y.scope
+    floats = what == "divide" or any(
+        isinstance(v, (float, np.floating)) or (isinstance(v, Number) and v.dtype is f64)
+        for v in (x, y)
+    )
+    if what == "pow" and not floats and _hint(y) < 0:
+        floats = True
+    dtype = f64 if floats else i64
+    nodes = [v.node(dtype) if isinstance(v, Number) else _constant(v, dtype) for v in (x, y)]
+    return Scalar(BINARY[what](*nodes), plain(_hint(x), _hint(y)), scope)
+
+
+def _constant(x: Any, dtype: DType) -> Value:
+    return constant(float(x) if dtype.is_float else int(x), dtype)
+
+
+_ARITHMETIC: tuple[tuple[str, str, Callable[..., Any], Callable[..., Index] | None], ...] = (
+    ("add", "add", operator.add, plus), ("sub", "subtract", operator.sub, sub),
+    ("mul", "multiply", operator.mul, mul),
+    ("floordiv", "floor_divide", operator.floordiv, floordiv),
+    ("mod", "remainder", operator.mod, mod), ("truediv", "divide", operator.truediv, None),
+    ("pow", "pow", operator.pow, None),
+)  # fmt: skip
+
+
+def _methods(what: str, plain: Callable[..., Any], exact: Callable[..., Index] | None) -> Any:
+    def apply(x: Any, y: Any) -> Any:
+        a, b = _expr(x), _expr(y)
+        if exact is not None and a is not None and b is not None:
+            scope = x.scope if isinstance(x, Size) else y.scope
+            return _exact(exact, a, b, scope)
+        if what == "pow" and a is not None and isinstance(y, int) and 0 <= y <= 4:
+            return shown(_power(a, y), x.scope)
+        return _calculate(what, plain, x, y)
+
+    return apply, lambda x, y: apply(y, x)
+
+
+def _exact(rule: Callable[..., Index], a: Index, b: Index, scope: Scope) -> Any:
+    a, b = scope.canon(a), scope.canon(b)
+    if rule in (floordiv, mod) and isinstance(b, int) and b < 0:
+        a, b = scope.pin(a), b
+    if rule in (floordiv, mod) and not isinstance(b, int) and scope.hint(b) < 1:
+        b = scope.pin(b)
+    return shown(rule(a, b), scope)
+
+
+def _power(e: Index, times: int) -> Index:
+    out: Index = 1
+    for _ in range(times):
+        out = mul(out, e)
+    return out
+
+
+for _name, _what, _plain, _rule in _ARITHMETIC:
+    _forward, _reflected = _methods(_what, _plain, _rule)
+    setattr(Number, f"__{_name}__", _forward)
+    setattr(Number, f"__r{_name}__", _reflected)
+
+
+def shown(e: Index, scope: Scope | None) -> Any:
+    """A dimension as the user sees it: an int, or a Size inside a recording."""
+    if scope is None or isinstance(e, int):
+        return e
+    e = scope.canon(e)
+    return e if isinstance(e, int) else Size(e, scope)
+
+
+def as_dim(x: Any) -> Index:
+    """A dimension that a user passed.  Raises TypeError for what is no integer."""
+    if isinstance(x, Size):
+        return x.scope.canon(x.expr)
+    return operator.index(x)
+
+
+def dims(shape: Any) -> tuple[Index, ...]:
+    """A shape that a user passed: an integer or a sequence of them."""
+    if isinstance(shape, (int, np.integer, Number)):
+        return (as_dim(shape),)
+    return tuple(as_dim(d) for d in shape)
+
+

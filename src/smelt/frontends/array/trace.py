@@ -1,0 +1,316 @@
+"""Recording a function once: symbolic arguments in, a graph and the conditions of its validity out.
+
+A `Trace` is what one recording leaves: the compiled graph, which argument or captured array is which
+input, how the results are put together, and `match`, one Python function from the sizes of a call
+to the values of the graph's size symbols, or None where a guard fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import StructureError
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.convert import from_host, is_foreign_array
+from smelt.frontends.array.engine import Executable, compile_graph, size_names
+from smelt.frontends.array.number import Number, Scalar, Size
+from smelt.frontends.array.scope import Guard, Scope, symbolic
+from smelt.frontends.array.tree import LEAF, Tree, flatten
+from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout
+from smelt.graph import build
+from smelt.graph.ir import Fact, Graph, Node
+from smelt.graph.walk import map_indices, map_type
+from smelt.ops.create import Constant, Input, SizeOf
+from smelt.types.dtype import bool_, from_numpy
+from smelt.types.expr import Index, sizes_of, substitute, text
+
+__all__ = ["Argument", "Result", "Trace", "record_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A leaf of the arguments: an array's memory or a Python number, and its name."""
+
+    name: str
+    data: Buffer | None = None
+    number: float | None = None
+    symbols: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Where a leaf of the result comes from."""
+
+    kind: str
+    """One of graph (an output), argument, captured, plain (a Python number), size."""
+    place: int = 0
+    value: Any = None
+
+
+@dataclass(slots=True)
+class Trace:
+    """One recording, compiled."""
+
+    graph: Graph
+    executable: Executable
+    arguments: tuple[int, ...]
+    """Which leaf of the arguments each leading input of the graph is."""
+    captured: tuple[Value, ...]
+    """The arrays of the remaining inputs."""
+    results: tuple[Result, ...]
+    tree: Tree
+    match: Callable[..., tuple[int, ...] | None]
+    """match(*all dimensions, *all numbers) -> values of the graph's sizes, or None."""
+    guards: tuple[Guard, ...]
+    sizes_of_results: Callable[..., tuple[int, ...]] | None = None
+    fixed: bool = False
+    """Whether the value of a number argument was looked at."""
+    plain: bool = field(init=False)
+    """Every result is an output of the graph, in order."""
+    single: bool = field(init=False)
+    """The result is one array that the graph computes."""
+
+    def __post_init__(self) -> None:
+        self.single = self.tree == LEAF and self.results[0].kind == "graph"
+        self.plain = all(r.kind == "graph" and r.place == k for k, r in enumerate(self.results))
+
+
+def record_call(
+    name: str,
+    arguments: Sequence[Argument],
+    call: Callable[[list[Any]], Any],
+    donate: tuple[int, ...] = (),
+) -> Trace:
+    """Record `call`, which gets the symbolic leaves, and compile what it did.
+
+    Whatever `call` raises goes through, and leaves no state behind.
+    """
+    scope = Scope(name)
+    leaves = [_leaf(scope, a) for a in arguments]
+    outer, STATE.scope = STATE.scope, scope
+    try:
+        found, tree = flatten(call([_shown(scope, a, x) for a, x in zip(arguments, leaves)]))
+        results, outputs = _results(scope, leaves, found)
+        return _finish(scope, leaves, results, outputs, tree, donate)
+    finally:
+        STATE.scope = outer
+        scope.open = False
+
+
+def _leaf(scope: Scope, argument: Argument) -> Value:
+    if argument.data is None:
+        assert argument.number is not None
+        if isinstance(argument.number, bool):  # as good as static; nothing refers to this node
+            return Value(Constant(argument.number, bool_), (), intern(bool_, ()))
+        return scope.scalar(argument.name, argument.number)
+    data = argument.data
+    shape = symbolic(scope, data.shape, argument.symbols)
+    return scope.input(argument.name, intern(from_numpy(data.dtype), shape), layout(data))
+
+
+def _shown(scope: Scope, argument: Argument, leaf: Value) -> Any:
+    if isinstance(argument.number, bool):
+        return argument.number
+    if argument.number is not None:
+        return Scalar(leaf, argument.number, scope)
+    return Array.of(leaf)
+
+
+def _results(
+    scope: Scope, leaves: list[Value], found: list[Any]
+) -> tuple[list[Result], list[Value]]:
+    """What each leaf of the result is; the values that the graph has to return."""
+    results: list[Result] = []
+    outputs: dict[Value, int] = {}
+    places = {x: k for k, x in enumerate(leaves)}
+    for leaf in found:
+        if isinstance(leaf, Size):
+            results.append(Result("size", value=scope.canon(leaf.expr)))
+            continue
+        node = _result_node(leaf)
+        if node is None:
+            results.append(Result("plain", value=leaf))
+        elif node.scope is None:
+            results.append(Result("captured", value=node))
+        elif node in places and node not in scope.scalars:
+            results.append(Result("argument", places[node]))
+        else:
+            scope.check(node)
+            results.append(Result("graph", outputs.setdefault(node, len(outputs))))
+    return results, list(outputs)
+
+
+def _result_node(leaf: Any) -> Value | None:
+    if isinstance(leaf, Array):
+        return leaf._node
+    if isinstance(leaf, Number):
+        return leaf.node(leaf.dtype)
+    if isinstance(leaf, (bool, int, float, complex, str, bytes)):
+        return None
+    if is_foreign_array(leaf):
+        return from_host(leaf)
+    raise StructureError(where="the result", type=type(leaf).__name__)
+
+
+def _finish(
+    scope: Scope,
+    leaves: list[Value],
+    results: list[Result],
+    outputs: list[Value],
+    tree: Tree,
+    donate: tuple[int, ...],
+) -> Trace:
+    order = _walk(outputs)
+    given = [*leaves, *scope.captured.values()]
+    used = _needed(scope, given, order, results)
+    labels = _labels([given[k].op for k in used])
+    made: dict[Node, Node] = {}
+    for k, label in zip(used, labels, strict=True):
+        made[given[k]] = _input(scope, given[k], label)
+    for x in order:
+        if x not in made:
+            made[x] = _again(scope, x, made)
+    inputs = tuple(made[given[k]] for k in used)
+    graph = Graph(scope.name, inputs, tuple(made[x] for x in outputs), _facts(scope))
+    arguments = tuple(k for k in used if k < len(leaves))
+    executable = compile_graph(graph, tuple(arguments.index(k) for k in donate if k in arguments))
+    captured = list(scope.captured)
+    return Trace(
+        graph, executable, arguments,
+        tuple(captured[k - len(leaves)] for k in used if k >= len(leaves)),
+        tuple(results), tree, _matcher(scope, leaves, size_names(graph)), tuple(scope.guards),
+        _sizer(scope, leaves, results), bool(scope.fixed),
+    )  # fmt: skip
+
+
+def _walk(outputs: list[Value]) -> list[Any]:
+    return list(Graph("walk", (), tuple(outputs)).nodes())
+
+
+def _needed(
+    scope: Scope, given: list[Value], order: list[Any], results: list[Result]
+) -> list[int]:
+    """Inputs that are read, and those whose shapes tell a size that is needed."""
+    read = set(order)
+    used = [x in read for x in given]
+    told = {
+        name
+        for x, yes in zip(given, used) if yes
+        for d in scope.shape(x.type.shape) for name in sizes_of(d)
+    }  # fmt: skip
+    wanted = {n for x in order for n in _sizes_in(scope, x)}
+    for k, x in enumerate(given):
+        names = {n for d in scope.shape(x.type.shape) for n in sizes_of(d)}
+        if not used[k] and names & (wanted - told):
+            used[k] = True
+            told |= names
+    return [k for k, yes in enumerate(used) if yes]
+
+
+def _sizes_in(scope: Scope, x: Node) -> set[str]:
+    found: set[str] = set()
+
+    def note(e: Index) -> Index:
+        found.update(sizes_of(scope.canon(e)))
+        return e
+
+    map_type(x.type, note)
+    map_indices(x.op, note)
+    return found
+
+
+_BAD = re.compile(r"\W+")
+
+
+def _labels(ops: list[Any]) -> list[str]:
+    """Names of inputs as the text form allows them, all different."""
+    taken: dict[str, int] = {}
+    labels: list[str] = []
+    for op in ops:
+        parts = [_BAD.sub("_", part) for part in op.label.split(".")]
+        label = ".".join(parts)
+        if not label[:1].isidentifier():
+            label = f"x{label}" if label[:1].isdigit() else f"x_{label}"
+        count = taken[label] = taken.get(label, 0) + 1
+        labels.append(label if count == 1 else f"{label}_{count}")
+    return labels
+
+
+def _input(scope: Scope, x: Value, label: str) -> Node:
+    op = x.op
+    assert isinstance(op, Input)
+    return build.input(label, scope.type(x.type), op.strides, x.origin)
+
+
+def _again(scope: Scope, x: Node, made: dict[Node, Node]) -> Node:
+    """The node with canonical sizes, its type inferred once more."""
+    if isinstance(x.op, Constant):
+        return x
+    if isinstance(x.op, SizeOf) and isinstance(scope.canon(x.op.expr), int):
+        number = scope.canon(x.op.expr)
+        assert isinstance(number, int)
+        value = float(number) if x.op.dtype.is_float else number
+        return build.constant(value, x.op.dtype, x.origin)
+    op = map_indices(x.op, scope.canon)
+    return build.apply(op, *(made[i] for i in x.inputs), origin=x.origin)
+
+
+def _facts(scope: Scope) -> tuple[Fact, ...]:
+    """The guards that say more than the equalities already built into the graph's types."""
+    facts: dict[tuple[str, str, str], Fact] = {}
+    for g in scope.guards:
+        left, right = scope.canon(g.left), scope.canon(g.right)
+        if g.relation != "==" and sizes_of(left) + sizes_of(right):
+            facts[text(left), g.relation, text(right)] = Fact(left, g.relation, right)
+    return tuple(facts.values())
+
+
+def _source(scope: Scope, e: Index) -> str:
+    """`e` as Python text over the symbols of the arguments' own dimensions."""
+    while any(name in scope.meaning for name in sizes_of(e)):
+        e = substitute(e, scope.meaning, "size")
+    return text(e)
+
+
+def _parameters(scope: Scope, leaves: list[Value]) -> str:
+    """`n0, _1, k0`: a name for every dimension and number of the arguments."""
+    names: list[str] = []
+    for x in leaves:
+        if x not in scope.scalars:
+            names += [text(d) if sizes_of(d) else f"_{len(names)}" for d in x.type.shape]
+    names += [name for name, _ in scope.scalars.values()]
+    return ", ".join(names)
+
+
+def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
+    parameters = _parameters(scope, leaves)
+    tests = dict.fromkeys(
+        f"{_source(scope, g.left)} {g.relation} {_source(scope, g.right)}" for g in scope.guards
+    )
+    tests |= dict.fromkeys(f"{name} == {value!r}" for name, value in scope.fixed.items())
+    values = "".join(f"{_value_of(scope, name)}, " for name in names)
+    body = f"({values})"
+    if tests:
+        body = f"{body} if {' and '.join(tests)} else None"
+    return eval(f"lambda {parameters}: {body}", {"inf": np.inf, "nan": np.nan})  # noqa: S307
+
+
+def _value_of(scope: Scope, name: str) -> str:
+    return f"({_source(scope, scope.meaning[name])})" if name in scope.meaning else name
+
+
+def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable[..., Any] | None:
+    """The sizes that the function returns, from the dimensions of a call."""
+    exprs = [r.value for r in results if r.kind == "size"]
+    if not exprs:
+        return None
+    parameters = _parameters(scope, leaves)
+    values = "".join(f"{_source(scope, e)}, " for e in exprs)
+    return eval(f"lambda {parameters}: ({values})")  # noqa: S307
+
+

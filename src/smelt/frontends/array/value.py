@@ -1,0 +1,228 @@
+"""Values: the nodes that array code records, with their data once it is known.
+
+A `Value` is a graph node that may already hold its elements.  Recording an operator makes one
+Value; nothing is computed.  Types are interned and type inference is remembered for each operator
+and operand types, so that recording costs a few microseconds.
+
+>>> x = leaf(np.ones((2, 3), np.float32))
+>>> record(Map("exp"), (x,)).type
+TensorType(dtype=f32, shape=(2, 3))
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smelt.errors import ChangedError, DonatedError
+from smelt.graph.ir import Node
+from smelt.ops.create import Constant, Input
+from smelt.ops.elementwise import Map
+from smelt.ops.spec import TensorOp
+from smelt.origin import Origin, here
+from smelt.types.dtype import DType, from_numpy
+from smelt.types.tensor import Shape, TensorType, check_bytes
+
+if TYPE_CHECKING:
+    from smelt.frontends.array.scope import Scope
+
+__all__ = ["Foreign", "Map", "State", "Value", "constant", "donated", "intern", "layout",
+           "leaf", "record"]  # fmt: skip
+
+Buffer = np.ndarray[Any, Any]
+
+SNAPSHOT_BYTES = 4096
+"""Foreign memory up to this size is copied when a pending operator first reads it."""
+_REMEMBERED = 8192
+
+
+class Value(Node):
+    """A graph node with its elements (`data`) if they are known and the recording it belongs to.
+
+    `scope` is None for values outside `jit`.
+    """
+
+    __slots__ = ("data", "scope")
+
+    def __init__(
+        self,
+        op: TensorOp,
+        inputs: tuple[Node, ...],
+        type: TensorType,
+        origin: Origin | None = None,
+        data: Buffer | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.type = type
+        self.origin = origin
+        self.data = data
+        self.scope = scope
+
+    def buffer(self) -> Buffer | None:
+        """The elements, None while pending.  Raises DonatedError and ChangedError."""
+        return self.data
+
+
+class Foreign(Value):
+    """A value whose memory belongs to somebody else, who may write to it at any time.
+
+    Pending operators read it when they run.  Small memory is copied when the first of them is
+    recorded; of large memory a few elements are remembered and compared, so that a change between
+    recording and running raises ChangedError instead of giving an answer that depends on when
+    it was asked for.
+    """
+
+    __slots__ = ("sample",)
+
+    def __init__(self, type: TensorType, data: Buffer) -> None:
+        super().__init__(_SOURCE, (), type, None, data)
+        self.sample: bytes | None = None
+
+    def touch(self) -> None:
+        """Called when an operator that will read the memory later is recorded."""
+        data = self.data
+        if self.sample is not None or data is None:
+            return
+        if data.nbytes <= SNAPSHOT_BYTES:
+            self.data = data.copy()
+            self.sample = b""
+        else:
+            self.sample = _sample(data)
+
+    def buffer(self) -> Buffer | None:
+        data = self.data
+        if data is not None and self.sample:
+            if data.shape != self.type.shape:
+                raise ChangedError(value=str(self.type), what="resized", reader="a pending result")
+            if _sample(data) != self.sample:
+                raise ChangedError(value=str(self.type), what="written", reader="a pending result")
+        return data
+
+
+class Gone(Value):
+    """A value whose memory was given to a call with `donate=`."""
+
+    __slots__ = ("where",)
+
+    def __init__(self, type: TensorType, where: str) -> None:
+        super().__init__(_SOURCE, (), type)
+        self.where = where
+
+    def buffer(self) -> Buffer | None:
+        raise DonatedError(value=str(self.type), where=self.where)
+
+
+_SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
+"""The operator of every leaf; flushing makes a properly typed input of it."""
+
+
+def _sample(data: Buffer) -> bytes:
+    """A few elements spread over the array, its ends among them."""
+    rows = data[:: max(1, (len(data) - 1) // 3)] if data.ndim else data
+    flat = rows.reshape(-1) if rows.flags.c_contiguous else rows.flat
+    step = max(1, (rows.size - 1) // 15)
+    return np.asarray(flat[::step]).tobytes()
+
+
+class State(threading.local):
+    """What a thread is doing: the recording in progress, and the arrays still to be computed."""
+
+    scope: Scope | None
+
+    def __init__(self) -> None:
+        self.scope = None
+        self.pending: list[weakref.ref[Any]] = []
+
+
+STATE = State()
+
+_TYPES: dict[tuple[int, Shape], TensorType] = {}
+# Keys hold identities; the value holds what they identify, so that none can be reused meanwhile.
+_INFERRED: dict[tuple[int, ...], tuple[TensorType, TensorOp, tuple[TensorType, ...]]] = {}
+_CONSTANTS: dict[tuple[type, Any, str], Value] = {}
+
+
+def intern(dtype: DType, shape: Shape) -> TensorType:
+    """The one TensorType with this dtype and shape (types are compared by identity here)."""
+    key = (id(dtype), shape)
+    found = _TYPES.get(key)
+    if found is None:
+        if len(_TYPES) > _REMEMBERED:
+            _TYPES.clear()
+        found = _TYPES[key] = check_bytes(TensorType(dtype, shape))
+    return found
+
+
+def infer(op: TensorOp, inputs: tuple[Value, ...]) -> TensorType:
+    """The result type of `op`, remembered.  Raises what the operator's own rule raises."""
+    key = (id(op), *[id(x.type) for x in inputs])
+    known = _INFERRED.get(key)
+    if known is None:
+        if len(_INFERRED) > _REMEMBERED:
+            _INFERRED.clear()
+        types = tuple(x.type for x in inputs)
+        result = op.infer(*types)
+        known = _INFERRED[key] = (intern(result.dtype, result.shape), op, types)
+    return known[0]
+
+
+def leaf(data: Buffer) -> Value:
+    """A value that owns `data`."""
+    return Value(_SOURCE, (), intern(from_numpy(data.dtype), data.shape), None, data)
+
+
+def foreign(data: Buffer) -> Value:
+    """A value that reads memory it does not own."""
+    return Foreign(intern(from_numpy(data.dtype), data.shape), data)
+
+
+def donated(value: Value, where: str) -> Value:
+    """What stands for `value` after its memory was given away."""
+    return Gone(value.type, where)
+
+
+def constant(number: float | int | bool, dtype: DType) -> Value:
+    """A number of rank 0; equal numbers of one type share a node."""
+    if number == 0 and isinstance(number, float) and math.copysign(1.0, number) < 0:
+        return Value(Constant(number, dtype), (), intern(dtype, ()))
+    key = (number.__class__, number, dtype.name)
+    found = _CONSTANTS.get(key)
+    if found is None:
+        if len(_CONSTANTS) > _REMEMBERED:
+            _CONSTANTS.clear()
+        found = Value(Constant(number, dtype), (), intern(dtype, ()))
+        _CONSTANTS[key] = found
+    return found
+
+
+def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) -> Value:
+    """A new value: `op` applied to `inputs`, in the recording that one of them belongs to.
+
+    `scope` names the recording where no input can (sources).  Raises ShapeError or DTypeError of
+    the operator's type rule, LeakError for a value of a recording that has ended.
+    """
+    for x in inputs:
+        if x.scope is not None:
+            scope = x.scope
+        elif x.__class__ is Foreign:
+            x.touch()  # type: ignore[attr-defined]
+    if scope is not None:
+        return scope.record(op, inputs)
+    return Value(op, inputs, infer(op, inputs), here(2))
+
+
+def layout(data: Buffer) -> tuple[int | None, ...] | None:
+    """The strides column of an input: None if contiguous, else what is fixed in each dimension."""
+    if data.flags.c_contiguous:
+        return None
+    item = data.itemsize
+    return tuple(
+        None if n == 1 or s not in (0, item) else s // item
+        for n, s in zip(data.shape, data.strides, strict=True)
+    )
