@@ -55,7 +55,7 @@ docs: $(SETUP) ## the documentation in docs/_build/html; a warning is an error
 test: check-format lint types layers tests docs ## everything that must be green
 
 nightly: $(SETUP) ## the long forms: whole float32 sweeps, tens of thousands of random programs
-	$(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
 
 demo: $(DEMO) ## semantic search over the documentation of your own Python
 	$(BIN)/smelt demo

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Literal
+from time import perf_counter
+from typing import Any, Literal
 
 import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
+import smelt
 from smelt import knobs
 from smelt.knobs.values import show_bytes
 from smelt.runtime import probe
@@ -41,7 +43,7 @@ class Check:
 
 def all_checks() -> Iterator[Check]:
     """Every check in order; one that breaks is itself a finding and stops no other."""
-    for group in (versions, processor, threads, cache, cost_model):
+    for group in (versions, processor, threads, cache, cost_model, self_test):
         yield from _guarded(group)
 
 
@@ -137,3 +139,27 @@ def cost_model() -> Iterator[Check]:
     yield Check("cost model", "float32", flops)
     starts = f"{host.dispatch_ns:.0f} ns a call, {host.launch_ns:.0f} ns a parallel launch"
     yield Check("cost model", "starting", starts)
+
+
+def self_test() -> Iterator[Check]:
+    """One fused kernel, compiled and compared with NumPy: a map, a broadcast and a reduction."""
+    face: Any = smelt
+    if not hasattr(face, "jit"):
+        return
+    x = np.linspace(-2.0, 2.0, 64 * 1000, dtype=np.float32).reshape(64, 1000)
+    b = np.linspace(0.0, 1.0, 1000, dtype=np.float32)
+
+    def sample(xp: Any, x: Any, b: Any) -> Any:
+        return xp.sum(xp.log(xp.maximum(x + b, xp.exp(-x))), axis=1)
+
+    start = perf_counter()
+    with knobs.config(cache=False):
+        found = np.asarray(face.jit(lambda x, b: sample(face, x, b))(x, b))
+    seconds = perf_counter() - start
+    expected = sample(np, x.astype(np.float64), b.astype(np.float64))
+    # A sum of 1000 terms of size 1, each within a few ulp, added pairwise.
+    wrong = float(np.max(np.abs(found - expected)))
+    limit = 1000 * 4 * 2.0**-23
+    verdict: Verdict = "ok" if wrong <= limit else "fail"
+    value = f"largest error {wrong:.2g} (allowed {limit:.2g}), {seconds * 1e3:.0f} ms to compile"
+    yield Check("self test", "one kernel", value, verdict)
