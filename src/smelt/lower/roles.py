@@ -126,7 +126,8 @@ def _split_axis(
     candidates = [d.axes[a] for a in shared if _one_sweep(d, facts, a)]
     if not candidates:
         return None
-    best = max(candidates, key=lambda a: _number(a.extent, hints))
+    long = [a for a in d.axes.values() if a in candidates and _number(a.extent, hints) >= PARTS]
+    best = long[0] if long else max(candidates, key=lambda a: _number(a.extent, hints))
     work = product(a.extent for a in d.axes.values() if a not in grid)
     tasks = _number(product(a.extent for a in grid), hints)
     columns = _number(product(a.extent for a in grid if not _is_tile_of(a, stored)), hints)

@@ -180,6 +180,7 @@ class FunctionEmitter:
             else:
                 ranges[axis] = (number(0), extent)
                 continue
+            low = b.select(b.icmp_signed("<", low, extent), low, extent)
             high = b.add(low, step)
             ranges[axis] = (low, b.select(b.icmp_signed("<", high, extent), high, extent))
         for g, value in numbers.items():

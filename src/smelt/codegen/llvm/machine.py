@@ -18,9 +18,10 @@ from typing import Any, Protocol
 from llvmlite import ir
 
 from smelt.ops import halves
+from smelt.ops.coefficients import FITS
 from smelt.ops.machine import Predicate
 from smelt.ops.spec_scalar import ScalarOp
-from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i32, i64
+from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i32
 
 Value = ir.Value
 
@@ -97,6 +98,37 @@ def _suffix(kind: ir.Type) -> str:
     return str(kind.intrinsic_name)
 
 
+def _lanewise(module: ir.Module, name: str, callee: str, kind: ir.VectorType, arity: int) -> None:
+    """Define `name` as a loop that calls `callee` for every lane: small, and out of the way."""
+    function = ir.Function(module, ir.FunctionType(kind, [kind] * arity), name)
+    function.linkage = "private"
+    function.attributes.add("noinline")
+    function.attributes.add("cold")
+    element = kind.element
+    target = module.globals.get(callee)
+    if target is None:
+        target = ir.Function(module, ir.FunctionType(element, [element] * arity), callee)
+    entry, body, done = (function.append_basic_block(x) for x in ("entry", "body", "done"))
+    builder = ir.IRBuilder(entry)
+    typed = [builder.alloca(kind) for _ in range(arity)]
+    for place, argument in zip(typed, function.args, strict=True):
+        builder.store(argument, place)
+    places = [builder.bitcast(place, ir.PointerType()) for place in typed]
+    builder.branch(body)
+    builder.position_at_end(body)
+    i = builder.phi(I32)
+    i.add_incoming(ir.Constant(I32, 0), entry)
+    slots = [builder.gep(place, [i], source_etype=element) for place in places]
+    result = builder.call(target, [builder.load(slot, typ=element) for slot in slots])
+    builder.store(result, slots[0])
+    following = builder.add(i, ir.Constant(I32, 1))
+    i.add_incoming(following, body)
+    more = builder.icmp_unsigned("<", following, ir.Constant(I32, kind.count))
+    builder.cbranch(more, body, done)
+    builder.position_at_end(done)
+    builder.ret(builder.load(places[0], typ=kind))
+
+
 class LLVMMachine:
     """Emits at the builder's position.  `lanes` None means plain scalars.
 
@@ -108,7 +140,7 @@ class LLVMMachine:
         self.builder = builder
         self.lanes = lanes
         self.target = target
-        self.wide_scale = target.isa == "avx512" and self._scale_width(f32) is not None
+        self.avx512 = target.isa == "avx512"
         self.native_half = target.isa == "neon" or target.has("f16c")
 
     # Types and constants
@@ -218,8 +250,15 @@ class LLVMMachine:
     def sqrt(self, a: Value) -> Value:
         return self._intrinsic("sqrt", a)
 
-    def fmod(self, a: Value, b: Value) -> Value:
-        return self.builder.frem(a, b)
+    def libm(self, function: str, *args: Value) -> Value:
+        element = args[0].type.element if self.lanes else args[0].type
+        name = function if isinstance(element, ir.DoubleType) else f"{function}f"
+        if self.lanes is None:
+            return self._call(name, element, *args)
+        wrapper = f"smelt.lanes.{name}.{self.lanes}"
+        if wrapper not in self.builder.module.globals:
+            _lanewise(self.builder.module, wrapper, name, args[0].type, len(args))
+        return self._call(wrapper, args[0].type, *args)
 
     def abs(self, a: Value) -> Value:
         return self._intrinsic("fabs", a)
@@ -245,50 +284,93 @@ class LLVMMachine:
     def greater(self, a: Value, b: Value) -> Value:
         return self.select(self.compare("gt", a, b), a, b)
 
-    def _scale_width(self, dtype: DType) -> int | None:
-        """Lanes of the vscalef instruction that tiles this machine's vectors, if one does."""
+    def _tile(self, dtype: DType) -> int | None:
+        """Lanes of the AVX-512 instructions that tile this machine's vectors, if some do."""
         for bits in (512, 256, 128):
             width = bits // dtype.bits
-            if self.lanes and self.lanes % width == 0:
+            if self.avx512 and self.lanes and self.lanes % width == 0:
                 return width
         return None
 
-    def scale(self, a: Value, n: Value) -> Value:
-        single = isinstance(a.type.element if self.lanes else a.type, ir.FloatType)
-        dtype = f32 if single else f64
-        width = self._scale_width(dtype) if self.target.isa == "avx512" else None
-        if width is None:
-            return self._scale_in_steps(a, n, dtype)
+    def _float_of(self, a: Value) -> DType:
+        element = a.type.element if self.lanes else a.type
+        return f32 if isinstance(element, ir.FloatType) else f64
+
+    def _avx512(self, name: str, width: int, *args: Value) -> Value:
+        """A masked AVX-512 intrinsic, unmasked, on every slice of `width` lanes.
+
+        Integer arguments (immediates) go to every slice as they are.
+        """
+        dtype = self._float_of(args[0])
+        suffix = f"{'ps' if dtype == f32 else 'pd'}.{width * dtype.bits}"
         assert self.lanes is not None
-        parts = [
-            self._scalef(self._slice(a, at, width), self._slice(n, at, width), dtype)
-            for at in range(0, self.lanes, width)
-        ]
+        parts = []
+        for at in range(0, self.lanes, width):
+            operands = [
+                a if isinstance(a.type, ir.IntType) else self._slice(a, at, width) for a in args
+            ]
+            kind = operands[0].type
+            operands.append(ir.Constant(kind, None))
+            operands.append(ir.Constant(ir.IntType(max(8, width)), -1))
+            if width * dtype.bits == 512:
+                operands.append(ir.Constant(I32, 4))  # round as the current mode says
+            parts.append(self._call(f"llvm.x86.avx512.mask.{name}.{suffix}", kind, *operands))
         return self._concatenate(parts)
 
-    def _scalef(self, a: Value, n: Value, dtype: DType) -> Value:
-        bits = dtype.bits * a.type.count
-        name = f"llvm.x86.avx512.mask.scalef.{'ps' if dtype == f32 else 'pd'}.{bits}"
-        mask_type = ir.IntType(max(8, a.type.count))
-        args = [a, n, ir.Constant(a.type, None), ir.Constant(mask_type, -1)]
-        if bits == 512:
-            args.append(ir.Constant(I32, 4))  # round as the current mode says
-        return self._call(name, a.type, *args)
+    def scale(self, a: Value, n: Value) -> Value:
+        dtype = self._float_of(a)
+        width = self._tile(dtype)
+        if width is not None:
+            return self._avx512("scalef", width, a, n)
+        return self._scale_in_steps(a, n, dtype)
 
     def _scale_in_steps(self, a: Value, n: Value, dtype: DType) -> Value:
         """Two factors made by writing exponents; only the second product can round.
 
-        Adding 1.5·2^m leaves an integer in the low bits: no conversion that NaN could upset.
+        Adding 1.5·2^m leaves an integer in the low bits, here n with both biases added: no
+        conversion that NaN could upset.
         """
-        integer, mantissa, bias = (i32, 23, 127) if dtype == f32 else (i64, 52, 1023)
-        magic = self.const(dtype, 1.5 * 2.0**mantissa)
-        count = self.sub(self.bitcast(self.add(n, magic), integer), self.bitcast(magic, integer))
+        fit = FITS[dtype.name]
+        integer = fit.integer
+        magic = self.const(dtype, 1.5 * 2.0**fit.mantissa + 2 * fit.bias)
+        shift = self.const(integer, fit.mantissa)
+        count = self.bitcast(self.add(n, magic), integer)
         half = self.ashr(count, self.const(integer, 1))
-        shift, offset = self.const(integer, mantissa), self.const(integer, bias)
-        first = self.bitcast(self.shl(self.add(half, offset), shift), dtype)
-        rest = self.sub(count, half)
-        second = self.bitcast(self.shl(self.add(rest, offset), shift), dtype)
+        first = self.bitcast(self.shl(half, shift), dtype)
+        second = self.bitcast(self.shl(self.sub(count, half), shift), dtype)
         return self.mul(self.mul(a, first), second)
+
+    def split(self, a: Value) -> tuple[Value, Value]:
+        dtype = self._float_of(a)
+        width = self._tile(dtype)
+        if width is None:
+            return self._split_in_steps(a, dtype)
+        # Immediate: NaN for negative numbers, fractions in [¾, 3/2).
+        fraction = self._avx512("getmant", width, a, ir.Constant(I32, 0b1011))
+        exponent = self._avx512("getexp", width, a)
+        return fraction, self.sub(exponent, self._avx512("getexp", width, fraction))
+
+    def _split_in_steps(self, a: Value, dtype: DType) -> tuple[Value, Value]:
+        fit = FITS[dtype.name]
+        integer, lift = fit.integer, fit.mantissa + 1
+        zero, infinity = self.const(dtype, 0.0), self.const(dtype, float("inf"))
+        small = self.compare("lt", a, self.const(dtype, 2.0 ** (1 - fit.bias)))
+        normal = self.select(small, self.mul(a, self.const(dtype, 2.0**lift)), a)
+        three_quarters = (fit.bias << fit.mantissa) - (1 << (fit.mantissa - 1))
+        origin = (fit.bias + 1) << fit.mantissa  # keeps the count of powers positive
+        bits = self.bitcast(normal, integer)
+        biased = self.add(bits, self.const(integer, origin - three_quarters))
+        fraction = self.and_(biased, self.const(integer, (1 << fit.mantissa) - 1))
+        fraction = self.bitcast(self.add(fraction, self.const(integer, three_quarters)), dtype)
+        magic = self.const(dtype, 2.0**fit.mantissa)
+        count = self.lshr(biased, self.const(integer, fit.mantissa))
+        count = self.bitcast(self.or_(count, self.bitcast(magic, integer)), dtype)
+        exponent = self.sub(count, self.const(dtype, 2.0**fit.mantissa + fit.bias + 1))
+        exponent = self.select(small, self.sub(exponent, self.const(dtype, lift)), exponent)
+        exponent = self.select(self.compare("eq", a, zero), self.neg(infinity), exponent)
+        exponent = self.select(self.compare("eq", a, infinity), infinity, exponent)
+        nan = self.const(dtype, float("nan"))
+        return self.select(self.compare("ge", a, zero), fraction, nan), exponent
 
     def _slice(self, a: Value, start: int, width: int) -> Value:
         if a.type.count == width:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
-from smelt.codegen.llvm.nests import schedule
-from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.nests import cycles, schedule
+from smelt.codegen.llvm.program import program, stride_name
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Index
@@ -16,25 +16,29 @@ from smelt.types.expr import Index
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One function of an artifact: its symbol, its number of tasks and its scratch bytes."""
+    """One function of an artifact: its symbol, its number of tasks, its scratch bytes, and the
+    cycles of arithmetic and memory traffic that one core spends on all tasks."""
 
     symbol: str
     tasks: Index
     scratch: Index
+    cycles: Index
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A compiled kernel's text and its calling facts.
 
-    `buffers` and `sizes` give the order of the argument words; `partials` are buffers that the
-    caller provides beside the kernel's parameters: (name, bytes).  Entries run one after another.
+    `buffers` and `sizes` give the order of the argument words; `strides` tells which sizes are
+    strides of a parameter's dimension; `partials` are buffers that the caller provides beside the
+    kernel's parameters: (name, bytes).  Entries run one after another.
     """
 
     name: str
     llvm: str
     buffers: tuple[str, ...]
     sizes: tuple[str, ...]
+    strides: tuple[tuple[str, str, int], ...]
     partials: tuple[tuple[str, Index], ...]
     entries: tuple[Entry, ...]
 
@@ -49,6 +53,8 @@ def emit(kernel: Kernel, target: Target) -> Artifact:
     for s in schedules:
         emitter = FunctionEmitter(module, source, s, words, target)
         emitter.emit()
-        entries.append(Entry(s.phase.name, task_count(s), emitter.storage.nbytes))
+        entries.append(Entry(s.phase.name, task_count(s), emitter.storage.nbytes, cycles(s)))
     partials = tuple((p.name, p.nbytes) for p in source.partials)
-    return Artifact(kernel.name, str(module), words.buffers, words.sizes, partials, tuple(entries))
+    strides = tuple((stride_name(p, d), p, d) for p, d in source.strides)
+    return Artifact(kernel.name, str(module), words.buffers, words.sizes, strides, partials,
+                    tuple(entries))  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from smelt.codegen.llvm.program import Access, Folding, Item, Phase, StoreItem
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
-from smelt.types.expr import Index, atoms, coefficient, product
+from smelt.types.expr import Index, add, atoms, coefficient, floordiv, mul, product
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
@@ -240,3 +240,23 @@ def position_names(access: Access) -> list[str]:
     """Computed positions that an access reads."""
     return [a.name for e in (access.offset, *(x for p in access.limits for x in p))
             for a in atoms(e) if a.kind == "value"]  # fmt: skip
+
+
+def cycles(s: Schedule) -> Index:
+    """Cycles that one core spends on the whole phase: enough to decide on chunks, no more."""
+    total: Index = 0
+    fixed = [n for a, n in s.phase.axes.items() if a in s.phase.grid and a not in s.local
+             and a not in _part_numbers(s.phase)]  # fmt: skip
+    for nest in s.nests:
+        inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
+        work = sum(_own_cost(i) for i in inner) + 2 * len(nest.folds) + 2 * len(nest.stores)
+        points = product((*fixed, *(s.phase.axes[a] for a in nest.order)))
+        lanes = s.lanes if nest.vector is not None else 1
+        total = add(total, floordiv(mul(points, max(int(8 * work), 1)), 8 * lanes))
+    return add(total, 50)
+
+
+def _own_cost(item: Item) -> float:
+    if item.kind == "apply" and isinstance(item.payload, str):
+        return SCALARS[item.payload].cost
+    return 6.0 if item.kind == "load" else 0.5

@@ -15,7 +15,7 @@ from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.ops.combine import COMBINES, Combine
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, bool_, f64, i64
+from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
     Atom, Expr, Index, add, atoms, axes_of, axis, bounds, coefficient, floordiv, maximum, mul,
     nonnegative, product, rebuild, size, sub,
@@ -197,16 +197,15 @@ class PhaseBuilder:
         return self.item("cast", Converting(dtype), (item,), item.axes, dtype.compute)
 
     def fold(self, row: Combine, arg: Item, over: tuple[str, ...], dtype: DType) -> Item:
-        """A fold of an item over axes of the phase."""
+        """A fold of an item over axes of the phase; a partial result may be of a wider type."""
         missing = [a for a in over if a not in arg.axes]
         positions: Index = 0
         for name in over:
             extent = self.phase.axes[name]
             positions = add(mul(positions, extent), axis(name, extent))
         if not row.positional:
-            arg = self.convert(arg, dtype.compute if dtype.kind != "bool" else arg.dtype)
-            if dtype.kind == "bool":
-                arg = self.convert(arg, bool_)
+            partial = row.wide and arg.dtype.is_float and dtype == f64
+            arg = arg if partial else self.convert(arg, dtype.compute)
         axes = (arg.axes | set(missing)) - set(over)
         return self.item("fold", Folding(row, over, positions), (arg,), axes, dtype.compute)
 
@@ -233,7 +232,7 @@ class PhaseBuilder:
                 offset = add(mul(offset, n), e)
         else:
             for d, (e, stride) in enumerate(zip(index, param.strides, strict=True)):
-                step = size(f"{param.name}.stride{d}") if stride is None else stride
+                step = size(stride_name(param.name, d)) if stride is None else stride
                 offset = add(offset, mul(e, step))
         if other is None:
             return Access(param.name, offset)
@@ -263,6 +262,11 @@ class PhaseBuilder:
                 self.store(s)
             case _:
                 raise UnsupportedError(f"the CPU back end has no lowering for {s}")
+
+
+def stride_name(param: str, d: int) -> str:
+    """The size symbol that stands for a stride told at the call."""
+    return f"{param}__stride{d}"
 
 
 def _axes(items: Iterable[Item]) -> frozenset[str]:

@@ -1,0 +1,90 @@
+"""Kernel -> machine code with its calling facts, by way of the cache's form.
+
+`Built` is what the cache stores: JSON facts and object code.  It says in plain data how the code is
+called, so that a warm start needs no code generation at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import assembly, object_code
+from smelt.kernel.ir import Kernel
+from smelt.target import Target
+from smelt.types.expr import Index, size, text
+from smelt.types.parse_expr import parse
+
+VERSION = "1"
+"""Of generated code: part of every cache key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One entry point: symbol, tasks, scratch bytes, cycles of one core."""
+
+    symbol: str
+    tasks: Index
+    scratch: Index
+    cycles: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Object code of a kernel and how to call it; see `smelt.codegen.llvm.module.Artifact`."""
+
+    code: bytes
+    buffers: tuple[str, ...]
+    sizes: tuple[str, ...]
+    strides: tuple[tuple[str, str, int], ...]
+    partials: tuple[tuple[str, Index], ...]
+    functions: tuple[Function, ...]
+    ir_size: int
+
+    def facts(self) -> dict[str, Any]:
+        """Everything but the code, as JSON data."""
+        return {
+            "buffers": self.buffers,
+            "sizes": self.sizes,
+            "strides": self.strides,
+            "partials": [(name, text(n)) for name, n in self.partials],
+            "functions": [(f.symbol, text(f.tasks), text(f.scratch), text(f.cycles))
+                          for f in self.functions],
+            "ir_size": self.ir_size,
+        }  # fmt: skip
+
+    @staticmethod
+    def read(facts: dict[str, Any], code: bytes) -> Built:
+        """The inverse of `facts`.  Raises KeyError, TypeError or ValueError if it is not that."""
+        return Built(
+            code,
+            tuple(facts["buffers"]),
+            tuple(facts["sizes"]),
+            tuple((n, p, int(d)) for n, p, d in facts["strides"]),
+            tuple((name, parse(n, size)) for name, n in facts["partials"]),
+            tuple(Function(s, *(parse(e, size) for e in rest)) for s, *rest in facts["functions"]),
+            int(facts["ir_size"]),
+        )
+
+
+def build(kernel: Kernel, target: Target, opt_level: int = 2) -> Built:
+    """Compiles a kernel.  Raises UnsupportedError for what the back end cannot run."""
+    made = emit(kernel, target)
+    code = object_code(made.llvm, target, opt_level)
+    functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in made.entries)
+    return Built(code, made.buffers, made.sizes, made.strides, made.partials, functions,
+                 made.llvm.count("\n"))  # fmt: skip
+
+
+def llvm_text(kernel: Kernel, target: Target) -> str:
+    """The LLVM module of a kernel, before LLVM's optimisations."""
+    return emit(kernel, target).llvm
+
+
+def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
+    """The assembly of a kernel."""
+    return assembly(emit(kernel, target).llvm, target, opt_level)
+
+
+__all__ = ["Built", "Function", "asm_text", "build", "llvm_text"]

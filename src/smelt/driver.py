@@ -1,0 +1,224 @@
+"""The compiler on one page: a graph in, something that runs out.
+
+    compiled = compile(graph, hints={"n": 1000})
+    compiled.run([x], (1000,))
+
+Each stage exports one verb; what they did and why is in the journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+
+import llvmlite
+import numpy as np
+
+from smelt import fusion, knobs, lower, passes
+from smelt.codegen.build import VERSION, Built, build
+from smelt.errors import UnsupportedError
+from smelt.fusion.plan import Cluster, Plan
+from smelt.graph.ir import Graph, Node
+from smelt.journal import (
+    CacheHit, CacheMiss, CacheStored, Journal, KernelEmitted, KernelLowered,
+)  # fmt: skip
+from smelt.kernel.abi import ABI_VERSION
+from smelt.kernel.ir import Kernel
+from smelt.kernel.text_print import text as kernel_text
+from smelt.ops.create import Input
+from smelt.runtime.cache import Cache
+from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
+from smelt.runtime.loader import Loaded, load
+from smelt.target import Target
+from smelt.types.expr import floordiv, mul, size, sizes_of
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A compiled graph: every representation on the way, and the executable."""
+
+    graph: Graph
+    plan: Plan
+    kernels: tuple[Kernel | None, ...]
+    """One for each cluster; None for a library call."""
+    target: Target
+    journal: Journal
+    executable: Executable
+    size_names: tuple[str, ...]
+
+    def run(
+        self,
+        arrays: Sequence[Array],
+        sizes: tuple[int, ...],
+        out: Sequence[Array | None] | None = None,
+    ) -> list[Array]:
+        """See `smelt.runtime.executable.Executable.run`."""
+        return self.executable.run(arrays, sizes, out)
+
+
+def compile(
+    graph: Graph,
+    *,
+    hints: Mapping[str, int] | None = None,
+    donate: tuple[int, ...] = (),
+    journal: Journal | None = None,
+    target: Target | None = None,
+) -> Compiled:
+    """Graph to executable.  `hints` are sizes of the first call, which cost estimates use; the
+    result is right for all sizes that the graph's facts allow."""
+    journal = Journal() if journal is None else journal
+    target = host() if target is None else target
+    named = {name: 64 for name in size_names(graph)} | dict(hints or {})
+    graph = passes.run(graph, journal, knobs.ROUNDING.get())
+    plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get())
+    kernels = tuple(_lowered(c, journal, named) for c in plan.clusters)
+    built = [None if k is None else _built(k, target, journal) for k in kernels]
+    executable = assemble(plan, kernels, built, target)
+    return Compiled(graph, plan, kernels, target, journal, executable, size_names(graph))
+
+
+@lru_cache(maxsize=8)
+def _host(choice: str) -> Target:
+    return Target.host() if choice == "auto" else Target.for_isa(choice)
+
+
+def host() -> Target:
+    """This machine, or what the knob TARGET asks for."""
+    return _host(knobs.TARGET.get())
+
+
+def size_names(graph: Graph) -> tuple[str, ...]:
+    """The size symbols of a graph, in order of first appearance in the inputs' shapes."""
+    dims = [d for x in graph.inputs for d in x.type.shape]
+    return tuple(dict.fromkeys(name for d in dims for name in sizes_of(d)))
+
+
+def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Kernel | None:
+    if is_call(cluster):
+        return None
+    start = perf_counter()
+    kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
+    operators = tuple(n.op.name for n in cluster.nodes)
+    again = tuple(n.op.name for n in cluster.recomputed)
+    journal.record(KernelLowered(cluster.name, kernel_text(kernel), operators, again,
+                                 perf_counter() - start))  # fmt: skip
+    return kernel
+
+
+def is_call(cluster: Cluster) -> bool:
+    """Whether a cluster is one call of a library."""
+    return cluster.is_extern or any(fusion.is_contraction(n) for n in cluster.nodes)
+
+
+# ---- machine code ------------------------------------------------------------------------------
+
+_LOADED: dict[bytes, tuple[Built, Loaded]] = {}
+
+
+def _key(kernel: Kernel, target: Target) -> bytes:
+    """What decides a kernel's machine code: its text, the generator, LLVM and the processor."""
+    parts = (
+        kernel_text(replace(kernel, name="k")), VERSION, str(ABI_VERSION), llvmlite.__version__,
+        target.fingerprint(), knobs.fingerprint(),
+    )  # fmt: skip
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
+
+
+def _built(kernel: Kernel, target: Target, journal: Journal) -> tuple[Built, Loaded]:
+    key = _key(kernel, target)
+    known = _LOADED.get(key)
+    if known is not None:
+        journal.record(CacheHit(key.hex(), "memory"))
+        return known
+    start = perf_counter()
+    cache = Cache.default() if knobs.CACHE.get() else None
+    entry = None if cache is None else cache.get(key)
+    if entry is not None:
+        made = Built.read(entry.meta, entry.code)
+        journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
+    else:
+        journal.record(CacheMiss(key.hex(), "no entry"))
+        made = build(replace(kernel, name="k"), target, knobs.OPT_LEVEL.get())
+        journal.record(KernelEmitted(kernel.name, kernel_text(kernel), made.ir_size,
+                                     perf_counter() - start, target.name, len(made.code)))  # fmt: skip
+        if cache is not None:
+            cache.put(key, made.facts(), made.code)
+            journal.record(CacheStored(key.hex(), len(made.code)))
+    found = (made, load(made.code, [f.symbol for f in made.functions]))
+    return _LOADED.setdefault(key, found)
+
+
+# ---- assembly ----------------------------------------------------------------------------------
+
+
+def assemble(
+    plan: Plan, kernels: Sequence[Kernel | None],
+    built: Sequence[tuple[Built, Loaded] | None], target: Target,
+) -> Executable:  # fmt: skip
+    """The plan's steps over numbered values."""
+    numbers: dict[Node, int] = {}
+    values: list[Value] = []
+
+    def add(node: Node, value: Value) -> None:
+        if node not in numbers:
+            numbers[node] = len(values)
+            values.append(value)
+
+    for k, node in enumerate(plan.graph.inputs):
+        add(node, Value(node.type.dtype, node.type.shape, "input", k))
+    results = [n for n in dict.fromkeys(plan.graph.outputs) if not isinstance(n.op, Input)]
+    for k, node in enumerate(results):
+        add(node, Value(node.type.dtype, node.type.shape, "output", k))
+    for slot in plan.slots:
+        if slot.offset is not None:
+            add(slot.node, Value(slot.node.type.dtype, slot.node.type.shape, "arena", -1, slot.offset))
+    steps: list[Step] = [
+        _call_step(cluster, numbers) if kernel is None or code is None
+        else _kernel_step(cluster, kernel, code, numbers)
+        for cluster, kernel, code in zip(plan.clusters, kernels, built, strict=True)
+    ]  # fmt: skip
+    launches = [[steps[k] for k in group] for group in plan.launches]
+    outputs = [numbers[n] for n in plan.graph.outputs]
+    return Executable(size_names(plan.graph), values, launches, fusion.arena_bytes(plan), outputs)
+
+
+def _kernel_step(
+    cluster: Cluster, kernel: Kernel, code: tuple[Built, Loaded], numbers: dict[Node, int]
+) -> KernelStep:
+    made, loaded = code
+    params = (*kernel.inputs, *kernel.outputs)
+    nodes = (*cluster.inputs, *cluster.outputs)
+    value_of = {p.name: numbers[n] for p, n in zip(params, nodes, strict=True)}
+    partials = {name: k for k, (name, _) in enumerate(made.partials)}
+    strides = {name: (value_of[p], d) for name, p, d in made.strides}
+    words: list[tuple[str, Any]] = [
+        ("partial", partials[b]) if b in partials else ("value", value_of[b]) for b in made.buffers
+    ]
+    words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
+    entries = tuple(
+        Native(loaded.address(f.symbol), f.tasks, f.scratch, floordiv(mul(f.cycles, 1), 4))
+        for f in made.functions
+    )
+    return KernelStep(cluster.name, entries, tuple(words), tuple(n for _, n in made.partials), loaded)
+
+
+def _call_step(cluster: Cluster, numbers: dict[Node, int]) -> CallStep:
+    """The operators of a cluster by their references, the last one into its place."""
+
+    def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
+        known: dict[Node, Array] = dict(zip(cluster.inputs, inputs, strict=True))
+        for node in cluster.nodes:
+            known[node] = node.op.reference(sizes, *(known[x] for x in node.inputs))
+        for node, place in zip(cluster.outputs, outputs, strict=True):
+            place[...] = known[node]
+
+    if knobs.STRICT.get() and cluster.is_extern:
+        raise UnsupportedError(f"{cluster.nodes[-1].op.name} runs outside the compiler")
+    return CallStep(cluster.name, call, tuple(numbers[n] for n in cluster.inputs),
+                    tuple(numbers[n] for n in cluster.outputs))  # fmt: skip

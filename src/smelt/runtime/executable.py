@@ -1,0 +1,332 @@
+"""A compiled plan and its calls: tables made once for given sizes, one native call after that.
+
+A call looks its sizes up, takes blocks for its results and one for everything in between, writes
+the addresses into a copy of the argument frame, and enters native code once for each run of
+kernels without a library call between them.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import OutArgumentError
+from smelt.kernel.abi import PARALLEL
+from smelt.runtime.memory import allocate
+from smelt.runtime.threads import pool
+from smelt.types.dtype import DType
+from smelt.types.expr import Index, evaluate
+from smelt.types.tensor import Shape
+
+Array = np.ndarray[Any, Any]
+Sizes = Mapping[str, int]
+
+GRAIN_NS = 20_000.0
+"""Least predicted time of a chunk: a helper's late start costs about a fifth of this."""
+INLINE_NS = 8_000.0
+"""Predicted time below which a launch runs in the calling thread alone."""
+MOST_CHUNKS = 64
+KEPT_SIZES = 256
+"""Prepared tables kept; the oldest goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the plan: `place` is input, output or arena; `number` its position among its
+    kind, `offset` its bytes into the arena."""
+
+    dtype: DType
+    shape: Shape
+    place: str
+    number: int = -1
+    offset: Index = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """One compiled function of a kernel: its address, tasks, scratch bytes, predicted ns of work."""
+
+    address: int
+    tasks: Index
+    scratch: Index
+    work_ns: Index
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """A kernel on values.  `words` are its arguments in order: ("value", n), ("partial", k),
+    ("size", expression) or ("stride", (n, d))."""
+
+    name: str
+    entries: tuple[Native, ...]
+    words: tuple[tuple[str, Any], ...]
+    partials: tuple[Index, ...] = ()
+    loaded: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallStep:
+    """A library call on arrays: call(sizes, inputs, outputs) writes its outputs."""
+
+    name: str
+    call: Callable[[Sizes, list[Array], list[Array]], None]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+Step = KernelStep | CallStep
+
+
+@dataclass
+class Segment:
+    """Kernels of one native call, or one library call."""
+
+    chunks: Array | None = None
+    launches: Array | None = None
+    call: CallStep | None = None
+
+
+@dataclass
+class Prepared:
+    """Everything about a call that sizes decide."""
+
+    sizes: dict[str, int]
+    shapes: list[tuple[int, ...]]
+    frame: array[int]
+    addresses: list[tuple[int, int]]
+    arena: list[tuple[int, int]]
+    strides: list[tuple[int, int, int]]
+    segments: list[Segment]
+    arena_bytes: int
+    scratch: int
+    results: list[tuple[int, tuple[int, ...], Any, int]] = field(default_factory=list)
+
+
+class Executable:
+    """A plan that runs.  Safe to call from several threads."""
+
+    def __init__(
+        self, size_names: tuple[str, ...], values: Sequence[Value],
+        launches: Sequence[Sequence[Step]], arena_bytes: Index, outputs: Sequence[int],
+    ) -> None:  # fmt: skip
+        """`launches` are groups of independent steps, in order; `outputs` number the values that
+        are returned (an input among them is returned as it is)."""
+        self.size_names = size_names
+        self.values = tuple(values)
+        self.launches = tuple(tuple(group) for group in launches)
+        self.arena_bytes = arena_bytes
+        self.outputs = tuple(outputs)
+        self._prepared: dict[tuple[int, ...], Prepared] = {}
+        self._lock = threading.Lock()
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def run(
+        self,
+        arrays: Sequence[Array],
+        sizes: tuple[int, ...],
+        out: Sequence[Array | None] | None = None,
+    ) -> list[Array]:
+        """The results.  `arrays` are the inputs, `sizes` the values of `size_names`, `out` arrays
+        to write results into (None: allocate).
+
+        Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
+        OutOfMemory before anything runs when memory does not suffice.
+        """
+        p = self._prepared.get(sizes)
+        if p is None:
+            p = self._prepare(sizes)
+        results: list[Array] = []
+        copies: list[tuple[Array, Array]] = []
+        for k, (_, shape, dtype, nbytes) in enumerate(p.results):
+            given = out[k] if out is not None else None
+            if given is None:
+                results.append(allocate(nbytes).array(shape, dtype))
+            else:
+                results.append(self._target(given, shape, dtype, arrays, copies))
+        frame = p.frame[:]
+        where = [a.__array_interface__["data"][0] for a in arrays]
+        where += [a.__array_interface__["data"][0] for a in results]
+        block = allocate(p.arena_bytes) if p.arena_bytes else None
+        for slot, source in p.addresses:
+            frame[slot] = where[source]
+        if block is not None:
+            base = block.address
+            for slot, offset in p.arena:
+                frame[slot] = base + offset
+        for slot, source, d in p.strides:
+            frame[slot] = arrays[source].strides[d] // arrays[source].itemsize
+        address = frame.buffer_info()[0]
+        run = pool().run_addresses
+        for s in p.segments:
+            if s.call is not None:
+                self._library(s.call, p, arrays, results, block)
+            elif s.chunks is not None and s.launches is not None:
+                run(s.chunks.ctypes.data, s.launches.ctypes.data, len(s.launches), address, p.scratch)
+        for given, temporary in copies:
+            given[...] = temporary
+        if len(self.outputs) == len(p.results) and not copies:
+            return results
+        return self._returned(p, arrays, results, out, copies)
+
+    def _returned(
+        self, p: Prepared, arrays: Sequence[Array], results: list[Array],
+        out: Sequence[Array | None] | None, copies: list[tuple[Array, Array]],
+    ) -> list[Array]:  # fmt: skip
+        """Results by output, inputs that are returned as they are among them."""
+        by_value = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
+        for given, temporary in copies:
+            by_value = {v: given if r is temporary else r for v, r in by_value.items()}
+        return [by_value[v] if v in by_value else arrays[self.values[v].number]
+                for v in self.outputs]  # fmt: skip
+
+    def _target(
+        self, given: Array, shape: tuple[int, ...], dtype: Any, arrays: Sequence[Array],
+        copies: list[tuple[Array, Array]],
+    ) -> Array:  # fmt: skip
+        """Where a result goes that the caller wants in `given`."""
+        if given.shape != shape or given.dtype != dtype:
+            raise OutArgumentError(
+                f"out is {given.dtype}{list(given.shape)}, the result {dtype}{list(shape)}"
+            )
+        if not given.flags.writeable:
+            raise OutArgumentError("out is read-only")
+        if given.flags.c_contiguous and not any(np.may_share_memory(given, a) for a in arrays):
+            return given
+        temporary: Array = allocate(given.nbytes).array(shape, dtype)
+        copies.append((given, temporary))
+        return temporary
+
+    def _library(
+        self, step: CallStep, p: Prepared, arrays: Sequence[Array], results: list[Array], block: Any
+    ) -> None:  # fmt: skip
+        def view(number: int) -> Array:
+            v = self.values[number]
+            if v.place == "input":
+                return arrays[v.number]
+            if v.place == "output":
+                return results[v.number]
+            offset = int(evaluate(v.offset, p.sizes))
+            made: Array = block.array(p.shapes[number], v.dtype.numpy, offset=offset)
+            return made
+
+        step.call(p.sizes, [view(n) for n in step.inputs], [view(n) for n in step.outputs])
+
+    # ---- preparation -----------------------------------------------------------------------------
+
+    def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
+        named = dict(zip(self.size_names, sizes, strict=True))
+        shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
+        builder = _Builder(self, named, shapes)
+        for group in self.launches:
+            builder.group(group)
+        p = builder.finish()
+        for v, value in enumerate(self.values):
+            if value.place == "output":
+                nbytes = int(np.prod(shapes[v], dtype=object)) * value.dtype.itemsize
+                p.results.append((v, shapes[v], value.dtype.numpy, nbytes))
+        p.results.sort(key=lambda r: self.values[r[0]].number)
+        with self._lock:
+            if len(self._prepared) >= KEPT_SIZES:
+                self._prepared.pop(next(iter(self._prepared)))
+            self._prepared[sizes] = p
+        return p
+
+
+class _Builder:
+    """Makes the tables of one set of sizes."""
+
+    def __init__(self, home: Executable, named: dict[str, int], shapes: list[Any]) -> None:
+        self.home, self.named, self.shapes = home, named, shapes
+        self.inputs = sum(v.place == "input" for v in home.values)
+        self.frame: list[int] = []
+        self.addresses: list[tuple[int, int]] = []
+        self.arena: list[tuple[int, int]] = []
+        self.strides: list[tuple[int, int, int]] = []
+        self.segments: list[Segment] = []
+        self.chunks: list[tuple[int, int, int, int]] = []
+        self.launches: list[tuple[int, int, int, int]] = []
+        self.scratch = 0
+        self.top = self.number(home.arena_bytes)
+
+    def number(self, e: Index) -> int:
+        return int(evaluate(e, self.named))
+
+    def group(self, steps: Sequence[Step]) -> None:
+        """One group of independent steps: its kernels share launches, phase by phase."""
+        kernels = [s for s in steps if isinstance(s, KernelStep)]
+        frames = [self._words(s) for s in kernels]
+        for phase in range(max((len(s.entries) for s in kernels), default=0)):
+            first, work = len(self.chunks), 0.0
+            for step, base in zip(kernels, frames, strict=True):
+                if phase < len(step.entries):
+                    work += self._chunks(step.entries[phase], base)
+            parallel = PARALLEL if work > INLINE_NS and len(self.chunks) - first > 1 else 0
+            if len(self.chunks) > first:
+                self.launches.append((first, len(self.chunks) - first, parallel, 0))
+        for s in steps:
+            if isinstance(s, CallStep):
+                self._flush()
+                self.segments.append(Segment(call=s))
+
+    def _words(self, step: KernelStep) -> int:
+        """The argument words of a kernel; gives their byte offset in the frame."""
+        base = len(self.frame)
+        places: list[int] = []
+        for nbytes in step.partials:
+            places.append(self.top)
+            self.top += (self.number(nbytes) + 63) // 64 * 64
+        for kind, what in step.words:
+            slot = len(self.frame)
+            self.frame.append(0)
+            if kind == "size":
+                self.frame[slot] = self.number(what)
+            elif kind == "partial":
+                self.arena.append((slot, places[what]))
+            elif kind == "stride":
+                number, d = what
+                self.strides.append((slot, self.home.values[number].number, d))
+            else:
+                self._address(slot, self.home.values[what])
+        return base * 8
+
+    def _address(self, slot: int, v: Value) -> None:
+        if v.place == "input":
+            self.addresses.append((slot, v.number))
+        elif v.place == "output":
+            self.addresses.append((slot, self.inputs + v.number))
+        else:
+            self.arena.append((slot, self.number(v.offset)))
+
+    def _chunks(self, entry: Native, base: int) -> float:
+        """Cuts the tasks of one function into chunks; gives the predicted work in ns."""
+        tasks, work = self.number(entry.tasks), float(self.number(entry.work_ns))
+        self.scratch = max(self.scratch, self.number(entry.scratch))
+        if tasks <= 0:
+            return 0.0
+        count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))
+        if work <= INLINE_NS:
+            count = 1
+        for k in range(count):
+            begin, end = tasks * k // count, tasks * (k + 1) // count
+            self.chunks.append((entry.address, base, begin, end))
+        return work
+
+    def _flush(self) -> None:
+        if self.launches:
+            chunks = np.array(self.chunks, np.int64).reshape(-1, 4)
+            self.segments.append(Segment(chunks, np.array(self.launches, np.int64)))
+        self.chunks, self.launches = [], []
+
+    def finish(self) -> Prepared:
+        self._flush()
+        return Prepared(self.named, self.shapes, array("q", self.frame), self.addresses, self.arena,
+                        self.strides, self.segments, self.top, self.scratch)  # fmt: skip
+
+
+__all__ = ["CallStep", "Executable", "KernelStep", "Native", "Value"]
