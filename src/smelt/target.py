@@ -323,16 +323,23 @@ def default_bandwidth(vector_bytes: int, threads: int) -> Bandwidth:
     up; L3 and main memory are shared and one thread nearly saturates the latter.
     """
     width = vector_bytes / 64
-    return Bandwidth(
-        l1=Rates(560 * width * threads, 270 * width * threads, 400 * width * threads),
-        l2=Rates(
-            min(220, 400 * width) * threads,
-            min(210, 300 * width) * threads,
-            min(200, 300 * width) * threads,
-        ),
-        l3=Rates(118 * min(threads, 8) ** 0.9, 100 * min(threads, 8) ** 0.9, 100 * threads**0.9),
-        dram=Rates(38.0, 32.0, 44.0) if threads == 1 else Rates(40.0, 34.0, 46.0),
-    )
+    shared = min(threads, 8) ** 0.9
+    near = Rates(580 * width * threads, 290 * width * threads, 580 * width * threads)
+    rows = [near]
+    for found in (
+        Rates(280.0 * threads, 280.0 * threads, 280.0 * threads),
+        Rates(126.0 * shared, 125.0 * shared, 130.0 * shared),
+        Rates(38.0, 32.0, 44.0) if threads == 1 else Rates(40.0, 34.0, 46.0),
+    ):
+        above = rows[-1]  # narrow vectors cannot take from afar what they cannot take from near
+        rows.append(
+            Rates(
+                min(found.read, above.read),
+                min(found.write, above.write),
+                min(found.copy, above.copy),
+            )
+        )
+    return Bandwidth(*rows)
 
 
 def classify(triple: str, features: frozenset[str]) -> Isa:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from smelt.bench.peers import open_peer
+from smelt.bench.peers import open_peer, own_process
 from smelt.bench.process import command, variables
 from smelt.bench.results import Cold
 from smelt.bench.workloads import WORKLOADS
@@ -32,6 +32,7 @@ print(time.perf_counter_ns() - started)
 
 def first_call(peer: str, row: str, threads: int, label: str, small: bool) -> tuple[int, float]:
     """Nanoseconds of the very first call in this process, and of the best of three later ones."""
+    own_process(peer)
     library = open_peer(peer, threads)
     work = WORKLOADS[row]
     arrays = work.arrays(small)
@@ -52,6 +53,10 @@ def measure_cold(
     found: list[float] = []
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         settings = variables(threads, Path(folder))
+        # JAX keeps nothing unless asked to; ask, and keep all, so that it has a warm start too.
+        settings["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/jax"
+        settings["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        settings["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         size = "small" if small else "full"
         line = command(["-m", "smelt.bench.cold", peer, row, str(threads), label, size], settings)
         for _ in range(2):

@@ -5,6 +5,7 @@ write(results, Path("docs"))     # docs/bench.md, docs/bench.svg, docs/bench.jso
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from smelt.bench import plot, table
@@ -39,10 +40,8 @@ def write(results: Results, folder: Path) -> list[Path]:
     """Write page, plot and data into `folder`; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"bench.md": render(results), "bench.json": results.to_json() + "\n"}
-    try:
+    with contextlib.suppress(ValueError):  # a run of rows that have no floor
         files["bench.svg"] = plot.draw(results)
-    except ValueError:  # a run of rows that have no floor
-        pass
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in files]

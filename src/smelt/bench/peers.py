@@ -118,7 +118,6 @@ class NumpyPeer:
 
     def __init__(self, threads: int) -> None:
         del threads
-        np.seterr(all="ignore")
         self._xp = namespaces.numpy_namespace()
         self._idioms = idioms.numpy_idioms()
 
@@ -139,14 +138,13 @@ class NumpyPeer:
 
 
 class TorchPeer:
-    """PyTorch without a compiler: one operator at a time, in inference mode."""
+    """PyTorch without a compiler: one operator at a time."""
 
     name = "torch"
 
     def __init__(self, threads: int) -> None:
         self._torch = _require("torch")
         self._torch.set_num_threads(threads)
-        self._torch.inference_mode().__enter__()
         self._xp = namespaces.torch_namespace()
         self._idioms = idioms.torch_idioms()
 
@@ -318,6 +316,16 @@ def open_peer(name: str, threads: int) -> Peer:
     if name not in PEERS:
         raise ValueError(f"unknown peer {name!r}: choose from {', '.join(PEERS)}")
     return PEERS[name](threads)
+
+
+def own_process(name: str) -> None:
+    """Set what a library's user sets once for the whole process; not for a shared process.
+
+    NumPy's warnings about `log(0)` are silenced, PyTorch runs in inference mode (cheaper calls).
+    """
+    np.seterr(all="ignore")
+    if name in ("torch", "inductor"):
+        _require("torch").inference_mode().__enter__()
 
 
 def version(name: str) -> str:

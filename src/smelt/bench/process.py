@@ -44,10 +44,6 @@ def variables(threads: int, cache: Path | None) -> dict[str, str]:
     if cache is not None:
         found["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
         found["SMELT_CACHE_DIR"] = str(cache / "smelt")
-        # JAX keeps nothing unless asked to; ask, and keep all, so that it has a warm start too.
-        found["JAX_COMPILATION_CACHE_DIR"] = str(cache / "jax")
-        found["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-        found["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     return found
 
 

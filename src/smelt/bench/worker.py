@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from smelt.bench.peers import Unavailable, Variant, open_peer
+from smelt.bench.peers import Unavailable, Variant, open_peer, own_process
 from smelt.bench.workloads import WORKLOADS, Workload
 from smelt.runtime.probe import Kernels, Mover
 from smelt.target import Target
@@ -176,6 +176,7 @@ def main(arguments: list[str]) -> None:
         if name == FLOOR:
             worker = FloorWorker(int(threads))
         else:
+            own_process(name)
             worker = LibraryWorker(name, int(threads), small == "small")
     except Unavailable as reason:
         replies.write(json.dumps({"failed": str(reason)}) + "\n")
