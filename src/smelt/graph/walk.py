@@ -64,13 +64,18 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     `change` gets nodes whose operands are changed already, and each only once, so that sharing is
     kept.  If it changes nothing the result is `graph` itself.
     """
+    return rebuild_from(graph, lambda node, old: change(node))
+
+
+def rebuild_from(graph: Graph, change: Callable[[Node, Node], Node]) -> Graph:
+    """As `rebuild`, for a `change(node, old)` that wants to know which node of `graph` it was."""
     new: dict[Node, Node] = {node: node for node in graph.inputs}
     same = True
     for node in graph.nodes():
         if node in new:
             continue
         inputs = tuple([new[operand] for operand in node.inputs])
-        changed = change(node if inputs == node.inputs else renew(node, inputs))
+        changed = change(node if inputs == node.inputs else renew(node, inputs), node)
         new[node] = changed
         same = same and changed is node
     if same:

@@ -216,10 +216,12 @@ def _fold_of_one(node: Node, op: Reduce, x: Node, single: list[int]) -> Node:
 
 
 def _one_step(node: Node, op: Reduce, x: Node) -> Node:
-    """The identity combined with x, which also turns -0 into what the fold gives."""
+    """What folding a single x gives: x itself; only adding floats turns -0 into 0."""
     dtype = node.type.dtype
-    number = build.constant(op.row.identity(dtype), dtype)
     wide = _apply(node, Cast(dtype), x)
+    if op.row.idempotent or not dtype.is_float:
+        return wide
+    number = build.constant(op.row.identity(dtype), dtype)
     return _apply(node, Map(op.row.scalar), wide, canonical(number))
 
 

@@ -63,13 +63,13 @@ def reshape(node: Node) -> Node:
     if isinstance(x.op, Reshape):
         return _like(node, Reshape(shape), x.inputs[0])
     if isinstance(x.op, Expand):
-        inner = _unit_reshape(x.inputs[0], x.type.shape, shape)
+        inner = unit_reshape(x.inputs[0], x.type.shape, shape)
         if inner is not None:
             return _like(node, Expand(shape), inner)
     return node
 
 
-def _unit_reshape(y: Node, old: Shape, new: Shape) -> Node | None:
+def unit_reshape(y: Node, old: Shape, new: Shape) -> Node | None:
     """y, which broadcasts to `old`, reshaped so that it broadcasts to `new` in the same way.
 
     Possible where `old` and `new` differ in dimensions of 1 only.

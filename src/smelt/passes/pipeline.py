@@ -27,6 +27,10 @@ from smelt.journal import Journal, PassRan
 from smelt.passes.canonicalize import canonicalize
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
+from smelt.passes.fold import fold
+from smelt.passes.precision import precision
+from smelt.passes.simplify import simplify, simplify_fast
+from smelt.passes.views import views
 
 Rounding = Literal["fast", "eager", "exact"]
 ROUNDS = 4
@@ -50,6 +54,11 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("canonicalize", canonicalize),
+    Pass("precision", precision, fast=True),
+    Pass("fold", fold),
+    Pass("simplify", simplify),
+    Pass("simplify-fast", simplify_fast, fast=True),
+    Pass("views", views),
     Pass("cse", cse),
     Pass("dce", dce),
 )
@@ -62,13 +71,17 @@ def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eage
     NaNs) unless `rounding` is "fast".  With the knob VERIFY each step is checked; a VerifyError
     then names the pass and holds the text to replay.
     """
-    steps = [step for step in PASSES if rounding == "fast" or not step.fast]
+    steps = [step for step in PASSES if _wanted(step, rounding)]
     for _ in range(ROUNDS):
         before = graph
         graph = run_steps(graph, steps, journal)
         if graph is before:
             break
     return graph
+
+
+def _wanted(step: Pass, rounding: Rounding) -> bool:
+    return not step.fast if rounding != "fast" else step.function is not simplify
 
 
 def run_named(graph: Graph, names: Iterable[str], journal: Journal | None = None) -> Graph:

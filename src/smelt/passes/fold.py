@@ -1,0 +1,81 @@
+"""Constant folding: what depends on no input is computed once, by the interpreter.
+
+Results must be numbers, alone or repeated over a shape: the Graph has no constant arrays.
+"""
+
+from __future__ import annotations
+
+import math
+
+from smelt.errors import SmeltError
+from smelt.graph import build
+from smelt.graph.interp import Array, evaluate_node
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import rebuild
+from smelt.ops.view import Expand
+from smelt.passes.compose import splat
+from smelt.passes.simplify import number_of
+
+LIMIT = 4096
+"""Elements of a value that may be computed while compiling."""
+
+
+def fold(graph: Graph) -> Graph:
+    """Evaluate operators on constants.
+
+    >>> from smelt.graph.text import parse, text
+    >>> print(
+    ...     text(
+    ...         fold(
+    ...             parse('''graph f(x: f32[n]) {
+    ...   a = sqrt(64.0:f32)
+    ...   b = iota() {shape=(5,), axis=0, dtype=i64}
+    ...   c = reduce.sum(b) {axes=(0,)}
+    ...   d = cast(c) {dtype=f32}
+    ...   e = div(d, a)
+    ...   y = mul(x, e)
+    ...   return y
+    ... }''')
+    ...         )
+    ...     )
+    ... )
+    graph f(x: f32[n]) {
+      v0 = mul(x, 1.25:f32) : f32[n]
+      return v0
+    }
+    """
+    values: dict[Node, Array] = {}
+
+    def change(node: Node) -> Node:
+        value = _value(node, values)
+        if value is None:
+            return node
+        new = node if splat(node) else _as_number(node, value)
+        values[new] = value
+        return new
+
+    return rebuild(graph, change)
+
+
+def _value(node: Node, values: dict[Node, Array]) -> Array | None:
+    """The elements of a small value that depends on no input."""
+    if not node.op.fusible or (not node.op.is_source and not node.inputs):
+        return None
+    operands = [values.get(x) for x in node.inputs]
+    count = math.prod(n if isinstance(n, int) else LIMIT + 1 for n in node.type.shape)
+    if any(x is None for x in operands) or count > LIMIT:
+        return None
+    try:
+        return evaluate_node(node, [x for x in operands if x is not None], {})
+    except (KeyError, SmeltError, ValueError):
+        return None  # a size that is known at the call only, or a mistake that belongs there
+
+
+def _as_number(node: Node, value: Array) -> Node:
+    """The node as one number repeated, if all elements have the same bits."""
+    if value.size == 0 or value.tobytes() != value.flat[0].tobytes() * value.size:
+        return node
+    number = build.constant(number_of(value.reshape(-1)[:1]), node.type.dtype, node.origin)
+    if not node.type.shape:
+        return number
+    return build.apply(Expand(node.type.shape), number, origin=node.origin)

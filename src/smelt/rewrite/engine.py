@@ -1,0 +1,104 @@
+"""Rules applied until none fits: bottom up, with a budget, saying which fired.
+
+The engine works on any representation that shows its values through `smelt.rewrite.term.Values`.
+
+    rewriter = Rewriter(GraphValues(), EXACT)
+    node = rewriter.rewrite(node)          # operands first; a node's own are rewritten already
+    rewriter.fired                         # Counter({'double negation': 1})
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Generic
+
+import numpy as np
+
+from smelt.rewrite.match import match
+from smelt.rewrite.rule import Rule, RuleSet
+from smelt.rewrite.term import Call, Num, Number, Term, V, Values, Var, number_type
+from smelt.types.dtype import DType
+
+BUDGET = 32
+"""Rules that may fire on one value.  Every rule makes terms smaller, so this is never reached."""
+
+
+class Rewriter(Generic[V]):
+    """Applies `rules` to values, one value at a time."""
+
+    def __init__(self, values: Values[V], rules: RuleSet) -> None:
+        self.values = values
+        self.fired: Counter[str] = Counter()
+        self._rules = rules.by_operator
+
+    def rewrite(self, value: V) -> V:
+        """`value` in its simplest form; its operands must be in theirs."""
+        for _ in range(BUDGET):
+            op = self.values.op(value)
+            if op is None:
+                break
+            new = self._once(value, op)
+            if new is None:
+                break
+            value = new
+        return value
+
+    def _once(self, value: V, op: str) -> V | None:
+        for left, rule in self._rules.get(op, ()):
+            bound = match(left, value, self.values)
+            if bound is None or not self._granted(rule, bound):
+                continue
+            new = self._build(rule.right, bound, rule, value, self.values.dtype(value))
+            if new is not None:
+                self.fired[rule.name] += 1
+                return new
+        return None
+
+    def _granted(self, rule: Rule, bound: dict[str, V]) -> bool:
+        dtype = self.values.dtype(bound[rule.subject])
+        if not rule.claims(dtype):
+            return False
+        return rule.when is None or rule.when(self._numbers(rule, bound), dtype)
+
+    def _numbers(self, rule: Rule, bound: dict[str, V]) -> dict[str, Number]:
+        found = {name: self.values.number(v) for name, v in bound.items() if name in rule.constants}
+        return {name: number for name, number in found.items() if number is not None}
+
+    def _build(self, t: Term, bound: dict[str, V], rule: Rule, like: V, dtype: DType) -> V | None:
+        """The value that `t` stands for, itself rewritten; numbers without siblings get `dtype`."""
+        if isinstance(t, Var):
+            if t.name in bound:
+                return bound[t.name]
+            number = rule.compute[t.name](self._numbers(rule, bound))
+            return self.values.constant(number, dtype, like)
+        if isinstance(t, Num):
+            number = t.at(dtype)
+            return None if number is None else self.values.constant(number, dtype, like)
+        parts: dict[int, V] = {}
+        for typed in (True, False):  # numbers last: their siblings tell their type
+            for k, arg in enumerate(t.args):
+                if _is_typed(arg, bound) is not typed:
+                    continue
+                known = {j: self.values.dtype(v) for j, v in parts.items()}
+                part = self._build(arg, bound, rule, like, number_type(t.row, known) or dtype)
+                if part is None:
+                    return None
+                parts[k] = part
+        return self._apply(t, tuple(parts[k] for k in range(len(t.args))), like)
+
+    def _apply(self, t: Call, args: tuple[V, ...], like: V) -> V:
+        """The operator on values: computed now if all of them are numbers."""
+        numbers = [self.values.number(a) for a in args]
+        if all(n is not None for n in numbers):
+            dtypes = [self.values.dtype(a) for a in args]
+            arrays = [np.asarray(n).astype(d.numpy) for n, d in zip(numbers, dtypes)]
+            found = np.asarray(t.row.numpy(*arrays))
+            result = t.row.result(*dtypes)
+            number = found.astype(np.float64) if result.is_float else found
+            return self.values.constant(number.item(), result, like)
+        return self.rewrite(self.values.apply(t.op, args, like))
+
+
+def _is_typed(t: Term, bound: dict[str, V]) -> bool:
+    """Whether a part of a right side brings its own type along."""
+    return isinstance(t, Call) or (isinstance(t, Var) and t.name in bound)

@@ -1,0 +1,88 @@
+"""Matching a term against values, and which ways of writing a term are worth trying.
+
+>>> [str(t) for t in arrangements(term("mul(add(x, 1), y)"))]
+['mul(add(x, 1), y)', 'mul(y, add(x, 1))']
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+from smelt.rewrite.term import Call, Num, Number, Term, V, Values, Var, term, variables
+
+__all__ = ["arrangements", "match", "same_number", "term"]
+
+
+def match(t: Term, value: V, values: Values[V]) -> dict[str, V] | None:
+    """What each variable stands for if `value` has the form of `t`, else None."""
+    bound: dict[str, V] = {}
+    return bound if _match(t, value, values, bound) else None
+
+
+def _match(t: Term, value: V, values: Values[V], bound: dict[str, V]) -> bool:
+    if isinstance(t, Call):
+        if values.op(value) != t.op:
+            return False
+        for part, arg in zip(t.args, values.args(value), strict=True):
+            if not _match(part, arg, values, bound):
+                return False
+        return True
+    number = values.number(value)
+    if isinstance(t, Num):
+        if number is None:
+            return False
+        wanted = t.at(values.dtype(value))
+        return wanted is not None and same_number(number, wanted)
+    if t.constant and number is None:
+        return False
+    known = bound.setdefault(t.name, value)
+    if known is value:
+        return True
+    other = values.number(known)
+    return number is not None and other is not None and same_number(number, other)
+
+
+def same_number(a: Number, b: Number) -> bool:
+    """Equality that tells -0 from 0 and takes NaN to be itself; 1, 1.0 and True are one number."""
+    if a != b:
+        return a != a and b != b
+    return a != 0 or math.copysign(1.0, a) == math.copysign(1.0, b)
+
+
+def arrangements(t: Term) -> tuple[Term, ...]:
+    """`t` with the operands of commutative operators in every order that can occur.
+
+    Constants stand on the right of everything else, and renaming variables is no new order.
+    """
+    found: dict[str, Term] = {}
+    for way in _orders(t):
+        found.setdefault(_shape(way), way)
+    return tuple(found.values())
+
+
+def _orders(t: Term) -> Iterator[Term]:
+    if not isinstance(t, Call):
+        yield t
+        return
+    for args in product(*(tuple(_orders(a)) for a in t.args)):
+        yield Call(t.op, args)
+        if len(args) == 2 and t.row.commutative and not _fixed(args[0]) and not _fixed(args[1]):
+            yield Call(t.op, (args[1], args[0]))
+
+
+def _fixed(t: Term) -> bool:
+    return isinstance(t, Num) or (isinstance(t, Var) and t.constant)
+
+
+def _shape(t: Term) -> str:
+    """The term's text with variables numbered in order of appearance."""
+    names = {v.name: f"{'c' if v.constant else 'x'}{k}" for k, v in enumerate(variables(t))}
+
+    def spell(t: Term) -> str:
+        if isinstance(t, Var):
+            return names[t.name]
+        return f"{t.op}({','.join(map(spell, t.args))})" if isinstance(t, Call) else repr(t)
+
+    return spell(t)

@@ -1,0 +1,104 @@
+"""What a rewrite rule is: two terms, the types it claims, and when it may be used.
+
+>>> double = rule("double negation", "neg(neg(x))", "x", NUMBERS)
+>>> double.text, double.claims(f32), double.claims(bool_)
+('neg(neg(x)) -> x', True, False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from smelt.rewrite.match import arrangements
+from smelt.rewrite.term import Call, Number, Term, term, variables
+from smelt.types.dtype import DType, bool_, f32
+
+__all__ = [
+    "ANY",
+    "BITS",
+    "FLOATS",
+    "INTEGERS",
+    "NUMBERS",
+    "Numbers",
+    "Rule",
+    "bool_",
+    "f32",
+    "rule",
+]
+
+Numbers = Mapping[str, Number]
+Compute = Callable[[Numbers], Number]
+NUMBERS = ("int", "uint", "float")
+INTEGERS = ("int", "uint")
+BITS = ("bool", "int", "uint")
+ANY = ("bool", "int", "uint", "float")
+FLOATS = ("float",)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`left` may be replaced by `right` where the type is claimed and `when` holds.
+
+    `subject` is the variable whose element type is meant, by default the first of the left side.
+    `when` sees the values of the constant variables; `compute` gives numbers that only the right
+    side names.
+    """
+
+    name: str
+    left: Call
+    right: Term
+    kinds: tuple[str, ...] = ANY
+    when: Callable[[Numbers, DType], bool] | None = None
+    fast: bool = False
+    compute: Mapping[str, Callable[[Numbers], Number]] = field(default_factory=dict[str, Compute])
+    only: tuple[str, ...] = ()
+    """Names of the element types claimed, where not all of a kind are."""
+
+    def claims(self, dtype: DType) -> bool:
+        """Whether the rule may be used for the type."""
+        return dtype.kind in self.kinds and (not self.only or dtype.name in self.only)
+
+    @cached_property
+    def subject(self) -> str:
+        named = variables(self.left)
+        return next((v.name for v in named if v.name != "m"), named[0].name)
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """Names of the variables that match constants only."""
+        return frozenset(v.name for v in variables(self.left) if v.constant)
+
+    @cached_property
+    def arrangements(self) -> tuple[Call, ...]:
+        """The left side with operands in every order that can occur."""
+        return tuple(t for t in arrangements(self.left) if isinstance(t, Call))
+
+    @property
+    def text(self) -> str:
+        return f"{self.left} -> {self.right}"
+
+
+class RuleSet:
+    """Rules in the order in which they are tried, indexed by the operator on their left."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.by_operator: dict[str, list[tuple[Call, Rule]]] = {}
+        for found in self.rules:
+            for left in found.arrangements:
+                self.by_operator.setdefault(left.op, []).append((left, found))
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+
+def rule(name: str, left: str, right: str, kinds: tuple[str, ...] = ANY, **more: object) -> Rule:
+    """A rule from the text of its sides."""
+    found = term(left)
+    assert isinstance(found, Call)
+    return Rule(name, found, term(right), kinds, **more)  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""Terms of scalar operators, and how rewriting sees the values of a representation.
+
+A term is written as text: `select(not(m), x, y)`.  A name is a variable; `c` and `d` (with digits
+behind them or not) match constants only; numbers match constants of that value, and `0` is the
+positive zero.
+
+>>> term("mul(neg(x), 2)")
+mul(neg(x), 2)
+>>> evaluate(term("mul(neg(x), 2)"), {"x": np.float32(1.5)})
+array(-3., dtype=float32)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from smelt.errors import ExprTextError
+from smelt.ops.scalar import SCALARS
+from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.dtype import DType, bool_, from_numpy, i32
+
+Number = float | int | bool
+Array = np.ndarray[Any, Any]
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Var:
+    """Matches any value, or only a constant one; equal names match equal values."""
+
+    name: str
+    constant: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Num:
+    """Matches a constant of this value; `of` gives the value for each element type instead."""
+
+    value: Number
+    of: Callable[[DType], Number | None] | None = None
+
+    def at(self, dtype: DType) -> Number | None:
+        """The number for an element type; None if that type has none."""
+        return self.of(dtype) if self.of is not None else self.value
+
+    def __repr__(self) -> str:
+        return self.value.__repr__().lower() if self.of is None else self.of.__name__
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Call:
+    """A scalar operator on terms."""
+
+    op: str
+    args: tuple[Term, ...]
+
+    @property
+    def row(self) -> ScalarOp:
+        return SCALARS[self.op]
+
+    def __repr__(self) -> str:
+        return f"{self.op}({', '.join(map(repr, self.args))})"
+
+
+Term: TypeAlias = Var | Num | Call
+
+
+class Values(Protocol[V]):
+    """What rewriting asks of a representation whose values are V."""
+
+    def op(self, value: V) -> str | None:
+        """The name of the scalar operator that computes `value`; None for anything else."""
+        ...
+
+    def args(self, value: V) -> tuple[V, ...]:
+        """Its operands."""
+        ...
+
+    def number(self, value: V) -> Number | None:
+        """The number that `value` is, if it is a constant."""
+        ...
+
+    def dtype(self, value: V) -> DType: ...
+
+    def apply(self, op: str, args: tuple[V, ...], like: V) -> V:
+        """A new value; `like` is the one that it is a part of (for its origin)."""
+        ...
+
+    def constant(self, number: Number, dtype: DType, like: V) -> V: ...
+
+
+# ---- text ------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"\s*(?:(-?(?:inf|nan|true|false|\d[\d.]*(?:e-?\d+)?)\b)|(\w+)|([(),]))")
+_WORDS: dict[str, Number] = {
+    "true": True, "false": False,
+    "inf": float("inf"), "-inf": float("-inf"), "nan": float("nan"),
+}  # fmt: skip
+
+
+def term(source: str) -> Term:
+    """The term that `source` spells.  Raises ExprTextError if it is not one."""
+    tokens: list[tuple[str, str, str]] = []
+    at = 0
+    while at < len(source.rstrip()):
+        found = _TOKEN.match(source, at)
+        if found is None:
+            raise ExprTextError(
+                expected="a term", found=source[at:], source=source, line=1, column=at + 1
+            )
+        tokens.append((found[1] or "", found[2] or "", found[3] or ""))
+        at = found.end()
+    tokens.reverse()
+    found_term = _read(tokens, source)
+    if tokens:
+        raise ExprTextError(expected="the end", found=str(tokens[-1]), source=source)
+    return found_term
+
+
+def _read(tokens: list[tuple[str, str, str]], source: str) -> Term:
+    number, name, _ = tokens.pop() if tokens else ("", "", "")
+    if number:
+        return Num(_number(number))
+    if not name:
+        raise ExprTextError(f"{source!r} is not a term")
+    if not tokens or tokens[-1][2] != "(":
+        return Var(name, constant=name[0] in "cd")
+    tokens.pop()
+    args: list[Term] = []
+    while True:
+        args.append(_read(tokens, source))
+        _, _, mark = tokens.pop() if tokens else ("", "", "")
+        if mark == ")":
+            return Call(name, tuple(args))
+        if mark != ",":
+            raise ExprTextError(f"{source!r} is not a term")
+
+
+def _number(source: str) -> Number:
+    if source in _WORDS:
+        return _WORDS[source]
+    return float(source) if re.search(r"[.e]", source) else int(source)
+
+
+# ---- variables and types ---------------------------------------------------------------------
+
+
+def variables(t: Term) -> tuple[Var, ...]:
+    """The variables of a term in order of first appearance."""
+    if isinstance(t, Var):
+        return (t,)
+    if isinstance(t, Num):
+        return ()
+    return tuple(dict.fromkeys(v for a in t.args for v in variables(a)))
+
+
+def alike(row: ScalarOp, place: int) -> bool:
+    """Whether operand `place` has the type of the row's leading operand."""
+    rule = row.rule
+    return rule.accepts[place] == rule.accepts[rule.lead] and place not in rule.free
+
+
+_ODD: dict[tuple[str, ...], DType] = {("bool",): bool_, ("int",): i32}
+
+
+def operand_types(row: ScalarOp, lead: DType) -> tuple[DType, ...]:
+    """Types of the operands when the leading one is `lead` (bool and int32 for the odd ones)."""
+    kinds = row.rule.accepts
+    return tuple(lead if alike(row, k) else _ODD.get(kinds[k], lead) for k in range(row.arity))
+
+
+def infer(t: Term, dtype: DType) -> tuple[dict[str, DType], DType] | None:
+    """Types of the variables and of the whole when the numbers it is about are of `dtype`.
+
+    None if some operator of the term is not defined for that type.
+    """
+    types: dict[str, DType] = {}
+    result = _infer(t, dtype, dtype, types)
+    return None if result is None else (types, result)
+
+
+def _infer(t: Term, want: DType, base: DType, types: dict[str, DType]) -> DType | None:
+    if isinstance(t, Var):
+        return types.setdefault(t.name, want)
+    if isinstance(t, Num):
+        return want
+    row = t.row
+    lead = base if row.rule.result == "bool" else want
+    found = [_infer(a, k, base, types) for a, k in zip(t.args, operand_types(row, lead))]
+    known = [dtype for dtype in found if dtype is not None]
+    if len(known) < len(found):
+        return None
+    try:
+        return row.result(*known)
+    except TypeError:
+        return None
+
+
+def cost(t: Term) -> tuple[float, int]:
+    """Cycles (as the rows count them) and size: what a rule must make smaller."""
+    if not isinstance(t, Call):
+        return 0.0, 1
+    parts = [cost(a) for a in t.args]
+    return t.row.cost + sum(p[0] for p in parts), 1 + sum(p[1] for p in parts)
+
+
+def evaluate(t: Term, values: Mapping[str, Any], dtype: DType | None = None) -> Array:
+    """The term on arrays, by the rows' references.  Numbers take the type of their siblings."""
+    if isinstance(t, Var):
+        return np.asarray(values[t.name])
+    if isinstance(t, Num):
+        assert dtype is not None
+        return np.asarray(t.at(dtype)).astype(dtype.numpy)
+    row = t.row
+    known = {k: evaluate(a, values) for k, a in enumerate(t.args) if variables(a)}
+    lead = number_type(row, {k: from_numpy(a.dtype) for k, a in known.items()}) or dtype
+    args = [known[k] if k in known else evaluate(a, values, lead) for k, a in enumerate(t.args)]
+    with np.errstate(all="ignore"):
+        return np.asarray(row.numpy(*args))
+
+
+def number_type(row: ScalarOp, known: Mapping[int, DType]) -> DType | None:
+    """The type of a bare number among operands of which some have known types."""
+    for place, dtype in known.items():
+        if alike(row, place):
+            return dtype
+    return None
