@@ -143,7 +143,7 @@ def test_decorator_keeps_the_function():
         """Doc."""
         return knobs.ROUNDING.get() + mark
 
-    assert told("!") == "exact!" and told.__doc__ == "Doc." and knobs.ROUNDING.get() == "fast"
+    assert told("!") == "exact!" and told.__doc__ == "Doc." and knobs.ROUNDING.get() == "eager"
 
 
 def test_threads_do_not_see_each_other():

@@ -178,7 +178,7 @@ JOURNAL: Knob[Literal["on", "off", "full"]] = Knob(
 ROUNDING: Knob[Literal["fast", "eager", "exact"]] = Knob(
     "rounding",
     values.choice("fast", "eager", "exact"),
-    "fast",
+    "eager",
     "What fusion may change about rounding: intermediates keep more bits (fast), are rounded as if "
     "stored (eager), or every result has the bits of one kernel per operator (exact).",
     values="fast | eager | exact",

@@ -16,7 +16,7 @@ from smelt.kernel.ir import (
 )  # fmt: skip
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES
-from smelt.types.expr import Index, atoms, evaluate, product
+from smelt.types.expr import Index, atoms, axes_of, evaluate, product
 
 PARTS = 64
 """Parts of a split axis: enough for any thread count here, few enough to merge at once."""
@@ -126,14 +126,22 @@ def _split_axis(
     candidates = [d.axes[a] for a in shared if _one_sweep(d, facts, a)]
     if not candidates:
         return None
-    long = [a for a in d.axes.values() if a in candidates and _number(a.extent, hints) >= PARTS]
-    best = long[0] if long else max(candidates, key=lambda a: _number(a.extent, hints))
+    long = [a for a in candidates if _number(a.extent, hints) >= PARTS]
+    best = min(long, key=lambda a: _depth_in_memory(d, a)) if long \
+        else max(candidates, key=lambda a: _number(a.extent, hints))  # fmt: skip
     work = product(a.extent for a in d.axes.values() if a not in grid)
     tasks = _number(product(a.extent for a in grid), hints)
     columns = _number(product(a.extent for a in grid if not _is_tile_of(a, stored)), hints)
     if _number(work, hints) * max(tasks, 1) < SPLIT_ABOVE or columns < 0:
         return None
     return best if tasks < 8 else None
+
+
+def _depth_in_memory(d: Definition, a: Axis) -> int:
+    """How far in an axis stands in the arrays that it walks; the slowest is 0."""
+    loads = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Load)]
+    places = [k for load in loads for k, e in enumerate(load.index) if a.name in axes_of(e)]
+    return min(places, default=0)
 
 
 def _is_tile_of(a: Axis, stored: list[frozenset[str]]) -> bool:

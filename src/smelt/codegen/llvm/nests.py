@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from smelt.codegen.llvm.folds import accumulator
 from smelt.codegen.llvm.program import Access, Folding, Item, Phase, StoreItem
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
@@ -105,8 +106,9 @@ def _accesses(phase: Phase) -> list[tuple[Access, frozenset[str], bool]]:
 
 def _lanes(phase: Phase, target: Target) -> int:
     """Lanes of one vector: as many as the widest floating-point (else integer) type allows."""
-    floats = [i.dtype.bits for i in phase.items if i.dtype.is_float]
-    others = [i.dtype.bits for i in phase.items if i.kind in ("load", "apply") and i.dtype.is_integer]
+    worked = [i.dtype for i in phase.items if i.kind in ("load", "apply", "cast")]
+    floats = [d.bits for d in worked if d.is_float]
+    others = [d.bits for d in worked if d.is_integer]
     widest = max(floats or others or [32])
     return max(target.vector_bytes * 8 // max(widest, 8), 2)
 
@@ -216,6 +218,12 @@ class _Planner:
                       *((v,) if v is not None else ()))  # fmt: skip
         nest.wide = self._width(nest)
 
+    def _registers(self, fold: Item) -> int:
+        """Vector registers of a fold's state and of one step, for one vector of elements."""
+        assert isinstance(fold.payload, Folding)
+        parts = accumulator(fold.payload.row, fold.args[0].dtype, fold.dtype).parts
+        return 2 * max(sum(d.bits for d in parts) * self.lanes // 512, 1)
+
     def _ended(self, nest: Nest, v: str | None) -> set[str]:
         """Axes to run innermost: those ended by the folds that end the vector axis, if any do."""
         overs = [set(f.payload.over) for f in nest.folds if isinstance(f.payload, Folding)]
@@ -229,7 +237,8 @@ class _Planner:
         inner = [i for i in nest.items if nest.vector in i.axes]
         cost = sum(SCALARS[i.payload].cost for i in inner
                    if i.kind == "apply" and isinstance(i.payload, str))  # fmt: skip
-        live = len([i for i in inner if i.kind == "load"]) + 2 * len(nest.folds) + len(nest.stores)
+        live = len([i for i in inner if i.kind == "load"]) + len(nest.stores)
+        live += sum(self._registers(f) for f in nest.folds)
         wide = 4 if cost <= 6 else 2 if cost <= 40 else 1
         while wide > 1 and wide * live > BUDGET:
             wide //= 2
