@@ -1,5 +1,13 @@
 """The Kernel: *how* a cluster is computed, as a tile program over named axes.
 
+    from smelt.kernel.text import parse
+
+    kernel = parse('''
+    kernel log_relu(x: f32[r,c], b: f32[c]) -> y: f32[r,c]
+      grid r, c/4096
+      y[r,c] = log(max(x[r,c] + b[c], 0))
+    ''')
+
 A kernel names its axes once.  Axes under `grid` run as independent blocks; a `Stream` visits blocks
 of an axis in order and carries state; every other axis is a tile axis: its whole extent is there at
 once.  A value has the axes that its operands have, and broadcasting is by name.  Read
@@ -10,6 +18,7 @@ All nodes are frozen.  Values are trees; what is used twice is bound by `Let` an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -40,17 +49,49 @@ class Param:
     dtype: DType
     shape: Shape
     strides: tuple[int | None, ...] | None = None
+    each: int = 0
+    """A family of that many arrays, of which grid entry `Each` takes one at a time; 0: one array.
+
+    Sizes that occur in families alone differ from member to member."""
 
 
 # ---- values ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Const:
-    """A number."""
+    """A number.  Equal are numbers of one type that no operator can tell apart: 0.0 is not -0.0,
+    and all NaN are one."""
 
     value: float | int | bool
     dtype: DType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _plain(self.value, self.dtype))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[DType, float | int | bool, bool]:
+        negative = isinstance(self.value, float) and math.copysign(1.0, self.value) < 0
+        return self.dtype, self.value, negative
+
+
+def _plain(value: float | int | bool, dtype: DType) -> float | int | bool:
+    """The Python number of the type's own kind, if that loses nothing."""
+    if dtype.is_float:
+        return math.nan if math.isnan(value) else float(value)
+    if dtype.kind == "bool":
+        return bool(value)
+    return int(value) if math.isfinite(value) and int(value) == value else value
+
+
+NO_EXPONENT = -(1 << 30)
+"""`none`: the exponent, as an i32, before any element.  It lies below the exponent of every finite
+number, and its distance to any of them neither wraps nor scales a number to anything but zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +170,50 @@ class Ref:
     next: bool = False
 
 
-Value: TypeAlias = Const | IndexValue | Load | Apply | Cast | Reduce | Scan | Dot | Ref
+@dataclass(frozen=True, slots=True)
+class If:
+    """`value` where `condition` holds, else `other`, element by element.
+
+    Unlike the scalar operator `select`, neither side is looked at where it is not chosen, so loads
+    in `value` may rely on the condition."""
+
+    condition: Value
+    value: Value
+    other: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Whether a condition fails somewhere in the present block: one bool for the whole block.
+
+    Tells a back end that work is only wanted in blocks that a mask cuts."""
+
+    condition: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last index of an axis in the present block, as i64."""
+
+    axis: str
+
+
+Value: TypeAlias = (
+    Const | IndexValue | Load | Apply | Cast | Reduce | Scan | Dot | Ref | If | Partial | Last
+)
 
 # ---- statements ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """name = value"""
+    """name = value
+
+    A name is bound once in its scope, but for `s = If(Partial(..), .., s)`."""
 
     name: str
     value: Value
-    origin: int = -1
+    origin: int = field(default=-1, compare=False)
     """Number of the graph node it came from, for the report; -1 for none."""
 
 
@@ -165,12 +238,14 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A carried value: its first value and the axes it has."""
+    """A carried value: its first value and the axes it has (fixed ones may go unsaid).
+
+    `dtype` is the type of `init`, for whoever wants it at hand."""
 
     name: str
     init: Value
     axes: tuple[str, ...] = ()
-    dtype: DType | None = None
+    dtype: DType | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +260,8 @@ class Update:
 class Block:
     """How an axis is cut: blocks of `size` (None: whole), up to `stop` (None: the extent).
 
+    An axis cut into blocks of one is *fixed* inside: values there need not name it.  `stop` is an
+    integer without axes but fixed ones; beyond the extent, or below 0, it counts as that.
     `part` names the grid axis over whose parts a split stream is spread."""
 
     axis: str
@@ -223,6 +300,13 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Each:
+    """A grid entry: one array of every family of parameters at a time."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch.  `axes` holds every axis; `grid` the blocks that run independently."""
 
@@ -230,9 +314,11 @@ class Kernel:
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]
     axes: tuple[Axis, ...]
-    grid: tuple[Block | Split, ...]
+    grid: tuple[Block | Split | Each, ...]
     body: tuple[Statement, ...]
     comments: tuple[str, ...] = field(default=(), compare=False)
+    facts: tuple[Index, ...] = ()
+    """Expressions over sizes that are >= 0 whenever the kernel is called."""
 
     def axis(self, name: str) -> Axis:
         """The axis of that name.  Raises KeyError if there is none."""

@@ -1,0 +1,217 @@
+"""What names mean at a place in a kernel, and the types and axes of values that follow from it.
+
+>>> from smelt.kernel.ir import Apply, Load, Param, Reduce
+>>> from smelt.types.dtype import f16
+>>> from smelt.types.expr import axis, size
+>>> env = Env({"x": Param("x", f16, (size("r"), size("c")))})
+>>> row = Load("x", (axis("r", size("r")), axis("c", size("c"))))
+>>> dtype_of(row, env), sorted(axes_of(Reduce("sum", row, ("c",), dtype_of(row, env)), env))
+(f32, ['r'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from smelt.errors import VerifyError
+from smelt.kernel.ir import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    Dot,
+    If,
+    IndexValue,
+    Kernel,
+    Last,
+    Let,
+    Load,
+    Param,
+    Partial,
+    Position,
+    Reduce,
+    Ref,
+    Scan,
+    State,
+    Statement,
+    Stream,
+    Update,
+    Value,
+)  # fmt: skip
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, bool_, i64
+from smelt.types.expr import Index, atoms
+
+Axes: TypeAlias = frozenset[str]
+NO_AXES: Axes = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A name: its element type in registers and the axes it varies along."""
+
+    dtype: DType
+    axes: Axes
+    index: Index | None = None
+    """For a computed position, what index expressions call it."""
+
+
+@dataclass
+class Env:
+    """Parameters and the names bound so far.
+
+    New states (`s'`) are kept apart from old ones; `child` opens the scope of a stream's body.
+    """
+
+    params: Mapping[str, Param]
+    names: dict[str, Bound] = field(default_factory=dict)
+    new: dict[str, Bound] = field(default_factory=dict)
+
+    @staticmethod
+    def of(kernel: Kernel) -> Env:
+        """The names at the start of a kernel's body."""
+        return Env({p.name: p for p in (*kernel.outputs, *kernel.inputs)})
+
+    @staticmethod
+    def after(kernel: Kernel) -> Env:
+        """Every name of a kernel at once, those inside streams too.
+
+        Of names that are bound in several scopes the last wins.
+        """
+        env = Env.of(kernel)
+        env.bind_all(kernel.body)
+        return env
+
+    def child(self) -> Env:
+        """A scope inside this one: what it binds is unknown outside."""
+        return Env(self.params, dict(self.names), dict(self.new))
+
+    def bind(self, statement: Statement) -> None:
+        """Notes what a statement defines; of a stream, its states only.
+
+        Raises VerifyError for unknown names, DTypeError for operators on wrong types.
+        """
+        match statement:
+            case Let(name=name, value=value):
+                self.names[name] = Bound(dtype_of(value, self), axes_of(value, self))
+            case Position(name=name, value=value, extent=extent):
+                axes = axes_of(value, self)
+                self.names[name] = Bound(i64, axes, extent)
+            case Update(state=name, value=value):
+                old = self.names.get(name)
+                self.new[name] = old or Bound(dtype_of(value, self), axes_of(value, self))
+            case Stream(states=states):
+                for s in states:
+                    self.names[s.name] = self._state(s)
+            case _:
+                pass
+
+    def _state(self, s: State) -> Bound:
+        return Bound(s.dtype or dtype_of(s.init, self), frozenset(s.axes))
+
+    def bind_all(self, body: Iterable[Statement]) -> None:
+        """`bind` for statements one after another, going into streams."""
+        for s in body:
+            self.bind(s)
+            if isinstance(s, Stream):
+                self.bind_all(s.body)
+
+    def lookup(self, name: str, *, new: bool = False) -> Bound:
+        """What a name stands for.  Raises VerifyError if it is not bound here."""
+        found = (self.new if new else self.names).get(name)
+        if found is None:
+            shown = f"{name}'" if new else name
+            raise VerifyError(f"{shown} is read where it has no value yet")
+        return found
+
+    def param(self, name: str) -> Param:
+        """The parameter of that name.  Raises VerifyError if there is none."""
+        found = self.params.get(name)
+        if found is None:
+            raise VerifyError(f"{name} is no parameter of the kernel")
+        return found
+
+
+def dtype_of(value: Value, env: Env | Kernel) -> DType:
+    """The element type of a value in a register: half types are float32 there.
+
+    With a kernel, names mean what `Env.after` says.  Raises VerifyError for unknown names and
+    DTypeError for operators on wrong types.
+    """
+    where = Env.after(env) if isinstance(env, Kernel) else env
+    return _dtype(value, where)
+
+
+def _dtype(value: Value, env: Env) -> DType:
+    match value:
+        case Const(dtype=dtype) | IndexValue(dtype=dtype):
+            return dtype.compute
+        case Load(param=param):
+            return env.param(param).dtype.compute
+        case Apply(op=op, args=args):
+            row = SCALARS.get(op)
+            if row is None:
+                raise VerifyError(f"{op} is no scalar operator")
+            return row.result(*(_dtype(a, env) for a in args))
+        case Cast(dtype=dtype) | Reduce(dtype=dtype) | Scan(dtype=dtype) | Dot(dtype=dtype):
+            return dtype.compute
+        case Ref(name=name, next=new):
+            return env.lookup(name, new=new).dtype
+        case If(value=chosen):
+            return _dtype(chosen, env)
+        case Partial():
+            return bool_
+        case Last():
+            return i64
+
+
+def axes_of(value: Value, env: Env | Kernel) -> Axes:
+    """The axes that a value varies along: those of its operands, less those that it folds.
+
+    A state has the axes it declares; what it owes to fixed axes of the grid goes unsaid.
+    """
+    where = Env.after(env) if isinstance(env, Kernel) else env
+    return _axes(value, where)
+
+
+def _axes(value: Value, env: Env) -> Axes:
+    match value:
+        case Const() | Partial() | Last():
+            return NO_AXES
+        case Ref(name=name, next=new):
+            return env.lookup(name, new=new).axes
+        case IndexValue(index=index):
+            return index_axes((index,), env)
+        case Load(index=index):
+            return index_axes(index, env)
+        case Apply(args=args):
+            return NO_AXES.union(*(_axes(a, env) for a in args))
+        case Cast(arg=arg):
+            return _axes(arg, env)
+        case Scan(arg=arg, along=along):
+            return _axes(arg, env) | {along}
+        case Reduce(arg=arg, over=over):
+            return _axes(arg, env) - set(over)
+        case Dot(left=left, right=right, over=over):
+            return (_axes(left, env) | _axes(right, env)) - set(over)
+        case If(condition=condition, value=chosen, other=other):
+            return _axes(condition, env) | _axes(chosen, env) | _axes(other, env)
+
+
+def index_axes(index: Iterable[Index], env: Env) -> Axes:
+    """The axes of index expressions, through computed positions too."""
+    found: set[str] = set()
+    for e in index:
+        for atom in atoms(e):
+            if atom.kind == "axis":
+                found.add(atom.name)
+            elif atom.kind == "value":
+                found |= env.lookup(atom.name).axes
+    return frozenset(found)
+
+
+def fixed_axes(blocks: Iterable[object]) -> Axes:
+    """Axes that blocks of one hold still, among grid entries or a stream's blocks."""
+    return frozenset(b.axis for b in blocks if isinstance(b, Block) and b.size == 1)

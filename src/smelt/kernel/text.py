@@ -1,0 +1,25 @@
+"""The text of a kernel: what is printed is read back as an equal kernel.
+
+The text is what a user reads as "my fused kernel", the key of the cache and the bug report; the
+language is explained by example in `docs/kernels.md`.
+
+>>> source = '''kernel log_relu(x: f32[r,c], b: f32[c]) -> y: f32[r,c]
+...   grid r, c/4096
+...   y[r,c] = log(max(x[r,c] + b[c], 0))'''
+>>> kernel = parse(source)
+>>> text(kernel) == source
+True
+>>> parse("kernel k(x: f32[n]) -> y: f32[n]\\n  y[n] = exp(z[n])")
+Traceback (most recent call last):
+    ...
+smelt.errors.KernelTextError: E402 unreadable kernel: 'z' is no parameter
+  at line 2, column 14:  y[n] = exp(z[n])
+                                    ^
+  help: Print a kernel with sm.explain(f, *args).kernels[0].text for an example of the form.
+"""
+
+from smelt.kernel.text_grammar import RESERVED
+from smelt.kernel.text_parse import parse
+from smelt.kernel.text_print import statement_text, text, value_text
+
+__all__ = ["RESERVED", "parse", "statement_text", "text", "value_text"]

@@ -1,0 +1,115 @@
+"""What printer and parser of kernels agree on: precedence, reserved names, types of bare numbers.
+
+A number, an axis, a size or a position has no type of its own in the text: it takes that of the
+operand beside it, or of the place where it goes, or else f32 (numbers) or i64 (positions).  Where
+that would be wrong the type is written as a call: `f64(0)`, `i32(n)`.
+
+>>> operand_types("lt", ("index", i64)), operand_types("add", ("number", None, "number"))
+((i64, i64), None)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+from smelt.kernel.ir import NO_EXPONENT, Const, IndexValue, Value
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, bool_, f32, i32, i64
+from smelt.types.expr import Expr
+
+__all__ = [
+    "BINARY", "LEVELS", "RESERVED", "UNARY", "Flexible", "Known", "bare_type",
+    "flexible", "i64", "operand_types", "plain_index", "words_in",
+]  # fmt: skip
+
+LEVELS: Final = MappingProxyType(
+    {symbol: level for level, symbols in enumerate(
+        (("if",), ("==", "!=", "<", "<=", ">", ">="), ("|",), ("^",), ("&",), ("<<", ">>"),
+         ("+", "-"), ("*", "/", "//", "%"), ("unary",), ("atom",))) for symbol in symbols}
+)  # fmt: skip
+"""Binding strength, loosest first; as in Python, but comparisons do not chain."""
+
+BINARY: Final = MappingProxyType(
+    {row.infix: row.name for row in SCALARS.values() if row.arity == 2 and row.infix in LEVELS}
+)
+"""Scalar operators that are written between their operands, by symbol."""
+
+UNARY: Final = MappingProxyType({"-": "neg", "~": "not"})
+"""Scalar operators that are written before their operand, by symbol."""
+
+RESERVED: Final = frozenset(
+    {"if", "else", "where", "over", "along", "as", "in", "of", "to", "with", "for", "each"}
+) | {"inf", "nan", "none", "true", "false"}
+"""Words that cannot name an axis, a position, a value or a state."""
+
+Flexible: TypeAlias = Literal["number", "index"]
+Known: TypeAlias = DType | Flexible | None
+"""What is known of an operand's type: the type, or what kind of bare text it is, or nothing."""
+
+
+def flexible(value: Value) -> Flexible | None:
+    """Whether the value is one that takes its type from where it stands."""
+    if isinstance(value, Const):
+        spelled = value.dtype == i32 and value.value == NO_EXPONENT
+        return None if value.dtype == bool_ or spelled else "number"
+    return "index" if isinstance(value, IndexValue) else None
+
+
+def bare_type(kind: Flexible, expected: DType | None) -> DType:
+    """The type of a bare number or index at a place where `expected` goes."""
+    return expected or (f32 if kind == "number" else i64)
+
+
+def operand_types(op: str, known: tuple[Known, ...]) -> tuple[DType | None, ...] | None:
+    """The types that the operands of a scalar operator have, bare ones filled in.
+
+    None if there is no such operator with as many operands.
+    """
+    row = SCALARS.get(op)
+    if row is None or row.arity != len(known):
+        return None
+    lead = row.rule.accepts[row.rule.lead]
+    alike = [
+        kinds == lead and place not in row.rule.free for place, kinds in enumerate(row.rule.accepts)
+    ]
+    shared: DType | None = None
+    if any(k is None for k, same in zip(known, alike, strict=True) if same):
+        return tuple(k if isinstance(k, DType) else None for k in known)
+    for k, same in zip(known, alike, strict=True):
+        if same and isinstance(k, DType):
+            shared = k
+            break
+    if shared is None:
+        kinds = {k for k, same in zip(known, alike, strict=True) if same}
+        shared = _default("index" in kinds, lead)
+    return tuple(
+        k if isinstance(k, DType) else shared if same else _default(k == "index", accepts)
+        for k, same, accepts in zip(known, alike, row.rule.accepts, strict=True)
+    )
+
+
+def _default(index: bool, accepts: Collection[str]) -> DType:
+    """The type of bare operands that nothing beside them decides."""
+    if "int" in accepts and (index or "float" not in accepts):
+        return i64 if index else i32
+    return f32 if "float" in accepts else bool_
+
+
+def plain_index(value: IndexValue) -> bool:
+    """Whether the index is a single axis, size or position, which is written bare."""
+    e = value.index
+    if not isinstance(e, Expr) or len(e.terms) != 1:
+        return False
+    (atoms, factor) = e.terms[0]
+    return factor == 1 and len(atoms) == 1 and atoms[0].kind in ("axis", "size", "value")
+
+
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def words_in(text: str) -> list[str]:
+    """The names in a text, each once, in order of first occurrence, comments apart."""
+    return list(dict.fromkeys(_NAME.findall(re.sub(r"#[^\n]*", "", text))))

@@ -1,0 +1,147 @@
+"""Words of the kernel language: tokens in logical lines, and errors that point at one.
+
+>>> [t.text for t in lines("y[r] = x[r]  # copy")[0].tokens]
+['y', '[', 'r', ']', '=', 'x', '[', 'r', ']']
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from smelt.errors import KernelTextError, TextError
+
+_TOKEN: Final = re.compile(
+    r"(?P<space>[ \t]+|#[^\n]*)"
+    r"|(?P<newline>\n)"
+    r"|(?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?P<name>[^\W\d]\w*)"
+    r"|(?P<mark>->|//|<<|>>|<=|>=|==|!=|[-+*/%&|^~<>=()\[\],:'?])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word: its kind (`name`, `number`, `mark` or `end`), text and place."""
+
+    kind: str
+    text: str
+    offset: int
+    touching: bool = False
+    """Whether it follows the word before without a space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A logical line: its words, and the column where it starts.  Brackets join lines."""
+
+    tokens: tuple[Token, ...]
+    indent: int
+
+
+def fail(source: str, token: Token, message: str) -> NoReturn:
+    """Raises KernelTextError at a token."""
+    at = TextError.position(source, token.offset)
+    length = max(len(token.text), 1)
+    raise KernelTextError(
+        message, source=source, line=at["line"], column=at["column"], length=length
+    )
+
+
+def lines(source: str) -> list[Line]:
+    """The logical lines of a text.  Raises KernelTextError for a character that is no word."""
+    out: list[Line] = []
+    current: list[Token] = []
+    depth = at = 0
+    touching = False
+    while at < len(source):
+        found = _TOKEN.match(source, at)
+        if found is None:
+            fail(source, Token("mark", source[at], at), f"{source[at]!r} is no word of a kernel")
+        kind, text = str(found.lastgroup), found.group()
+        if kind == "newline" and depth <= 0:
+            _end(out, current, source)
+        elif kind not in ("space", "newline"):
+            depth += (text in "([") - (text in ")]") if kind == "mark" else 0
+            current.append(Token(kind, text, at, touching))
+        touching = kind not in ("space", "newline")
+        at = found.end()
+    _end(out, current, source)
+    return out
+
+
+def _end(out: list[Line], current: list[Token], source: str) -> None:
+    if not current:
+        return
+    first = current[0].offset
+    out.append(Line(tuple(current), first - (source.rfind("\n", 0, first) + 1)))
+    current.clear()
+
+
+class Cursor:
+    """A place in a line."""
+
+    def __init__(self, source: str, line: Line) -> None:
+        self.source, self.line, self.place = source, line, 0
+
+    @property
+    def token(self) -> Token:
+        """The next word; of kind `end` behind the last one."""
+        return self.ahead(0)
+
+    def ahead(self, count: int) -> Token:
+        """The word that many places further on."""
+        tokens = self.line.tokens
+        if self.place + count < len(tokens):
+            return tokens[self.place + count]
+        last = tokens[-1]
+        return Token("end", "", last.offset + len(last.text))
+
+    def take(self) -> Token:
+        """The next word, which is behind us now."""
+        token = self.token
+        self.place += 1
+        return token
+
+    def at(self, *texts: str) -> bool:
+        """Whether the next word is one of these."""
+        return self.token.kind != "end" and self.token.text in texts
+
+    def accept(self, text: str) -> bool:
+        """Takes the next word if it is this one."""
+        if self.at(text):
+            self.place += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> Token:
+        """Takes the next word, which has to be this one."""
+        if not self.at(text):
+            self.fail(f"{text!r} expected, found {self.shown()}")
+        return self.take()
+
+    def name(self, what: str) -> str:
+        """Takes a name."""
+        if self.token.kind != "name":
+            self.fail(f"{what} expected, found {self.shown()}")
+        return self.take().text
+
+    def number(self, what: str) -> int:
+        """Takes a whole number."""
+        if self.token.kind != "number" or not self.token.text.isdigit():
+            self.fail(f"{what} expected, found {self.shown()}")
+        return int(self.take().text)
+
+    def shown(self) -> str:
+        """The next word for a message."""
+        return repr(self.token.text) if self.token.kind != "end" else "the end of the line"
+
+    def end(self) -> None:
+        """The line has to be over."""
+        if self.token.kind != "end":
+            self.fail(f"the end of the line expected, found {self.shown()}")
+
+    def fail(self, message: str, token: Token | None = None) -> NoReturn:
+        """Raises KernelTextError at a token, or here."""
+        fail(self.source, token or self.token, message)

@@ -1,0 +1,473 @@
+"""The reader of kernels: header, axes, grid, and statements by indentation.
+
+Errors are KernelTextError and show the line with a caret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from smelt.errors import SmeltError
+from smelt.kernel import ir
+from smelt.kernel.env import Env, axes_of
+from smelt.kernel.text_grammar import LEVELS, RESERVED, words_in
+from smelt.kernel.text_lex import Cursor, Line, Token, fail, lines
+from smelt.kernel.text_value import DTYPES, IndexReader, Names, Typed, ValueReader
+from smelt.types import expr
+from smelt.types.expr import Index
+
+_RELATIONS = {">=": (1, 0), "<=": (-1, 0), ">": (1, -1), "<": (-1, -1)}
+
+
+def parse(source: str) -> ir.Kernel:
+    """The kernel that a text spells.  Raises KernelTextError."""
+    found = lines(source)
+    if not found:
+        fail(source, Token("end", "", 0), "a kernel expected, found nothing")
+    return _Reader(source, found).kernel()
+
+
+@dataclass
+class _Header:
+    name: str
+    inputs: tuple[ir.Param, ...]
+    outputs: tuple[ir.Param, ...]
+
+
+class _Reader:
+    def __init__(self, source: str, found: list[Line]) -> None:
+        self.source, self.lines, self.place = source, found, 0
+        self.names = Names(Env({}), {}, set())
+        self.listed: dict[str, Index] = {}
+        self.fixed: frozenset[str] = frozenset()
+        self.facts: list[Index] = []
+        self.grid: list[ir.Block | ir.Split | ir.Each] = []
+        self.rank: dict[str, int] = {}
+        self.count = 0
+
+    # ---- the whole -----------------------------------------------------------------------------
+
+    def kernel(self) -> ir.Kernel:
+        first = self.lines[0]
+        header = _HeaderReader(Cursor(self.source, first), self.names).read()
+        self.place = 1
+        self.names.env.params = {p.name: p for p in (*header.outputs, *header.inputs)}
+        self.count = max((p.each for p in (*header.inputs, *header.outputs)), default=0)
+        self._declare()
+        self._front()
+        self._rank()
+        body = self._body(first.indent)
+        if self.place < len(self.lines):
+            c = Cursor(self.source, self.lines[self.place])
+            c.fail("a line of the kernel has to stand further right than `kernel`")
+        return ir.Kernel(
+            header.name,
+            header.inputs,
+            header.outputs,
+            self._axes(),
+            tuple(self.grid),
+            tuple(body),
+            self._comments(first),
+            tuple(self.facts),
+        )
+
+    def _rank(self) -> None:
+        """Axes come in the order of the list, all others as the text below names them."""
+        start = next((k for k, line in enumerate(self.lines[1:], 1) if not _front_line(line)), None)
+        offset = len(self.source) if start is None else self.lines[start].tokens[0].offset
+        words = [*self.listed, *words_in(self.source[offset:])]
+        self.rank = {word: place for place, word in enumerate(dict.fromkeys(words))}
+
+    def _sorted(self, axes: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(axes, key=lambda a: self.rank.get(a, -1)))
+
+    def _axes(self) -> tuple[ir.Axis, ...]:
+        extents = self.names.extents
+        return tuple(ir.Axis(a, extents[a]) for a in self._sorted(extents))
+
+    def _comments(self, first: Line) -> tuple[str, ...]:
+        """Comment lines directly below the header."""
+        last = first.tokens[-1]
+        found: list[str] = []
+        for line in self.source[last.offset + len(last.text) :].splitlines()[1:]:
+            if not line.lstrip().startswith("#"):
+                break
+            found.append(line.lstrip()[1:].removeprefix(" "))
+        return tuple(found)
+
+    def _declare(self) -> None:
+        """Extents that `axis`, `grid` and `stream` lines give, wherever they stand."""
+        for line in self.lines[1:]:
+            if line.tokens[0].text not in ("axis", "grid", "stream"):
+                continue
+            c = Cursor(self.source, line)
+            while c.token.kind != "end":
+                token = c.take()
+                if c.at("in") and token.kind == "name":
+                    c.take()
+                    self._declare_one(c, token)
+
+    def _declare_one(self, c: Cursor, token: Token) -> None:
+        if c.at("split") and c.ahead(1).text == "(":
+            return
+        extent = IndexReader(c, self.names).sizes_only()
+        known = self.names.extents.setdefault(token.text, extent)
+        if known != extent:
+            c.fail(f"{token.text} has the extent {known} elsewhere", token)
+        if token.text in RESERVED:
+            c.fail(f"{token.text!r} cannot name an axis", token)
+
+    def _front(self) -> None:
+        """`axis`, `require` and `grid` lines."""
+        while self.place < len(self.lines):
+            line = self.lines[self.place]
+            c = Cursor(self.source, line)
+            if _front_line(line):
+                (self._axis_line if c.take().text == "axis" else self._require)(c)
+            elif c.at("grid") and c.ahead(1).kind == "name":
+                c.take()
+                self._grid(c)
+            else:
+                return
+            c.end()
+            self.place += 1
+
+    def _axis_line(self, c: Cursor) -> None:
+        while True:
+            token = c.token
+            name = c.name("an axis")
+            if c.accept("in"):
+                IndexReader(c, self.names).sizes_only()
+            extent = self.names.extents.setdefault(name, expr.size(name))
+            if name in self.listed:
+                c.fail(f"{name} is listed twice", token)
+            self.listed[name] = extent
+            if not c.accept(","):
+                return
+
+    def _require(self, c: Cursor) -> None:
+        while True:
+            left = IndexReader(c, self.names).sizes_only()
+            mark = c.take()
+            if mark.text not in (*_RELATIONS, "=="):
+                c.fail(f"a comparison expected, found {mark.text!r}", mark)
+            right = IndexReader(c, self.names).sizes_only()
+            gap = expr.sub(left, right)
+            if mark.text == "==":
+                self.facts += [gap, expr.mul(gap, -1)]
+            else:
+                sign, less = _RELATIONS[mark.text]
+                self.facts.append(expr.add(expr.mul(gap, sign), less))
+            if not c.accept(","):
+                return
+
+    def _grid(self, c: Cursor) -> None:
+        while True:
+            self.grid.append(self._grid_entry(c))
+            if not c.accept(","):
+                return
+
+    def _grid_entry(self, c: Cursor) -> ir.Block | ir.Split | ir.Each:
+        if c.at("each"):
+            token = c.take()
+            if not self.count:
+                c.fail("no parameter is `for each of` several", token)
+            return ir.Each(self.count)
+        if c.ahead(1).text == "in" and c.ahead(2).text == "split" and c.ahead(3).text == "(":
+            name = c.name("a part")
+            c.expect("in")
+            c.expect("split")
+            c.expect("(")
+            axis = self._axis(c)
+            c.expect(",")
+            parts = c.number("the number of parts")
+            c.expect(")")
+            self.fixed |= {name}
+            self.names.parts[name] = parts
+            return ir.Split(name, axis, parts)
+        return self._block(c)
+
+    def _axis(self, c: Cursor) -> str:
+        token = c.token
+        name = c.name("an axis")
+        if self.names.axis(name) is None:
+            c.fail(f"{name!r} is no axis: neither declared, nor a size of a parameter", token)
+        return name
+
+    def _block(self, c: Cursor) -> ir.Block:
+        axis = self._axis(c)
+        if c.accept("in"):
+            IndexReader(c, self.names).sizes_only()
+        block = ir.Block(axis, 1)
+        if c.accept("/"):
+            block = ir.Block(axis, None if c.accept("all") else c.number("a block's size"))
+            if block.size == 0:
+                c.fail("a block has at least one element")
+        if c.accept("of"):
+            block = replace(block, part=c.name("a part"))
+        if c.accept("to"):
+            block = replace(block, stop=self._operand(c).value)
+        if block.size == 1:
+            self.fixed |= {axis}
+        return block
+
+    # ---- statements ----------------------------------------------------------------------------
+
+    def _body(self, above: int) -> list[ir.Statement]:
+        out: list[ir.Statement] = []
+        indent: int | None = None
+        while self.place < len(self.lines) and self.lines[self.place].indent > above:
+            line = self.lines[self.place]
+            c = Cursor(self.source, line)
+            if indent is None:
+                indent = line.indent
+            if line.indent != indent:
+                c.fail("this line stands neither where its block began nor where it ended")
+            self.place += 1
+            outer = self.fixed
+            statement = self._statement(c, line)
+            out += self.names.hoisted
+            self.names.hoisted.clear()
+            out.append(statement)
+            self.fixed = outer
+        return out
+
+    def _statement(self, c: Cursor, line: Line) -> ir.Statement:
+        word, following = c.token, c.ahead(1)
+        if word.kind != "name":
+            c.fail(f"a statement expected, found {c.shown()}")
+        if following.kind == "name" and word.text == "stream":
+            return self._stream(c, line)
+        if following.kind == "name" and word.text == "merge":
+            return self._merge(c)
+        if following.text == "[":
+            return self._store(c)
+        if following.text == "'":
+            return self._update(c)
+        return self._let(c)
+
+    def _finish(self, c: Cursor, statement: ir.Statement, token: Token) -> ir.Statement:
+        c.end()
+        try:
+            self.names.env.bind(statement)
+        except SmeltError as error:
+            c.fail(error.message, token)
+        return statement
+
+    def _new_name(self, c: Cursor) -> Token:
+        token = c.token
+        name = c.name("a name")
+        if name in RESERVED:
+            c.fail(f"{name!r} cannot name a value", token)
+        if name in self.names.extents:
+            c.fail(f"{name} is an axis", token)
+        return token
+
+    def _let(self, c: Cursor) -> ir.Statement:
+        token = self._new_name(c)
+        c.expect("=")
+        if c.at("position") and c.ahead(1).text == "(":
+            return self._position(c, token)
+        reader = ValueReader(c, self.names)
+        piece = reader.operand(LEVELS["if"] + 1)
+        if not c.at("if"):
+            value = reader.settle(piece, None).value
+            return self._finish(c, ir.Let(token.text, value), token)
+        c.take()
+        cut = c.token
+        condition = reader.value_tight()
+        if c.at("else"):
+            value = reader.chosen(piece, condition).value
+            return self._finish(c, ir.Let(token.text, value), token)
+        old = self.names.env.names.get(token.text)
+        if not isinstance(condition.value, ir.Partial) or old is None:
+            c.fail("'else' is missing (only `s = .. if partial(..)` may keep the old s)", cut)
+        value = ir.If(condition.value, reader.settle(piece, old.dtype).value, ir.Ref(token.text))
+        return self._finish(c, ir.Let(token.text, value), token)
+
+    def _position(self, c: Cursor, token: Token) -> ir.Statement:
+        c.take()
+        c.expect("(")
+        value = ValueReader(c, self.names).value()
+        c.expect(",")
+        extent = IndexReader(c, self.names).anywhere()
+        c.expect(")")
+        return self._finish(c, ir.Position(token.text, value.value, extent), token)
+
+    def _update(self, c: Cursor) -> ir.Statement:
+        token = c.take()
+        c.expect("'")
+        c.expect("=")
+        old = self.names.env.names.get(token.text)
+        if old is None:
+            c.fail(f"{token.text} is no state", token)
+        value = ValueReader(c, self.names).value(old.dtype).value
+        return self._finish(c, ir.Update(token.text, value), token)
+
+    def _store(self, c: Cursor) -> ir.Statement:
+        token = c.take()
+        param = self.names.env.params.get(token.text)
+        if param is None:
+            c.fail(f"{token.text!r} is no parameter", token)
+        reader = ValueReader(c, self.names)
+        index = reader.brackets(param)
+        c.expect("=")
+        value = reader.value(param.dtype.compute).value
+        where = reader.value().value if c.accept("where") else None
+        return self._finish(c, ir.Store(param.name, index, value, where), token)
+
+    def _merge(self, c: Cursor) -> ir.Statement:
+        token = c.take()
+        part = c.name("a part")
+        c.expect(":")
+        c.expect("(")
+        names = [c.name("a state")]
+        while c.accept(","):
+            names.append(c.name("a state"))
+        c.expect(")")
+        return self._finish(c, ir.Merge(part, tuple(names)), token)
+
+    # ---- streams -------------------------------------------------------------------------------
+
+    def _operand(self, c: Cursor) -> Typed:
+        """A value that ends before a word such as `to` or `with`."""
+        return ValueReader(c, self.names).value_tight()
+
+    def _stream(self, c: Cursor, line: Line) -> ir.Statement:
+        token = c.take()
+        outer = self.fixed
+        found = [self._block(c)]
+        while c.accept(","):
+            found.append(self._block(c))
+        states: list[ir.State] = []
+        if c.accept("with"):
+            states.append(self._state(c))
+            while c.accept(","):
+                states.append(self._state(c))
+        c.end()
+        env = self.names.env
+        env.bind(ir.Stream(tuple(found), tuple(states), ()))
+        hoisted, self.names.hoisted = self.names.hoisted, []
+        self.names.env = env.child()
+        body = self._body(line.indent)
+        self.names.env, self.names.hoisted, self.fixed = env, hoisted, outer
+        if not body:
+            c.fail("a stream needs statements, further right than itself", token)
+        return ir.Stream(tuple(found), tuple(states), tuple(body))
+
+    def _state(self, c: Cursor) -> ir.State:
+        token = self._new_name(c)
+        c.expect("=")
+        init = self._operand(c)
+        if c.at("[") and not c.token.touching:
+            c.take()
+            axes: list[str] = []
+            while not c.at("]"):
+                if axes:
+                    c.expect(",")
+                axes.append(self._axis(c))
+            c.take()
+            return ir.State(token.text, init.value, tuple(axes), init.dtype)
+        own = self._sorted(axes_of(init.value, self.names.env) - self.fixed)
+        return ir.State(token.text, init.value, own, init.dtype)
+
+
+def _front_line(line: Line) -> bool:
+    """Whether a line lists axes or facts: such lines say nothing about the order of axes."""
+    word = line.tokens[0].text
+    return word in ("axis", "require") and len(line.tokens) > 1 and line.tokens[1].text != "="
+
+
+class _HeaderReader:
+    """`kernel name(inputs) -> outputs`"""
+
+    def __init__(self, c: Cursor, names: Names) -> None:
+        self.c, self.names = c, names
+        self.taken: set[str] = set()
+
+    def read(self) -> _Header:
+        """Name and parameters."""
+        c = self.c
+        c.expect("kernel")
+        name = c.name("the kernel's name")
+        c.expect("(")
+        inputs = self._params((), ")")
+        c.expect(")")
+        c.expect("->")
+        if c.accept("("):
+            self.taken = set()
+            outputs = self._params(inputs, ")")
+            c.expect(")")
+        else:
+            self.taken = set()
+            outputs = self._params(inputs, "")
+        c.end()
+        return _Header(name, inputs, outputs)
+
+    def _params(self, known: tuple[ir.Param, ...], stop: str) -> tuple[ir.Param, ...]:
+        """Parameters up to a bracket or the end; in outputs, names of inputs need no type."""
+        out: list[ir.Param] = []
+        while not (self.c.at(stop) if stop else self.c.token.kind == "end"):
+            if out:
+                self.c.expect(",")
+            token = self._name()
+            same = next((p for p in known if p.name == token.text), None)
+            if same is not None and not self.c.at(":"):
+                out.append(same)
+                continue
+            tokens = [token]
+            while self.c.accept(","):
+                tokens.append(self._name())
+            self.c.expect(":")
+            out += self._typed(tokens)
+        return tuple(out)
+
+    def _name(self) -> Token:
+        token = self.c.token
+        name = self.c.name("a parameter")
+        if name in self.taken:
+            self.c.fail(f"two parameters are called {name}", token)
+        self.taken.add(name)
+        return token
+
+    def _typed(self, tokens: list[Token]) -> list[ir.Param]:
+        c = self.c
+        token = c.token
+        dtype = DTYPES.get(c.name("an element type"))
+        if dtype is None:
+            c.fail(f"{token.text!r} is no element type", token)
+        c.expect("[")
+        shape: list[Index] = []
+        while not c.at("]"):
+            if shape:
+                c.expect(",")
+            shape.append(IndexReader(c, self.names).sizes_only())
+        c.take()
+        strides = self._strides(len(shape)) if c.at("strides") else None
+        count = 0
+        if c.accept("for"):
+            c.expect("each")
+            c.expect("of")
+            count = c.number("how many arrays there are")
+            c.accept("parameters")
+        return [ir.Param(t.text, dtype, tuple(shape), strides, count) for t in tokens]
+
+    def _strides(self, rank: int) -> tuple[int | None, ...]:
+        c = self.c
+        token = c.take()
+        c.expect("(")
+        found: list[int | None] = []
+        while not c.at(")"):
+            if found:
+                c.expect(",")
+            if c.accept("?"):
+                found.append(None)
+                continue
+            negative = c.accept("-")
+            number = c.number("a stride")
+            found.append(-number if negative else number)
+        c.take()
+        if len(found) != rank:
+            c.fail(f"{rank} strides expected, found {len(found)}", token)
+        return tuple(found)

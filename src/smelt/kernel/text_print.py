@@ -1,0 +1,456 @@
+"""The printer of kernels: what `smelt.kernel.text_parse` reads back to an equal kernel.
+
+print(text(kernel))
+kernel log_relu(x: f32[r,c], b: f32[c]) -> y: f32[r,c]
+  grid r, c/4096
+  y[r,c] = log(max(x[r,c] + b[c], 0))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from smelt.errors import SmeltError
+from smelt.kernel import ir, walk
+from smelt.kernel.env import Env, axes_of, dtype_of
+from smelt.kernel.text_grammar import (
+    LEVELS,
+    UNARY,
+    Known,
+    bare_type,
+    flexible,
+    operand_types,
+    plain_index,
+    words_in,
+)
+from smelt.ops.combine import COMBINES
+from smelt.ops.scalar import SCALARS
+from smelt.types import expr
+from smelt.types.dtype import DType
+from smelt.types.expr import Index
+from smelt.types.tensor import shape_text
+
+WIDTH: Final = 100
+_PREFIX: Final = {name: symbol for symbol, name in UNARY.items()}
+
+
+def text(kernel: ir.Kernel) -> str:
+    """The kernel as text, without a final newline."""
+    return _Printer(kernel).kernel_text()
+
+
+def statement_text(statement: ir.Statement, kernel: ir.Kernel) -> str:
+    """One statement of a kernel, of a stream only the first line."""
+    printer = _Printer(kernel)
+    printer.env = Env.after(kernel) if _sound(kernel) else printer.env
+    return printer.head(statement)
+
+
+def value_text(value: ir.Value, kernel: ir.Kernel) -> str:
+    """A value of a kernel."""
+    printer = _Printer(kernel)
+    printer.env = Env.after(kernel) if _sound(kernel) else printer.env
+    return printer.value(value).text
+
+
+def index_text(index: Iterable[Index]) -> str:
+    """Index expressions as they stand in brackets: `r,c` or `oy*2 + ky, c`."""
+    parts = [expr.text(e, index=True) for e in index]
+    return (", " if any(" " in p or "*" in p for p in parts) else ",").join(parts)
+
+
+def param_text(param: ir.Param) -> str:
+    """`x: f32[r,c] strides(?,1)`"""
+    out = f"{param.name}: {param.dtype.name}[{shape_text(param.shape)}]"
+    if param.strides is not None:
+        out += f" strides({','.join('?' if s is None else str(s) for s in param.strides)})"
+    return out
+
+
+def _sound(kernel: ir.Kernel) -> bool:
+    try:
+        Env.after(kernel)
+    except SmeltError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A printed value: text, how tightly it binds, and its type if that could be told."""
+
+    text: str
+    level: int
+    dtype: DType | None
+
+    def at(self, level: int) -> str:
+        """The text for a place that wants a binding of at least `level`."""
+        return self.text if self.level >= level else f"({self.text})"
+
+
+class _Printer:
+    def __init__(self, kernel: ir.Kernel) -> None:
+        self.kernel = kernel
+        self.env = Env.of(kernel)
+        self.extents = {a.name: a.extent for a in kernel.axes}
+        self.order = {a.name: place for place, a in enumerate(kernel.axes)}
+        self.fixed: frozenset[str] = frozenset()
+        self.inline = True
+        self.told: set[str] = set()
+
+    # ---- the whole -----------------------------------------------------------------------------
+
+    def kernel_text(self) -> str:
+        body = self._body()
+        used = walk.axes_used(self.kernel)
+        names = [a for a in words_in("\n".join(body)) if a in used]
+        untold = [a for a in self.extents if not self._usual(a) and a not in self.told]
+        lines = [*self._header(), *(f"  # {c}" for c in self.kernel.comments)]
+        if names != list(self.extents) or untold:
+            self.inline = False
+            shown = (a if self._usual(a) else self._axis_in(a) for a in self.extents)
+            lines.append(f"  axis {', '.join(shown)}")
+            body = self._body()
+        lines.extend(f"  require {_fact_text(fact)}" for fact in self.kernel.facts)
+        return "\n".join(lines + body)
+
+    def _usual(self, axis: str) -> bool:
+        return self.extents[axis] == expr.size(axis)
+
+    def _axis_in(self, axis: str) -> str:
+        return f"{axis} in {expr.text(self.extents[axis])}"
+
+    def _header(self) -> list[str]:
+        start = f"kernel {self.kernel.name}("
+        inputs = _grouped(self.kernel.inputs)
+        known = set(self.kernel.inputs)
+        outputs = _grouped(self.kernel.outputs, known)
+        line = f"{start}{', '.join(inputs)}) -> {', '.join(outputs)}"
+        if len(line) <= WIDTH:
+            return [line]
+        first = [*(f"{p}," for p in inputs[:-1]), *(f"{p}" for p in inputs[-1:])]
+        lines = [start, *_filled(first, 4), f") -> {', '.join(outputs)}"]
+        if len(lines[-1]) > WIDTH:
+            last = [*(f"{p}," for p in outputs[:-1]), outputs[-1]]
+            lines[-1:] = [") -> (", *_filled(last, 4), ")"]
+        return lines
+
+    def _body(self) -> list[str]:
+        self.env, self.told = Env.of(self.kernel), set()
+        self.fixed = frozenset()
+        lines: list[str] = []
+        if self.kernel.grid:
+            lines.append(f"  grid {', '.join(self._grid_entry(e) for e in self.kernel.grid)}")
+        self._statements(self.kernel.body, lines, 2)
+        return lines
+
+    def _grid_entry(self, entry: ir.Block | ir.Split | ir.Each) -> str:
+        if isinstance(entry, ir.Each):
+            return "each"
+        if isinstance(entry, ir.Split):
+            self.fixed |= {entry.name}
+            return f"{entry.name} in split({entry.axis}, {entry.parts})"
+        return self._block(entry)
+
+    def _block(self, block: ir.Block) -> str:
+        out = block.axis
+        if block.axis not in self.told and block.axis in self.extents:
+            if self.inline and not self._usual(block.axis):
+                out = self._axis_in(block.axis)
+            self.told.add(block.axis)
+        if block.size == 1:
+            self.fixed |= {block.axis}
+        else:
+            out += "/all" if block.size is None else f"/{block.size}"
+        if block.part is not None:
+            out += f" of {block.part}"
+        if block.stop is not None:
+            out += f" to {self._loose(block.stop, None)}"
+        return out
+
+    # ---- statements ----------------------------------------------------------------------------
+
+    def _statements(self, body: Iterable[ir.Statement], lines: list[str], depth: int) -> None:
+        for s in body:
+            outer = self.fixed
+            lines.append(" " * depth + self.head(s))
+            self._bind(s)
+            if isinstance(s, ir.Stream):
+                own = self.env
+                self.env = own.child()
+                self._statements(s.body, lines, depth + 2)
+                self.env = own
+            self.fixed = outer
+
+    def _bind(self, s: ir.Statement) -> None:
+        with suppress(SmeltError):  # a kernel that is not well formed still has to be readable
+            self.env.bind(s)
+
+    def head(self, s: ir.Statement) -> str:
+        """A statement's own line."""
+        match s:
+            case ir.Let(name=name, value=ir.If(ir.Partial(cut), value, ir.Ref(old, False))) if (
+                old == name
+            ):
+                return f"{name} = {self._tight(value)} if partial({self.value(cut).text})"
+            case ir.Let(name=name, value=value):
+                return f"{name} = {self.value(value).text}"
+            case ir.Position(name=name, value=value, extent=extent):
+                whole = expr.text(extent, index=True)
+                return f"{name} = position({self.value(value).text}, {whole})"
+            case ir.Update(state=name, value=value):
+                bound = self.env.names.get(name)
+                return f"{name}' = {self.value(value, bound.dtype if bound else None).text}"
+            case ir.Store(param=name, index=index, value=value, where=where):
+                param = self.env.params.get(name)
+                shown = self.value(value, param.dtype.compute if param else None).text
+                tail = "" if where is None else f" where {self.value(where).text}"
+                return f"{name}[{index_text(index)}] = {shown}{tail}"
+            case ir.Merge(part=part, states=states):
+                return f"merge {part}: ({', '.join(states)})"
+            case ir.Stream():
+                return self._stream(s)
+
+    def _stream(self, s: ir.Stream) -> str:
+        out = f"stream {', '.join(self._block(b) for b in s.blocks)}"
+        if s.states:
+            out += f" with {', '.join(self._state(x) for x in s.states)}"
+        return out
+
+    def _state(self, state: ir.State) -> str:
+        out = f"{state.name} = {self._loose(state.init, None)}"
+        return out if self._own_axes(state) else f"{out} [{','.join(state.axes)}]"
+
+    def _own_axes(self, state: ir.State) -> bool:
+        """Whether the axes are those of the first value."""
+        try:
+            axes = axes_of(state.init, self.env) - self.fixed
+        except SmeltError:
+            return False
+        return state.axes == tuple(sorted(axes, key=lambda a: self.order.get(a, -1)))
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def value(self, v: ir.Value, expected: DType | None = None) -> _Piece:
+        """A value at a place where bare numbers are taken for `expected`."""
+        kind = flexible(v)
+        if kind is not None:
+            assert isinstance(v, ir.Const | ir.IndexValue)
+            return self._bare(v, typed=v.dtype != bare_type(kind, expected))
+        match v:
+            case ir.Const(value=number):
+                shown = "none" if number == ir.NO_EXPONENT else "true" if number else "false"
+                return _atom(shown, v.dtype)
+            case ir.Load(param=name, index=index, other=other):
+                return self._load(name, index, other)
+            case ir.Apply():
+                return self._apply(v)
+            case ir.Cast(arg=arg, dtype=dtype):
+                inner = self._typed(arg)
+                return _atom(f"{dtype.name}({inner.text})", dtype.compute)
+            case ir.Reduce(combine=name, arg=arg, over=over, dtype=dtype):
+                return self._fold(name, arg, "over", over, dtype)
+            case ir.Scan(combine=name, arg=arg, along=along, dtype=dtype):
+                return self._fold(name, arg, "along", (along,), dtype)
+            case ir.Dot():
+                return self._dot(v)
+            case ir.Ref(name=name, next=new):
+                bound = (self.env.new if new else self.env.names).get(name)
+                return _atom(f"{name}'" if new else name, bound.dtype if bound else None)
+            case ir.If():
+                return self._if(v, expected)
+            case ir.Partial(condition=condition):
+                return _atom(f"partial({self.value(condition).text})", self._dtype(v))
+            case ir.Last(axis=axis):
+                return _atom(f"last({axis})", self._dtype(v))
+            case _:
+                raise AssertionError(f"{v} is no value")
+
+    def _dtype(self, v: ir.Value) -> DType | None:
+        try:
+            return dtype_of(v, self.env)
+        except SmeltError:
+            return None
+
+    def _tight(self, v: ir.Value, expected: DType | None = None) -> str:
+        """The text with brackets around a conditional value."""
+        return self.value(v, expected).at(LEVELS["if"] + 1)
+
+    def _loose(self, v: ir.Value, expected: DType | None) -> str:
+        return self._tight(v, expected)
+
+    def _typed(self, v: ir.Value) -> _Piece:
+        """The text where a bare number would be misread: its type is written."""
+        if isinstance(v, ir.Const | ir.IndexValue) and flexible(v):
+            return self._bare(v, typed=True)
+        return self.value(v)
+
+    def _bare(self, v: ir.Const | ir.IndexValue, *, typed: bool) -> _Piece:
+        if isinstance(v, ir.Const):
+            shown = _number(v)
+            level = LEVELS["unary" if shown.startswith("-") else "atom"]
+        else:
+            shown = expr.text(v.index, index=True)
+            shown = shown if plain_index(v) else f"index({shown})"
+            level = LEVELS["atom"]
+        if typed:
+            return _atom(f"{v.dtype.name}({shown})", v.dtype)
+        return _Piece(shown, level, v.dtype)
+
+    def _load(self, name: str, index: tuple[Index, ...], other: ir.Const | None) -> _Piece:
+        param = self.env.params.get(name)
+        dtype = param.dtype.compute if param else None
+        shown = f"{name}[{index_text(index)}]"
+        if other is None:
+            return _atom(shown, dtype)
+        return _Piece(f"{shown} else {self.value(other, dtype).text}", LEVELS["=="], dtype)
+
+    def _operands(self, op: str, args: tuple[ir.Value, ...]) -> list[_Piece]:
+        """The operands, with types written where the parser would take a bare one for another."""
+        pieces = [None if flexible(a) else self.value(a) for a in args]
+        known: list[Known] = [
+            p.dtype if p is not None else flexible(a) for a, p in zip(args, pieces, strict=True)
+        ]
+        while True:
+            types = operand_types(op, tuple(known)) or (None,) * len(args)
+            wrong = [
+                place
+                for place, (a, k) in enumerate(zip(args, known, strict=True))
+                if isinstance(k, str)
+                and isinstance(a, ir.Const | ir.IndexValue)
+                and a.dtype != types[place]
+            ]
+            if not wrong:
+                break
+            for place in wrong:
+                pieces[place] = self._typed(args[place])
+                known[place] = self._dtype(args[place])
+        return [
+            p if p is not None else self.value(a, types[place])
+            for place, (a, p) in enumerate(zip(args, pieces, strict=True))
+        ]
+
+    def _apply(self, v: ir.Apply) -> _Piece:
+        row = SCALARS.get(v.op)
+        pieces = self._operands(v.op, v.args)
+        dtype = self._dtype(v)
+        symbol = row.infix if row is not None else None
+        if symbol is not None and symbol in LEVELS and len(pieces) == 2:
+            level = LEVELS[symbol]
+            left, right = pieces
+            chains = level != LEVELS["<"]
+            return _Piece(
+                f"{left.at(level if chains else level + 1)} {symbol} {right.at(level + 1)}",
+                level,
+                dtype,
+            )
+        if v.op in _PREFIX and not isinstance(v.args[0], ir.Const):
+            level = LEVELS["unary"]
+            return _Piece(_PREFIX[v.op] + pieces[0].at(level + 1), level, dtype)
+        return _atom(f"{v.op}({', '.join(p.text for p in pieces)})", dtype)
+
+    def _fold(
+        self, name: str, arg: ir.Value, word: str, axes: tuple[str, ...], dtype: DType
+    ) -> _Piece:
+        piece = self.value(arg)
+        tail = _as(name, piece.dtype, dtype)
+        inner = f"{piece.at(LEVELS['if'] + 1)} {word} {', '.join(axes)}{tail}"
+        return _atom(f"{name}({inner})", dtype.compute)
+
+    def _dot(self, v: ir.Dot) -> _Piece:
+        left, right = self._operands("mul", (v.left, v.right))
+        tail = _as("sum", left.dtype, v.dtype)
+        loose = LEVELS["if"] + 1
+        inner = f"{left.at(loose)}, {right.at(loose)} over {', '.join(v.over)}{tail}"
+        return _atom(f"dot({inner})", v.dtype.compute)
+
+    def _if(self, v: ir.If, expected: DType | None) -> _Piece:
+        loose = LEVELS["if"] + 1
+        first, second = flexible(v.value), flexible(v.other)
+        own = expected if first else self._dtype(v.value)  # what the second side goes by
+        wanted = self._dtype(v.other) if first and not second else own
+        chosen = self.value(v.value, wanted if first else None)
+        condition = self.value(v.condition).at(loose)
+        if condition.endswith("]"):
+            condition = f"({condition})"  # or the `else` would be taken for the load's own
+        other = self.value(v.other, own).at(LEVELS["if"])
+        return _Piece(f"{chosen.at(loose)} if {condition} else {other}", LEVELS["if"], wanted)
+
+
+def _atom(shown: str, dtype: DType | None) -> _Piece:
+    return _Piece(shown, LEVELS["atom"], dtype)
+
+
+def _as(combine: str, arg: DType | None, dtype: DType) -> str:
+    """` as f64`, where a fold's type is not the one that follows from its argument's."""
+    row = COMBINES.get(combine)
+    try:
+        usual = row.result(arg) if row is not None and arg is not None else None
+    except SmeltError:
+        usual = None
+    return "" if usual == dtype else f" as {dtype.name}"
+
+
+def _number(c: ir.Const) -> str:
+    """The shortest text that reads back to the same number."""
+    v = c.value
+    if not isinstance(v, float):
+        return str(v)
+    if not math.isfinite(v):
+        return str(v)
+    if v == int(v) and abs(v) < 1e15 and (v != 0 or math.copysign(1, v) > 0):
+        return str(int(v))
+    return repr(v)
+
+
+def _fact_text(fact: Index) -> str:
+    """`n - 5 >= 0` as `n >= 5`."""
+    left: Index = 0
+    right: Index = 0
+    for monomial, factor in fact.terms if isinstance(fact, expr.Expr) else (((), fact),):
+        term = expr.Expr(((monomial, abs(factor)),)) if monomial else abs(factor)
+        if factor >= 0:
+            left = expr.add(left, term)
+        else:
+            right = expr.add(right, term)
+    return f"{expr.text(left)} >= {expr.text(right)}"
+
+
+def _grouped(params: tuple[ir.Param, ...], known: set[ir.Param] | None = None) -> list[str]:
+    """Texts of parameters; families of one type share it, outputs in place need none."""
+    out: list[str] = []
+    place = 0
+    while place < len(params):
+        p = params[place]
+        stop = place + 1
+        if known and p in known:
+            out.append(p.name)
+        elif p.each:
+            while stop < len(params) and _alike(p, params[stop], known):
+                stop += 1
+            names = ", ".join(q.name for q in params[place:stop])
+            out.append(f"{names}: {param_text(p)[len(p.name) + 2 :]} for each of {p.each}")
+        else:
+            out.append(param_text(p))
+        place = stop
+    return out
+
+
+def _alike(p: ir.Param, q: ir.Param, known: set[ir.Param] | None) -> bool:
+    same = (p.dtype, p.shape, p.strides, p.each) == (q.dtype, q.shape, q.strides, q.each)
+    return same and not (known and q in known)
+
+
+def _filled(parts: list[str], indent: int) -> list[str]:
+    """Parts set in lines of at most `WIDTH` columns."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 1 + len(part) <= WIDTH:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(" " * indent + part)
+    return lines

@@ -1,0 +1,295 @@
+"""Ways through a kernel: visiting, rebuilding and substituting values, loads and stores.
+
+>>> from smelt.kernel.ir import Apply, Load, Ref
+>>> from smelt.types.expr import axis
+>>> value = Apply("add", (Load("x", (axis("r", 8),)), Ref("h")))
+>>> [load.param for load in loads(value)], refs(value)
+(['x'], ['h'])
+>>> substitute(value, names={"h": Ref("g")}).args[1]
+Ref(name='g', next=False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from smelt.kernel.ir import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    Dot,
+    If,
+    IndexValue,
+    Kernel,
+    Last,
+    Let,
+    Load,
+    Merge,
+    Partial,
+    Position,
+    Reduce,
+    Ref,
+    Scan,
+    Split,
+    State,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)  # fmt: skip
+from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, rebuild
+
+
+def children(value: Value) -> tuple[Value, ...]:
+    """The values that `value` is directly made of."""
+    match value:
+        case Const() | IndexValue() | Ref() | Last():
+            return ()
+        case Load(other=other):
+            return () if other is None else (other,)
+        case Apply(args=args):
+            return args
+        case Cast(arg=arg) | Reduce(arg=arg) | Scan(arg=arg):
+            return (arg,)
+        case Dot(left=left, right=right):
+            return left, right
+        case If(condition=condition, value=chosen, other=other):
+            return condition, chosen, other
+        case Partial(condition=condition):
+            return (condition,)
+
+
+def visit(value: Value) -> Iterator[Value]:
+    """`value` and everything inside it, operands first."""
+    for child in children(value):
+        yield from visit(child)
+    yield value
+
+
+def with_children(value: Value, new: tuple[Value, ...]) -> Value:
+    """`value` made of other values; itself if they are the same objects."""
+    if all(a is b for a, b in zip(children(value), new, strict=True)):
+        return value
+    match value:
+        case Load():
+            (other,) = new
+            if not isinstance(other, Const):
+                raise TypeError(f"what a load gives outside is a number, not {other}")
+            return replace(value, other=other)
+        case Apply():
+            return replace(value, args=new)
+        case Cast() | Reduce() | Scan():
+            return replace(value, arg=new[0])
+        case Dot():
+            return replace(value, left=new[0], right=new[1])
+        case If():
+            return If(*new)
+        case Partial():
+            return Partial(*new)
+        case _:
+            return value
+
+
+def transform(value: Value, change: Callable[[Value], Value]) -> Value:
+    """`value` with `change` applied to every value in it, operands first."""
+    return change(with_children(value, tuple(transform(c, change) for c in children(value))))
+
+
+def substitute(
+    value: Value,
+    axes: Mapping[str, Index] | None = None,
+    names: Mapping[str, Value] | None = None,
+) -> Value:
+    """`value` with axes (in index expressions) and bound names (old values) replaced.
+
+    A computed position in an index is not a bound name: it stays.
+    """
+    swap = names or {}
+
+    def change(v: Value) -> Value:
+        match v:
+            case Ref(name=name, next=False) if name in swap:
+                return swap[name]
+            case Load(index=index) if axes:
+                return replace(v, index=tuple(substitute_index(e, axes) for e in index))
+            case IndexValue(index=index) if axes:
+                return replace(v, index=substitute_index(index, axes))
+            case _:
+                return v
+
+    return transform(value, change)
+
+
+def substitute_index(e: Index, axes: Mapping[str, Index]) -> Index:
+    """`e` with axes and computed positions replaced by name."""
+
+    def leaf(atom: Atom) -> Index:
+        if atom.kind != "size" and atom.name in axes:
+            return axes[atom.name]
+        return Expr((((atom,), 1),))
+
+    return rebuild(e, leaf)
+
+
+# ---- statements --------------------------------------------------------------------------------
+
+
+def statements(body: Kernel | Iterable[Statement]) -> Iterator[Statement]:
+    """Every statement, those inside streams after their stream."""
+    for s in body.body if isinstance(body, Kernel) else body:
+        yield s
+        if isinstance(s, Stream):
+            yield from statements(s.body)
+
+
+def values_of(statement: Statement) -> tuple[Value, ...]:
+    """The values that a statement evaluates itself: a stream's first states and stops, not its
+    body."""
+    match statement:
+        case Let(value=value) | Position(value=value) | Update(value=value):
+            return (value,)
+        case Store(value=value, where=where):
+            return (value,) if where is None else (value, where)
+        case Stream(blocks=blocks, states=states):
+            stops = tuple(b.stop for b in blocks if b.stop is not None)
+            return (*stops, *(s.init for s in states))
+        case Merge():
+            return ()
+
+
+def map_statement(statement: Statement, change: Callable[[Value], Value]) -> Statement:
+    """The statement with its values (and those of its body) changed."""
+    match statement:
+        case Let() | Position() | Update():
+            return replace(statement, value=change(statement.value))
+        case Store(where=where):
+            new = None if where is None else change(where)
+            return replace(statement, value=change(statement.value), where=new)
+        case Stream(blocks=blocks, states=states, body=body):
+            return Stream(
+                tuple(_map_block(b, change) for b in blocks),
+                tuple(replace(s, init=change(s.init)) for s in states),
+                tuple(map_statement(s, change) for s in body),
+            )
+        case Merge():
+            return statement
+
+
+def _map_block(block: Block, change: Callable[[Value], Value]) -> Block:
+    return block if block.stop is None else replace(block, stop=change(block.stop))
+
+
+def map_values(kernel: Kernel, change: Callable[[Value], Value]) -> Kernel:
+    """The kernel with `change` applied to every value of every statement, operands first."""
+    body = tuple(map_statement(s, lambda v: transform(v, change)) for s in kernel.body)
+    return replace(kernel, body=body)
+
+
+# ---- questions ---------------------------------------------------------------------------------
+
+
+def loads(part: Kernel | Statement | Value) -> Iterator[Load]:
+    """Every load in a kernel, a statement (its body included) or a value, in order."""
+    for value in _roots(part):
+        for v in visit(value):
+            if isinstance(v, Load):
+                yield v
+
+
+def stores(kernel: Kernel) -> Iterator[Store]:
+    """Every store, in order."""
+    for s in statements(kernel):
+        if isinstance(s, Store):
+            yield s
+
+
+def refs(part: Kernel | Statement | Value) -> list[str]:
+    """Names that are read, through values and computed positions, each once, in order."""
+    found: dict[str, None] = {}
+    for value in _roots(part):
+        for v in visit(value):
+            match v:
+                case Ref(name=name):
+                    found[name] = None
+                case Load(index=index):
+                    found.update(dict.fromkeys(p for e in index for p in positions_of(e)))
+                case IndexValue(index=index):
+                    found.update(dict.fromkeys(positions_of(index)))
+                case _:
+                    pass
+    for s in _statements_of(part):
+        if isinstance(s, Store):
+            found.update(dict.fromkeys(p for e in s.index for p in positions_of(e)))
+    return list(found)
+
+
+def positions_of(e: Index) -> tuple[str, ...]:
+    """Names of the computed positions in an index expression."""
+    return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "value"))
+
+
+def _statements_of(part: Kernel | Statement | Value) -> Iterator[Statement]:
+    if isinstance(part, Kernel):
+        yield from statements(part)
+    elif isinstance(part, Let | Position | Store | Update | Stream | Merge):
+        yield from statements((part,))
+
+
+def _roots(part: Kernel | Statement | Value) -> Iterator[Value]:
+    if isinstance(part, Kernel | Let | Position | Store | Update | Stream | Merge):
+        for s in _statements_of(part):
+            yield from values_of(s)
+    else:
+        yield part
+
+
+def blocks(kernel: Kernel) -> Iterator[Block]:
+    """Every block of the grid, then of the streams."""
+    for entry in kernel.grid:
+        if isinstance(entry, Block):
+            yield entry
+    for s in statements(kernel):
+        if isinstance(s, Stream):
+            yield from s.blocks
+
+
+def splits(kernel: Kernel) -> tuple[Split, ...]:
+    """The split axes of the grid."""
+    return tuple(entry for entry in kernel.grid if isinstance(entry, Split))
+
+
+def states(kernel: Kernel) -> dict[str, State]:
+    """Every carried state by name."""
+    found = (s for s in statements(kernel) if isinstance(s, Stream))
+    return {state.name: state for stream in found for state in stream.states}
+
+
+def axes_used(kernel: Kernel) -> set[str]:
+    """Names of the axes that anything in a kernel mentions."""
+    found = {b.axis for b in blocks(kernel)} | {s.axis for s in splits(kernel)}
+    for state in states(kernel).values():
+        found.update(state.axes)
+    for s in statements(kernel):
+        if isinstance(s, Store):
+            found.update(a for e in s.index for a in axes_of(e))
+        for root in values_of(s):
+            for v in visit(root):
+                found.update(_own_axes(v))
+    return found
+
+
+def _own_axes(value: Value) -> tuple[str, ...]:
+    match value:
+        case Load(index=index):
+            return tuple(a for e in index for a in axes_of(e))
+        case IndexValue(index=index):
+            return axes_of(index)
+        case Reduce(over=over) | Dot(over=over):
+            return over
+        case Scan(along=axis) | Last(axis=axis):
+            return (axis,)
+        case _:
+            return ()
