@@ -28,18 +28,6 @@ from smelt.bench.run import Options, run
 from smelt.bench.worker import FLOOR, LibraryWorker, save_reference
 from smelt.bench.workloads import WORKLOADS
 
-
-@pytest.fixture(autouse=True)
-def _keep_affinity() -> Any:
-    """A run binds its process to cores; the next test must not inherit that."""
-    if not hasattr(os, "sched_getaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    yield
-    os.sched_setaffinity(0, before)
-
-
 # Workers --------------------------------------------------------------------------------------
 
 
@@ -203,11 +191,13 @@ def test_entries_say_why_there_is_no_time() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
-def test_run_keeps_to_its_cores() -> None:
-    runner.keep_to(1)
-    assert len(os.sched_getaffinity(0)) == 1
-    runner.keep_to(64)
-    assert len(os.sched_getaffinity(0)) == 1
+def test_run_keeps_to_its_cores_and_gives_them_back() -> None:
+    before = os.sched_getaffinity(0)
+    with runner.kept_to(1):
+        assert len(os.sched_getaffinity(0)) == 1
+    assert os.sched_getaffinity(0) == before
+    with runner.kept_to(10**6):
+        assert os.sched_getaffinity(0) == before
 
 
 # Fresh processes ------------------------------------------------------------------------------

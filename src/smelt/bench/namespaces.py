@@ -81,7 +81,9 @@ def torch_namespace() -> Any:
 
 
 def _standard(module: Any, **extra: Any) -> Any:
-    return SimpleNamespace(**{name: getattr(module, name) for name in STANDARD}, **extra)
+    """What the module has of the standard; a row that needs more fails there, and says so."""
+    found = {name: getattr(module, name) for name in STANDARD if hasattr(module, name)}
+    return SimpleNamespace(**found, **{k: f for k, f in extra.items() if f is not None})
 
 
 def _same(x: Any) -> Any:

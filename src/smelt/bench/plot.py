@@ -165,10 +165,8 @@ def _line(row: Row, names: Sequence[str], axis: _Axis, y: float) -> list[str]:
             continue
         low, high = axis.x(entry.times.low / floor), axis.x(entry.times.high / floor)
         low, high = max(low, LEFT), min(high, WIDTH - RIGHT / 2)
-        parts.append(
-            f'<line stroke="{COLOURS[name]}" x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" '
-            f'y2="{y:.1f}"/>'
-        )
+        span = f'x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" y2="{y:.1f}"'
+        parts.append(f'<line stroke="{COLOURS[name]}" stroke-width="1.5" {span}/>')
         parts.append(_mark(name, axis.x(entry.times.median / floor), y))
     return parts
 

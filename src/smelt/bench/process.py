@@ -41,10 +41,16 @@ def variables(threads: int, cache: Path | None) -> dict[str, str]:
     names = {f"{pool}_{'THREADS' if pool == 'SMELT' else 'NUM_THREADS'}" for pool in pools}
     found = {name: str(threads) for name in sorted(names)}
     found["JAX_PLATFORMS"] = "cpu"
+    found["SMELT_PROBE"] = "off"  # the run measures beforehand, not while times are taken
     if cache is not None:
         found["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
-        found["SMELT_CACHE_DIR"] = str(cache / "smelt")
+        found["SMELT_CACHE_DIR"] = str(smelt_cache(cache))
     return found
+
+
+def smelt_cache(cache: Path) -> Path:
+    """Where Smelt keeps its objects and the machine's figures during a run."""
+    return cache / "smelt"
 
 
 class Worker:

@@ -15,19 +15,20 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from smelt.bench import cold
 from smelt.bench.peers import PACKAGES, PEERS, version
-from smelt.bench.process import Worker
+from smelt.bench.process import Worker, smelt_cache
 from smelt.bench.results import Cold, Entry, Results, Row, Times, quartiles
 from smelt.bench.worker import FLOOR, save_reference
 from smelt.bench.workloads import WORKLOADS, Workload
 from smelt.runtime import probe
+from smelt.target import Target
 
 Say = Callable[[str], None]
 
@@ -35,6 +36,7 @@ SETTLE_SECONDS = 0.01
 """Pause before a library is woken, in which the one before it ends its busy waiting."""
 
 LOAD_SECONDS = 600.0
+CACHE = "cache"
 SLOW_NS = 3e8
 SLOW_ROUNDS = 5
 
@@ -73,11 +75,25 @@ def run(options: Options, say: Say | None = None) -> Results:
     rows = _chosen(options.only, WORKLOADS, "row")
     names = list(_chosen(options.peers, PEERS, "library"))
     threads = options.threads or probe.usable_host().cores
-    keep_to(threads)
-    machine = describe_machine(measure=not options.quick and not options.small)
+    with kept_to(threads):
+        target = probe.usable_host() if options.small else probe.measure()
+        results = _interleaved(rows, names, threads, target, options, tell)
+        return replace(results, **_fresh_processes(results, options, tell))
+
+
+def _interleaved(
+    rows: dict[str, Workload],
+    names: list[str],
+    threads: int,
+    target: Target,
+    options: Options,
+    tell: Say,
+) -> Results:
+    """All rows in all libraries, warm."""
     found: list[Row] = []
-    record: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+        if target.measured:  # so that Smelt need not measure while it is being timed
+            probe.store(target, smelt_cache(Path(folder) / CACHE))
         crew = _Crew(names, threads, options, Path(folder))
         with ExitStack() as stack:
             stack.callback(crew.close)
@@ -87,17 +103,15 @@ def run(options: Options, say: Say | None = None) -> Results:
             for row in rows.values():
                 tell(row.id)
                 found.append(_measure_row(crew, row, options, Path(folder)))
-            if not options.only:
-                record = _recording(crew)
-    results = Results(
-        machine=machine,
+            record = _recording(crew)
+    return Results(
+        machine=describe_machine(target),
         threads=threads,
         peers={name: version(name) for name in names if name not in missing},
         missing=missing,
         rows=found,
         record_ns=record,
     )
-    return replace(results, **_fresh_processes(results, options, tell))
 
 
 def _silent(_: str) -> None:
@@ -116,21 +130,25 @@ def _chosen(wanted: Sequence[str], table: dict[str, Any], what: str) -> dict[str
     return {k: v for k, v in table.items() if k in exact or (prefixes and k.startswith(prefixes))}
 
 
-def keep_to(threads: int) -> None:
-    """Bind this process, and the ones it will start, to as many CPUs as there are threads.
+@contextmanager
+def kept_to(threads: int) -> Generator[None, None, None]:
+    """Bind this process, and those it starts meanwhile, to as many CPUs as there are threads.
 
     It is the one limit that every library's pool obeys, JAX's included.
     """
     if not hasattr(os, "sched_setaffinity"):
+        yield
         return
-    allowed = sorted(os.sched_getaffinity(0))
-    if threads < len(allowed):
-        os.sched_setaffinity(0, allowed[:threads])
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:threads])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
-def describe_machine(measure: bool) -> dict[str, Any]:
-    """Facts that a reader needs to judge the times, with measured rates if asked for."""
-    target = probe.measure() if measure else probe.usable_host()
+def describe_machine(target: Target) -> dict[str, Any]:
+    """Facts that a reader needs to judge the times."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {
         "cpu": target.name,
@@ -169,8 +187,7 @@ class _Crew:
                 self._unusable[name] = self.workers[name].problem
 
     def _start(self, name: str) -> None:
-        cache = self._folder / "cache"
-        self.workers[name] = Worker(name, self._threads, self._small, cache)
+        self.workers[name] = Worker(name, self._threads, self._small, self._folder / CACHE)
 
     def revive(self) -> None:
         """Start again what died on an earlier row."""
