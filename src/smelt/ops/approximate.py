@@ -1,116 +1,245 @@
-"""Transcendental functions of float32, written once against `Machine`.
+"""Exponentials, logarithms and hyperbolic functions, written once against `Machine`.
 
 Every function reduces its argument to a short interval, evaluates a polynomial there by fused
-multiply-adds and puts the result back together.  Coefficients are our own minimax fits, rounded
-to float32 (given as hexadecimal literals, exactly what the hardware sees).  Errors are listed by
-`tests/codegen/accuracy.py`.  NaN propagates, infinities and signed zeros come out as in C99 annex
-F, and subnormals are neither read nor written as zero.
+multiply-adds and puts the result back together; a `Fit` brings the coefficients, so that one
+formula serves float32 and float64 wherever it suits both.  Errors are listed in
+`docs/accuracy.md`.  NaN propagates, infinities and signed zeros come out as in C99 annex F, and
+subnormals are neither read nor written as zero.
 
-    y = exp(machine, x)     # x, y: float32 registers
+    y = exp(machine, FITS["f32"], x)     # x, y: float32 registers
 """
 
 from __future__ import annotations
 
 from typing import TypeVar
 
+from smelt.ops.coefficients import EXP2_SINGLE, TANH_SINGLE, Fit
 from smelt.ops.machine import Machine, polynomial
-from smelt.types.dtype import f32, i32
+from smelt.types.dtype import f32
 
 V = TypeVar("V")
 
-
-def _hex(*literals: str) -> tuple[float, ...]:
-    return tuple(float.fromhex(text) for text in literals)
-
-
-LOG2_E = float.fromhex("0x1.715476p+0")
-LN2_HIGH = float.fromhex("0x1.62e400p-1")
-LN2_LOW = float.fromhex("0x1.7f7d1cp-20")
 INF = float("inf")
 NAN = float("nan")
 
-EXP = _hex(
-    "0x1.fffffcp-2", "0x1.555492p-3", "0x1.5558aep-5", "0x1.123980p-7", "0x1.6a4f28p-10"
-)  # fmt: skip
+
+def between(m: Machine[V], fit: Fit, x: V, low: float, high: float) -> V:
+    """x limited to [low, high]; NaN stays."""
+    x = m.lesser(m.const(fit.dtype, high), x)
+    return m.greater(m.const(fit.dtype, low), x)
 
 
-def exp(m: Machine[V], x: V) -> V:
-    """e^x: 2^n (1 + r + r² P(r)) with n the integer nearest to x / ln 2."""
-    x = m.greater(m.const(f32, -104.0), m.lesser(m.const(f32, 104.0), x))
-    n = m.rint(m.mul(x, m.const(f32, LOG2_E)))
-    r = m.fma(n, m.const(f32, -LN2_HIGH), x)
-    r = m.fma(n, m.const(f32, -LN2_LOW), r)
-    p = polynomial(m, f32, r, EXP)
-    y = m.fma(m.mul(r, r), p, r)
-    return m.scale(m.add(y, m.const(f32, 1.0)), n)
+def _reduce(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
+    """The integer n nearest to x / ln 2, and r = x - n ln 2."""
+    d = fit.dtype
+    n = m.rint(m.mul(x, m.const(d, fit.log2_e[0])))
+    r = m.fma(n, m.const(d, -fit.ln2[0]), x)
+    return n, m.fma(n, m.const(d, -fit.ln2[1]), r)
 
 
-LOG = _hex(
-    "0x1.55554ap-2", "-0x1.000220p-2", "0x1.99a5aap-3", "-0x1.54788ep-3",
-    "0x1.226d1ap-3", "-0x1.0cdf74p-3", "0x1.07d6a8p-3", "-0x1.41fe3ap-4",
-)  # fmt: skip
+def exp_parts(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
+    """(n, y) with e^x = 2^n (1 + y) and |y| < ½, for |x| within the limits of `exp`."""
+    n, r = _reduce(m, fit, x)
+    p = polynomial(m, fit.dtype, r, fit.exp)
+    return n, m.fma(m.mul(r, r), p, r)
 
 
-def log(m: Machine[V], x: V) -> V:
-    """ln x = e ln 2 + ln(1 + f) with 1 + f in [√½, √2)."""
-    one = m.const(f32, 1.0)
-    tiny = m.compare("lt", x, m.const(f32, 2.0**-126))
-    scaled = m.select(tiny, m.mul(x, m.const(f32, 2.0**23)), x)
-    bits = m.bitcast(scaled, i32)
-    e = m.ashr(m.sub(bits, m.const(i32, 0x3F3504F3)), m.const(i32, 23))
-    f = m.bitcast(m.sub(bits, m.shl(e, m.const(i32, 23))), f32)
-    f = m.sub(f, one)
-    e = m.convert(e, i32, f32)
-    e = m.select(tiny, m.sub(e, m.const(f32, 23.0)), e)
+def exp(m: Machine[V], fit: Fit, x: V) -> V:
+    """e^x = 2^n (1 + r + r² P(r))."""
+    x = between(m, fit, x, -fit.exp_limit, fit.exp_limit)
+    n, y = exp_parts(m, fit, x)
+    return m.scale(m.add(y, m.const(fit.dtype, 1.0)), n)
+
+
+def exp2(m: Machine[V], fit: Fit, x: V) -> V:
+    """2^x = 2^n 2^f with |f| ≤ ½; float64 takes the polynomial of e^(f ln 2)."""
+    d = fit.dtype
+    limit = fit.exp_limit * 1.45
+    x = between(m, fit, x, -limit, limit)
+    n = m.rint(x)
+    f = m.sub(x, n)
+    if d == f32:
+        y = m.mul(f, polynomial(m, d, f, EXP2_SINGLE))
+    else:
+        r = m.mul(f, m.const(d, sum(fit.ln2)))
+        y = m.fma(m.mul(r, r), polynomial(m, d, r, fit.exp), r)
+    return m.scale(m.add(y, m.const(d, 1.0)), n)
+
+
+def expm1(m: Machine[V], fit: Fit, x: V) -> V:
+    """e^x - 1 = 2^n ((1 - 2^-n) + r + tail); what r lost to rounding goes into the tail."""
+    d = fit.dtype
+    one = m.const(d, 1.0)
+    low = -(fit.mantissa + 2) * 0.75  # there e^x - 1 rounds to -1 already
+    z = between(m, fit, x, low, fit.exp_limit)
+    n = m.rint(m.mul(z, m.const(d, fit.log2_e[0])))
+    coarse = m.fma(n, m.const(d, -fit.ln2[0]), z)
+    r = m.fma(n, m.const(d, -fit.ln2[1]), coarse)
+    lost = m.fma(n, m.const(d, -fit.ln2[1]), m.sub(coarse, r))
+    tail = m.fma(m.mul(r, r), polynomial(m, d, r, fit.exp), lost)
+    rest = m.sub(one, m.scale(one, m.neg(n)))
+    y = m.scale(m.add(m.add(rest, r), tail), n)
+    return m.copysign(y, x)
+
+
+def sigmoid(m: Machine[V], fit: Fit, x: V) -> V:
+    """1 / (1 + e^-x) = 2^n / (2^n + 1 + y) where e^-x = 2^-n (1 + y).
+
+    Dividing by a sum in which 2^n stands apart keeps small results accurate, subnormals included.
+    """
+    d = fit.dtype
+    one = m.const(d, 1.0)
+    x = between(m, fit, x, -fit.exp_limit, fit.sigmoid_limit)
+    n, r = _reduce(m, fit, x)
+    flipped = [-c if k % 2 else c for k, c in enumerate(fit.exp)]
+    y = m.fma(m.mul(r, r), polynomial(m, d, r, flipped), m.neg(r))
+    power, zero = m.scale(one, n), m.const(d, 0.0)
+    # A power too small to add to 1 exactly goes to y, which is small enough to take it.
+    small = m.compare("lt", power, m.const(d, 2.0 ** -(fit.mantissa // 2)))
+    y = m.add(y, m.select(small, power, zero))
+    below = m.add(m.add(one, m.select(small, zero, power)), y)
+    return m.scale(m.div(one, below), n)
+
+
+def _log_tail(m: Machine[V], fit: Fit, f: V) -> V:
+    """ln(1 + f) - f for -¼ ≤ f < ½."""
+    d = fit.dtype
     square = m.mul(f, f)
-    q = polynomial(m, f32, f, LOG)
-    y = m.mul(m.mul(square, f), q)
-    y = m.fma(e, m.const(f32, -2.12194440e-4), y)
-    y = m.fma(square, m.const(f32, -0.5), y)
-    y = m.fma(e, m.const(f32, 0.693359375), m.add(f, y))
-    return _log_edges(m, x, y)
+    if d == f32:
+        cube = m.mul(m.mul(square, f), polynomial(m, d, f, fit.log))
+        return m.fma(square, m.const(d, -0.5), cube)
+    # With s = f / (2 + f): ln(1 + f) = f - f²/2 + s (f²/2 + R(s²)).
+    s = m.div(f, m.add(f, m.const(d, 2.0)))
+    z = m.mul(s, s)
+    r = m.mul(z, polynomial(m, d, z, fit.log))
+    half = m.mul(square, m.const(d, 0.5))
+    return m.fma(s, m.add(half, r), m.neg(half))
 
 
-def _log_edges(m: Machine[V], x: V, y: V) -> V:
-    """The logarithm y of x where x is 0, negative, infinite or NaN."""
-    zero = m.const(f32, 0.0)
-    infinity = m.const(f32, INF)
+def _log_sum(m: Machine[V], fit: Fit, e: V, f: V) -> V:
+    """e ln 2 + ln(1 + f).  Both parts of ln 2 are positive, so an infinite e stays itself."""
+    d = fit.dtype
+    y = m.fma(e, m.const(d, fit.ln2[1]), _log_tail(m, fit, f))
+    return m.fma(e, m.const(d, fit.ln2[0]), m.add(f, y))
+
+
+def log(m: Machine[V], fit: Fit, x: V) -> V:
+    """ln x = e ln 2 + ln(1 + f) with 1 + f in [¾, 3/2)."""
+    fraction, e = m.split(x)
+    return _log_sum(m, fit, e, m.sub(fraction, m.const(fit.dtype, 1.0)))
+
+
+def log2(m: Machine[V], fit: Fit, x: V) -> V:
+    """log2 x = e + log2(1 + f)."""
+    d = fit.dtype
+    fraction, e = m.split(x)
+    f = m.sub(fraction, m.const(d, 1.0))
+    high, low = fit.log2_e
+    y = m.fma(_log_tail(m, fit, f), m.const(d, high), m.mul(f, m.const(d, low)))
+    return m.add(e, m.fma(f, m.const(d, high), y))
+
+
+def log10(m: Machine[V], fit: Fit, x: V) -> V:
+    """log10 x = e log10 2 + log10(1 + f)."""
+    d = fit.dtype
+    fraction, e = m.split(x)
+    f = m.sub(fraction, m.const(d, 1.0))
+    high, low = fit.log10_e
+    y = m.fma(_log_tail(m, fit, f), m.const(d, high), m.mul(f, m.const(d, low)))
+    y = m.fma(e, m.const(d, fit.log10_2[1]), y)
+    return m.fma(e, m.const(d, fit.log10_2[0]), m.fma(f, m.const(d, high), y))
+
+
+def log1p(m: Machine[V], fit: Fit, x: V) -> V:
+    """ln(1 + x) = e ln 2 + ln(1 + f); e is that of the rounded 1 + x, f = 2^-e (1 + x) - 1."""
+    d = fit.dtype
+    one, infinity = m.const(d, 1.0), m.const(d, INF)
+    _, e = m.split(m.add(x, one))
+    back = m.scale(one, m.neg(e))
+    f = m.fma(x, back, m.sub(back, one))
+    y = m.copysign(_log_sum(m, fit, e, f), x)
     y = m.select(m.compare("lt", x, infinity), y, x)
-    y = m.select(m.compare("eq", x, zero), m.const(f32, -INF), y)
-    return m.select(m.compare("lt", x, zero), m.const(f32, NAN), y)
+    minus = m.const(d, -1.0)
+    y = m.select(m.compare("eq", x, minus), m.const(d, -INF), y)
+    return m.select(m.compare("lt", x, minus), m.const(d, NAN), y)
 
 
-TANH = _hex(
-    "-0x1.555534p-2", "0x1.110760p-3", "-0x1.b84338p-5", "0x1.525030p-6", "-0x1.768f46p-8"
-)  # fmt: skip
+def _hyperbolic(m: Machine[V], fit: Fit, x: V) -> tuple[V, V, V]:
+    """(n, s, c) with sinh|x| = 2^n s and cosh x = 2^n c, for |x| limited to where both overflow.
+
+    With |x| = n ln 2 + r: e^±x = 2^±n (cosh r ± sinh r), and the two polynomials are shared.
+    """
+    d = fit.dtype
+    one, half = m.const(d, 1.0), m.const(d, 0.5)
+    a = m.lesser(m.const(d, fit.exp_limit), m.abs(x))
+    n, r = _reduce(m, fit, a)
+    z = m.mul(r, r)
+    s = m.fma(m.mul(z, r), polynomial(m, d, z, fit.sinh), r)
+    c = m.fma(z, polynomial(m, d, z, fit.cosh), one)
+    most = m.const(d, 100.0 if d == f32 else 1000.0)
+    falling = m.scale(half, m.neg(m.lesser(most, m.add(n, n))))  # 2^(-2n-1)
+    minus, plus = m.sub(half, falling), m.add(half, falling)
+    return n, m.fma(c, minus, m.mul(s, plus)), m.fma(s, minus, m.mul(c, plus))
 
 
-def tanh(m: Machine[V], x: V) -> V:
-    """An odd polynomial below 0.625, 1 - 2 / (e^2|x| + 1) above."""
-    one = m.const(f32, 1.0)
+def sinh(m: Machine[V], fit: Fit, x: V) -> V:
+    """(e^x - e^-x) / 2."""
+    n, s, _ = _hyperbolic(m, fit, x)
+    return m.copysign(m.scale(s, n), x)
+
+
+def cosh(m: Machine[V], fit: Fit, x: V) -> V:
+    """(e^x + e^-x) / 2."""
+    n, _, c = _hyperbolic(m, fit, x)
+    return m.scale(c, n)
+
+
+def tanh(m: Machine[V], fit: Fit, x: V) -> V:
+    """float32: an odd polynomial below 0.625, 1 - 2 / (e^2|x| + 1) above; float64: sinh / cosh."""
+    d = fit.dtype
     a = m.abs(x)
+    limited = m.lesser(m.const(d, fit.tanh_limit), a)
+    if d != f32:
+        _, s, c = _hyperbolic(m, fit, limited)
+        return m.copysign(m.div(s, c), x)
+    one = m.const(d, 1.0)
     square = m.mul(x, x)
-    near = m.fma(m.mul(x, square), polynomial(m, f32, square, TANH), x)
-    e = exp(m, m.mul(m.lesser(m.const(f32, 10.0), a), m.const(f32, 2.0)))
-    far = m.sub(one, m.div(m.const(f32, 2.0), m.add(e, one)))
-    return m.select(m.compare("lt", a, m.const(f32, 0.625)), near, m.copysign(far, x))
+    near = m.fma(m.mul(a, square), polynomial(m, d, square, TANH_SINGLE), a)
+    n, y = exp_parts(m, fit, m.add(limited, limited))
+    e = m.scale(m.add(y, one), n)
+    far = m.sub(one, m.div(m.const(d, 2.0), m.add(e, one)))
+    return m.copysign(m.select(m.compare("lt", a, m.const(d, 0.625)), near, far), x)
 
 
-ERF_NEAR = _hex(
-    "0x1.06eba8p-3", "-0x1.81262ep-2", "0x1.cdfd26p-4", "-0x1.b4df24p-6",
-    "0x1.3c9d28p-8", "-0x1.006b40p-11", "-0x1.9181a0p-16",
-)  # fmt: skip
-ERF_FAR = _hex(
-    "-0x1.8a5956p-13", "0x1.212c0ep+0", "0x1.443562p-1", "0x1.bc1564p-4",
-    "-0x1.9d03ecp-6", "0x1.138e30p-8", "-0x1.cecaaap-12", "0x1.6bdda0p-16",
-)  # fmt: skip
-
-
-def erf(m: Machine[V], x: V) -> V:
-    """An odd polynomial below 1, 1 - e^-R(|x|) above."""
-    one = m.const(f32, 1.0)
+def asinh(m: Machine[V], fit: Fit, x: V) -> V:
+    """ln(a + √(a² + 1)) as ln(1 + a + a² / (1 + √(a² + 1))), and ln 2a where a² would overflow."""
+    d = fit.dtype
+    one = m.const(d, 1.0)
     a = m.abs(x)
-    near = m.fma(x, polynomial(m, f32, m.mul(x, x), ERF_NEAR), x)
-    r = polynomial(m, f32, m.lesser(m.const(f32, 4.0), a), ERF_FAR)
-    far = m.sub(one, exp(m, m.neg(r)))
-    return m.select(m.compare("lt", a, one), near, m.copysign(far, x))
+    big = m.compare("gt", a, m.const(d, 2.0 ** (fit.mantissa // 2 + 2)))
+    square = m.mul(a, a)
+    grown = m.add(one, m.sqrt(m.add(square, one)))
+    near = m.add(a, m.div(square, grown))
+    y = log1p(m, fit, m.select(big, m.sub(a, one), near))
+    y = m.select(big, m.add(y, m.const(d, sum(fit.ln2))), y)
+    return m.copysign(y, x)
+
+
+def acosh(m: Machine[V], fit: Fit, x: V) -> V:
+    """ln(1 + t + √(t (t + 2))) with t = x - 1, and ln 2x for large x."""
+    d = fit.dtype
+    t = m.sub(x, m.const(d, 1.0))
+    big = m.compare("gt", x, m.const(d, 2.0 ** (fit.mantissa // 2 + 2)))
+    root = m.sqrt(m.mul(t, m.add(t, m.const(d, 2.0))))
+    y = log1p(m, fit, m.select(big, t, m.add(t, root)))
+    y = m.select(big, m.add(y, m.const(d, sum(fit.ln2))), y)
+    return m.select(m.compare("lt", t, m.const(d, 0.0)), m.const(d, NAN), y)
+
+
+def atanh(m: Machine[V], fit: Fit, x: V) -> V:
+    """½ ln((1 + x) / (1 - x)) as ½ ln(1 + 2a / (1 - a))."""
+    d = fit.dtype
+    a = m.abs(x)
+    ratio = m.div(m.add(a, a), m.sub(m.const(d, 1.0), a))
+    y = m.mul(log1p(m, fit, ratio), m.const(d, 0.5))
+    return m.copysign(y, x)

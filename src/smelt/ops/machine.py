@@ -30,17 +30,8 @@ class Machine(Protocol[V]):
     operand.  Integers do not know their sign: operations where it matters take `signed`.
     """
 
-    @property
-    def wide_scale(self) -> bool:
-        """`scale` costs one instruction, so formulas should prefer it to integer exponents."""
-        ...
-
     def const(self, dtype: DType, value: float | int | bool) -> V:
         """`value` (rounded to the register type) in every lane."""
-        ...
-
-    def lookup(self, dtype: DType, table: tuple[float | int, ...], index: V) -> V:
-        """table[index] lane by lane; `index` is an i32 inside the table."""
         ...
 
     # Floats and integers
@@ -71,8 +62,16 @@ class Machine(Protocol[V]):
 
     def sqrt(self, a: V) -> V: ...
 
-    def fmod(self, a: V, b: V) -> V:
-        """The exact remainder of a / b truncated to an integer, with the sign of a.  Slow."""
+    def libm(self, function: str, *args: V) -> V:
+        """A function of the C library (its float64 name, such as "fmod") lane by lane.  Slow."""
+        ...
+
+    def split(self, a: V) -> tuple[V, V]:
+        """A fraction in [¾, 3/2) and an integral exponent, both floats, with a = f·2^e.
+
+        Subnormals are split like all others.  For zeros |f| = 1 and e = -inf, for +inf f = 1 and
+        e = inf; f is NaN for NaN and for negative numbers.
+        """
         ...
 
     def abs(self, a: V) -> V:
@@ -100,9 +99,10 @@ class Machine(Protocol[V]):
         ...
 
     def scale(self, a: V, n: V) -> V:
-        """a·2^n rounded once, for finite a with 1/4 < |a| < 4 (or NaN) and integral n.
+        """a·2^n rounded once, for integral n of at most 250 (float32) or 2040 (float64) in size.
 
-        |n| may not exceed 250 in float32 and 2040 in float64.
+        |a| lies in (¼, 4), or far enough inside the range that a·2^(n/2) is normal.  Where n is
+        NaN or infinite the result is anything, unless a is NaN too.
         """
         ...
 

@@ -32,17 +32,12 @@ _COMPARE: dict[Predicate, np.ufunc] = {
 class NumpyMachine:
     """Registers are arrays (any shape) of the compute type; masks are bool arrays."""
 
-    wide_scale = True
-
     def const(self, dtype: DType, value: float | int | bool) -> Array:
         if dtype.is_integer:
             return np.array(int(value) & ((1 << dtype.bits) - 1), f"u{dtype.itemsize}").view(
                 dtype.numpy
             )[()]
         return dtype.compute.numpy.type(value)
-
-    def lookup(self, dtype: DType, table: tuple[float | int, ...], index: Array) -> Array:
-        return np.asarray(table, dtype.compute.numpy)[index]
 
     def add(self, a: Array, b: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -84,9 +79,20 @@ class NumpyMachine:
         with np.errstate(all="ignore"):
             return np.sqrt(a)
 
-    def fmod(self, a: Array, b: Array) -> Array:
+    def libm(self, function: str, *args: Array) -> Array:
         with np.errstate(all="ignore"):
-            return np.fmod(a, b)
+            return getattr(np, function)(*args)
+
+    def split(self, a: Array) -> tuple[Array, Array]:
+        a = np.asarray(a)
+        fraction, exponent = np.frexp(a)  # fraction in [½, 1)
+        low = np.abs(fraction) < 0.75
+        fraction = np.where(low, fraction * 2, fraction)
+        exponent = (exponent - low).astype(a.dtype)
+        fraction = np.where((a == 0) | (a == np.inf), 1, fraction)
+        fraction = np.where(a >= 0, fraction, np.nan).astype(a.dtype)
+        exponent = np.where(a == 0, -np.inf, np.where(a == np.inf, np.inf, exponent))
+        return fraction[()], exponent.astype(a.dtype)[()]
 
     def abs(self, a: Array) -> Array:
         return np.abs(a)

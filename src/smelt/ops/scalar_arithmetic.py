@@ -98,7 +98,7 @@ def _fmod(m: M, d: DType, x: V, y: V) -> V:
     bound = m.const(d, 2.0 ** (22 if d.compute == f32 else 51))
     easy = m.compare("lt", m.abs(quotient), bound)
     easy = m.and_(easy, m.compare("lt", m.abs(y), m.const(d, float("inf"))))
-    return m.rare(m.not_(easy), r, lambda: m.fmod(x, y))
+    return m.rare(m.not_(easy), r, lambda: m.libm("fmod", x, y))
 
 
 def _opposed(m: M, d: DType, r: V, y: V) -> V:
@@ -216,7 +216,7 @@ def _clamp(m: M, d: DType, n: V, limit: int) -> V:
     return m.select(m.compare("lt", n, low), low, n)
 
 
-def _power(m: M, d: DType, x: V, n: V) -> V:
+def integer_power(m: M, d: DType, x: V, n: V) -> V:
     """Square and multiply, one step for each bit of the exponent; wraps.
 
     A negative exponent gives the reciprocal truncated: 0 but for x = ±1 (and 0 for x = 0).
@@ -247,7 +247,7 @@ def _reference_nextafter(x: Array, y: Array) -> Array:
         return np.asarray(np.nextafter(x, y))
 
 
-def _reference_power(x: Array, n: Array) -> Array:
+def reference_integer_power(x: Array, n: Array) -> Array:
     """Integer powers that wrap, reciprocals truncated."""
     x, n = np.broadcast_arrays(x, n)
     positive = np.maximum(n, np.zeros((), n.dtype))

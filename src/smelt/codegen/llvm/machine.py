@@ -110,10 +110,10 @@ def _lanewise(module: ir.Module, name: str, callee: str, kind: ir.VectorType, ar
         target = ir.Function(module, ir.FunctionType(element, [element] * arity), callee)
     entry, body, done = (function.append_basic_block(x) for x in ("entry", "body", "done"))
     builder = ir.IRBuilder(entry)
-    typed = [builder.alloca(kind) for _ in range(arity)]
-    for place, argument in zip(typed, function.args, strict=True):
+    places = [builder.alloca(kind) for _ in range(arity)]
+    for place, argument in zip(places, function.args, strict=True):
+        place.type = ir.PointerType()  # the lanes are read as elements
         builder.store(argument, place)
-    places = [builder.bitcast(place, ir.PointerType()) for place in typed]
     builder.branch(body)
     builder.position_at_end(body)
     i = builder.phi(I32)
@@ -168,33 +168,6 @@ class LLVMMachine:
         if self.lanes is None:
             return TextConstant(element, text)
         return TextConstant(self._widen(element), f"splat ({element} {text})")
-
-    def lookup(self, dtype: DType, table: tuple[float | int, ...], index: Value) -> Value:
-        b = self.builder
-        element = element_type(dtype)
-        place = self._table(dtype, table)
-        zero = ir.Constant(I32, 0)
-        if self.lanes is None:
-            return b.load(b.gep(place, [zero, index], inbounds=True, source_etype=None))
-        result: Value = ir.Constant(self._widen(element), ir.Undefined)
-        for lane in range(self.lanes):
-            at = b.extract_element(index, ir.Constant(I32, lane))
-            item = b.load(b.gep(place, [zero, at], inbounds=True))
-            result = b.insert_element(result, item, ir.Constant(I32, lane))
-        return result
-
-    def _table(self, dtype: DType, table: tuple[float | int, ...]) -> ir.GlobalVariable:
-        """A private constant array, shared between equal tables of one module."""
-        module = self.builder.module
-        name = f"smelt.table.{dtype.name}.{abs(hash((dtype.name, table))):x}"
-        if name not in module.globals:
-            element = element_type(dtype)
-            kind = ir.ArrayType(element, len(table))
-            place = ir.GlobalVariable(module, kind, name)
-            place.initializer = ir.Constant(kind, list(table))
-            place.global_constant = True
-            place.linkage = "private"
-        return module.globals[name]
 
     def _call(self, name: str, result: ir.Type, *args: Value) -> Value:
         module = self.builder.module

@@ -1,0 +1,212 @@
+"""Error functions, powers, hypotenuses and sums of exponentials, written against `Machine`.
+
+y = power(machine, FITS["f32"], x, exponent)     # float32 registers
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from smelt.ops.approximate import between, exp, exp_parts, log1p
+from smelt.ops.coefficients import (
+    ERF_FAR_SINGLE,
+    EXP2_MIXED,
+    FITS,
+    LOG2_MIXED,
+    LOG_POWER,
+    Fit,
+)
+from smelt.ops.machine import Machine, polynomial
+from smelt.types.dtype import f32, f64
+
+V = TypeVar("V")
+
+INF = float("inf")
+NAN = float("nan")
+SQUARE_ROOT_RANGE = 2.0**500
+
+
+def _erf_near(m: Machine[V], fit: Fit, a: V) -> V:
+    """erf(a) - a for a ≤ 1."""
+    return m.mul(a, polynomial(m, fit.dtype, m.mul(a, a), fit.erf))
+
+
+def _erfc_tail(m: Machine[V], fit: Fit, a: V) -> V:
+    """erfc(a) = e^(-a²) G / (1 + 2a) for a ≥ ½; a² is squared with its rounding error."""
+    d = fit.dtype
+    one, centre = m.const(d, 1.0), m.const(d, fit.erfc_centre)
+    square = m.mul(a, a)
+    lost = m.fma(a, a, m.neg(square))
+    n, y = exp_parts(m, fit, m.greater(m.const(d, -fit.exp_limit), m.neg(square)))
+    y = m.fma(m.add(y, one), m.neg(lost), y)  # e^-lost = 1 - lost
+    bottom = m.fma(a, m.const(d, 2.0), one)
+    q = m.div(m.sub(a, centre), m.add(a, centre))
+    g = m.div(polynomial(m, d, q, fit.erfc), bottom)
+    return m.scale(m.fma(g, y, g), n)
+
+
+def erf(m: Machine[V], fit: Fit, x: V) -> V:
+    """An odd polynomial up to 1; above 1 - e^-R(|x|) in float32, 1 - erfc |x| in float64."""
+    d = fit.dtype
+    one = m.const(d, 1.0)
+    a = m.abs(x)
+    near = m.add(a, _erf_near(m, fit, a))
+    if d == f32:
+        r = polynomial(m, d, m.lesser(m.const(d, 4.0), a), ERF_FAR_SINGLE)
+        small = exp(m, fit, m.neg(r))
+    else:
+        small = _erfc_tail(m, fit, m.lesser(m.const(d, 6.5), a))
+    far = m.sub(one, small)
+    return m.copysign(m.select(m.compare("lt", a, one), near, far), x)
+
+
+def erfc(m: Machine[V], fit: Fit, x: V) -> V:
+    """1 - erf x below ½; its own tail from there on, and 2 less that for negative x."""
+    d = fit.dtype
+    one, half = m.const(d, 1.0), m.const(d, 0.5)
+    a = m.abs(x)
+    limit = m.const(d, 11.0 if d == f32 else 28.0)
+    tail = _erfc_tail(m, fit, m.lesser(limit, a))
+    negative = m.compare("lt", x, m.const(d, 0.0))
+    far = m.select(negative, m.sub(m.const(d, 2.0), tail), tail)
+    rest = _erf_near(m, fit, x)
+    near = m.sub(one, m.add(x, rest))
+    return m.select(m.compare("lt", a, half), near, far)
+
+
+def hypot(m: Machine[V], fit: Fit, x: V, y: V) -> V:
+    """√(x² + y²): float32 in float64, float64 scaled where squares would over- or underflow."""
+    d = fit.dtype
+    infinity = m.const(d, INF)
+    a, b = m.abs(x), m.abs(y)
+    if d == f32:
+        wide_a, wide_b = m.convert(a, f32, f64), m.convert(b, f32, f64)
+        root = m.sqrt(m.fma(wide_a, wide_a, m.mul(wide_b, wide_b)))
+        h = m.convert(root, f64, f32)
+    else:
+        big, small = m.greater(a, b), m.lesser(a, b)
+        down = m.compare("gt", big, m.const(d, SQUARE_ROOT_RANGE))
+        up = m.compare("lt", big, m.const(d, 1 / SQUARE_ROOT_RANGE))
+        one = m.const(d, 1.0)
+        factor = m.select(up, m.const(d, 2.0**600), one)
+        factor = m.select(down, m.const(d, 2.0**-600), factor)
+        back = m.select(up, m.const(d, 2.0**-600), one)
+        back = m.select(down, m.const(d, 2.0**600), back)
+        big, small = m.mul(big, factor), m.mul(small, factor)
+        h = m.mul(m.sqrt(m.fma(big, big, m.mul(small, small))), back)
+        h = m.select(m.compare("ne", m.add(a, b), m.add(a, b)), m.add(a, b), h)
+    infinite = m.or_(m.compare("eq", a, infinity), m.compare("eq", b, infinity))
+    return m.select(infinite, infinity, h)
+
+
+def logaddexp(m: Machine[V], fit: Fit, x: V, y: V) -> V:
+    """ln(e^x + e^y) = max + ln(1 + e^-|x - y|)."""
+    d = fit.dtype
+    top = m.select(m.compare("ne", x, x), x, m.greater(x, y))
+    gap = m.abs(m.sub(x, y))
+    gap = m.select(m.compare("eq", x, y), m.const(d, 0.0), gap)
+    return m.add(top, log1p(m, fit, exp(m, fit, m.neg(gap))))
+
+
+def power(m: Machine[V], fit: Fit, x: V, y: V) -> V:
+    """x^y with C99's answers at the edges; exact where the result is a small integer power."""
+    d = fit.dtype
+    a = m.abs(x)
+    size = _power_mixed(m, a, y) if d == f32 else _power_double(m, a, y)
+    return _power_edges(m, fit, x, y, size)
+
+
+def _power_mixed(m: Machine[V], a: V, y: V) -> V:
+    """a^y for float32 a > 0, in float64: 2^(y log2 a)."""
+    one = m.const(f64, 1.0)
+    fraction, e = m.split(m.convert(a, f32, f64))
+    s = m.div(m.sub(fraction, one), m.add(fraction, one))
+    log2 = m.fma(s, polynomial(m, f64, m.mul(s, s), LOG2_MIXED), e)
+    t = m.mul(m.convert(y, f32, f64), log2)
+    t = between(m, FITS["f64"], t, -300.0, 300.0)
+    n = m.rint(t)
+    f = m.sub(t, n)
+    p = m.fma(f, polynomial(m, f64, f, EXP2_MIXED), one)
+    return m.convert(m.scale(p, n), f64, f32)
+
+
+def _power_double(m: Machine[V], a: V, y: V) -> V:
+    """a^y for float64 a > 0: the logarithm to about 63 bits as a sum of two numbers."""
+    fit = FITS["f64"]
+    fraction, e = m.split(a)
+    high, low = _log_double(m, fraction)
+    # ln a = e ln 2 + ln(1 + f), again as a rounded sum and what it lost; both parts of ln 2
+    # are positive, so that the sum keeps an infinite e.
+    base = m.mul(e, m.const(f64, fit.ln2[0]))
+    total = m.add(base, high)
+    low = m.add(m.add(m.sub(base, total), high), m.fma(e, m.const(f64, fit.ln2[1]), low))
+    finite = m.compare("lt", m.abs(total), m.const(f64, INF))
+    total, low = _renormalised(m, total, m.select(finite, low, m.const(f64, 0.0)))
+    product = m.mul(y, total)
+    rest = m.fma(y, low, m.fma(y, total, m.neg(product)))
+    limited = between(m, fit, product, -fit.exp_limit, fit.exp_limit)
+    rest = m.select(m.compare("eq", limited, product), rest, m.const(f64, 0.0))
+    # e^(limited + rest), with what the reduction loses kept beside r.
+    n = m.rint(m.mul(limited, m.const(f64, fit.log2_e[0])))
+    coarse = m.fma(n, m.const(f64, -fit.ln2[0]), limited)
+    r = m.fma(n, m.const(f64, -fit.ln2[1]), coarse)
+    lost = m.add(m.fma(n, m.const(f64, -fit.ln2[1]), m.sub(coarse, r)), rest)
+    r, lost = _renormalised(m, r, lost)
+    tail = m.fma(m.mul(r, r), polynomial(m, f64, r, fit.exp), lost)
+    return m.scale(m.add(m.const(f64, 1.0), m.add(r, tail)), n)
+
+
+def _renormalised(m: Machine[V], high: V, low: V) -> tuple[V, V]:
+    """high + low with the second half a unit of the first at most (|low| ≤ |high| before)."""
+    total = m.add(high, low)
+    return total, m.add(m.sub(high, total), low)
+
+
+def _log_double(m: Machine[V], fraction: V) -> tuple[V, V]:
+    """ln of a fraction in [¾, 3/2) as two numbers: 2s + 2s³/3 + s⁵ T(s²), s = f / (2 + f)."""
+    one = m.const(f64, 1.0)
+    f = m.sub(fraction, one)
+    bottom = m.add(fraction, one)
+    bottom_low = m.sub(fraction, m.sub(bottom, one))
+    s = m.div(f, bottom)
+    s_low = m.sub(m.fma(m.neg(s), bottom, f), m.mul(s, bottom_low))
+    s_low = m.div(s_low, bottom)
+    z = m.mul(s, s)
+    z_low = m.fma(s, s, m.neg(z))
+    z_low = m.fma(m.add(s, s), s_low, z_low)
+    third, third_low = m.const(f64, 2 / 3), m.const(f64, THIRD_LOW)
+    # c = (2/3) s² and what it lost, then c·s, then the sum with 2s.
+    c = m.mul(z, third)
+    c_low = m.fma(z, third, m.neg(c))
+    c_low = m.add(c_low, m.fma(z_low, third, m.mul(z, third_low)))
+    c_low = m.fma(m.mul(z, z), polynomial(m, f64, z, LOG_POWER), c_low)
+    cubic = m.mul(c, s)
+    cubic_low = m.fma(c, s, m.neg(cubic))
+    cubic_low = m.add(cubic_low, m.fma(c_low, s, m.mul(c, s_low)))
+    twice = m.add(s, s)
+    high = m.add(twice, cubic)
+    low = m.add(m.sub(twice, high), cubic)
+    low = m.add(low, m.add(cubic_low, m.add(s_low, s_low)))
+    return _renormalised(m, high, low)
+
+
+THIRD_LOW = float.fromhex("0x1.5555555555555p-55")
+"""2/3 less its nearest float64."""
+
+
+def _power_edges(m: Machine[V], fit: Fit, x: V, y: V, size: V) -> V:
+    """The sign of x^y, and the cases where |x|^|y| does not tell."""
+    d = fit.dtype
+    zero, one, half = m.const(d, 0.0), m.const(d, 1.0), m.const(d, 0.5)
+    infinity, nan = m.const(d, INF), m.const(d, NAN)
+    a = m.abs(x)
+    whole = m.compare("eq", m.trunc(y), y)
+    halved = m.mul(y, half)
+    odd = m.and_(whole, m.compare("ne", m.trunc(halved), halved))
+    unit = m.and_(m.compare("eq", a, one), m.compare("eq", y, y))
+    size = m.select(unit, one, size)
+    result = m.select(odd, m.copysign(size, x), size)
+    negative = m.and_(m.compare("lt", x, zero), m.compare("lt", a, infinity))
+    result = m.select(m.and_(negative, m.not_(whole)), nan, result)
+    certain = m.or_(m.compare("eq", y, zero), m.compare("eq", x, one))
+    return m.select(certain, one, result)

@@ -1,0 +1,199 @@
+"""Numbers that the approximations are made of: one `Fit` for float32 and one for float64.
+
+Polynomial coefficients are our own minimax fits (Remez exchange and Lawson weights in 45 to 70
+digits), rounded to the type that evaluates them; constant term first.  Constants come in pairs
+whose sum is good to twice the precision, the first with trailing zeros where products must be
+exact.
+
+>>> sum(FITS["f64"].log2_e)
+1.4426950408889634
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smelt.types.dtype import DType, f32, f64, i32, i64
+
+Series = tuple[float, ...]
+Pair = tuple[float, float]
+
+
+def _hex(text: str) -> Series:
+    return tuple(float.fromhex(literal) for literal in text.split())
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Everything that formulas need to know about one float type."""
+
+    dtype: DType
+    integer: DType
+    """The integer type of the same width."""
+    mantissa: int
+    """Stored bits of the fraction."""
+    bias: int
+    exp_limit: float
+    """e^x is infinite above it and rounds to zero below its opposite."""
+    sigmoid_limit: float
+    """1 + e^-x rounds to 1 above it."""
+    tanh_limit: float
+    """tanh x rounds to 1 above it."""
+    circle_limit: float
+    """Up to here the arguments of sin and cos are reduced in three steps."""
+    exp: Series
+    """(e^r - 1 - r) / r² on |r| ≤ ln √2."""
+    log: Series
+    """float32: (ln(1+f) - f + f²/2) / f³ on [-¼, ½]; float64: (2 atanh(s)/s - 2) / s² by s²."""
+    sin: Series
+    """(sin r / r - 1) / r² by r² on |r| ≤ π/4."""
+    cos: Series
+    """(cos r - 1 + r²/2) / r⁴ by r² on |r| ≤ π/4."""
+    sinh: Series
+    """(sinh r / r - 1) / r² by r² on |r| ≤ ln √2."""
+    cosh: Series
+    """(cosh r - 1) / r² by r² on |r| ≤ ln √2."""
+    asin: Series
+    """(asin x / x - 1) / x² by x² on |x| ≤ ½."""
+    atan: Series
+    """(atan x / x - 1) / x² by x² on |x| ≤ tan π/8."""
+    erf: Series
+    """erf x / x - 1 by x² on |x| ≤ 1."""
+    erfc: Series
+    """erfc(a)·e^(a²)·(1 + 2a) by (a - k) / (a + k) for a ≥ ½."""
+    erfc_centre: float
+    """The k above."""
+    ln2: Pair
+    log2_e: Pair
+    log10_e: Pair
+    log10_2: Pair
+    half_pi: tuple[float, float, float]
+
+
+_SINGLE = Fit(
+    dtype=f32, integer=i32, mantissa=23, bias=127,
+    exp_limit=104.0, sigmoid_limit=30.0, tanh_limit=10.0, circle_limit=1e5,
+    exp=_hex("0x1.fffffcp-2 0x1.555492p-3 0x1.5558aep-5 0x1.123980p-7 0x1.6a4f28p-10"),
+    log=_hex(
+        "0x1.5555a4p-2 -0x1.00002cp-2 0x1.9968c6p-3 -0x1.54f5aep-3"
+        " 0x1.28a1a4p-3 -0x1.0d67c6p-3 0x1.aa6578p-4 -0x1.6ca4bap-5"
+    ),
+    sin=_hex("-0x1.555556p-3 0x1.111176p-7 -0x1.a05bbap-13 0x1.7cd836p-19"),
+    cos=_hex("0x1.55554ap-5 -0x1.6c0c1ap-10 0x1.99e0ecp-16"),
+    sinh=_hex("0x1.555556p-3 0x1.110fbep-7 0x1.a2e2f6p-13"),
+    cosh=_hex("0x1.000000p-1 0x1.5554e6p-5 0x1.6d4f24p-10"),
+    asin=_hex("0x1.5555cap-3 0x1.33016ap-4 0x1.748a2cp-5 0x1.8bb538p-6 0x1.59cc8ep-5"),
+    atan=_hex("-0x1.55554ap-2 0x1.9991e2p-3 -0x1.23b98ep-3 0x1.b221b4p-4 -0x1.f2d080p-5"),
+    erf=_hex(
+        "0x1.06eba8p-3 -0x1.81262ep-2 0x1.cdfd26p-4 -0x1.b4df24p-6"
+        " 0x1.3c9d28p-8 -0x1.006b40p-11 -0x1.9181a0p-16"
+    ),
+    erfc=_hex(
+        "0x1.46e80ep+0 -0x1.7bf57ap-4 -0x1.540768p-3 0x1.4ff36ep-3 -0x1.bc379cp-5"
+        " -0x1.03bc0ep-7 0x1.1dbddcp-7 0x1.e06140p-11 -0x1.601742p-10"
+    ),
+    erfc_centre=2.0,
+    ln2=(float.fromhex("0x1.62e400p-1"), float.fromhex("0x1.7f7d1cp-20")),
+    log2_e=(float.fromhex("0x1.715476p+0"), float.fromhex("0x1.4ae0cp-26")),
+    log10_e=(float.fromhex("0x1.bcb7b2p-2"), float.fromhex("-0x1.5b235ep-27")),
+    log10_2=(float.fromhex("0x1.344p-2"), float.fromhex("0x1.3509f8p-18")),
+    half_pi=_hex("0x1.921fb6p+0 -0x1.777a5cp-25 -0x1.ee59dap-50"),
+)  # fmt: skip
+
+_DOUBLE = Fit(
+    dtype=f64, integer=i64, mantissa=52, bias=1023,
+    exp_limit=746.0, sigmoid_limit=60.0, tanh_limit=22.0, circle_limit=1e9,
+    exp=_hex(
+        "0x1.0000000000000p-1 0x1.555555555555cp-3 0x1.5555555555556p-5 0x1.111111110e97cp-7"
+        " 0x1.6c16c16c15f4bp-10 0x1.a01a01b48fc84p-13 0x1.a01a01a8e1be8p-16"
+        " 0x1.71dded9455148p-19 0x1.27e4d4657adb0p-22 0x1.af702a38445afp-26"
+        " 0x1.1f824327ba0eep-29"
+    ),
+    log=_hex(
+        "0x1.555555555554fp-1 0x1.999999999c1adp-2 0x1.24924921e1852p-2 0x1.c71c74920506fp-3"
+        " 0x1.745c4a5c28c10p-3 0x1.3b35d034f073cp-3 0x1.0dca9dcf1c8b1p-3 0x1.1b87e5aedd1fbp-3"
+    ),
+    sin=_hex(
+        "-0x1.5555555555549p-3 0x1.111111110f891p-7 -0x1.a01a019c11ebbp-13"
+        " 0x1.71de35768c725p-19 -0x1.ae5e647e15562p-26 0x1.5d92508660bf8p-33"
+    ),
+    cos=_hex(
+        "0x1.555555555554cp-5 -0x1.6c16c16c10c4bp-10 0x1.a01a0191b1dfap-16"
+        " -0x1.27e4ee1aca7e2p-22 0x1.1ee24558a7f9ep-29 -0x1.8b6882477113ep-37"
+    ),
+    sinh=_hex(
+        "0x1.5555555555559p-3 0x1.111111110f62ap-7 0x1.a01a01b0206e5p-13"
+        " 0x1.71ddf7aefd0b5p-19 0x1.af5ff6707411ap-26"
+    ),
+    cosh=_hex(
+        "0x1.0000000000000p-1 0x1.5555555555558p-5 0x1.6c16c16c14ffap-10"
+        " 0x1.a01a01ad81067p-16 0x1.27e4cc096ab5cp-22 0x1.1f8bed4b33ba2p-29"
+    ),
+    asin=_hex(
+        "0x1.5555555555578p-3 0x1.333333332df1fp-4 0x1.6db6db722abb8p-5 0x1.f1c71a8beb7e3p-6"
+        " 0x1.6e8bdfdca4250p-6 0x1.1c49dec6ed794p-6 0x1.ca2130519ffeep-7 0x1.75783b60b3241p-7"
+        " 0x1.6186b2ddf121bp-7 0x1.e19b2996c5e98p-9 0x1.64edb5deb55f0p-6"
+        " -0x1.59d8a45fac06ep-6 0x1.0bdab76c62b1dp-5"
+    ),
+    atan=_hex(
+        "-0x1.555555555553dp-2 0x1.9999999995856p-3 -0x1.24924922ac581p-3"
+        " 0x1.c71c70e574f35p-4 -0x1.745cf8c5a49c8p-4 0x1.3b11172d86e5dp-4"
+        " -0x1.10eb9e9b72828p-4 0x1.df0da35dbdaf7p-5 -0x1.9cca72971ffefp-5"
+        " 0x1.37be97ed7c760p-5 -0x1.2533c22b43d7bp-6"
+    ),
+    erf=_hex(
+        "0x1.06eba8214db68p-3 -0x1.812746b03799cp-2 0x1.ce2f21a03f791p-4"
+        " -0x1.b82ce311a3341p-6 0x1.565bcceddfed6p-8 -0x1.c02dae8c4adefp-11"
+        " 0x1.f9a29253d1062p-14 -0x1.f4c7e71b50eccp-17 0x1.b9686e16d5720p-20"
+        " -0x1.5b79ec19afa59p-23 0x1.d35a03b56ba54p-27 -0x1.a0ac53b478898p-31"
+    ),
+    erfc=_hex(
+        "0x1.40c522d7e4987p+0 -0x1.15c084bb9e8ecp-3 -0x1.85a15c58a9c20p-5 0x1.098366a5b4314p-3"
+        " -0x1.e88b803a5c453p-4 0x1.17ca28780499fp-4 -0x1.8574c40480a5bp-6 0x1.4b884e135bcbbp-9"
+        " 0x1.ef1bd793561a9p-10 -0x1.98db489ade42fp-11 -0x1.b90fe12a946bbp-14"
+        " 0x1.065952da475f0p-13 0x1.4b6dafd6b9dc7p-18 -0x1.511d0e13e16e5p-16"
+        " -0x1.7851061c64aaep-21 0x1.cf7e3fe3ba159p-19 0x1.44fde1696a369p-22"
+        " -0x1.39e10548ff451p-21 -0x1.68bea0fa3de3dp-24 0x1.32af87f1d19a4p-24"
+        " 0x1.26d380975eb96p-27"
+    ),
+    erfc_centre=3.0,
+    ln2=(float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")),
+    log2_e=(float.fromhex("0x1.71547652b82fep+0"), float.fromhex("0x1.777d0ffda0d24p-56")),
+    log10_e=(float.fromhex("0x1.bcb7b1526e50ep-2"), float.fromhex("0x1.95355baaafad3p-57")),
+    log10_2=(float.fromhex("0x1.34413509e0000p-2"), float.fromhex("0x1.79fef311f12b3p-38")),
+    half_pi=_hex("0x1.921fb54442d18p+0 0x1.1a62633145c07p-54 -0x1.f1976b7ed8fbcp-110"),
+)  # fmt: skip
+
+FITS = {"f32": _SINGLE, "f64": _DOUBLE}
+
+EXP2_SINGLE = _hex(
+    "0x1.62e430p-1 0x1.ebfbdcp-3 0x1.c6af7ap-5 0x1.3b2dd2p-7 0x1.5f0946p-10 0x1.417a5cp-13"
+)
+"""(2^f - 1) / f on |f| ≤ ½, for float32."""
+
+TANH_SINGLE = _hex("-0x1.555534p-2 0x1.110760p-3 -0x1.b84338p-5 0x1.525030p-6 -0x1.768f46p-8")
+"""(tanh x / x - 1) / x² by x² on |x| ≤ 5/8, for float32."""
+
+ERF_FAR_SINGLE = _hex(
+    "-0x1.8a5956p-13 0x1.212c0ep+0 0x1.443562p-1 0x1.bc1564p-4"
+    " -0x1.9d03ecp-6 0x1.138e30p-8 -0x1.cecaaap-12 0x1.6bdda0p-16"
+)
+"""-ln erfc(a) on [1, 4], for float32."""
+
+LOG2_MIXED = _hex(
+    "0x1.71547652b7e8ap+1 0x1.ec709dcb67f35p-1 0x1.2776bc426280cp-1"
+    " 0x1.a61ea62c7b22fp-2 0x1.46f1a6fa823d7p-2 0x1.29dae01a76a02p-2"
+)
+"""log2((1+s)/(1-s)) / s by s², good to 42 bits: for float32 powers computed in float64."""
+
+EXP2_MIXED = _hex(
+    "0x1.62e42ff0e431fp-1 0x1.ebfbe07846537p-3 0x1.c6b08abbe2372p-5 0x1.3b29f2d99871ap-7"
+    " 0x1.5d8a8925771b4p-10 0x1.445d2e8cbe0d8p-13 0x1.fde4498eef847p-17"
+)
+"""(2^f - 1) / f on |f| ≤ ½, good to 34 bits: for float32 powers computed in float64."""
+
+LOG_POWER = _hex(
+    "0x1.999999999a810p-2 0x1.249249230be2dp-2 0x1.c71c73bbec127p-3 0x1.745c747462dd3p-3"
+    " 0x1.3b31306d63759p-3 0x1.0e0ecf1f5ee3dp-3 0x1.19ed031682245p-3"
+)
+"""(2 atanh(s)/s - 2 - 2s²/3) / s⁴ by s²: the tail of the logarithm in float64 powers."""
