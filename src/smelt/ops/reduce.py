@@ -79,9 +79,10 @@ def _type_of(x: Array) -> TensorType:
 
 def _arg_fold(row: Combine, x: Array, axes: tuple[int, ...]) -> Array:
     moved = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
-    flat = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
-    if flat.shape[-1] == 0:
-        return np.zeros(flat.shape[:-1], np.int64)
+    kept = moved.shape[: x.ndim - len(axes)]
+    if moved.size == 0:
+        return np.zeros(kept, np.int64)
+    flat = moved.reshape(*kept, -1)
     if flat.dtype.kind not in "biuf":  # ml_dtypes' bfloat16 has no argmax of its own
         flat = flat.astype(np.float32)
     return np.asarray(row.fold(flat, axis=-1), np.int64)

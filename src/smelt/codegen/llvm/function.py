@@ -59,8 +59,8 @@ def grid_counts(s: Schedule) -> list[tuple[str, Index]]:
     counts: list[tuple[str, Index]] = []
     for g in s.phase.grid:
         extent = s.phase.axes[g]
-        if s.block is not None and s.block[0] == g:
-            extent = floordiv(add(extent, s.block[1] - 1), s.block[1])
+        if g in s.block:
+            extent = floordiv(add(extent, s.block[g] - 1), s.block[g])
         counts.append((g, extent))
     return counts
 
@@ -170,8 +170,8 @@ class FunctionEmitter:
         ranges: dict[str, tuple[Value, Value]] = {}
         for axis in self.s.local:
             extent = self.index(self.s.phase.axes[axis])
-            if self.s.block is not None and axis == self.s.block[0]:
-                step = number(self.s.block[1])
+            if axis in self.s.block:
+                step = number(self.s.block[axis])
                 low = b.mul(numbers[axis], step)
             elif axis in self.s.phase.cut:
                 part, length = self.s.phase.cut[axis]

@@ -16,6 +16,7 @@ from smelt.codegen.llvm.memory import (
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.program import Access, Clamping, Converting, Item, StoreItem
 from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
@@ -78,6 +79,9 @@ class NestEmitter:
             self._body(scope)
             return
         name = order[depth]
+        if depth == len(order) - 2:
+            for item in self.nest.turned:
+                turn(self, item, scope)
         self.folds.open(scope, depth)
         if name == self.nest.vector:
             self._vector_loops(scope, depth)
@@ -274,6 +278,8 @@ class NestEmitter:
         assert isinstance(access, Access)
         dtype, base = self.home.dtypes[access.buffer], self.home.buffers[access.buffer]
         vector = self.is_vector(item, scope)
+        if item in self.nest.turned:
+            return turned_row(self, item, scope)
         inside = self._limits(access, scope, vector)
         if not vector or scope.lanes is None:
             address = element_address(self.b, base, scope.offset(access), dtype)

@@ -17,6 +17,8 @@ from smelt.types.expr import Index, add, atoms, coefficient, floordiv, mul, prod
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
+TILE = 64
+"""Side of the square tiles in which arrays that are walked across their rows are turned."""
 CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
 BUDGET = 24
@@ -37,6 +39,8 @@ class Nest:
     items: list[Item] = field(default_factory=list)
     wide: int = 1
     """Vectors handled at once in the main loop."""
+    turned: list[Item] = field(default_factory=list)
+    """Loads that run along the last but one axis: a tile of each is turned first."""
 
     def in_registers(self, fold: Item) -> bool:
         """Whether a fold's result axes are all outside of the axes that it ends."""
@@ -52,7 +56,8 @@ class Schedule:
 
     phase: Phase
     lanes: int
-    block: tuple[str, int] | None
+    block: dict[str, int]
+    """Grid axes that tasks take in blocks, and how many positions."""
     local: dict[str, Index]
     nests: list[Nest]
     kept: dict[Item, tuple[str, ...]]
@@ -67,15 +72,38 @@ def schedule(phase: Phase, target: Target) -> Schedule:
     """The loops of a phase."""
     vector = _vector_axis(phase, set(phase.axes) - _part_numbers(phase))
     grid = set(phase.grid)
-    block = (vector, BLOCK) if vector in grid and vector is not None else None
+    block = {vector: BLOCK} if vector in grid and vector is not None else {}
+    across = _across(phase, vector) if block else None
+    if vector is not None and across is not None:
+        block = {across: TILE, vector: TILE}
     local = {a: n for a, n in phase.axes.items() if a not in grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
-    if block is not None:
-        local[block[0]] = block[1]
+    local |= block
     local = {a: local[a] for a in phase.axes if a in local}
-    planner = _Planner(phase, local, vector, _lanes(phase, target))
+    planner = _Planner(phase, local, vector, _lanes(phase, target), across)
     return planner.run(block)
+
+
+def _across(phase: Phase, vector: str | None) -> str | None:
+    """A grid axis that some load walks in unit steps while it jumps along the vector axis."""
+    for item in phase.items:
+        found = _turned_axis(item, phase, vector)
+        if found is not None:
+            return found
+    return None
+
+
+def _turned_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
+    access = item.payload
+    if vector is None or not isinstance(access, Access) or access.limits:
+        return None
+    if vector not in item.axes or item.args or coefficient(access.offset, vector) in (None, 0, 1):
+        return None
+    for a in phase.grid:
+        if a != vector and a in item.axes and coefficient(access.offset, a) == 1:
+            return a
+    return None
 
 
 def _part_numbers(phase: Phase) -> set[str]:
@@ -115,14 +143,16 @@ def _lanes(phase: Phase, target: Target) -> int:
 
 class _Planner:
     def __init__(
-        self, phase: Phase, local: dict[str, Index], vector: str | None, lanes: int
-    ) -> None:
+        self, phase: Phase, local: dict[str, Index], vector: str | None, lanes: int,
+        across: str | None,
+    ) -> None:  # fmt: skip
         self.phase, self.local, self.vector, self.lanes = phase, local, vector, lanes
+        self.across = across
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, frozenset[str]], Nest] = {}
         self.levels = self._levels()
 
-    def run(self, block: tuple[str, int] | None) -> Schedule:
+    def run(self, block: dict[str, int]) -> Schedule:
         for fold in (i for i in self.phase.items if i.kind == "fold"):
             self._group(self.levels[fold] - 1, self._domain(fold)).folds.append(fold)
         for s in self.phase.stores:
@@ -216,6 +246,10 @@ class _Planner:
                       *(a for a in rest if a in serial),
                       *(a for a in rest if a in ended and a not in serial),
                       *((v,) if v is not None else ()))  # fmt: skip
+        if self.across in rest and v == self.vector and v is not None and not ended | serial:
+            nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
+            nest.turned = [i for i in nest.items
+                           if _turned_axis(i, self.phase, v) == self.across]  # fmt: skip
         nest.wide = self._width(nest)
 
     def _registers(self, fold: Item) -> int:

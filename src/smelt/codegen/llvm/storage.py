@@ -10,11 +10,12 @@ from llvmlite import ir
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.indexing import I64, number
 from smelt.codegen.llvm.nests import Schedule
-from smelt.codegen.llvm.program import Folding, Item
+from smelt.codegen.llvm.program import Access, Folding, Item
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, floordiv, mul
 
 Value = Any
+TURNED_PART = 200
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
 
@@ -35,6 +36,11 @@ class Storage:
                 axes = scan_state_axes(s, item)
                 for part, dtype in enumerate(self.fold(item).parts):
                     self._reserve((item, 100 + part), axes, dtype)
+
+        for item in (i for nest in s.nests for i in nest.turned):
+            assert isinstance(item.payload, Access)
+            nest = next(n for n in s.nests if item in n.turned)
+            self._reserve((item, TURNED_PART), nest.order[-2:], item.dtype)
 
     def _reserve(self, key: tuple[Item, int], axes: tuple[str, ...], dtype: DType) -> None:
         self.arrays[key] = (self.nbytes, dtype)

@@ -1,0 +1,86 @@
+"""Tiles of arrays that are walked across their rows, turned through registers.
+
+A load that is contiguous along axis u while the loop's vectors run along v would gather.  Instead a
+tile of TILE x TILE elements is copied to scratch with u and v exchanged: vectors are read along u,
+square blocks of them are transposed in registers (Eklundh's butterfly), and vectors along v are
+written.  The loops then read whole rows of the turned tile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.indexing import iota, number, splat
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.memory import element_address, load_vector, store_vector
+from smelt.codegen.llvm.nests import TILE
+from smelt.codegen.llvm.program import Access, Item
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import TURNED_PART
+from smelt.types.expr import coefficient
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+
+def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
+    """Fills the turned tile of a load for the current block."""
+    access = item.payload
+    assert isinstance(access, Access)
+    b, side = home.b, home.s.lanes
+    u, v = home.nest.order[-2:]
+    (u_low, u_high), (v_low, v_high) = home.ranges[u], home.ranges[v]
+    stride = home.index(coefficient(access.offset, v) or 0, scope)
+    dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+    origin = scope.offset(access)
+    place = home.storage.at[item, TURNED_PART]
+    m = LLVMMachine(b, side, home.home.target)
+
+    def block(u0: Value, v0: Value) -> None:
+        inside = b.icmp_signed("<", iota(side), splat(b, b.sub(u_high, u0), side))
+        rows: list[Value] = []
+        for k in range(side):
+            at = b.add(v0, number(k))
+            exists = splat(b, b.icmp_signed("<", at, v_high), side)
+            offset = b.add(b.add(origin, u0), b.mul(at, stride))
+            address = element_address(b, base, offset, dtype)
+            rows.append(load_vector(m, address, dtype, b.and_(inside, exists)))
+        for k, column in enumerate(transpose(b, rows)):
+            row = b.mul(b.add(b.sub(u0, u_low), number(k)), number(TILE))
+            to = element_address(b, place, b.add(row, b.sub(v0, v_low)), item.dtype)
+            store_vector(m, to, column, item.dtype, None)
+
+    home.loop(u_low, u_high, side,
+              lambda u0: home.loop(v_low, v_high, side, lambda v0: block(u0, v0)))  # fmt: skip
+
+
+def transpose(b: ir.IRBuilder, rows: list[Value]) -> list[Value]:
+    """The columns of a square of lanes."""
+    side = len(rows)
+    step = side // 2
+    while step:
+        low = [k if not k & step else side + k - step for k in range(side)]
+        high = [k + step if not k & step else side + k for k in range(side)]
+        masks = [ir.Constant(ir.VectorType(ir.IntType(32), side), m) for m in (low, high)]
+        for k in range(side):
+            if not k & step:
+                first, second = rows[k], rows[k + step]
+                rows[k] = b.shuffle_vector(first, second, masks[0])
+                rows[k + step] = b.shuffle_vector(first, second, masks[1])
+        step //= 2
+    return rows
+
+
+def turned_row(home: NestEmitter, item: Item, scope: Scope) -> Value:
+    """The vector of a turned tile at the current position."""
+    b = home.b
+    u, v = home.nest.order[-2:]
+    row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), number(TILE))
+    column = b.sub(scope.axis(v), home.ranges[v][0])
+    at = element_address(b, home.storage.at[item, TURNED_PART], b.add(row, column), item.dtype)
+    return load_vector(home.machine(scope, True), at, item.dtype,
+                       scope.lanes.mask if scope.lanes else None)  # fmt: skip
