@@ -9,6 +9,7 @@ kernel log_relu(x: f32[r,c], b: f32[c]) -> y: f32[r,c]
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,8 +60,24 @@ def value_text(value: ir.Value, kernel: ir.Kernel) -> str:
 
 def index_text(index: Iterable[Index]) -> str:
     """Index expressions as they stand in brackets: `r,c` or `oy*2 + ky, c`."""
-    parts = [expr.text(e, index=True) for e in index]
+    parts = [_index(e) for e in index]
     return (", " if any(" " in p or "*" in p for p in parts) else ",").join(parts)
+
+
+def _index(e: Index) -> str:
+    """An index expression with a positive term first, if there is one."""
+    if not isinstance(e, expr.Expr) or e.terms[0][1] > 0:
+        return expr.text(e, index=True)
+    signs = sorted(e.terms, key=lambda term: term[1] < 0)
+    first, *rest = (expr.text(_term(m, abs(c)), index=True) for m, c in signs)
+    out = first if signs[0][1] > 0 else f"-{first}"
+    return out + "".join(
+        f" {'-' if c < 0 else '+'} {t}" for (_, c), t in zip(signs[1:], rest, strict=True)
+    )
+
+
+def _term(monomial: expr.Monomial, factor: int) -> Index:
+    return expr.Expr(((monomial, factor),)) if monomial else factor
 
 
 def param_text(param: ir.Param) -> str:
@@ -160,7 +177,8 @@ class _Printer:
         out = block.axis
         if block.axis not in self.told and block.axis in self.extents:
             if self.inline and not self._usual(block.axis):
-                out = self._axis_in(block.axis)
+                extent = expr.text(self.extents[block.axis])
+                out = f"{block.axis} in {f'({extent})' if ' ' in extent else extent}"
             self.told.add(block.axis)
         if block.size == 1:
             self.fixed |= {block.axis}
@@ -200,7 +218,7 @@ class _Printer:
             case ir.Let(name=name, value=value):
                 return f"{name} = {self.value(value).text}"
             case ir.Position(name=name, value=value, extent=extent):
-                whole = expr.text(extent, index=True)
+                whole = _index(extent)
                 return f"{name} = position({self.value(value).text}, {whole})"
             case ir.Update(state=name, value=value):
                 bound = self.env.names.get(name)
@@ -294,7 +312,7 @@ class _Printer:
             shown = _number(v)
             level = LEVELS["unary" if shown.startswith("-") else "atom"]
         else:
-            shown = expr.text(v.index, index=True)
+            shown = _index(v.index)
             shown = shown if plain_index(v) else f"index({shown})"
             level = LEVELS["atom"]
         if typed:
@@ -404,7 +422,7 @@ def _number(c: ir.Const) -> str:
         return str(v)
     if v == int(v) and abs(v) < 1e15 and (v != 0 or math.copysign(1, v) > 0):
         return str(int(v))
-    return repr(v)
+    return re.sub(r"e\+?(-?)0*", r"e\1", repr(v))
 
 
 def _fact_text(fact: Index) -> str:
@@ -412,7 +430,7 @@ def _fact_text(fact: Index) -> str:
     left: Index = 0
     right: Index = 0
     for monomial, factor in fact.terms if isinstance(fact, expr.Expr) else (((), fact),):
-        term = expr.Expr(((monomial, abs(factor)),)) if monomial else abs(factor)
+        term = _term(monomial, abs(factor))
         if factor >= 0:
             left = expr.add(left, term)
         else:

@@ -147,10 +147,11 @@ class IndexReader:
             self.c.expect(")")
             return extreme(left, right)
         if self.c.at("size") and self.c.ahead(1).text == "(":
-            return self._named_size()
+            return self.named_size()
         return leaf()
 
-    def _named_size(self) -> Index:
+    def named_size(self) -> Index:
+        """`size(n)`"""
         self.c.take()
         self.c.expect("(")
         found = self._size()
@@ -364,7 +365,7 @@ class ValueReader:
         token = self.c.token
         name = token.text
         if name == "size":
-            return Bare(None, IndexReader(self.c, self.names).anywhere(), token)
+            return Bare(None, IndexReader(self.c, self.names).named_size(), token)
         self.c.take()
         self.c.expect("(")
         if name == "index":
