@@ -46,6 +46,7 @@ SETUP: Final = 3
 SYMBOLS: Final = ("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "smelt_helper")
 
 MAX_THREADS: Final = 64
+STACK_BYTES: Final = 1 << 20
 SLOT_BYTES: Final = 128
 RUN_BYTES: Final = 128
 
@@ -116,17 +117,27 @@ _PHASES: Final = {"NEXT": 0, "SERIAL": 1, "PUBLISH": 2, "CLAIM": 3, "WAIT": 4}
 _STATUS: Final = {"DONE": DONE, "PAUSED": PAUSED, "BUSY": BUSY, "SETUP": SETUP}
 
 # Spinning politely, by architecture: an instruction that gives the sibling thread its turn.
-_PAUSE: Final = {"x86_64": "pause", "aarch64": "isb", "arm64": "isb"}
+_ISB: Final = ("llvm.aarch64.isb", "i32", "i32 15")
+_PAUSE: Final = {
+    "x86_64": ("llvm.x86.sse2.pause", "", ""),
+    "aarch64": _ISB,
+    "arm64": _ISB,
+}
 _FUTEX_NUMBER: Final = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 
 
 def ir(
-    triple: str, monotonic: int = 1, sig_setmask: int = 2, detached: int = 1, stack: int = 1 << 20
+    triple: str,
+    monotonic: int = 1,
+    sig_setmask: int = 2,
+    detached: int = 1,
+    most_chunks: int = (1 << 24) - 1,
 ) -> str:
-    """The pool's module as text for `triple`; the numbers are constants of the C library.
+    """The pool's module as text for `triple`.
 
-    `monotonic` is CLOCK_MONOTONIC, `sig_setmask` SIG_SETMASK, `detached`
-    PTHREAD_CREATE_DETACHED and `stack` the helpers' stack size in bytes.
+    The numbers are constants of the C library: `monotonic` is CLOCK_MONOTONIC, `sig_setmask`
+    SIG_SETMASK and `detached` PTHREAD_CREATE_DETACHED. A launch of more than `most_chunks` is
+    published in parts.
     """
     arch, _, system = triple.partition("-")
     futex = _FUTEX_NUMBER.get(arch, 0) if "linux" in system else 0
@@ -139,9 +150,10 @@ def ir(
         "MONOTONIC": monotonic,
         "SIG_SETMASK": sig_setmask,
         "DETACHED": detached,
-        "STACK": stack,
+        "STACK": STACK_BYTES,
+        "MOST_CHUNKS": most_chunks,
         "SLOT_SIZE": SLOT_BYTES,
-        "PAUSE": _PAUSE.get(arch, ""),
+        "PAUSE": _relax(arch),
         "FUTEX": futex,
     }
     sleep = FUTEX_SLEEP if futex else COND_SLEEP
@@ -149,3 +161,12 @@ def ir(
         Template(part).substitute(values)
         for part in (CLOCK, sleep, THREADS, PLACE, HELPER, AWAIT, DRIVE, ENTRY)
     )
+
+
+def _relax(arch: str) -> str:
+    """The function `relax`, which a waiting thread calls in every turn."""
+    if arch not in _PAUSE:
+        return "define internal void @relax() alwaysinline { ret void }"
+    name, types, arguments = _PAUSE[arch]
+    body = f"{{ call void @{name}({arguments}) ret void }}"
+    return f"declare void @{name}({types})\ndefine internal void @relax() alwaysinline {body}"

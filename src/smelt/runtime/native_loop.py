@@ -161,8 +161,8 @@ publish:
   %nothing = icmp eq i64 %p.count, 0
   br i1 %nothing, label %launch.done, label %post
 post:
-  %small = icmp ult i64 %p.count, 16777215
-  %batch = select i1 %small, i64 %p.count, i64 16777215
+  %small = icmp ult i64 %p.count, $MOST_CHUNKS
+  %batch = select i1 %small, i64 %p.count, i64 $MOST_CHUNKS
   %batch.offset = mul i64 %batch, 32
   %stop = getelementptr i8, ptr %p.row, i64 %batch.offset
   %stop.int = ptrtoint ptr %stop to i64

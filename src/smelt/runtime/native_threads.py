@@ -61,10 +61,7 @@ define internal void @call_chunk(ptr %row, ptr %frame, ptr %scratch) alwaysinlin
   ret void
 }
 
-define internal void @relax() alwaysinline {
-  call void asm sideeffect "$PAUSE", "~{memory}"()
-  ret void
-}
+$PAUSE
 """
 
 FUTEX_SLEEP: Final = """

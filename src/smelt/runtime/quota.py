@@ -161,6 +161,8 @@ def _affinity() -> int:
 def _text(path: Path) -> str:
     """Contents of a system file without the line end; empty where it cannot be read."""
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        # Not read_text: it may import a codec, and a thread that imports while another one forks
+        # leaves the child with an import lock that nobody releases.
+        return path.read_bytes().decode(errors="replace").strip()
     except OSError:
         return ""

@@ -1,0 +1,286 @@
+"""The pool beside signals, forks and the end of the interpreter: each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRELUDE = """
+import json, os, signal, sys, threading, time
+import numpy as np
+from tests.runtime.kernels import program
+from smelt import knobs
+from smelt.runtime import memory
+from smelt.runtime.threads import pool
+
+def run(work, threads=2, scratch=0):
+    with knobs.config(threads=threads):
+        pool().run(*work.tables(), scratch)
+    return work.out
+
+def right(threads=2):
+    return bool((run(program(60).launch("count", 20, 3), threads) == np.arange(1, 61)).all())
+"""
+
+
+def python(code: str, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "PYTHONPATH": paths, **environment},
+        check=False,
+    )
+
+
+def result(code: str, timeout: float = 60, **environment: str) -> object:
+    done = python(code, timeout, **environment)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_control_c_ends_a_long_run_within_200_ms_again_and_again() -> None:
+    found = result("""
+        waits, usable = [], []
+        sent = 0.0
+        def interrupt():
+            global sent
+            sent = time.perf_counter()
+            os.kill(os.getpid(), signal.SIGINT)
+        for repeat in range(30):
+            work = program(30_000).launch("busy", 30_000, more=1_000_000, parallel=repeat % 3 > 0)
+            timer = threading.Timer(0.01 + 0.003 * repeat, interrupt)
+            try:
+                timer.start()
+                run(work)
+                waits.append(9.0)
+            except KeyboardInterrupt:
+                waits.append(time.perf_counter() - sent)
+            timer.join()
+            usable.append(right())
+        print(json.dumps([waits, usable]))
+    """)
+    waits, usable = found
+    assert all(usable)
+    # Once in a while a busy machine takes its time to run anything at all.
+    assert sorted(waits)[-3] < 0.2
+    assert max(waits) < 1.0
+
+
+def test_an_interrupt_at_any_moment_leaves_the_pool_free() -> None:
+    """Interrupts hit Python code before and after the native calls as well as in them."""
+    found = result("""
+        class Stop(Exception): pass
+        armed = []
+        def handler(*_):
+            if armed:
+                armed.clear()
+                raise Stop
+        signal.signal(signal.SIGALRM, handler)
+        work = program(64).launch("busy", 64, more=300)
+        right()
+        owner = pool()._state.word("OWNER")
+        caught = 0
+        for repeat in range(3000):
+            try:
+                armed.append(1)
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (repeat % 100 + 1))
+                for _ in range(4):
+                    run(work)
+                armed.clear()
+            except Stop:
+                caught += 1
+            assert owner.value == 0, repeat
+        print(json.dumps([caught, right()]))
+    """)
+    caught, usable = found
+    assert usable
+    assert caught > 1000
+
+
+def test_children_of_a_fork_have_a_pool_of_their_own() -> None:
+    found = result(
+        """
+        assert right()
+        signal.alarm(50)
+        failed = 0
+        for number in range(60):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(5)
+                ok = right() and len(os.listdir("/proc/self/task")) == 2
+                block = memory.allocate(5 << 20).array((100,), "f4")
+                os._exit(0 if ok and block.size == 100 else 1)
+            failed += os.waitpid(child, 0)[1]
+            assert right()
+        print(json.dumps(failed))
+        """,
+        OPENBLAS_NUM_THREADS="1",
+    )
+    assert found == 0
+
+
+def test_forks_while_other_threads_run_compile_and_allocate() -> None:
+    found = result("""
+        from smelt.runtime.loader import compile_ir, load
+        from smelt.runtime.cache import Cache
+        assert right()
+        stop, wrong = threading.Event(), []
+        def runs():
+            while not stop.is_set():
+                if not right():
+                    wrong.append("parent")
+        def compiles():
+            n = 0
+            while not stop.is_set():
+                n += 1
+                load(compile_ir(f"define i64 @f() {{ ret i64 {n} }}"), ["f"])
+                Cache.default().put(b"fork%d" % (n % 5), {}, b"x" * 1000)
+        def allocates():
+            while not stop.is_set():
+                for size in (100, 10_000, 5 << 20):
+                    memory.allocate(size).array((10,), "f4")
+        threads = [threading.Thread(target=f) for f in (runs, runs, compiles, allocates)]
+        for each in threads:
+            each.start()
+        signal.alarm(50)
+        failed = 0
+        for number in range(40):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(5)
+                fine = right() and right(4)
+                load(compile_ir("define i64 @f() { ret i64 1 }"), ["f"])
+                memory.allocate(10_000).array((10,), "f4")
+                Cache.default().get(b"fork1")
+                os._exit(0 if fine else 1)
+            failed += os.waitpid(child, 0)[1]
+        stop.set()
+        for each in threads:
+            each.join()
+        print(json.dumps([failed, wrong]))
+    """)
+    assert found == [0, []]
+
+
+def test_a_handler_that_forks_in_the_middle_of_a_run() -> None:
+    found = result("""
+        codes = []
+        def handler(*_):
+            child = os.fork()
+            if child:
+                codes.append(os.waitpid(child, 0)[1])
+        signal.signal(signal.SIGUSR1, handler)
+        parent = os.getpid()
+        work = program(3000).launch("busy", 3000, more=200_000)
+        timer = threading.Timer(0.05, os.kill, (parent, signal.SIGUSR1))
+        timer.start()
+        signal.alarm(30)
+        try:
+            run(work)
+        except NotImplementedError:
+            os._exit(0 if os.getpid() != parent and right() else 1)
+        print(json.dumps([codes, bool(work.out.all())]))
+    """)
+    assert found == [[0], True]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    text = """
+        def job(number):
+            return right() and number
+
+        if __name__ == "__main__":
+            import multiprocessing
+            assert right()
+            with multiprocessing.get_context(sys.argv[1]).Pool(2) as workers:
+                print(json.dumps(workers.map(job, range(1, 5))))
+    """
+    script.write_text(PRELUDE + textwrap.dedent(text))
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, str(script), method],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": paths},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.02])
+def test_the_interpreter_may_end_while_a_daemon_thread_runs(delay: float) -> None:
+    for threads in (1, 2):
+        done = python(f"""
+            def forever():
+                while True:
+                    block = memory.allocate(5 << 20)
+                    run(program(500).launch("busy", 500, more=50_000), {threads})
+            assert right()
+            threading.Thread(target=forever, daemon=True).start()
+            time.sleep({delay})
+            keep = memory.allocate(1 << 20).array((10,), "f4")
+        """)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_interpreter_may_end_with_helpers_at_work_and_memory_alive() -> None:
+    for ending in ("", "sys.exit(0)", "os._exit(0)"):
+        done = python(f"""
+            import gc
+            keep = [memory.allocate(n).array((10,), "f4") for n in (100, 1 << 20, 5 << 20)]
+            cycle = [memory.allocate(4096)]
+            cycle.append(cycle)
+            assert right(4)
+            {ending}
+        """)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_refused_thread_is_done_without() -> None:
+    found = result("""
+        import resource
+        # Scratch for four threads, but no thread yet.
+        run(program(1).launch("count", 1), 4)
+        used = int(open("/proc/self/statm").read().split()[0]) * 4096
+        resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 10), resource.RLIM_INFINITY))
+        before = len(os.listdir("/proc/self/task"))
+        fine = right(4)
+        print(json.dumps([fine, len(os.listdir("/proc/self/task")) - before]))
+    """)
+    assert found == [True, 0]
+
+
+def test_threads_follow_the_environment() -> None:
+    code = "print(json.dumps([pool().threads, pool().budget.source]))"
+    assert result(code, SMELT_THREADS="1", OMP_NUM_THREADS="7") == [1, "SMELT_THREADS"]
+    assert result(code, OMP_NUM_THREADS="1,4") == [1, "OMP_NUM_THREADS"]
+    capped = result(code, SMELT_THREADS="64")
+    assert capped[0] <= (os.cpu_count() or 1)
+
+
+def test_importing_starts_no_thread_and_makes_no_directory(tmp_path: Path) -> None:
+    place = tmp_path / "cache"
+    found = result(
+        """
+        print(json.dumps([len(os.listdir("/proc/self/task")), os.path.exists(sys.argv[0])]))
+        """,
+        OPENBLAS_NUM_THREADS="1",
+        SMELT_CACHE_DIR=str(place),
+    )
+    assert found[0] == 1
+    assert not place.exists()
