@@ -11,28 +11,32 @@ a register holds (`load_convert`, `store_convert`) are here too.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.registers import (
+    I1,
+    I32,
+    Isa,
+    constant,
+    define_lanewise,
+    element_type,
+    memory_type,
+    suffix,
+    widened,
+)
 from smelt.ops import halves
 from smelt.ops.coefficients import FITS
 from smelt.ops.machine import Predicate
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i32
 
-Value = ir.Value
+Value = Any
+"""An llvmlite value; the package carries no types of its own."""
 
-I1 = ir.IntType(1)
-I32 = ir.IntType(32)
-_ELEMENTS: dict[tuple[str, int], ir.Type] = {
-    ("float", 16): ir.FloatType(),
-    ("float", 32): ir.FloatType(),
-    ("float", 64): ir.DoubleType(),
-}
-_ORDERED: dict[Predicate, str] = {
+_SIGNS: dict[Predicate, str] = {
     "eq": "==",
     "ne": "!=",
     "lt": "<",
@@ -42,93 +46,6 @@ _ORDERED: dict[Predicate, str] = {
 }
 
 
-class Isa(Protocol):
-    """What a machine needs to know about the processor."""
-
-    @property
-    def isa(self) -> str:
-        """ "avx512", "avx2", "neon" or "portable"."""
-        ...
-
-    def has(self, feature: str) -> bool:
-        """Whether LLVM's target feature of that name is there."""
-        ...
-
-
-def element_type(dtype: DType) -> ir.Type:
-    """The LLVM type of one lane in a register.  Raises KeyError for complex types."""
-    if dtype.kind == "bool":
-        return I1
-    if dtype.is_integer:
-        return ir.IntType(dtype.bits)
-    return _ELEMENTS[dtype.kind, dtype.bits]
-
-
-def memory_type(dtype: DType) -> ir.Type:
-    """The LLVM type of one element in memory: i8 for bool, i16 for half types."""
-    if dtype.kind == "bool":
-        return ir.IntType(8)
-    if dtype.kind == "float" and dtype.bits == 16:
-        return ir.IntType(16)
-    return element_type(dtype)
-
-
-def _float_text(value: float, element: ir.Type) -> str:
-    """LLVM's hexadecimal spelling, which names float32 numbers by the float64 of equal value."""
-    if isinstance(element, ir.FloatType):
-        value = struct.unpack("f", struct.pack("f", value))[0]
-    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016x}"
-
-
-class TextConstant(ir.Constant):
-    """A constant in LLVM's own spelling: splats stay short however many lanes they fill."""
-
-    def __init__(self, kind: ir.Type, text: str) -> None:
-        self.type = kind
-        self.constant = text
-
-    def _get_reference(self) -> str:
-        return str(self.constant)
-
-
-def _suffix(kind: ir.Type) -> str:
-    """How intrinsics' names spell a type: v16f32, i64, ..."""
-    if isinstance(kind, ir.VectorType):
-        return f"v{kind.count}{kind.element.intrinsic_name}"
-    return str(kind.intrinsic_name)
-
-
-def _lanewise(module: ir.Module, name: str, callee: str, kind: ir.VectorType, arity: int) -> None:
-    """Define `name` as a loop that calls `callee` for every lane: small, and out of the way."""
-    function = ir.Function(module, ir.FunctionType(kind, [kind] * arity), name)
-    function.linkage = "private"
-    function.attributes.add("noinline")
-    function.attributes.add("cold")
-    element = kind.element
-    target = module.globals.get(callee)
-    if target is None:
-        target = ir.Function(module, ir.FunctionType(element, [element] * arity), callee)
-    entry, body, done = (function.append_basic_block(x) for x in ("entry", "body", "done"))
-    builder = ir.IRBuilder(entry)
-    places = [builder.alloca(kind) for _ in range(arity)]
-    for place, argument in zip(places, function.args, strict=True):
-        place.type = ir.PointerType()  # the lanes are read as elements
-        builder.store(argument, place)
-    builder.branch(body)
-    builder.position_at_end(body)
-    i = builder.phi(I32)
-    i.add_incoming(ir.Constant(I32, 0), entry)
-    slots = [builder.gep(place, [i], source_etype=element) for place in places]
-    result = builder.call(target, [builder.load(slot, typ=element) for slot in slots])
-    builder.store(result, slots[0])
-    following = builder.add(i, ir.Constant(I32, 1))
-    i.add_incoming(following, body)
-    more = builder.icmp_unsigned("<", following, ir.Constant(I32, kind.count))
-    builder.cbranch(more, body, done)
-    builder.position_at_end(done)
-    builder.ret(builder.load(places[0], typ=kind))
-
-
 class LLVMMachine:
     """Emits at the builder's position.  `lanes` None means plain scalars.
 
@@ -136,7 +53,7 @@ class LLVMMachine:
     callers must read `builder.block` anew when they make phi nodes.
     """
 
-    def __init__(self, builder: ir.IRBuilder, lanes: int | None, target: Isa) -> None:
+    def __init__(self, builder: Any, lanes: int | None, target: Isa) -> None:
         self.builder = builder
         self.lanes = lanes
         self.target = target
@@ -145,31 +62,18 @@ class LLVMMachine:
 
     # Types and constants
 
-    def register_type(self, dtype: DType) -> ir.Type:
+    def register_type(self, dtype: DType) -> Any:
         """Type of a register that holds `dtype`."""
-        return self._widen(element_type(dtype))
+        return widened(element_type(dtype), self.lanes)
 
-    def raw_type(self, dtype: DType) -> ir.Type:
+    def raw_type(self, dtype: DType) -> Any:
         """Type of what is loaded from and stored to memory."""
-        return self._widen(memory_type(dtype))
-
-    def _widen(self, element: ir.Type) -> ir.Type:
-        return element if self.lanes is None else ir.VectorType(element, self.lanes)
+        return widened(memory_type(dtype), self.lanes)
 
     def const(self, dtype: DType, value: float | int | bool) -> Value:
-        element = element_type(dtype)
-        if dtype.is_float:
-            text = _float_text(float(value), element)
-        elif dtype.kind == "bool":
-            text = "true" if value else "false"
-        else:
-            wrapped = int(value) & ((1 << dtype.bits) - 1)
-            text = str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
-        if self.lanes is None:
-            return TextConstant(element, text)
-        return TextConstant(self._widen(element), f"splat ({element} {text})")
+        return constant(dtype, value, self.lanes)
 
-    def _call(self, name: str, result: ir.Type, *args: Value) -> Value:
+    def _call(self, name: str, result: Any, *args: Value) -> Value:
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -179,7 +83,7 @@ class LLVMMachine:
 
     def _intrinsic(self, name: str, *args: Value) -> Value:
         kind = args[0].type
-        return self._call(f"llvm.{name}.{_suffix(kind)}", kind, *args)
+        return self._call(f"llvm.{name}.{suffix(kind)}", kind, *args)
 
     # Floats and integers
 
@@ -200,7 +104,7 @@ class LLVMMachine:
         return self.builder.fneg(a) if self._is_float(a) else self.builder.neg(a)
 
     def compare(self, predicate: Predicate, a: Value, b: Value, *, signed: bool = True) -> Value:
-        sign = _ORDERED[predicate]
+        sign = _SIGNS[predicate]
         if self._is_float(a):
             if predicate == "ne":
                 return self.builder.fcmp_unordered(sign, a, b)
@@ -230,7 +134,7 @@ class LLVMMachine:
             return self._call(name, element, *args)
         wrapper = f"smelt.lanes.{name}.{self.lanes}"
         if wrapper not in self.builder.module.globals:
-            _lanewise(self.builder.module, wrapper, name, args[0].type, len(args))
+            define_lanewise(self.builder.module, wrapper, name, args[0].type, len(args))
         return self._call(wrapper, args[0].type, *args)
 
     def abs(self, a: Value) -> Value:
@@ -381,7 +285,7 @@ class LLVMMachine:
         bits = (a.type.element if self.lanes else a.type).width
         if self.lanes is None or bits == 64 or isinstance(b, ir.Constant):
             return build.sdiv(a, b) if signed else build.udiv(a, b)
-        wide = self._widen(ir.FloatType() if bits <= 8 else ir.DoubleType())
+        wide = widened(ir.FloatType() if bits <= 8 else ir.DoubleType(), self.lanes)
         if signed:
             quotient = build.fdiv(build.sitofp(a, wide), build.sitofp(b, wide))
             return build.fptosi(quotient, a.type)
@@ -431,7 +335,7 @@ class LLVMMachine:
 
     def round_half(self, a: Value, dtype: DType) -> Value:
         if dtype == f16 and self.native_half:
-            half = self._widen(ir.HalfType())
+            half = widened(ir.HalfType(), self.lanes)
             return self.builder.fpext(self.builder.fptrunc(a, half), a.type)
         if dtype == f16:
             return halves.from_float16(self, halves.to_float16(self, a))
@@ -443,7 +347,7 @@ class LLVMMachine:
         if dtype == bool_:
             return b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
         if dtype == f16 and self.native_half:
-            half = b.bitcast(raw, self._widen(ir.HalfType()))
+            half = b.bitcast(raw, widened(ir.HalfType(), self.lanes))
             return b.fpext(half, self.register_type(f32))
         if dtype in (f16, bf16):
             bits = b.zext(raw, self.register_type(i32))
@@ -456,7 +360,7 @@ class LLVMMachine:
         if dtype == bool_:
             return b.zext(value, kind)
         if dtype == f16 and self.native_half:
-            return b.bitcast(b.fptrunc(value, self._widen(ir.HalfType())), kind)
+            return b.bitcast(b.fptrunc(value, widened(ir.HalfType(), self.lanes)), kind)
         if dtype in (f16, bf16):
             to_bits = halves.to_float16 if dtype == f16 else halves.to_bfloat16
             return b.trunc(to_bits(self, value), kind)

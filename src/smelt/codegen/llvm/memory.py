@@ -7,7 +7,8 @@ from typing import Any
 from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import I64, splat
-from smelt.codegen.llvm.machine import LLVMMachine, memory_type
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.registers import memory_type
 from smelt.types.dtype import DType
 
 Value = Any

@@ -162,9 +162,7 @@ class NestEmitter:
             if atom.kind == "size":
                 return self.home.sizes[atom.name]
             if atom.kind == "value":
-                found = scope.value(self.s.phase.positions[atom.name])
-                assert found is not None
-                return found
+                return self.get(self.s.phase.positions[atom.name], scope, False)
             at = scope.axis(atom.name)
             if scope.lanes is not None and atom.name == scope.lanes.axis and lanes:
                 count = scope.lanes.count

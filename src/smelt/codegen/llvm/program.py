@@ -481,6 +481,7 @@ def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -
         elif isinstance(item.payload, Folding):
             over = tuple(x for x in item.payload.over if x not in dropped)
             item.payload = Folding(item.payload.row, over, put(item.payload.positions))
+            _fold_of_one(item)
         elif item.kind == "index" and isinstance(item.payload, Expr):
             item.payload = put(item.payload)
     phase.stores = [StoreItem(moved(s.access), s.value, s.where, s.axes - dropped)
@@ -488,6 +489,17 @@ def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -
     for name in drop:
         del phase.axes[name]
     phase.grid = [g for g in phase.grid if g not in dropped]
+
+
+def _fold_of_one(item: Item) -> None:
+    """A fold that has lost all its axes is its element, or position 0."""
+    if item.kind != "fold" or not isinstance(item.payload, Folding) or item.payload.over:
+        return
+    if item.payload.row.positional:
+        item.kind, item.payload, item.args = "const", 0, ()
+        item.axes = frozenset()
+    else:
+        item.kind, item.payload = "cast", Converting(item.dtype)
 
 
 def _same(atom: Atom) -> Index:
