@@ -7,6 +7,8 @@ kernels without a library call between them.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -82,13 +84,15 @@ class CallStep:
 Step = KernelStep | CallStep
 
 
-@dataclass
+@dataclass(slots=True)
 class Segment:
-    """Kernels of one native call, or one library call."""
+    """Kernels of one native call (tables and their addresses), or one library call."""
 
-    chunks: Array | None = None
-    launches: Array | None = None
     call: CallStep | None = None
+    tables: tuple[Array, ...] = ()
+    chunks: int = 0
+    launches: int = 0
+    count: int = 0
 
 
 @dataclass
@@ -105,6 +109,31 @@ class Prepared:
     arena_bytes: int
     scratch: int
     results: list[tuple[int, tuple[int, ...], Any, int]] = field(default_factory=list)
+
+
+def _interface_address(a: Array) -> int:
+    return int(a.__array_interface__["data"][0])
+
+
+def _field_address(a: Array) -> int:
+    return _word_at(id(a) + _DATA_FIELD).value
+
+
+_word_at = ctypes.c_int64.from_address
+_DATA_FIELD = 16
+"""Where CPython's NumPy keeps an array's data pointer: just after the object's head."""
+
+
+def _fields_are_there() -> bool:
+    """Whether arrays are laid out so in this process; else the slow, public way is taken."""
+    if sys.implementation.name != "cpython" or object.__basicsize__ != _DATA_FIELD:
+        return False
+    samples = (np.zeros(3), np.zeros((2, 5), np.int8)[:, 1:], np.zeros(0, np.float32))
+    return all(_field_address(a) == _interface_address(a) for a in samples)
+
+
+address_of = _field_address if _fields_are_there() else _interface_address
+"""Address of an array's first element; a third of the time of `__array_interface__`."""
 
 
 class Executable:
@@ -150,8 +179,8 @@ class Executable:
             else:
                 results.append(self._target(given, shape, dtype, arrays, copies))
         frame = p.frame[:]
-        where = [a.__array_interface__["data"][0] for a in arrays]
-        where += [a.__array_interface__["data"][0] for a in results]
+        where = [address_of(a) for a in arrays]
+        where += [address_of(a) for a in results]
         block = allocate(p.arena_bytes) if p.arena_bytes else None
         for slot, source in p.addresses:
             frame[slot] = where[source]
@@ -164,10 +193,10 @@ class Executable:
         address = frame.buffer_info()[0]
         run = pool().run_addresses
         for s in p.segments:
-            if s.call is not None:
+            if s.call is None:
+                run(s.chunks, s.launches, s.count, address, p.scratch)
+            else:
                 self._library(s.call, p, arrays, results, block)
-            elif s.chunks is not None and s.launches is not None:
-                run(s.chunks.ctypes.data, s.launches.ctypes.data, len(s.launches), address, p.scratch)
         for given, temporary in copies:
             given[...] = temporary
         if len(self.outputs) == len(p.results) and not copies:
@@ -319,8 +348,9 @@ class _Builder:
 
     def _flush(self) -> None:
         if self.launches:
-            chunks = np.array(self.chunks, np.int64).reshape(-1, 4)
-            self.segments.append(Segment(chunks, np.array(self.launches, np.int64)))
+            tables = tuple(np.array(t, np.int64).reshape(-1, 4) for t in (self.chunks, self.launches))
+            where = (int(t.ctypes.data) for t in tables)
+            self.segments.append(Segment(None, tables, *where, len(self.launches)))
         self.chunks, self.launches = [], []
 
     def finish(self) -> Prepared:
