@@ -1,1 +1,7 @@
 """Fusion: Graph -> Plan. Which operators become one kernel, and why."""
+
+from smelt.fusion.plan import Cluster, Plan, Slot
+from smelt.fusion.search import plan
+from smelt.fusion.units import is_contraction, is_library
+
+__all__ = ["Cluster", "Plan", "Slot", "is_contraction", "is_library", "plan"]

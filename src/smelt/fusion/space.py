@@ -82,8 +82,8 @@ class _Probe:
 
 
 class _ProbeOperand:
-    def __init__(self, probe: _Probe, number: int, type: TensorType) -> None:
-        self.probe, self.number, self.type = probe, number, type
+    def __init__(self, probe: _Probe, number: int, type_: TensorType) -> None:
+        self.probe, self.number, self.type = probe, number, type_
 
     def at(self, *index: Index) -> None:
         self.probe.reads.append((self.number, index))

@@ -1,0 +1,213 @@
+"""What an operator's definition does, without doing it: reads, folds and cost, through views.
+
+`define` is run with values that only remember which axes they vary along.  Operands that are views
+are entered, so that their index maps compose to one.  Nothing here knows an operator by name.
+
+>>> from smelt.ops.reduce import Reduce
+>>> from smelt.types.dtype import f32
+>>> from smelt.types.tensor import TensorType
+>>> x = TensorType(f32, (4, 5))
+>>> found = trace(Reduce("sum", (1,)), TensorType(f32, (4,)), ((None, x, ()),))
+>>> found.reads, found.ended, found.folds
+((Read(leaf=0, terms=(0, 1)),), (5,), 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from smelt.ops.combine import Combine
+from smelt.ops.contract import bare_axis
+from smelt.ops.scalar import SCALARS
+from smelt.ops.spec import TensorOp
+from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.dtype import DType
+from smelt.types.expr import Expr, Index, atoms, axis, value
+from smelt.types.tensor import TensorType
+
+Axes: TypeAlias = frozenset[str]
+Term: TypeAlias = int | Expr
+Key: TypeAlias = tuple[Any, ...]
+"""(operator, type, keys of operands) of a view that is entered, (None, type, ()) of a value."""
+
+MOVE_COST = 0.5
+"""Row cost of a conversion or of a position as a number."""
+GUARD_COST = 1.0
+"""Row cost of the test that a padded or joined element needs."""
+NOWHERE: Axes = frozenset()
+
+
+class Read(NamedTuple):
+    """One read of operand `leaf` (values counted in order, views entered)."""
+
+    leaf: int
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The facts about one operator with the views in front of it."""
+
+    reads: tuple[Read, ...] = ()
+    ended: tuple[Index, ...] = ()
+    cost: float = 0.0
+    """Row cost of one element, or of one step of a fold."""
+    size: int = 0
+    """Scalar operations, for the size of the code."""
+    folds: int = 0
+    dots: int = 0
+    guards: int = 0
+    positional: bool = False
+    """A fold whose result is a place, not a value."""
+    along: int = -1
+    """The axis of the result that a scan runs along, or -1."""
+    picks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Positions that the data decides: name, and the axes they vary along."""
+
+
+class _Tracer:
+    """Plays the definer: a value is the set of axes it varies along."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.reads: list[Read] = []
+        self.ended: list[Index] = []
+        self.cost = 0.0
+        self.size = self.folds = self.dots = self.guards = 0
+        self.positional = False
+        self.along = -1
+        self.picks: dict[str, Axes] = {}
+
+    def apply(self, op: ScalarOp, *args: Axes) -> Axes:
+        self.cost += op.cost
+        self.size += 1
+        return NOWHERE.union(*args)
+
+    def cast(self, value: Axes, dtype: DType) -> Axes:
+        self.cost += MOVE_COST
+        self.size += 1
+        return value
+
+    def constant(self, value: float | int | bool, dtype: DType) -> Axes:
+        return NOWHERE
+
+    def index(self, position: Index, dtype: DType) -> Axes:
+        self.cost += MOVE_COST
+        self.size += 1
+        return self.axes(position)
+
+    def position(self, value_: Axes, extent: Index) -> Index:
+        name = f"p{len(self.picks)}"
+        self.picks[name] = value_
+        self.size += 1
+        return value(name, extent)
+
+    def reduce(
+        self, combine: Combine, dtype: DType, extents: tuple[Index, ...],
+        body: Callable[[tuple[Index, ...]], Axes],
+    ) -> Axes:  # fmt: skip
+        self.folds += 1
+        self.positional |= combine.positional
+        self.cost += SCALARS[combine.scalar].cost
+        self.size += 2
+        return self._over(extents, body)
+
+    def dot(
+        self, dtype: DType, extents: tuple[Index, ...],
+        body: Callable[[tuple[Index, ...]], tuple[Axes, Axes]],
+    ) -> Axes:  # fmt: skip
+        self.dots += 1
+        self.cost += 1.0
+        self.size += 2
+        return self._over(extents, lambda j: NOWHERE.union(*body(j)))
+
+    def _over(self, extents: tuple[Index, ...], body: Callable[[tuple[Index, ...]], Axes]) -> Axes:
+        first = self.rank + len(self.ended)
+        self.ended += extents
+        over = tuple(axis(f"a{first + k}", n) for k, n in enumerate(extents))
+        found = body(over)
+        return found - {f"a{first + k}" for k in range(len(extents))}
+
+    def scan(
+        self, combine: Combine, dtype: DType, extent: Index, at: Index,
+        body: Callable[[Index], Axes],
+    ) -> Axes:  # fmt: skip
+        name = bare_axis(at)
+        self.along = int(name[1:]) if name is not None else -1
+        self.cost += SCALARS[combine.scalar].cost
+        self.size += 2
+        return body(at)
+
+    def inside(
+        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Axes], other: Axes
+    ) -> Axes:
+        self.guards += 1
+        self.cost += GUARD_COST
+        self.size += 1
+        return value().union(other, *(self.axes(e) for e, _ in limits))
+
+    def axes(self, e: Index) -> Axes:
+        found = NOWHERE
+        for atom in atoms(e):
+            if atom.kind == "axis":
+                found |= {atom.name}
+            elif atom.kind == "value":
+                found |= self.picks[atom.name]
+        return found
+
+
+class _Entered:
+    """An operand: a value whose reads are noted, or a view that is looked through."""
+
+    def __init__(self, tracer: _Tracer, key: Key, first: int) -> None:
+        self.tracer = tracer
+        self.op: TensorOp | None = key[0]
+        self.type: TensorType = key[1]
+        self.first = first
+        self.inputs: list[_Entered] = []
+        for below in key[2]:
+            self.inputs.append(_Entered(tracer, below, first))
+            first += self.inputs[-1].leaves
+        self.leaves: int = 1 if self.op is None else first - self.first
+
+    def at(self, *index: Index) -> Axes:
+        if self.op is not None:
+            return self.op.define(self.tracer, index, *self.inputs)
+        self.tracer.reads.append(Read(self.first, tuple(_term(e) for e in index)))
+        return NOWHERE.union(*(self.tracer.axes(e) for e in index))
+
+
+def _term(e: Index) -> Term:
+    if isinstance(e, int):
+        return -1 if e == 0 else Expr((((), e),))
+    name = bare_axis(e)
+    return int(name[1:]) if name is not None else e
+
+
+@lru_cache(maxsize=8192)
+def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
+    """The facts about `op` with result type `out` on operands given by their keys.
+
+    Axes are called a0, a1, ..: those of the result, then those that end here in order.  Operators
+    without a definition give an empty trace.
+    """
+    if not op.fusible:
+        return Trace()
+    tracer = _Tracer(out.rank)
+    at = tuple(0 if n == 1 else axis(f"a{k}", n) for k, n in enumerate(out.shape))
+    inputs: list[_Entered] = []
+    first = 0
+    for key in operands:
+        inputs.append(_Entered(tracer, key, first))
+        first += inputs[-1].leaves
+    op.define(tracer, at, *inputs)
+    picks = tuple(
+        (name, tuple(sorted(int(a[1:]) for a in axes))) for name, axes in tracer.picks.items()
+    )
+    return Trace(
+        tuple(dict.fromkeys(tracer.reads)), tuple(tracer.ended), tracer.cost, tracer.size,
+        tracer.folds, tracer.dots, tracer.guards, tracer.positional, tracer.along, picks,
+    )  # fmt: skip

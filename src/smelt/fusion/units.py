@@ -1,0 +1,240 @@
+"""The graph as the planner sees it: numbered values, and edges that look through views.
+
+Views and sources (constants, positions, sizes) are free: they are pulled into whoever reads them.
+What is left are *units*, the operators that compute, and the graph's inputs.  An edge says at which
+position a unit reads another value, in terms of the unit's own axes: those of its result, then
+those that end in it.
+
+>>> from smelt.graph.text import parse
+>>> graph = parse('''graph f(x: f32[n,4], b: f32[4]) {
+...   v0 = permute(x) {perm=(1, 0)}
+...   v1 = exp(v0)
+...   v2 = reduce.sum(v1) {axes=(1,)}
+...   return v2
+... }''')
+>>> units = Units(graph)
+>>> [str(unit.node.op.name) for unit in units.units], [e.terms for e in units.unit(3).edges]
+(['exp', 'reduce.sum'], [(0, 1)])
+>>> [e.terms for e in units.unit(2).edges]
+[(1, 0)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from smelt.fusion.trace import Read, Term, Trace, trace
+from smelt.graph.ir import Graph, Node
+from smelt.ops.create import Input
+from smelt.types.expr import Expr, Index, add, axes_of, axis, coefficient, mul, product, substitute
+
+STILL = -1
+"""The term of a dimension that is read at one place (it has extent 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A read of value number `producer`, one term for each of its dimensions.
+
+    A term is the number of one of the reader's axes where the read follows that axis exactly,
+    `STILL` where the position is 0, and an index expression over the axes a0, a1, .. otherwise.
+    """
+
+    producer: int
+    terms: tuple[Term, ...]
+    simple: bool
+    """No term is an expression."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """An operator that computes, or a view that must be written."""
+
+    number: int
+    node: Node
+    shape: tuple[Index, ...]
+    ended: tuple[Index, ...]
+    """Extents of the axes that end here; they are numbered after those of the result."""
+    edges: tuple[Edge, ...]
+    trace: Trace
+    is_library: bool
+    """Runs as one call outside the compiler's own kernels."""
+
+    @property
+    def extents(self) -> tuple[Index, ...]:
+        return self.shape + self.ended
+
+    @property
+    def is_fold(self) -> bool:
+        return bool(self.ended)
+
+    @property
+    def along(self) -> int:
+        """The result's axis that a scan runs along; -1 for anything else."""
+        return self.trace.along
+
+
+def is_free(node: Node) -> bool:
+    """Costs nothing and is pulled into whoever reads it."""
+    return (node.op.is_view or node.op.is_source) and not isinstance(node.op, Input)
+
+
+def is_contraction(node: Node) -> bool:
+    """Whether an operator multiplies and sums: found by asking its definition.
+
+    The one switch that keeps contractions in calls of their own.
+    """
+    return node.op.fusible and trace_of(node).dots > 0
+
+
+def is_library(node: Node) -> bool:
+    """Whether a node becomes one library call instead of a part of a kernel."""
+    return not isinstance(node.op, Input) and (not node.op.fusible or is_contraction(node))
+
+
+def trace_of(node: Node) -> Trace:
+    """What the definition of a node reads, through no view."""
+    return trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+
+
+class Units:
+    """The values of a graph by number: inputs first, then units, operands before readers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.order = {node: k for k, node in enumerate(graph.nodes())}
+        self.inputs = tuple(node for node in self.order if isinstance(node.op, Input))
+        written = {node for node in graph.outputs if not isinstance(node.op, Input)}
+        for node in self.order:
+            if is_library(node):
+                written.update(x for x in node.inputs if is_free(x) and not _is_strided(x))
+        self.values: list[Node] = list(self.inputs)
+        self.values += [
+            node
+            for node in self.order
+            if not isinstance(node.op, Input) and (node in written or not is_free(node))
+        ]
+        self.number = {node: k for k, node in enumerate(self.values)}
+        self.written = written
+        self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
+        self.users = [0] * len(self.values)
+        for unit in self.units:
+            for edge in unit.edges:
+                self.users[edge.producer] |= 1 << unit.number
+        self.outputs = 0
+        for node in graph.outputs:
+            if not isinstance(node.op, Input):
+                self.outputs |= 1 << self.number[node]
+
+    def unit(self, number: int) -> Unit:
+        """The unit of a value's number."""
+        return self.units[number - len(self.inputs)]
+
+    def _unit(self, node: Node) -> Unit:
+        number = self.number[node]
+        library = is_library(node)
+        if library:
+            leaves = dict.fromkeys(self._leaves_of_call(node))
+            edges = tuple(Edge(self.number[x], (), False) for x in leaves)
+            return Unit(number, node, node.type.shape, (), edges, Trace(), True)
+        keys = tuple(self._key(x) for x in node.inputs)
+        found = trace(node.op, node.type, keys)
+        leaves_in_order = [leaf for x in node.inputs for leaf in self._leaves(x)]
+        edges = dict.fromkeys(
+            self._edge(read, leaves_in_order[read.leaf], node.type.shape + found.ended)
+            for read in found.reads
+        )
+        return Unit(number, node, node.type.shape, found.ended, tuple(edges), found, False)
+
+    def _edge(self, read: Read, leaf: Node, extents: tuple[Index, ...]) -> Edge:
+        terms = tuple(
+            follow(term, dim, extents)
+            for term, dim in zip(read.terms, leaf.type.shape, strict=True)
+        )
+        return Edge(self.number[leaf], terms, all(isinstance(t, int) for t in terms))
+
+    def _is_leaf(self, node: Node) -> bool:
+        """Whether readers see `node` as a value instead of looking through it."""
+        return not is_free(node)
+
+    def _key(self, node: Node) -> tuple[object, ...]:
+        if self._is_leaf(node):
+            return (None, node.type, ())
+        return (node.op, node.type, tuple(self._key(x) for x in node.inputs))
+
+    def _leaves(self, node: Node) -> Iterator[Node]:
+        if self._is_leaf(node):
+            yield node
+        else:
+            for x in node.inputs:
+                yield from self._leaves(x)
+
+    def _leaves_of_call(self, node: Node) -> Iterator[Node]:
+        """A library call reads memory: its operands are values, strided views of them, or views
+        that somebody writes for it."""
+        for x in node.inputs:
+            if x in self.number and is_free(x) and not _is_strided(x):
+                yield x
+            else:
+                yield from self._leaves(x)
+
+    def pulled(self, number: int) -> tuple[Node, ...]:
+        """The free nodes that a unit looks through, in execution order."""
+        found: dict[Node, None] = {}
+        unit = self.unit(number)
+        stack = list(unit.node.inputs)
+        stop = {self.values[e.producer] for e in unit.edges} if unit.is_library else set[Node]()
+        while stack:
+            node = stack.pop()
+            if is_free(node) and node not in found and node not in stop:
+                found[node] = None
+                stack.extend(node.inputs)
+        return tuple(sorted(found, key=self.order.__getitem__))
+
+
+def follow(term: Term, dim: Index, extents: tuple[Index, ...]) -> Term:
+    """A term as an axis number, if it follows an axis of exactly the dimension's extent."""
+    if isinstance(term, int) and term >= 0 and extents[term] != dim:
+        return axis(f"a{term}", extents[term])
+    return term
+
+
+def _is_strided(node: Node) -> bool:
+    """Whether a view of one value is a matter of strides, as a library wants it."""
+    reads = trace(node.op, node.type, _keys_below(node))
+    if reads.guards or len(reads.reads) != 1:
+        return not reads.reads
+    (read,) = reads.reads
+    leaf = _only_leaf(node)
+    offset: Index = 0
+    for d, term in enumerate(read.terms):
+        place = 0 if term == STILL else axis(f"a{term}", node.type.shape[term]) \
+            if isinstance(term, int) else term  # fmt: skip
+        offset = add(offset, mul(place, product(leaf.type.shape[d + 1 :])))
+    names = axes_of(offset) if isinstance(offset, Expr) else ()
+    return all(coefficient(offset, name) is not None for name in names)
+
+
+def _keys_below(node: Node) -> tuple[tuple[object, ...], ...]:
+    def key(x: Node) -> tuple[object, ...]:
+        if not is_free(x):
+            return (None, x.type, ())
+        return (x.op, x.type, tuple(key(y) for y in x.inputs))
+
+    return tuple(key(x) for x in node.inputs)
+
+
+def _only_leaf(node: Node) -> Node:
+    while is_free(node):
+        node = next(x for x in node.inputs)
+    return node
+
+
+def renamed(e: Expr, positions: tuple[Term, ...], extents: tuple[Index, ...]) -> Index:
+    """An edge's expression with the reader's axes replaced by where the reader is computed."""
+    values: dict[str, Index] = {}
+    for k, term in enumerate(positions):
+        values[f"a{k}"] = term if isinstance(term, Expr) else 0 if term == STILL \
+            else axis(f"a{term}", extents[k])  # fmt: skip
+    return substitute(e, values)
