@@ -82,9 +82,9 @@ def convolution(x: Array, f: Array, a: Array, t: Array) -> dict[str, Array]:
     return {"y": np.maximum(out * a[:, None, None] + t[:, None, None], 0)}
 
 
-def splade(h: Array, e: Array, beta: Array, len: Array) -> dict[str, Array]:
+def splade(h: Array, e: Array, beta: Array, **lengths: Array) -> dict[str, Array]:
     out = np.zeros((h.shape[0], e.shape[0]))
-    for b, n in enumerate(len):
+    for b, n in enumerate(lengths["len"]):
         if n > 0:
             scores = h[b, :n] @ e.T + beta
             out[b] = np.log1p(np.maximum(scores.max(axis=0), 0))

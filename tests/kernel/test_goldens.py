@@ -9,6 +9,7 @@ from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.kernel.interp import Trace, run
 from smelt.kernel.text import parse, text
+from smelt.kernel.verify import verify
 from smelt.kernel.walk import blocks
 
 
@@ -22,6 +23,12 @@ def test_text_is_its_own_print(name):
     assert text(kernel) == GOLDENS[name]
     assert parse(text(kernel)) == kernel
     assert hash(parse(text(kernel))) == hash(kernel)
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_the_verifier_accepts(name):
+    kernel = parse(GOLDENS[name])
+    assert verify(kernel) is kernel
 
 
 def flat(value: object) -> np.ndarray:

@@ -167,9 +167,7 @@ class _Deriver:
             direct = self._carry(own, name, start, a, c)
             onward = self._carry(own, name, self._carry(own, name, start, a, b), b, c)
             if not (np.allclose(same, start) and np.allclose(direct, onward, rtol=1e-4)):
-                self._refuse(
-                    name, "its rescaling depends on more than the difference of gauges"
-                )
+                self._refuse(name, "its rescaling depends on more than the difference of gauges")
 
     def _dtype(self, name: str) -> DType:
         state = self.states[name]

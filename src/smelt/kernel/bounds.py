@@ -1,0 +1,200 @@
+"""Proofs about index expressions: what lies inside an array for every size and block.
+
+Sizes are taken to be at least 1 and axes inside their extents; conditions that hold at a place are
+given as facts, expressions known to be >= 0.  A proof is sound; not finding one means little.
+
+>>> from smelt.types.expr import axis, size
+>>> n = size("n")
+>>> i, j = axis("i", n), axis("j", n * 2)
+>>> proves_inside(i * 2 + 1, n * 2), proves_inside(i + 1, n), proves_inside(j - n, n)
+(True, False, False)
+>>> proves_inside(j - n, n, facts=(j - n,))
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Let, Ref, Statement, Value
+from smelt.types import expr
+from smelt.types.dtype import i64
+from smelt.types.expr import Atom, Expr, Index, Monomial
+
+Facts = tuple[Index, ...]
+_EFFORT: Final = 4
+"""How many facts, cases and divisions one proof may go through."""
+
+
+def proves_inside(index: Index, extent: Index, facts: Iterable[Index] = ()) -> bool:
+    """Whether 0 <= index < extent follows."""
+    known = tuple(facts)
+    return nonnegative(index, known) and nonnegative(expr.sub(expr.sub(extent, 1), index), known)
+
+
+def nonnegative(e: Index, facts: Facts = (), effort: int = _EFFORT) -> bool:
+    """Whether e >= 0 follows from the facts."""
+    if isinstance(e, int):
+        return e >= 0
+    if expr.nonnegative(e):
+        return True
+    if effort == 0:
+        return False
+    extreme = next((a for m, _ in e.terms for a in m if a.kind in ("min", "max")), None)
+    if extreme is not None:
+        return _by_cases(e, extreme, facts, effort - 1)
+    for k, fact in enumerate(facts):
+        if _related(e, fact) and nonnegative(
+            expr.sub(e, fact), facts[:k] + facts[k + 1 :], effort - 1
+        ):
+            return True
+    return _without_division(e, facts, effort - 1) or _at_worst(e, facts, effort)
+
+
+def _related(e: Expr, fact: Index) -> bool:
+    """Whether subtracting the fact could cancel anything."""
+    return isinstance(fact, Expr) and any(
+        m and (c > 0) == (d > 0) for m, c in e.terms for k, d in fact.terms if m == k
+    )
+
+
+def _coefficient(e: Expr, atom: Atom) -> tuple[Index, Index] | None:
+    """(c, rest) with e = c*atom + rest, if the atom occurs linearly at the top."""
+    scale: dict[Monomial, int] = {}
+    rest: list[tuple[Monomial, int]] = []
+    for m, c in e.terms:
+        if m.count(atom) > 1:
+            return None
+        if atom in m:
+            left = list(m)
+            left.remove(atom)
+            scale[tuple(left)] = c
+        else:
+            rest.append((m, c))
+    return _poly(scale.items()), _poly(rest)
+
+
+def _poly(terms: Iterable[tuple[Monomial, int]]) -> Index:
+    total: Index = 0
+    for m, c in terms:
+        total = expr.add(total, Expr(((m, c),)) if m else c)
+    return total
+
+
+def _by_cases(e: Expr, atom: Atom, facts: Facts, effort: int) -> bool:
+    """A minimum or maximum is one of its arguments; where only its size helps, either will do."""
+    split = _coefficient(e, atom)
+    if split is None:
+        return False
+    scale, rest = split
+    results = (
+        nonnegative(expr.add(expr.mul(scale, side), rest), facts, effort) for side in atom.args
+    )
+    downward = nonnegative(expr.mul(scale, -1), (), 1)
+    upward = nonnegative(scale, (), 1)
+    if (atom.kind == "max" and upward) or (atom.kind == "min" and downward):
+        return any(results)
+    return all(results)
+
+
+def _without_division(e: Expr, facts: Facts, effort: int) -> bool:
+    """b*(a//b) lies between a - b + 1 and a; e >= 0 follows from b*e >= 1 - b."""
+    for atom in dict.fromkeys(a for m, _ in e.terms for a in m if a.kind == "//"):
+        split = _coefficient(e, atom)
+        a, b = atom.args
+        if split is None or not nonnegative(expr.sub(b, 1), (), 1):
+            continue
+        scale, rest = split
+        if not isinstance(scale, int):
+            times = expr.floordiv(scale, b)
+            if expr.mul(times, b) != scale or not isinstance(times, int):
+                continue
+            worst = expr.mul(a if times < 0 else expr.sub(a, expr.sub(b, 1)), times)
+            if nonnegative(expr.add(worst, rest), facts, effort):
+                return True
+            continue
+        worst = expr.mul(a if scale < 0 else expr.sub(a, expr.sub(b, 1)), scale)
+        scaled = expr.add(expr.add(worst, expr.mul(rest, b)), expr.sub(b, 1))
+        if nonnegative(scaled, facts, effort):
+            return True
+    return False
+
+
+def _at_worst(e: Expr, facts: Facts, effort: int) -> bool:
+    """One variable after another at the end of its range where `e` is least."""
+    for atom in dict.fromkeys(a for m, _ in e.terms for a in m if a.kind != "size"):
+        split = _coefficient(e, atom)
+        span = expr.bounds(Expr((((atom,), 1),)))
+        if split is None or span is None:
+            continue
+        scale, rest = split
+        for sign, worst in ((1, span[0]), (-1, span[1])):
+            if nonnegative(expr.mul(scale, sign), (), 1):
+                return nonnegative(expr.add(expr.mul(scale, worst), rest), facts, effort)
+    return False
+
+
+# ---- facts -------------------------------------------------------------------------------------
+
+_GAPS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
+"""a op b  <=>  sign*(a - b) + shift >= 0"""
+_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
+_ARITHMETIC = {"add": expr.add, "sub": expr.sub, "mul": expr.mul}
+
+
+def facts_of(condition: Value, lets: Mapping[str, Value], *, holds: bool = True) -> Facts:
+    """What a bool value says about indices where it is true (or, not `holds`, where it is not).
+
+    `lets` are the definitions of names.
+    """
+    match _seen_through(condition, lets):
+        case Apply(op="and", args=(a, b)) if holds:
+            return facts_of(a, lets) + facts_of(b, lets)
+        case Apply(op="or", args=(a, b)) if not holds:
+            return facts_of(a, lets, holds=False) + facts_of(b, lets, holds=False)
+        case Apply(op="not", args=(a,)):
+            return facts_of(a, lets, holds=not holds)
+        case Apply(op=op, args=(a, b)):
+            relation = op if holds else _NEGATED.get(op, "")
+            left, right = as_index(a, lets), as_index(b, lets)
+            if left is None or right is None:
+                return ()
+            gap = expr.sub(left, right)
+            if relation == "eq":
+                return gap, expr.mul(gap, -1)
+            if relation in _GAPS:
+                sign, shift = _GAPS[relation]
+                return (expr.add(expr.mul(gap, sign), shift),)
+            return ()
+        case _:
+            return ()
+
+
+def _seen_through(value: Value, lets: Mapping[str, Value]) -> Value:
+    while isinstance(value, Ref) and not value.next and value.name in lets:
+        value = lets[value.name]
+    return value
+
+
+def as_index(value: Value, lets: Mapping[str, Value]) -> Index | None:
+    """An i64 value as an index expression, if it is one: i64 is wide enough not to wrap."""
+    match _seen_through(value, lets):
+        case IndexValue(index=index, dtype=dtype) if dtype == i64:
+            return index
+        case Const(value=int(number), dtype=dtype) if dtype == i64:
+            return number
+        case Cast(arg=arg, dtype=dtype) if dtype == i64:
+            return as_index(arg, lets)
+        case Apply(op=op, args=(a, b)) if op in _ARITHMETIC:
+            left, right = as_index(a, lets), as_index(b, lets)
+            if left is None or right is None:
+                return None
+            return _ARITHMETIC[op](left, right)
+        case _:
+            return None
+
+
+def definitions(body: Iterable[Statement]) -> dict[str, Value]:
+    """The values of names that straight-line statements bind."""
+    return {s.name: s.value for s in body if isinstance(s, Let)}
