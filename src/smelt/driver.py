@@ -34,7 +34,7 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
 from smelt.runtime.loader import Loaded, load
 from smelt.target import Target
-from smelt.types.expr import floordiv, mul, size, sizes_of
+from smelt.types.expr import floordiv, size, sizes_of
 
 Array = np.ndarray[Any, Any]
 
@@ -79,7 +79,7 @@ def compile(
     plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get())
     kernels = tuple(_lowered(c, journal, named) for c in plan.clusters)
     built = [None if k is None else _built(k, target, journal) for k in kernels]
-    executable = assemble(plan, kernels, built, target)
+    executable = assemble(plan, kernels, built, target, journal)
     return Compiled(graph, plan, kernels, target, journal, executable, size_names(graph))
 
 
@@ -121,17 +121,19 @@ def is_call(cluster: Cluster) -> bool:
 _LOADED: dict[bytes, tuple[Built, Loaded]] = {}
 
 
-def _key(kernel: Kernel, target: Target) -> bytes:
+def _key(kernel: Kernel, target: Target, streaming: bool) -> bytes:
     """What decides a kernel's machine code: its text, the generator, LLVM and the processor."""
     parts = (
         kernel_text(replace(kernel, name="k")), VERSION, str(ABI_VERSION), llvmlite.__version__,
-        target.fingerprint(), knobs.fingerprint(),
+        target.fingerprint(), knobs.fingerprint(), streaming,
     )  # fmt: skip
     return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
 
 
-def _built(kernel: Kernel, target: Target, journal: Journal) -> tuple[Built, Loaded]:
-    key = _key(kernel, target)
+def _built(
+    kernel: Kernel, target: Target, journal: Journal, *, streaming: bool = False
+) -> tuple[Built, Loaded]:
+    key = _key(kernel, target, streaming)
     known = _LOADED.get(key)
     if known is not None:
         journal.record(CacheHit(key.hex(), "memory"))
@@ -144,7 +146,8 @@ def _built(kernel: Kernel, target: Target, journal: Journal) -> tuple[Built, Loa
         journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
     else:
         journal.record(CacheMiss(key.hex(), "no entry"))
-        made = build(replace(kernel, name="k"), target, knobs.OPT_LEVEL.get())
+        made = build(replace(kernel, name="k"), target, knobs.OPT_LEVEL.get(),
+                     streaming=streaming)  # fmt: skip
         journal.record(KernelEmitted(kernel.name, kernel_text(kernel), made.ir_size,
                                      perf_counter() - start, target.name, len(made.code)))  # fmt: skip
         if cache is not None:
@@ -159,7 +162,7 @@ def _built(kernel: Kernel, target: Target, journal: Journal) -> tuple[Built, Loa
 
 def assemble(
     plan: Plan, kernels: Sequence[Kernel | None],
-    built: Sequence[tuple[Built, Loaded] | None], target: Target,
+    built: Sequence[tuple[Built, Loaded] | None], target: Target, journal: Journal,
 ) -> Executable:  # fmt: skip
     """The plan's steps over numbered values."""
     numbers: dict[Node, int] = {}
@@ -180,7 +183,7 @@ def assemble(
             add(slot.node, Value(slot.node.type.dtype, slot.node.type.shape, "arena", -1, slot.offset))
     steps: list[Step] = [
         _call_step(cluster, numbers) if kernel is None or code is None
-        else _kernel_step(cluster, kernel, code, numbers)
+        else _kernel_step(cluster, kernel, code, numbers, target, journal)
         for cluster, kernel, code in zip(plan.clusters, kernels, built, strict=True)
     ]  # fmt: skip
     launches = [[steps[k] for k in group] for group in plan.launches]
@@ -189,8 +192,9 @@ def assemble(
 
 
 def _kernel_step(
-    cluster: Cluster, kernel: Kernel, code: tuple[Built, Loaded], numbers: dict[Node, int]
-) -> KernelStep:
+    cluster: Cluster, kernel: Kernel, code: tuple[Built, Loaded], numbers: dict[Node, int],
+    target: Target, journal: Journal,
+) -> KernelStep:  # fmt: skip
     made, loaded = code
     params = (*kernel.inputs, *kernel.outputs)
     nodes = (*cluster.inputs, *cluster.outputs)
@@ -201,11 +205,23 @@ def _kernel_step(
         ("partial", partials[b]) if b in partials else ("value", value_of[b]) for b in made.buffers
     ]
     words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
-    entries = tuple(
-        Native(loaded.address(f.symbol), f.tasks, f.scratch, floordiv(mul(f.cycles, 1), 4))
+
+
+    def streamed() -> tuple[Native, ...]:
+        return _entries(*_built(kernel, target, journal, streaming=True))
+
+    return KernelStep(
+        cluster.name, _entries(made, loaded), tuple(words), tuple(n for _, n in made.partials),
+        loaded, streamed, target.l3_bytes * 3 // 4,
+    )  # fmt: skip
+
+
+def _entries(made: Built, loaded: Loaded) -> tuple[Native, ...]:
+    """The functions of a kernel; four cycles a nanosecond are near enough for cutting chunks."""
+    return tuple(
+        Native(loaded.address(f.symbol), f.tasks, f.scratch, floordiv(f.cycles, 4))
         for f in made.functions
     )
-    return KernelStep(cluster.name, entries, tuple(words), tuple(n for _, n in made.partials), loaded)
 
 
 def _call_step(cluster: Cluster, numbers: dict[Node, int]) -> CallStep:

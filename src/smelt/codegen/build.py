@@ -68,9 +68,14 @@ class Built:
         )
 
 
-def build(kernel: Kernel, target: Target, opt_level: int = 2) -> Built:
-    """Compiles a kernel.  Raises UnsupportedError for what the back end cannot run."""
-    made = emit(kernel, target)
+def build(
+    kernel: Kernel, target: Target, opt_level: int = 2, *, streaming: bool = False
+) -> Built:
+    """Compiles a kernel; with `streaming`, for results that no cache would hold.
+
+    Raises UnsupportedError for what the back end cannot run.
+    """
+    made = emit(kernel, target, streaming=streaming)
     code = object_code(made.llvm, target, opt_level)
     functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in made.entries)
     return Built(code, made.buffers, made.sizes, made.strides, made.partials, functions,

@@ -22,6 +22,10 @@ PARTS = 64
 """Parts of a split axis: enough for any thread count here, few enough to merge at once."""
 MAP_BLOCK = 4096
 """Elements of a grid block of the innermost axis; back ends choose their own."""
+COLUMNS = 512
+"""Neighbouring positions that one task takes when each of them is folded."""
+LEAST_TASKS = 8
+"""Independent tasks below which a fold is split."""
 SPLIT_ABOVE = 1 << 15
 """Elements of a fold below which one thread is faster than a split."""
 
@@ -122,7 +126,6 @@ def _split_axis(
     if not folds or any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
         return None
     shared = set(folds[0].over).union(*(f.over for f in folds))
-    stored = [index_axes(s.index, facts.axes) for s in d.body if isinstance(s, Store)]
     candidates = [d.axes[a] for a in shared if _one_sweep(d, facts, a)]
     if not candidates:
         return None
@@ -130,11 +133,15 @@ def _split_axis(
     best = min(long, key=lambda a: _depth_in_memory(d, a)) if long \
         else max(candidates, key=lambda a: _number(a.extent, hints))  # fmt: skip
     work = product(a.extent for a in d.axes.values() if a not in grid)
-    tasks = _number(product(a.extent for a in grid), hints)
-    columns = _number(product(a.extent for a in grid if not _is_tile_of(a, stored)), hints)
-    if _number(work, hints) * max(tasks, 1) < SPLIT_ABOVE or columns < 0:
+    positions = _number(product(a.extent for a in grid), hints)
+    if _number(work, hints) * max(positions, 1) < SPLIT_ABOVE:
         return None
-    return best if tasks < 8 else None
+    runs = _fastest(d)
+    columns = [_number(a.extent, hints) for a in grid if a.name in runs]
+    tasks = positions
+    for n in columns:
+        tasks = tasks // max(n, 1) * -(-n // COLUMNS)
+    return best if tasks < LEAST_TASKS else None
 
 
 def _depth_in_memory(d: Definition, a: Axis) -> int:
@@ -144,8 +151,10 @@ def _depth_in_memory(d: Definition, a: Axis) -> int:
     return min(places, default=0)
 
 
-def _is_tile_of(a: Axis, stored: list[frozenset[str]]) -> bool:
-    return all(a.name in axes for axes in stored)
+def _fastest(d: Definition) -> set[str]:
+    """Axes that the arrays' last dimensions are walked along."""
+    loads = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Load)]
+    return {a for load in loads if load.index for a in axes_of(load.index[-1])}
 
 
 def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:

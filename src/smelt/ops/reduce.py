@@ -10,7 +10,7 @@ import numpy as np
 from smelt.errors import ShapeError
 from smelt.ops.combine import COMBINES, Combine
 from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V
-from smelt.types.dtype import DType, from_numpy
+from smelt.types.dtype import DType, f64, from_numpy
 from smelt.types.expr import Index
 from smelt.types.tensor import TensorType
 
@@ -53,7 +53,7 @@ class Reduce(TensorOp):
         if self.row.positional:
             return _arg_fold(self.row, x, self.axes)
         with np.errstate(all="ignore"):
-            wide = x.astype(accumulator(out.dtype).numpy) if out.dtype.kind != "bool" else x
+            wide = x if out.dtype.kind == "bool" else x.astype(accumulator(self.row, out.dtype).numpy)
             return np.asarray(self.row.fold(wide, axis=self.axes)).astype(out.dtype.numpy)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
@@ -68,9 +68,9 @@ class Reduce(TensorOp):
         return d.reduce(self.row, out.dtype, tuple(x.type.shape[a] for a in self.axes), element)
 
 
-def accumulator(dtype: DType) -> DType:
-    """The type that a reduction with result `dtype` accumulates in."""
-    return dtype.compute
+def accumulator(row: Combine, dtype: DType) -> DType:
+    """The type that a fold with result `dtype` accumulates in: double where errors add up."""
+    return f64 if row.wide and dtype.is_float else dtype.compute
 
 
 def _type_of(x: Array) -> TensorType:
@@ -118,7 +118,7 @@ class Scan(TensorOp):
         out = self.infer(_type_of(x)).dtype
         assert self.row.prefix is not None
         with np.errstate(all="ignore"):
-            wide = x.astype(accumulator(out).numpy)
+            wide = x.astype(accumulator(self.row, out).numpy)
             return np.asarray(self.row.prefix(wide, axis=self.axis)).astype(out.numpy)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:

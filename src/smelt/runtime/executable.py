@@ -8,11 +8,12 @@ kernels without a library call between them.
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,10 @@ class KernelStep:
     words: tuple[tuple[str, Any], ...]
     partials: tuple[Index, ...] = ()
     loaded: Any = None
+    streamed: Callable[[], tuple[Native, ...]] | None = None
+    """Makes the functions for results that no cache holds: they store past the caches."""
+    stream_above: int = 1 << 62
+    """Bytes of a result above which that pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +293,7 @@ class _Builder:
 
     def group(self, steps: Sequence[Step]) -> None:
         """One group of independent steps: its kernels share launches, phase by phase."""
-        kernels = [s for s in steps if isinstance(s, KernelStep)]
+        kernels = [self._variant(s) for s in steps if isinstance(s, KernelStep)]
         frames = [self._words(s) for s in kernels]
         for phase in range(max((len(s.entries) for s in kernels), default=0)):
             first, work = len(self.chunks), 0.0
@@ -302,6 +307,19 @@ class _Builder:
             if isinstance(s, CallStep):
                 self._flush()
                 self.segments.append(Segment(call=s))
+
+    def _variant(self, step: KernelStep) -> KernelStep:
+        """The kernel for these sizes: storing past the caches where a result outgrows them."""
+        written = [what for kind, what in step.words if kind == "value"]
+        largest = max((self._nbytes(v) for v in written
+                       if self.home.values[v].place == "output"), default=0)  # fmt: skip
+        if step.streamed is None or largest <= step.stream_above:
+            return step
+        return replace(step, entries=step.streamed())
+
+    def _nbytes(self, number: int) -> int:
+        value = self.home.values[number]
+        return math.prod(self.shapes[number]) * value.dtype.itemsize
 
     def _words(self, step: KernelStep) -> int:
         """The argument words of a kernel; gives their byte offset in the frame."""
@@ -348,7 +366,9 @@ class _Builder:
 
     def _flush(self) -> None:
         if self.launches:
-            tables = tuple(np.array(t, np.int64).reshape(-1, 4) for t in (self.chunks, self.launches))
+            tables = tuple(
+                np.array(t, np.int64).reshape(-1, 4) for t in (self.chunks, self.launches)
+            )
             where = (int(t.ctypes.data) for t in tables)
             self.segments.append(Segment(None, tables, *where, len(self.launches)))
         self.chunks, self.launches = [], []

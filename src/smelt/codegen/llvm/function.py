@@ -74,9 +74,11 @@ class FunctionEmitter:
     """Emits one schedule into a module."""
 
     def __init__(
-        self, module: ir.Module, program: Program, s: Schedule, words: Words, target: Target
+        self, module: ir.Module, program: Program, s: Schedule, words: Words, target: Target,
+        streaming: bool,
     ) -> None:
         self.s, self.program, self.words, self.target = s, program, words, target
+        self.streaming = streaming
         self.function = ir.Function(module, KERNEL, s.phase.name)
         self.function.args[0].add_attribute("noalias")
         self.function.args[3].add_attribute("noalias")
@@ -146,7 +148,19 @@ class FunctionEmitter:
             phi.add_incoming(value, latch)
         b.cbranch(b.icmp_signed("<", after, last), body, done)
         b.position_at_end(done)
+        if self.streaming:
+            self._fence()
         b.ret_void()
+
+    def _fence(self) -> None:
+        """Stores past the caches become visible before the task counts as done."""
+        if self.target.triple.startswith(("x86_64", "i686")):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            name = "llvm.x86.sse.sfence"
+            module = self.b.module
+            self.b.call(module.globals.get(name) or ir.Function(module, kind, name), [])
+        else:
+            self.b.fence("seq_cst")
 
     def _advance(self, numbers: list[Value], counts: list[tuple[str, Value]]) -> list[Value]:
         """Block numbers of the next task: an odometer."""

@@ -385,6 +385,28 @@ class LLVMMachine:
         result.add_incoming(merged, inside)
         return result
 
+    def repeat(
+        self,
+        going: Callable[[tuple[Value, ...]], Value],
+        step: Callable[[tuple[Value, ...]], tuple[Value, ...]],
+        state: tuple[Value, ...],
+    ) -> tuple[Value, ...]:
+        b = self.builder
+        before = b.block
+        head, body, done = (b.append_basic_block(name) for name in ("head", "step", "done"))
+        b.branch(head)
+        b.position_at_end(head)
+        current = tuple(b.phi(value.type) for value in state)
+        b.cbranch(self.any(going(current)), body, done)
+        b.position_at_end(body)
+        following = step(current)
+        for phi, first, later in zip(current, state, following, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(later, b.block)
+        b.branch(head)
+        b.position_at_end(done)
+        return current
+
 
 def emit(op: ScalarOp, machine: LLVMMachine, dtypes: Sequence[DType], args: Sequence[Any]) -> Value:
     """The operator applied to registers of the given operand types; see `ScalarOp.result`.

@@ -77,16 +77,24 @@ def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value |
 
 
 def store_vector(
-    m: LLVMMachine, address: Value, value: Value, dtype: DType, mask: Value | None
-) -> None:  # fmt: skip
-    """Consecutive elements from a register."""
+    m: LLVMMachine,
+    address: Value,
+    value: Value,
+    dtype: DType,
+    mask: Value | None,
+    *,
+    bypass: bool = False,
+) -> None:
+    """Consecutive elements from a register; `bypass` writes whole aligned lines past the caches."""
     b = m.builder
     raw = m.store_convert(value, dtype)
-    if mask is None:
-        b.store(raw, address, align=dtype.itemsize)
-    else:
+    if mask is not None:
         _intrinsic(b, f"llvm.masked.store.{_suffix(raw.type)}.p0", ir.VoidType(),
                    [raw, address, I32(dtype.itemsize), mask])  # fmt: skip
+        return
+    stored = b.store(raw, address, align=64 if bypass else dtype.itemsize)
+    if bypass:
+        stored.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
 
 
 def scatter(

@@ -43,15 +43,17 @@ class Artifact:
     entries: tuple[Entry, ...]
 
 
-def emit(kernel: Kernel, target: Target) -> Artifact:
-    """The artifact of a kernel.  Raises UnsupportedError for what this back end cannot run."""
+def emit(kernel: Kernel, target: Target, *, streaming: bool = False) -> Artifact:
+    """The artifact of a kernel; with `streaming`, whole lines are stored past the caches.
+
+    Raises UnsupportedError for what this back end cannot run."""
     source = program(kernel)
     schedules = [schedule(p, target) for p in source.phases]
     words: Words = words_of(source, schedules)
     module = ir.Module(kernel.name)
     entries: list[Entry] = []
     for s in schedules:
-        emitter = FunctionEmitter(module, source, s, words, target)
+        emitter = FunctionEmitter(module, source, s, words, target, streaming)
         emitter.emit()
         entries.append(Entry(s.phase.name, task_count(s), emitter.storage.nbytes, cycles(s)))
     partials = tuple((p.name, p.nbytes) for p in source.partials)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.function import FunctionEmitter
 
 Value = Any
+LINE = 64
+"""Bytes of a cache line."""
 
 
 class NestEmitter:
@@ -40,6 +42,8 @@ class NestEmitter:
         self.storage = home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
+        self.bypass = False
+        self.here: frozenset[Item] = frozenset()
         self.folds = FoldEmitter(self)
 
     # ---- loops -----------------------------------------------------------------------------------
@@ -47,6 +51,7 @@ class NestEmitter:
     def run(self, nest: Nest) -> None:
         """All of one nest."""
         self.nest = nest
+        self.here = frozenset(nest.items)
         self.accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
         self.accesses += [s.access for s in nest.stores]
         self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
@@ -116,8 +121,40 @@ class NestEmitter:
             return inside
 
         if _power_of_two(wide):
-            self.loop(low, middle, wide, at(wide, False))
+            self._main_loop(low, middle, wide, at(wide, False), scope)
         self.loop(middle, high, lanes, at(lanes, True))
+
+    def _main_loop(
+        self, low: Value, high: Value, step: int, inside: Callable[[Value], None], scope: Scope
+    ) -> None:
+        """The loop; where whole lines are stored and it pays, a twin that bypasses the caches."""
+        b, stores = self.b, self._streamed(scope, step)
+        if not stores:
+            self.loop(low, high, step, inside)
+            return
+        misaligned: Value = number(0)
+        for access in stores:
+            base, dtype = self.home.buffers[access.buffer], self.home.dtypes[access.buffer]
+            first = b.add(scope.offset(access), low)
+            address = b.ptrtoint(element_address(b, base, first, dtype), I64)
+            misaligned = b.or_(misaligned, b.and_(address, number(LINE - 1)))
+        with b.if_else(b.icmp_signed("==", misaligned, number(0))) as (aligned, otherwise):
+            with aligned:
+                self.bypass = True
+                self.loop(low, high, step, inside)
+                self.bypass = False
+            with otherwise:
+                self.loop(low, high, step, inside)
+
+    def _streamed(self, scope: Scope, step: int) -> list[Access]:
+        """Accesses of stores that write whole cache lines here, if this variant bypasses caches."""
+        found = [s.access for s in self.nest.stores if s.where is None]
+        whole = all(
+            step * self.home.dtypes[a.buffer].itemsize % LINE == 0
+            and self._step(a, self.nest.vector or "") == 1
+            for a in found
+        )
+        return found if self.home.streaming and whole and not self.nest.folds else []
 
     def loop(self, low: Value, high: Value, step: int, inside: Callable[[Value], None]) -> None:
         """for position in range(low, high, step)"""
@@ -213,7 +250,7 @@ class NestEmitter:
         return found
 
     def _compute(self, item: Item, scope: Scope) -> Value:
-        if item in self.s.kept and item not in self.nest.saves and item.kind != "scan":
+        if item in self.s.kept and item not in self.here:
             return self._reload(item, scope)
         vector = self.is_vector(item, scope)
         m = self.machine(scope, vector)
@@ -319,7 +356,7 @@ class NestEmitter:
         step = self._step(s.access, scope.lanes.axis)
         if step == 1:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
-            store_vector(m, address, value, dtype, mask)
+            store_vector(m, address, value, dtype, mask, bypass=self.bypass)
         else:
             scatter(m, base, self._lane_offsets(s.access, step, scope), value, dtype, mask)
 

@@ -17,6 +17,8 @@ from smelt.types.expr import Index, add, atoms, coefficient, floordiv, mul, prod
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
+COLUMNS = 512
+"""The same where each position is folded: accumulators stay in L1, rows are read in runs."""
 TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
 CHEAP = 4.0
@@ -72,7 +74,8 @@ def schedule(phase: Phase, target: Target) -> Schedule:
     """The loops of a phase."""
     vector = _vector_axis(phase, set(phase.axes) - _part_numbers(phase))
     grid = set(phase.grid)
-    block = {vector: BLOCK} if vector in grid and vector is not None else {}
+    wide = COLUMNS if any(i.kind == "fold" for i in phase.items) else BLOCK
+    block = {vector: wide} if vector in grid and vector is not None else {}
     across = _across(phase, vector) if block else None
     if vector is not None and across is not None:
         block = {across: TILE, vector: TILE}
