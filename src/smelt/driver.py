@@ -34,6 +34,7 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
 from smelt.runtime.loader import Loaded, load
 from smelt.target import Target
+from smelt.types.expr import add as add_index
 from smelt.types.expr import floordiv, size, sizes_of
 
 Array = np.ndarray[Any, Any]
@@ -188,7 +189,8 @@ def assemble(
     ]  # fmt: skip
     launches = [[steps[k] for k in group] for group in plan.launches]
     outputs = [numbers[n] for n in plan.graph.outputs]
-    return Executable(size_names(plan.graph), values, launches, fusion.arena_bytes(plan), outputs)
+    ends = tuple(add_index(s.offset, s.nbytes) for s in plan.slots if s.offset is not None)
+    return Executable(size_names(plan.graph), values, launches, ends, outputs)
 
 
 def _kernel_step(

@@ -146,14 +146,15 @@ class Executable:
 
     def __init__(
         self, size_names: tuple[str, ...], values: Sequence[Value],
-        launches: Sequence[Sequence[Step]], arena_bytes: Index, outputs: Sequence[int],
+        launches: Sequence[Sequence[Step]], arena: Sequence[Index], outputs: Sequence[int],
     ) -> None:  # fmt: skip
         """`launches` are groups of independent steps, in order; `outputs` number the values that
-        are returned (an input among them is returned as it is)."""
+        are returned (an input among them is returned as it is); `arena` lists where values in
+        the arena end, in bytes."""
         self.size_names = size_names
         self.values = tuple(values)
         self.launches = tuple(tuple(group) for group in launches)
-        self.arena_bytes = arena_bytes
+        self.arena = tuple(arena)
         self.outputs = tuple(outputs)
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         self._lock = threading.Lock()
@@ -286,7 +287,8 @@ class _Builder:
         self.chunks: list[tuple[int, int, int, int]] = []
         self.launches: list[tuple[int, int, int, int]] = []
         self.scratch = 0
-        self.top = self.number(home.arena_bytes)
+        self.top = max((self.number(end) for end in home.arena), default=0)
+        self.top = (self.top + 63) // 64 * 64
 
     def number(self, e: Index) -> int:
         return int(evaluate(e, self.named))
