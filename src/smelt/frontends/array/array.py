@@ -1,5 +1,9 @@
 """`sm.Array`: an n-dimensional array whose elements are computed when somebody reads them.
 
+Operators record; reading (`print`, `float`, `np.asarray`, `if x:`) computes everything that is
+pending, fused.  Arrays share memory with NumPy and with other libraries through DLPack.  Writing
+(`x[0] = 1`, `x += y`) gives the array a new version: what was computed from the old one stays.
+
 >>> x = Array.of(from_host(np.arange(3.0)))
 >>> y = x * 2 + 1
 >>> y
@@ -8,34 +12,51 @@ Array([1., 3., 5.])
 
 from __future__ import annotations
 
+import operator
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from smelt.errors import TracerError
-from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.families import BINARY, UNARY, Binary, Unary
+from smelt.errors import (
+    ArgumentError,
+    DeviceError,
+    DTypeError,
+    ShapeError,
+    TracerError,
+    UnsupportedError,
+)
+from smelt.frontends.array.assign import put
+from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.flush import flush, realise
 from smelt.frontends.array.number import Number, shown
+from smelt.frontends.array.operators import Operators, operand
+from smelt.frontends.array.subscript import get
 from smelt.frontends.array.value import STATE, Buffer, Value
+from smelt.frontends.array.views import permute, shape_of
 from smelt.types.dtype import DType
+from smelt.types.expr import product
 
-__all__ = ["Array", "from_host"]
+__all__ = ["Array", "operand", "value"]
 
 PENDING_LIMIT = 512
+"""So many pending arrays in a thread are computed without being read."""
+DEVICE = "cpu"
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
-class Array:
-    """A lazy array of the array API standard (2024.12)."""
+class Array(Operators):
+    """A lazy array of the array API standard (2024.12).
 
-    __slots__ = ("__weakref__", "_node")
-    __array_priority__ = 1000
+    Made by `sm.asarray` and by every function of this package; never by calling the class.
+    """
 
-    _node: Value
+    __slots__ = ()
+    __array_priority__ = 1000  # NumPy's operators leave the work to ours
+    __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
     def of(node: Value) -> Array:
@@ -43,18 +64,31 @@ class Array:
         array = Array.__new__(Array)
         array._node = node
         if node.data is None and node.scope is None:
-            pending = STATE.pending
-            pending.append(weakref.ref(array))
-            if len(pending) >= PENDING_LIMIT:
-                flush()
+            array._wait()
         return array
+
+    def _wait(self) -> None:
+        pending = STATE.pending
+        pending.append(weakref.ref(self))
+        if len(pending) >= PENDING_LIMIT:
+            flush()
+
+    def renew(self, node: Value) -> None:
+        """Make `node` the newest version of this array."""
+        self._node = node
+        if node.data is None and node.scope is None:
+            self._wait()
+
+    # Attributes
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return self._node.type.dtype
 
     @property
     def shape(self) -> tuple[Any, ...]:
+        """Sizes of the dimensions; inside `jit` they calculate symbolically."""
         node = self._node
         scope = node.scope
         if scope is None:
@@ -63,11 +97,39 @@ class Array:
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self._node.type.shape)
 
     @property
+    def size(self) -> Any:
+        """The number of elements."""
+        return shown(product(shape_of(self._node)), self._node.scope)
+
+    @property
     def device(self) -> str:
-        return "cpu"
+        """Where the elements are: always "cpu"."""
+        return DEVICE
+
+    @property
+    def T(self) -> Array:
+        """The transpose of a matrix.  Raises ShapeError for other ranks."""
+        if self.ndim != 2:
+            raise ShapeError(
+                op="T", operands=str(self._node.type), reason="only a matrix has it; use .mT"
+            )
+        return self.mT
+
+    @property
+    def mT(self) -> Array:
+        """The transpose of every matrix in the last two dimensions."""
+        rank = self.ndim
+        if rank < 2:
+            raise ShapeError(
+                op="mT", operands=str(self._node.type), reason="it has fewer than two dimensions"
+            )
+        return Array.of(permute(self._node, (*range(rank - 2), rank - 1, rank - 2)))
+
+    # Reading
 
     def _read(self, use: str) -> Buffer:
         node = self._node
@@ -75,69 +137,147 @@ class Array:
             raise TracerError(use=use, value=str(node.type))
         return realise(node)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
-        data = self._read("np.asarray")
-        return np.array(data, dtype=dtype, copy=copy)
-
-    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
-        return sys.modules[__name__.partition(".")[0]]
+    def _number(self, use: str) -> Any:
+        data = self._read(use)
+        if data.size != 1 or data.ndim:
+            raise ArgumentError(f"{use} needs an array of rank 0, not {self._node.type}")
+        return data.item() if data.dtype.kind != "V" else float(data)
 
     def __bool__(self) -> bool:
-        return bool(self._read("bool"))
+        return bool(self._number("bool(x), as in `if x:`,"))
+
+    def __int__(self) -> int:
+        return int(self._number("int(x)"))
 
     def __float__(self) -> float:
-        return float(self._read("float"))
+        return float(self._number("float(x)"))
+
+    def __complex__(self) -> complex:
+        return complex(self._number("complex(x)"))
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise DTypeError(f"{self._node.type} is no integer and cannot be an index")
+        return operator.index(self._number("an index"))
+
+    def item(self) -> bool | int | float:
+        """The only element as a Python number."""
+        data = self._read("item()")
+        if data.size != 1:
+            raise ArgumentError(f"item() needs one element, not {self._node.type}")
+        return data.item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return self._read("tolist()").tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
+        data = self._read("np.asarray(x)")
+        if dtype is None and not copy:
+            flush()  # memory that others can write must have been read by what is pending
+            return data
+        return np.array(data, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        data = self._read("a DLPack export")
+        flush()
+        try:
+            return data.__dlpack__(**options)
+        except BufferError:
+            if options.get("copy") is False or data.flags.writeable:
+                raise
+            return data.copy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        if api_version is not None and api_version not in VERSIONS:
+            raise ArgumentError(
+                op="__array_namespace__", argument="api_version", value=repr(api_version),
+                expected=f"one of {', '.join(VERSIONS)}",
+            )  # fmt: skip
+        return sys.modules[__name__.partition(".")[0]]
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
+        """The array itself: there is one device.  Raises DeviceError for another one."""
+        check_device(device)
+        if stream is not None:
+            raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
+        return self
 
     def __repr__(self) -> str:
-        if self._node.scope is not None:
-            return f"Array(<{self._node.type}>)"
-        return np.array2string(self._read("repr"), prefix="Array(", separator=", ").join(
-            ("Array(", ")")
-        )  # fmt: skip
+        node = self._node
+        if node.scope is not None:
+            return f"Array(<{node.type}>)"
+        data = self._read("repr(x)")
+        body = np.array2string(data, prefix="Array(", separator=", ", threshold=1000)
+        plain = data.dtype.kind in "b" or data.dtype in (np.float64, np.int64)
+        return f"Array({body})" if plain and data.size else f"Array({body}, dtype={self.dtype})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self._number("format"), spec) if spec else str(self)
+
+    # Parts
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise ArgumentError("len(x) of an array of rank 0")
+        return operator.index(self.shape[0])
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.ndim:
+            raise ArgumentError("iteration over an array of rank 0")
+        return (self[k] for k in range(len(self)))
+
+    def __contains__(self, x: Any) -> bool:
+        return bool((self == x)._read("x in array").any())
+
+    def __getitem__(self, key: Any) -> Array:
+        return Array.of(get(self._node, key))
+
+    def __setitem__(self, key: Any, x: Any) -> None:
+        self.renew(put(self._node, key, number_or_value(x, "x[key] = value")))
+
+    def __copy__(self) -> Array:
+        return Array.of(self._node)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Array:
+        return Array.of(self._node)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (self._read("pickling").copy(),)
 
 
-def _binary(family: Binary) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def forward(self: Array, other: Any) -> Any:
-        if other.__class__ is Array:
-            return Array.of(family(self._node, other._node))
-        y = operand(other)
-        return y if y is NotImplemented else Array.of(family(self._node, y))
-
-    def reflected(self: Array, other: Any) -> Any:
-        x = operand(other)
-        return x if x is NotImplemented else Array.of(family(x, self._node))
-
-    return forward, reflected
+def _revive(data: Buffer) -> Array:
+    return Array.of(from_host(data))
 
 
-def operand(x: Any) -> Any:
-    """The other operand of a dunder: a value, a number, or NotImplemented."""
-    if isinstance(x, Array):
-        return x._node
-    if isinstance(x, (bool, int, float, Number)):
-        return x
-    if isinstance(x, (np.ndarray, np.generic)):
+def check_device(device: Any) -> None:
+    """Raises DeviceError for anything but "cpu"."""
+    if device is not None and device != DEVICE:
+        raise DeviceError(device=device, known=DEVICE)
+
+
+def number_or_value(x: Any, what: str) -> Any:
+    """An argument that may be an array or a number.  Raises ArgumentError for anything else."""
+    found = operand(x)
+    if found is not NotImplemented:
+        return found
+    if is_foreign_array(x):
         return from_host(x)
-    return NotImplemented
+    raise ArgumentError(
+        op=what, argument="an operand", value=type(x).__name__, expected="an array or a number"
+    )
 
 
-def _unary(family: Unary) -> Callable[[Array], Array]:
-    return lambda self: Array.of(family(self._node))
-
-
-for _name, _what in (
-    ("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("truediv", "divide"),
-    ("floordiv", "floor_divide"), ("mod", "remainder"), ("pow", "pow"),
-    ("and", "bitwise_and"), ("or", "bitwise_or"), ("xor", "bitwise_xor"),
-    ("lshift", "bitwise_left_shift"), ("rshift", "bitwise_right_shift"),
-):  # fmt: skip
-    _forward, _reflected = _binary(BINARY[_what])
-    setattr(Array, f"__{_name}__", _forward)
-    setattr(Array, f"__r{_name}__", _reflected)
-for _name, _what in (
-    ("eq", "equal"), ("ne", "not_equal"), ("lt", "less"), ("le", "less_equal"),
-    ("gt", "greater"), ("ge", "greater_equal"),
-):  # fmt: skip
-    setattr(Array, f"__{_name}__", _binary(BINARY[_what])[0])
-for _name, _what in (("neg", "negative"), ("abs", "abs"), ("invert", "bitwise_invert")):
-    setattr(Array, f"__{_name}__", _unary(UNARY[_what]))
+def value(x: Any, what: str) -> Value:
+    """An argument that must be an array.  Raises ArgumentError for numbers and anything else."""
+    if x.__class__ is Array:
+        return x._node
+    found = None if isinstance(x, (bool, int, float)) else number_or_value(x, what)
+    if isinstance(found, Number):
+        return found.node(found.dtype)
+    if not isinstance(found, Value):
+        raise ArgumentError(op=what, argument="x", value=repr(x), expected="an array")
+    return found

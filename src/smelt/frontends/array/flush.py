@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from smelt.frontends.array.engine import Executable, compile_graph
+from smelt.frontends.array.engine import Compiled, compile_graph
 from smelt.frontends.array.lift import lift, structure
 from smelt.frontends.array.value import STATE, Buffer, Value
 from smelt.ops.create import Input
@@ -19,8 +19,8 @@ __all__ = ["flush", "realise"]
 
 _SEEN_LIMIT = 2048
 
-_SEEN: dict[Any, tuple[Executable, tuple[int, ...]]] = {}
-_COMPILED: dict[Any, Executable] = {}
+_SEEN: dict[Any, tuple[Compiled, tuple[int, ...]]] = {}
+_COMPILED: dict[Any, Compiled] = {}
 
 
 def realise(value: Value) -> Buffer:
@@ -80,7 +80,7 @@ def _run(nodes: list[Value], outputs: tuple[Value, ...]) -> None:
         lifted = lift(nodes, leaves, outputs)
         executable = _COMPILED.get(lifted.key)
         if executable is None:
-            executable = _COMPILED[lifted.key] = compile_graph(lifted.graph)
+            executable = _COMPILED[lifted.key] = compile_graph(lifted.graph, lifted.hints)
         if len(_SEEN) > _SEEN_LIMIT:
             _SEEN.clear()
         found = _SEEN[key] = executable, lifted.sizes

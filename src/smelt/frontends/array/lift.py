@@ -36,6 +36,11 @@ class Lifted:
     sizes: tuple[int, ...]
     key: Hashable
 
+    @property
+    def hints(self) -> dict[str, int]:
+        """The values of the symbols by name."""
+        return {f"n{k}": n for k, n in enumerate(self.sizes)}
+
 
 class _Stuck(Exception):
     """These sizes cannot be symbols."""

@@ -17,7 +17,7 @@ import numpy as np
 from smelt.errors import StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.engine import Executable, compile_graph, size_names
+from smelt.frontends.array.engine import Compiled, compile_graph, size_names
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.scope import Guard, Scope, symbolic
 from smelt.frontends.array.tree import LEAF, Tree, flatten
@@ -57,7 +57,7 @@ class Trace:
     """One recording, compiled."""
 
     graph: Graph
-    executable: Executable
+    executable: Compiled
     arguments: tuple[int, ...]
     """Which leaf of the arguments each leading input of the graph is."""
     captured: tuple[Value, ...]
@@ -178,7 +178,8 @@ def _finish(
     inputs = tuple(made[given[k]] for k in used)
     graph = Graph(scope.name, inputs, tuple(made[x] for x in outputs), _facts(scope))
     arguments = tuple(k for k in used if k < len(leaves))
-    executable = compile_graph(graph, tuple(arguments.index(k) for k in donate if k in arguments))
+    places = tuple(arguments.index(k) for k in donate if k in arguments)
+    executable = compile_graph(graph, {n: scope.hints[n] for n in size_names(graph)}, places)
     captured = list(scope.captured)
     return Trace(
         graph, executable, arguments,

@@ -1,0 +1,174 @@
+"""Writing by index: `x[key] = value` as a new version of x.
+
+What was read from x before keeps what it saw.  A box is laid over x by a choice by position, which
+fuses with its neighbours; integer arrays scatter.
+
+>>> x = from_host(np.zeros((3, 4)))
+>>> put(x, (slice(1), 2), 5).type
+TensorType(dtype=f64, shape=(3, 4))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import DTypeError
+from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.families import BINARY, align
+from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.subscript import (
+    SELECT, Many, New, Part, Point, Range, adjacent, as_array, is_mask, parse, plain, range_of,
+    take,
+)  # fmt: skip
+from smelt.frontends.array.value import Value, record
+from smelt.frontends.array.views import expand, flip, pad, permute, reshape, scope_of, shape_of
+from smelt.ops.create import Iota
+from smelt.ops.index import Scatter
+from smelt.types.dtype import bool_, i64
+from smelt.types.expr import Index, sub
+from smelt.types.tensor import broadcast_shapes
+
+__all__ = ["from_host", "np", "put"]
+
+
+def put(x: Value, key: Any, value: Value | Any) -> Value:
+    """What x is after `x[key] = value`.  Raises ShapeError if the value does not fit."""
+    v = value if isinstance(value, Value) else number(value, x.type.dtype, "x[key] = value")
+    v = _same_kind(v, x)
+    single = plain(key)
+    if is_mask(single) and len(v.type.shape) == 0:
+        mask = reshape(single, (*shape_of(single), *[1] * (len(x.type.shape) - single.type.rank)))
+        align("x[mask] = value", mask, x)
+        return record(SELECT, (mask, v, x))
+    parts = parse(x, key)
+    if any(isinstance(p, Many) for p in parts):
+        return _scatter(x, parts, v)
+    return _overlay(x, parts, v)
+
+
+def _same_kind(v: Value, x: Value) -> Value:
+    """The written value in the type of the array; kinds may not shrink (NumPy's same-kind rule)."""
+    rank = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+    if rank[v.type.dtype.kind] > rank[x.type.dtype.kind]:
+        raise DTypeError(f"{v.type} cannot be written into {x.type}")
+    return cast(v, x.type.dtype)
+
+
+def _overlay(x: Value, parts: list[Part], v: Value) -> Value:
+    """A box of x replaced: elsewhere x, inside the box the value moved to its place."""
+    shape = shape_of(x)
+    ranges = [range_of(p) for p in parts if not isinstance(p, New)]
+    box = tuple(1 if isinstance(p, Point) else range_of(p).count for p in parts
+                if not isinstance(p, New))  # fmt: skip
+    seen = tuple(1 if isinstance(p, New) else p.count for p in parts
+                 if isinstance(p, (New, Range)))  # fmt: skip
+    v = reshape(expand(_trim(v, len(seen)), seen), box)
+    if any(r.count == 0 for r in ranges):
+        return x
+    mask: Value | None = None
+    for r in ranges:
+        v, hit = _spread(v, r, shape[r.axis], len(shape))
+        mask = hit if mask is None else mask if hit is None else record_and(mask, hit)
+    return v if mask is None else record(SELECT, (mask, expand(v, shape), x))
+
+
+def _trim(v: Value, rank: int) -> Value:
+    """Leading dimensions of size 1 that the target does not have."""
+    shape = shape_of(v)
+    extra = len(shape) - rank
+    if extra > 0 and all(d == 1 for d in shape[:extra]):
+        return reshape(v, shape[extra:])
+    return v
+
+
+def record_and(a: Value, b: Value) -> Value:
+    return BINARY["logical_and"](a, b)
+
+
+def _spread(v: Value, r: Range, size: Index, rank: int) -> tuple[Value, Value | None]:
+    """The value with dimension r.axis spread over `size`, and where it applies (None: all)."""
+    if r.count == size:
+        return (flip(v, (r.axis,)) if r.step < 0 else v), None
+    line = [1] * rank
+    line[r.axis] = size  # type: ignore[call-overload]
+    scope = scope_of(v, (size, r.start, r.count))
+    at = record(Iota(tuple(line), r.axis, i64), (), scope)
+    offset = BINARY["subtract"](at, as_array(Point(0, r.start)))
+    if r.count == 1:
+        return v, BINARY["equal"](offset, 0)
+    if r.step == 1:
+        low = [0] * rank
+        high: list[Index] = [0] * rank
+        low[r.axis], high[r.axis] = r.start, sub(sub(size, r.start), r.count)  # type: ignore[call-overload]
+        inner = BINARY["less"](offset, as_array(Point(0, r.count)))
+        hit = record_and(BINARY["greater_equal"](offset, 0), inner)
+        return pad(v, tuple(low), tuple(high), False if v.type.dtype is bool_ else 0), hit
+    return _strided(v, r, offset)
+
+
+def _strided(v: Value, r: Range, offset: Value) -> tuple[Value, Value]:
+    """Every |step|-th position: read the value at offset // step."""
+    if r.step < 0:
+        offset = BINARY["multiply"](offset, -1)
+    step = abs(r.step)
+    quotient = BINARY["floor_divide"](offset, step)
+    hit = record_and(
+        BINARY["equal"](BINARY["remainder"](offset, step), 0),
+        record_and(
+            BINARY["greater_equal"](offset, 0),
+            BINARY["less"](quotient, as_array(Point(0, r.count))),
+        ),
+    )
+    last = as_array(Point(0, sub(r.count, 1)))
+    at = BINARY["maximum"](BINARY["minimum"](quotient, last), 0)
+    flat = reshape(at, (shape_of(at)[r.axis],))
+    return take(v, [flat], r.axis), hit
+
+
+def _scatter(x: Value, parts: list[Part], v: Value) -> Value:
+    """Integer arrays: the indexed axes lead, the value follows them, and all is moved back."""
+    parts = [p for p in parts if not isinstance(p, New)]
+    arrays = [p for p in parts if isinstance(p, (Many, Point))]
+    ranges = [p for p in parts if isinstance(p, Range)]
+    index = [as_array(p) for p in arrays]
+    middle = broadcast_shapes(*(t.shape for t in align("index", *index)))
+    axes = [p.axis for p in arrays]
+    together = adjacent(parts)
+    first = sum(r.axis < axes[0] for r in ranges) if together else 0
+    counts = tuple(r.count for r in ranges)
+    v = expand(_trim(v, len(middle) + len(counts)), (*counts[:first], *middle, *counts[first:]))
+    lead = range(first, first + len(middle))
+    others = [a for a in range(len(v.type.shape)) if a not in lead]
+    v = permute(v, (*lead, *others))
+    for r in ranges:
+        if r.count != shape_of(x)[r.axis]:
+            return _scatter_boxed(x, ranges, arrays, index, v, len(middle))
+        if r.step < 0:
+            v = flip(v, (len(middle) + ranges.index(r),))
+    order = (*axes, *[r.axis for r in ranges])
+    moved = record(Scatter("put"), (permute(x, order), v, *index))
+    return permute(moved, [order.index(a) for a in range(len(order))])
+
+
+def _scatter_boxed(
+    x: Value, ranges: list[Range], arrays: list[Many | Point], index: list[Value], v: Value,
+    middle: int,
+) -> Value:  # fmt: skip
+    """Some slices are partial: they become index arrays as well."""
+    partial = [r for r in ranges if r.count != shape_of(x)[r.axis]]
+    grown = len(partial)
+    index = [reshape(i, (*shape_of(i), *[1] * grown)) for i in index]
+    for k, r in enumerate(partial):
+        line: list[Index] = [1] * grown
+        line[k] = r.count
+        at = record(Iota(tuple(line), k, i64), (), scope_of(x, (r.count,)))
+        at = BINARY["add"](BINARY["multiply"](at, r.step), as_array(Point(0, r.start)))
+        index.append(at)
+    full = [r for r in ranges if r not in partial]
+    places = [middle + ranges.index(r) for r in (*partial, *full)]
+    v = permute(v, (*range(middle), *places))
+    order = (*[p.axis for p in arrays], *[r.axis for r in partial], *[r.axis for r in full])
+    moved = record(Scatter("put"), (permute(x, order), v, *index))
+    return permute(moved, [order.index(a) for a in range(len(order))])

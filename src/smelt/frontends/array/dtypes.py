@@ -1,0 +1,155 @@
+"""Data type functions of the standard, and the dtypes themselves: `astype`, `result_type`, ...
+
+>>> result_type(types.f32, types.bf16), isdtype(types.u8, "integral"), finfo("float16").max
+(f32, True, 65504.0)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from smelt.errors import ArgumentError, DTypeError
+from smelt.frontends.array.array import Array, check_device, value
+from smelt.frontends.array.convert import computable
+from smelt.frontends.array.number import Number
+from smelt.frontends.array.promote import cast, common, weak
+from smelt.types import dtype as types
+from smelt.types.dtype import DType, from_numpy, parse
+
+__all__ = ["as_dtype", "astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type", "types"]
+
+DTypeLike = Any
+"""A smelt dtype, a NumPy dtype or scalar type, Python's bool, int or float, or a name."""
+
+_PYTHON: dict[type, DType] = {bool: types.bool_, int: types.i64, float: types.f64}
+
+
+def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
+    """The dtype that something names; `default` for None.
+
+    Raises DTypeError for an unknown one, UnsupportedError for complex ones.
+    """
+    if isinstance(dtype, DType):
+        return computable(dtype)
+    if dtype is None and default is not None:
+        return default
+    if isinstance(dtype, type) and dtype in _PYTHON:
+        return _PYTHON[dtype]
+    return computable(parse(dtype) if isinstance(dtype, str) else from_numpy(dtype))
+
+
+def astype(
+    x: Array, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None
+) -> Array:  # fmt: skip
+    """`x` converted to another dtype, element by element.
+
+    Floats lose their fraction on the way to integers; nonzero becomes True; values out of range
+    are implementation-defined, as in the standard.
+    """
+    check_device(device)
+    node = value(x, "astype")
+    dtype = as_dtype(dtype)
+    if node.type.dtype is dtype:
+        return Array.of(node) if copy else x
+    return Array.of(cast(node, dtype))
+
+
+def _type_of(x: Any) -> DType:
+    return x.dtype if isinstance(x, (Array, Number)) else as_dtype(getattr(x, "dtype", x))
+
+
+def can_cast(from_: Any, to: DTypeLike, /) -> bool:
+    """Whether every value of one dtype (or array) is one of the other by the promotion rules."""
+    target = as_dtype(to)
+    try:
+        return types.promote(_type_of(from_), target) is target
+    except DTypeError:
+        return False
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The dtype that an operation on these arrays, dtypes and Python numbers has.
+
+    Raises DTypeError where the promotion table has no entry, ArgumentError without arguments.
+    """
+    if not arrays_and_dtypes:
+        raise ArgumentError("result_type() needs an array or a dtype")
+    numbers = [x for x in arrays_and_dtypes if isinstance(x, (bool, int, float))]
+    rest = [_type_of(x) for x in arrays_and_dtypes if not isinstance(x, (bool, int, float))]
+    if not rest:
+        rest = [as_dtype(type(numbers.pop(0)))]
+    found = common("result_type", *rest)
+    for number in numbers:
+        found = weak(found, number)
+    return found
+
+
+_KINDS: dict[str, tuple[str, ...]] = {
+    "bool": ("bool",), "signed integer": ("int",), "unsigned integer": ("uint",),
+    "integral": ("int", "uint"), "real floating": ("float",), "complex floating": ("complex",),
+    "numeric": ("int", "uint", "float", "complex"),
+}  # fmt: skip
+
+
+def isdtype(dtype: DTypeLike, kind: Any, /) -> bool:
+    """Whether a dtype is of a kind: a dtype, a name of the standard's kinds, or a tuple of them.
+
+    Raises ArgumentError for an unknown name.
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, k) for k in kind)
+    row = dtype if isinstance(dtype, DType) else as_dtype(dtype)
+    if isinstance(kind, str):
+        if kind not in _KINDS:
+            raise ArgumentError(
+                op="isdtype", argument="kind", value=repr(kind), expected=f"one of {list(_KINDS)}"
+            )
+        return row.kind in _KINDS[kind]
+    return row is (kind if isinstance(kind, DType) else from_numpy(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class FInfo:
+    """Limits of a floating-point dtype."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class IInfo:
+    """Limits of an integer dtype."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+def finfo(type: Any, /) -> FInfo:
+    """Limits of a floating-point dtype or array.  Raises DTypeError for other kinds."""
+    dtype = _type_of(type)
+    if not dtype.is_float:
+        raise DTypeError(f"finfo({dtype.long}): not a floating-point type")
+    info = ml_dtypes.finfo(dtype.numpy)
+    return FInfo(
+        dtype.bits, float(info.eps), float(info.max), float(info.min),
+        float(info.smallest_normal), dtype,
+    )  # fmt: skip
+
+
+def iinfo(type: Any, /) -> IInfo:
+    """Limits of an integer dtype or array.  Raises DTypeError for other kinds."""
+    dtype = _type_of(type)
+    if not dtype.is_integer:
+        raise DTypeError(f"iinfo({dtype.long}): not an integer type")
+    info = np.iinfo(dtype.numpy)
+    return IInfo(dtype.bits, int(info.max), int(info.min), dtype)

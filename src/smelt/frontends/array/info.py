@@ -1,0 +1,67 @@
+"""What the namespace says about itself, and the constants of the standard.
+
+>>> __array_namespace_info__().default_dtypes()["real floating"]
+f64
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from smelt.errors import ArgumentError
+from smelt.frontends.array.array import check_device
+from smelt.frontends.array.dtypes import isdtype
+from smelt.types import dtype as types
+from smelt.types.dtype import COMPUTABLE, DType
+
+__all__ = ["__array_api_version__", "__array_namespace_info__", "e", "inf", "nan", "newaxis", "pi"]
+
+__array_api_version__ = "2024.12"
+e = math.e
+pi = math.pi
+inf = math.inf
+nan = math.nan
+newaxis = None
+
+
+class Info:
+    """The standard's inspection object."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Masks and data-dependent shapes work outside `jit`; any rank is allowed."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
+
+    def default_device(self) -> str:
+        return "cpu"
+
+    def devices(self) -> list[str]:
+        return ["cpu"]
+
+    def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
+        """The dtypes of Python numbers.  There are no complex arrays: their entry is for sizes."""
+        check_device(device)
+        return {
+            "real floating": types.f64, "complex floating": types.c128,
+            "integral": types.i64, "indexing": types.i64,
+        }  # fmt: skip
+
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
+        """The standard's dtypes that arrays may have, by name; bfloat16 and float16 come on top.
+
+        Raises ArgumentError for an unknown kind.
+        """
+        check_device(device)
+        found = {d.long: d for d in COMPUTABLE if d.bits != 16 or not d.is_float}
+        if kind is None:
+            return found
+        if not isinstance(kind, (str, tuple)):
+            raise ArgumentError(
+                op="dtypes", argument="kind", value=repr(kind), expected="a name or tuple of names"
+            )
+        return {name: d for name, d in found.items() if isdtype(d, kind)}
+
+
+def __array_namespace_info__() -> Info:  # noqa: N807 - the standard's name
+    """The standard's inspection object: capabilities, devices and dtypes."""
+    return Info()

@@ -1,0 +1,259 @@
+"""Python's operators on arrays: `x + y`, `2 * x`, `x += y`, `x @ y`, `-x`, `x < y`."""
+
+from __future__ import annotations
+
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from smelt.errors import DTypeError, ShapeError, UnsupportedError
+from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.families import BINARY, UNARY, Binary
+from smelt.frontends.array.number import Number
+from smelt.frontends.array.product import matmul
+from smelt.frontends.array.promote import cast
+from smelt.frontends.array.value import Value
+from smelt.frontends.array.views import shape_of
+
+__all__ = ["Operators", "operand"]
+
+_ADD = BINARY["add"]
+_SUBTRACT = BINARY["subtract"]
+_MULTIPLY = BINARY["multiply"]
+_DIVIDE = BINARY["divide"]
+_FLOOR_DIVIDE = BINARY["floor_divide"]
+_REMAINDER = BINARY["remainder"]
+_POW = BINARY["pow"]
+_BITWISE_AND = BINARY["bitwise_and"]
+_BITWISE_OR = BINARY["bitwise_or"]
+_BITWISE_XOR = BINARY["bitwise_xor"]
+_BITWISE_LEFT_SHIFT = BINARY["bitwise_left_shift"]
+_BITWISE_RIGHT_SHIFT = BINARY["bitwise_right_shift"]
+_EQUAL = BINARY["equal"]
+_NOT_EQUAL = BINARY["not_equal"]
+_LESS = BINARY["less"]
+_LESS_EQUAL = BINARY["less_equal"]
+_GREATER = BINARY["greater"]
+_GREATER_EQUAL = BINARY["greater_equal"]
+
+
+class Operators:
+    """The operators of `smelt.Array`; the other operand may be an array or a Python number."""
+
+    __slots__ = ("__weakref__", "_node")
+
+    _node: Value
+
+    @staticmethod
+    def of(node: Value) -> Any:
+        """The array that stands for a recorded value."""
+        raise NotImplementedError
+
+    def renew(self, node: Value) -> None:
+        """Make `node` the newest version of this array."""
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> Self:
+        return _forward(_ADD, self, other)
+
+    def __radd__(self, other: Any) -> Self:
+        return _reflected(_ADD, self, other)
+
+    def __iadd__(self, other: Any) -> Self:
+        return _in_place(_ADD, self, other)
+
+    def __sub__(self, other: Any) -> Self:
+        return _forward(_SUBTRACT, self, other)
+
+    def __rsub__(self, other: Any) -> Self:
+        return _reflected(_SUBTRACT, self, other)
+
+    def __isub__(self, other: Any) -> Self:
+        return _in_place(_SUBTRACT, self, other)
+
+    def __mul__(self, other: Any) -> Self:
+        return _forward(_MULTIPLY, self, other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return _reflected(_MULTIPLY, self, other)
+
+    def __imul__(self, other: Any) -> Self:
+        return _in_place(_MULTIPLY, self, other)
+
+    def __truediv__(self, other: Any) -> Self:
+        return _forward(_DIVIDE, self, other)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return _reflected(_DIVIDE, self, other)
+
+    def __itruediv__(self, other: Any) -> Self:
+        return _in_place(_DIVIDE, self, other)
+
+    def __floordiv__(self, other: Any) -> Self:
+        return _forward(_FLOOR_DIVIDE, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        return _reflected(_FLOOR_DIVIDE, self, other)
+
+    def __ifloordiv__(self, other: Any) -> Self:
+        return _in_place(_FLOOR_DIVIDE, self, other)
+
+    def __mod__(self, other: Any) -> Self:
+        return _forward(_REMAINDER, self, other)
+
+    def __rmod__(self, other: Any) -> Self:
+        return _reflected(_REMAINDER, self, other)
+
+    def __imod__(self, other: Any) -> Self:
+        return _in_place(_REMAINDER, self, other)
+
+    def __pow__(self, other: Any) -> Self:
+        return _forward(_POW, self, other)
+
+    def __rpow__(self, other: Any) -> Self:
+        return _reflected(_POW, self, other)
+
+    def __ipow__(self, other: Any) -> Self:
+        return _in_place(_POW, self, other)
+
+    def __and__(self, other: Any) -> Self:
+        return _forward(_BITWISE_AND, self, other)
+
+    def __rand__(self, other: Any) -> Self:
+        return _reflected(_BITWISE_AND, self, other)
+
+    def __iand__(self, other: Any) -> Self:
+        return _in_place(_BITWISE_AND, self, other)
+
+    def __or__(self, other: Any) -> Self:
+        return _forward(_BITWISE_OR, self, other)
+
+    def __ror__(self, other: Any) -> Self:
+        return _reflected(_BITWISE_OR, self, other)
+
+    def __ior__(self, other: Any) -> Self:
+        return _in_place(_BITWISE_OR, self, other)
+
+    def __xor__(self, other: Any) -> Self:
+        return _forward(_BITWISE_XOR, self, other)
+
+    def __rxor__(self, other: Any) -> Self:
+        return _reflected(_BITWISE_XOR, self, other)
+
+    def __ixor__(self, other: Any) -> Self:
+        return _in_place(_BITWISE_XOR, self, other)
+
+    def __lshift__(self, other: Any) -> Self:
+        return _forward(_BITWISE_LEFT_SHIFT, self, other)
+
+    def __rlshift__(self, other: Any) -> Self:
+        return _reflected(_BITWISE_LEFT_SHIFT, self, other)
+
+    def __ilshift__(self, other: Any) -> Self:
+        return _in_place(_BITWISE_LEFT_SHIFT, self, other)
+
+    def __rshift__(self, other: Any) -> Self:
+        return _forward(_BITWISE_RIGHT_SHIFT, self, other)
+
+    def __rrshift__(self, other: Any) -> Self:
+        return _reflected(_BITWISE_RIGHT_SHIFT, self, other)
+
+    def __irshift__(self, other: Any) -> Self:
+        return _in_place(_BITWISE_RIGHT_SHIFT, self, other)
+
+    def __eq__(self, other: Any) -> Self:  # type: ignore[override]
+        return _forward(_EQUAL, self, other)
+
+    def __ne__(self, other: Any) -> Self:  # type: ignore[override]
+        return _forward(_NOT_EQUAL, self, other)
+
+    def __lt__(self, other: Any) -> Self:
+        return _forward(_LESS, self, other)
+
+    def __le__(self, other: Any) -> Self:
+        return _forward(_LESS_EQUAL, self, other)
+
+    def __gt__(self, other: Any) -> Self:
+        return _forward(_GREATER, self, other)
+
+    def __ge__(self, other: Any) -> Self:
+        return _forward(_GREATER_EQUAL, self, other)
+
+    def __matmul__(self, other: Any) -> Self:
+        y = operand(other)
+        return self.of(matmul(self._node, y)) if isinstance(y, Value) else NotImplemented
+
+    def __rmatmul__(self, other: Any) -> Self:
+        x = operand(other)
+        return self.of(matmul(x, self._node)) if isinstance(x, Value) else NotImplemented
+
+    def __imatmul__(self, other: Any) -> Self:
+        y = operand(other)
+        if not isinstance(y, Value):
+            return NotImplemented
+        return _replace(self, "matmul", matmul(self._node, y))
+
+    def __neg__(self) -> Self:
+        return self.of(UNARY["negative"](self._node))
+
+    def __pos__(self) -> Self:
+        return self.of(self._node)
+
+    def __abs__(self) -> Self:
+        return self.of(UNARY["abs"](self._node))
+
+    def __invert__(self) -> Self:
+        return self.of(UNARY["bitwise_invert"](self._node))
+
+
+T = TypeVar("T", bound=Operators)
+
+
+def _forward(family: Binary, x: T, other: Any) -> T:
+    if other.__class__ is x.__class__:
+        return x.of(family(x._node, other._node))
+    y = operand(other)
+    return y if y is NotImplemented else x.of(family(x._node, y))
+
+
+def _reflected(family: Binary, x: T, other: Any) -> T:
+    y = operand(other)
+    return y if y is NotImplemented else x.of(family(y, x._node))
+
+
+def _in_place(family: Binary, x: T, other: Any) -> T:
+    y = operand(other)
+    return y if y is NotImplemented else _replace(x, family.what, family(x._node, y))
+
+
+def operand(x: Any) -> Any:
+    """The other operand of a dunder: a value, a number, or NotImplemented."""
+    if isinstance(x, Operators):
+        return x._node
+    if isinstance(x, (bool, int, float, Number)):
+        return x
+    if isinstance(x, complex):
+        raise UnsupportedError("complex numbers are not supported")
+    if isinstance(x, (np.ndarray, np.generic)):
+        return from_host(x)
+    return NotImplemented
+
+
+_RANK: dict[str, int] = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+
+
+def _replace(x: T, what: str, result: Value) -> T:
+    """`x` as a new version that holds `result`, with the shape and dtype that x has.
+
+    Raises ShapeError if the result is larger, DTypeError if its kind does not fit.
+    """
+    old = x._node.type
+    if shape_of(result) != shape_of(x._node):
+        raise ShapeError(
+            op=what, operands=f"{old}, ...",
+            reason=f"in place the result {result.type} would not have the array's shape",
+        )  # fmt: skip
+    if _RANK[result.type.dtype.kind] > _RANK[old.dtype.kind]:
+        raise DTypeError(f"{what} in place: the result {result.type} does not fit into {old}")
+    x.renew(cast(result, old.dtype))
+    return x

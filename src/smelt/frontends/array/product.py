@@ -1,0 +1,129 @@
+"""Products of arrays as contractions in index notation.
+
+>>> a, b = from_host(np.ones((5, 1, 2, 3))), from_host(np.ones((4, 3, 6)))
+>>> matmul(a, b).type
+TensorType(dtype=f64, shape=(5, 4, 2, 6))
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from smelt.errors import DTypeError, ShapeError
+from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.promote import cast, common
+from smelt.frontends.array.scope import mismatch
+from smelt.frontends.array.value import Value, record
+from smelt.frontends.array.views import axes_of, axis_of, permute, reshape, shape_of
+from smelt.ops.contract import Contract
+from smelt.types.expr import Index, axis
+from smelt.types.tensor import Shape
+
+__all__ = ["contract", "from_host", "matmul", "np", "tensordot", "vecdot"]
+
+
+@lru_cache(maxsize=1024)
+def _row(left: str, right: str, out: str) -> Contract:
+    """`bmk`, `bkn`, `bmn` as an operator."""
+    sides = (tuple(axis(name, 0) for name in side) for side in (left, right))
+    return Contract(*sides, tuple(out))
+
+
+def contract(what: str, left: str, right: str, out: str, a: Value, b: Value) -> Value:
+    """Sum over the letters that `out` lacks.  Raises ShapeError where sizes of a letter differ."""
+    dtype = common(what, a.type.dtype, b.type.dtype)
+    if dtype.kind == "bool":
+        raise DTypeError(f"{what}({a.type}, {b.type}): products of booleans are not defined")
+    a, b = cast(a, dtype), cast(b, dtype)
+    sizes: dict[str, Index] = {}
+    for letters, x in ((left, a), (right, b)):
+        for place, (letter, d) in enumerate(zip(letters, shape_of(x), strict=True)):
+            known = sizes.setdefault(letter, d)
+            scope = a.scope or b.scope
+            if known != d and (scope is None or not scope.same(known, d)):
+                raise mismatch(what, (a.type, b.type), place - len(letters), known, d)
+    return record(_row(left, right, out), (a, b))
+
+
+def matmul(a: Value, b: Value) -> Value:
+    """The matrix product over the last two dimensions, the others broadcast."""
+    if not a.type.shape or not b.type.shape:
+        raise ShapeError(
+            op="matmul", operands=f"{a.type}, {b.type}", reason="an operand has no dimensions"
+        )
+    rows = "m" if a.type.rank > 1 else ""
+    columns = "n" if b.type.rank > 1 else ""
+    return _stacked("matmul", a, b, rows + "k", "k" + columns, rows + columns)
+
+
+def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> Value:
+    """A contraction of trailing dimensions, the leading ones broadcast."""
+    free = "".join(c for c in string.ascii_letters if c not in "mnk")
+    rank = max(a.type.rank - len(left), b.type.rank - len(right))
+    letters = free[:rank]
+    sides: list[str] = []
+    values: list[Value] = []
+    for x, tail in ((a, left), (b, right)):
+        stack = shape_of(x)[: x.type.rank - len(tail)]
+        x, used = _without_ones(x, stack, letters[rank - len(stack) :])
+        sides.append(used)
+        values.append(x)
+    batch = "".join(c for c in letters if c in sides[0] + sides[1])
+    found = contract(what, sides[0] + left, sides[1] + right, batch + out, *values)
+    if batch == letters:
+        return found
+    shape = list(shape_of(found))
+    for place, letter in enumerate(letters):
+        if letter not in batch:
+            shape.insert(place, 1)
+    return reshape(found, tuple(shape))
+
+
+def _without_ones(x: Value, stack: Shape, letters: str) -> tuple[Value, str]:
+    """Stacking dimensions of size 1 dropped: the other operand's stand alone."""
+    kept = [k for k, d in enumerate(stack) if d != 1]
+    if len(kept) == len(stack):
+        return x, letters
+    shape = shape_of(x)
+    x = reshape(x, (*(stack[k] for k in kept), *shape[len(stack) :]))
+    return x, "".join(letters[k] for k in kept)
+
+
+def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]]) -> Value:
+    """Sum over pairs of axes: the last and first `axes`, or the two sequences."""
+    rank_a, rank_b = a.type.rank, b.type.rank
+    if isinstance(axes, int):
+        first, second = list(range(rank_a - axes, rank_a)), list(range(axes))
+    else:
+        first, second = ([int(i) for i in side] for side in axes)
+    first = [axis_of(i, rank_a, "tensordot") for i in first]
+    second = [axis_of(i, rank_b, "tensordot") for i in second]
+    axes_of(first, rank_a, "tensordot")
+    axes_of(second, rank_b, "tensordot")
+    if len(first) != len(second):
+        raise ShapeError(op="tensordot", operands=f"{a.type}, {b.type}",
+                         reason=f"{len(first)} axes are paired with {len(second)}")  # fmt: skip
+    left = list(string.ascii_lowercase[:rank_a])
+    right = list(string.ascii_uppercase[:rank_b])
+    for i, j in zip(first, second, strict=True):
+        right[j] = left[i]
+    out = [c for i, c in enumerate(left) if i not in first]
+    out += [c for j, c in enumerate(right) if j not in second]
+    return contract("tensordot", "".join(left), "".join(right), "".join(out), a, b)
+
+
+def vecdot(a: Value, b: Value, axis: int) -> Value:
+    """Sum of products along one axis, the others broadcast."""
+    if axis >= 0 or not a.type.shape or not b.type.shape:
+        raise ShapeError(op="vecdot", operands=f"{a.type}, {b.type}",
+                         reason=f"axis {axis} is not counted from the end of both")  # fmt: skip
+    moved: list[Value] = []
+    for x in (a, b):
+        rank = x.type.rank
+        place = axis_of(axis, rank, "vecdot")
+        moved.append(permute(x, [*(i for i in range(rank) if i != place), place]))
+    return _stacked("vecdot", *moved, "k", "k", "")

@@ -1,0 +1,90 @@
+"""Reductions of values: which axes, which accumulator, how many elements.
+
+>>> x = from_host(np.ones((2, 3), np.float16))
+>>> fold("sum", x, (1,), keepdims=True).type, mean(x, (0, 1), keepdims=False).type
+(TensorType(dtype=f16, shape=(2, 1)), TensorType(dtype=f16, shape=()))
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smelt.errors import ShapeError
+from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.families import BINARY
+from smelt.frontends.array.promote import cast
+from smelt.frontends.array.value import STATE, Value, constant, record
+from smelt.frontends.array.views import reshape, shape_of
+from smelt.ops.combine import COMBINES
+from smelt.ops.create import SizeOf
+from smelt.ops.reduce import Reduce
+from smelt.types.dtype import DType, f64
+from smelt.types.expr import Index, product
+
+__all__ = ["count", "fold", "from_host", "mean", "np", "size_value", "variance"]
+
+Axes = tuple[int, ...]
+
+
+def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
+    """A reduction over axes in increasing order.  Raises ShapeError for an empty one without value."""
+    shape = shape_of(x)
+    row = COMBINES[combine]
+    if row.has_no_empty_value:
+        for a in axes:
+            known = x.scope is None or x.scope.holds(0, "<", shape[a])
+            if not known or shape[a] == 0:
+                raise ShapeError(
+                    op=combine, operands=str(x.type), reason=f"axis {a} is empty, it has no {combine}"
+                )
+    found = record(Reduce(combine, axes), (x,)) if axes or row.grow != "same" else x
+    return reshape(found, keep(shape, axes)) if keepdims else found
+
+
+def keep(shape: tuple[Index, ...], axes: Axes) -> tuple[Index, ...]:
+    """A shape with its folded axes as dimensions of size 1."""
+    return tuple(1 if a in axes else d for a, d in enumerate(shape))
+
+
+def size_value(size: Index, dtype: DType) -> Value:
+    """A number of elements as a value of rank 0."""
+    if isinstance(size, int):
+        return constant(float(size) if dtype.is_float else size, dtype)
+    scope = STATE.scope
+    assert scope is not None
+    return scope.record(SizeOf(scope.canon(size), dtype), ())
+
+
+def count(x: Value, axes: Axes) -> Index:
+    """How many elements are folded into one."""
+    shape = shape_of(x)
+    return product(shape[a] for a in axes)
+
+
+def floating(x: Value) -> Value:
+    """`x` in the float type that means are computed in: float64 for integers, float32 for halves."""
+    dtype = x.type.dtype
+    return cast(x, dtype.compute if dtype.is_float else f64)
+
+
+def mean(x: Value, axes: Axes, *, keepdims: bool) -> Value:
+    """The arithmetic mean; NaN of nothing.  Half types are summed and divided in float32."""
+    wide = floating(x)
+    total = fold("sum", wide, axes, keepdims=keepdims)
+    found = BINARY["divide"](total, size_value(count(x, axes), wide.type.dtype))
+    return cast(found, x.type.dtype) if x.type.dtype.is_float else found
+
+
+def variance(x: Value, axes: Axes, correction: float, *, keepdims: bool) -> Value:
+    """Mean squared distance from the mean in two passes, over n - correction.
+
+    The first pass finds the mean, the second sums squares of differences: no cancellation.
+    """
+    wide = floating(x)
+    centred = BINARY["subtract"](wide, mean(wide, axes, keepdims=True))
+    total = fold("sum", BINARY["multiply"](centred, centred), axes, keepdims=keepdims)
+    size = size_value(count(x, axes), wide.type.dtype)
+    if correction:
+        size = BINARY["maximum"](BINARY["subtract"](size, correction), 0.0)
+    found = BINARY["divide"](total, size)
+    return cast(found, x.type.dtype) if x.type.dtype.is_float else found

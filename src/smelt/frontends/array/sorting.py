@@ -1,0 +1,112 @@
+"""Sorting and set functions of the array API standard, through NumPy.
+
+>>> import smelt as sm
+>>> x = sm.asarray([3, 1, 3])
+>>> sort(x), unique_values(x)
+(Array([1, 3, 3]), Array([1, 3]))
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smelt.errors import ShapeError
+from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.library import call
+from smelt.frontends.array.searching import known
+from smelt.frontends.array.value import Buffer, leaf
+from smelt.frontends.array.views import axis_of
+from smelt.types.dtype import from_numpy
+
+__all__ = ["argsort", "sort", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
+
+
+def _ordered(what: str, x: Any, axis: int, descending: bool, stable: bool) -> Array:
+    node = value(x, what)
+    if not node.type.shape:
+        raise ShapeError(op=what, operands=str(node.type), reason="it has no dimensions")
+    place = axis_of(axis, node.type.rank, what)
+    return Array.of(call(what, node, axis=place, descending=bool(descending), stable=bool(stable)))
+
+
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The elements in order along `axis`; NaN after all numbers (before, if descending).
+
+    Raises ShapeError for rank 0, AxisError.
+    """
+    return _ordered("sort", x, axis, descending, stable)
+
+
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Positions that bring the elements in order along `axis`, int64.
+
+    Raises ShapeError for rank 0, AxisError.
+    """
+    return _ordered("argsort", x, axis, descending, stable)
+
+
+class UniqueAll(NamedTuple):
+    """What `unique_all` gives."""
+
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
+
+
+class UniqueCounts(NamedTuple):
+    """What `unique_counts` gives."""
+
+    values: Array
+    counts: Array
+
+
+class UniqueInverse(NamedTuple):
+    """What `unique_inverse` gives."""
+
+    values: Array
+    inverse_indices: Array
+
+
+def _unique(x: Any, what: str) -> tuple[Array, Array, Array, Array]:
+    """Every NaN is a value of its own, as the standard asks."""
+    data = known(x, what)
+    wide = data.astype(np.float32) if data.dtype.kind == "V" else data
+    values, first, inverse, counts = np.unique(
+        wide, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
+    )
+    values = values.astype(data.dtype)
+    places = (first, inverse.reshape(data.shape), counts)
+    return _array(values), *(_array(p.astype(np.int64)) for p in places)  # type: ignore[return-value]
+
+
+def _array(data: Buffer) -> Array:
+    assert from_numpy(data.dtype)
+    return Array.of(leaf(np.ascontiguousarray(data) if data.ndim else data))
+
+
+def unique_all(x: Any, /) -> UniqueAll:
+    """The different elements in order, where each is first, which one each element is, how many.
+
+    Raises TracerError inside `jit`: the shape depends on values.
+    """
+    return UniqueAll(*_unique(x, "unique_all"))
+
+
+def unique_counts(x: Any, /) -> UniqueCounts:
+    """The different elements in order, and how many there are of each.  As `unique_all`."""
+    values, _, _, counts = _unique(x, "unique_counts")
+    return UniqueCounts(values, counts)
+
+
+def unique_inverse(x: Any, /) -> UniqueInverse:
+    """The different elements in order, and which of them each element is.  As `unique_all`."""
+    values, _, inverse, _ = _unique(x, "unique_inverse")
+    return UniqueInverse(values, inverse)
+
+
+def unique_values(x: Any, /) -> Array:
+    """The different elements in order.  As `unique_all`."""
+    return _unique(x, "unique_values")[0]

@@ -1,0 +1,323 @@
+"""Reading by index: `x[key]` as views and gathers.
+
+Basic keys (integers, slices, None, Ellipsis) become slices and reshapes; integer arrays become
+gathers whose positions are wrapped and kept inside the axis; a boolean mask chooses elements where
+its count is known, that is outside a recording.
+>>> x = from_host(np.arange(12).reshape(3, 4))
+>>> get(x, (1, slice(None, None, -1))).type
+TensorType(dtype=i64, shape=(4,))
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import ArgumentError, DTypeError, IndexRangeError, TracerError, UnsupportedError
+from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.families import BINARY, align
+from smelt.frontends.array.flush import realise
+from smelt.frontends.array.number import Scalar, Size, as_dim
+from smelt.frontends.array.promote import cast
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.value import STATE, Value, constant, leaf, record
+from smelt.frontends.array.views import (
+    flip, permute, reshape, scope_of, shape_of, take_range,
+)  # fmt: skip
+from smelt.ops.create import SizeOf
+from smelt.ops.elementwise import Map
+from smelt.ops.index import Gather
+from smelt.types.dtype import bool_, i64
+from smelt.types.expr import Index, add, floordiv, mul, sub, text
+
+__all__ = [
+    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "get", "is_mask",
+    "parse", "plain", "positions", "range_of", "take",
+]  # fmt: skip
+
+SELECT = Map("select")
+
+
+@dataclass(slots=True)
+class Range:
+    """A slice of one dimension: x[start + i*step] for i below count."""
+
+    axis: int
+    start: Index
+    count: Index
+    step: int
+
+
+@dataclass(slots=True)
+class Point:
+    """An integer index: a dimension that disappears."""
+
+    axis: int
+    at: Index
+
+
+@dataclass(slots=True)
+class New:
+    """A dimension of size 1 that appears (None)."""
+
+
+@dataclass(slots=True)
+class Many:
+    """An array of positions along one dimension."""
+
+    axis: int
+    at: Value
+
+
+Part = Range | Point | New | Many
+
+
+def get(x: Value, key: Any) -> Value:
+    """x[key].  Raises IndexRangeError, DTypeError for float indices, TracerError for masks."""
+    parts = parse(x, key)
+    if not any(isinstance(p, Many) for p in parts):
+        return basic(x, parts)
+    arrays = [p for p in parts if isinstance(p, (Many, Point))]
+    together = adjacent(parts)
+    index = [as_array(p) for p in arrays]
+    ranged = basic(x, [p if isinstance(p, Range) else _whole(x, p) for p in parts
+                        if not isinstance(p, New)])  # fmt: skip
+    axes = [p.axis for p in arrays]
+    rest = [a for a in range(len(x.type.shape)) if a not in axes]
+    first = sum(a < axes[0] for a in rest) if together else 0
+    moved = permute(ranged, (*rest[:first], *axes, *rest[first:]))
+    found = take(moved, index, first)
+    return _insert_new(found, parts, first, together, len(align("index", *index)[0].shape))
+
+
+# Reading
+
+
+def parse(x: Value, key: Any) -> list[Part]:
+    """What each item of a key does, in the order of the result's dimensions."""
+    items = [plain(item) for item in (key if isinstance(key, tuple) else (key,))]
+    rank = len(x.type.shape)
+    used = sum(_consumed(item) for item in items)
+    gaps = [k for k, item in enumerate(items) if item is Ellipsis]
+    if len(gaps) > 1:
+        raise IndexRangeError("an index has more than one Ellipsis (...)")
+    if used > rank:
+        raise IndexRangeError(f"{used} indices for {x.type}, which has {rank} dimensions")
+    gap = gaps[0] if gaps else len(items)
+    items[gap : gap + 1] = [slice(None)] * (rank - used)
+    parts: list[Part] = []
+    shape = shape_of(x)
+    axis = 0
+    for item in items:
+        if item is None:
+            parts.append(New())
+        elif is_mask(item):
+            parts += _masked(x, axis, item)
+        else:
+            parts.append(_part(x, axis, shape[axis], item))
+        axis += _consumed(item)
+    return parts
+
+
+def _consumed(item: Any) -> int:
+    """How many dimensions an item indexes."""
+    if item is None or item is Ellipsis:
+        return 0
+    return item.type.rank if is_mask(item) else 1
+
+
+def plain(item: Any) -> Any:
+    """An item as None, Ellipsis, a slice, an integer, a Size or a Value."""
+    if item is None or item is Ellipsis or isinstance(item, (slice, int, Size)):
+        return item if not isinstance(item, bool) else from_host(np.asarray(item))
+    if isinstance(item, Scalar):
+        return item.node(item.dtype)
+    node = getattr(item, "_node", item)
+    if isinstance(node, Value):
+        return node
+    if isinstance(item, np.integer):
+        return int(item)
+    if isinstance(item, (list, np.ndarray, np.generic)) or hasattr(item, "__dlpack__"):
+        if isinstance(item, list) and not item:
+            return from_host(np.zeros(0, np.int64))
+        return from_host(np.asarray(item) if isinstance(item, list) else item)
+    try:
+        return operator.index(item)
+    except TypeError:
+        raise IndexRangeError(f"{type(item).__name__} is no index: use integers, slices, None, "
+                              "Ellipsis or integer and boolean arrays") from None  # fmt: skip
+
+
+def is_mask(item: Any) -> bool:
+    """Whether an item of a key is a boolean array."""
+    return isinstance(item, Value) and item.type.dtype is bool_
+
+
+def _masked(x: Value, axis: int, item: Value) -> list[Part]:
+    """A mask as the positions of its true elements, one array for each of its dimensions."""
+    if item.scope is not None:
+        raise TracerError(
+            use="indexing with a boolean array",
+            value=str(item.type),
+            hint="Use sm.where(mask, x, other): its shape does not depend on values.",
+        )
+    mask = realise(item)
+    if mask.ndim == 0:
+        raise UnsupportedError("indexing with a boolean of rank 0; use sm.where")
+    if tuple(x.type.shape[axis : axis + mask.ndim]) != mask.shape:
+        raise IndexRangeError(f"a mask of shape {mask.shape} at axis {axis} does not fit {x.type}")
+    places = np.nonzero(mask)
+    return [Many(axis + k, leaf(np.ascontiguousarray(at))) for k, at in enumerate(places)]
+
+
+def _part(x: Value, axis: int, size: Index, item: Any) -> Part:
+    if isinstance(item, slice):
+        return _slice(x, axis, size, item)
+    if isinstance(item, Value):
+        if not item.type.dtype.is_integer:
+            raise DTypeError(f"an index array is {item.type}: integers or booleans are indices")
+        return Many(axis, positions(item, size))
+    at = as_dim(item)
+    scope = scope_of(x, (at, size))
+    if not holds(scope, mul(size, -1), "<=", at) or not holds(scope, at, "<", size):
+        raise IndexRangeError(index=text(at), size=text(size))
+    return Point(axis, at if holds(scope, 0, "<=", at) else add(at, size))
+
+
+def holds(scope: Scope | None, a: Index, relation: str, b: Index) -> bool:
+    if scope is not None:
+        return scope.holds(a, relation, b)
+    return a < b if relation == "<" else a <= b  # type: ignore[operator]
+
+
+def _slice(x: Value, axis: int, size: Index, item: slice) -> Range:
+    """Python's rule for slices, on sizes that may be symbols."""
+    step = 1 if item.step is None else operator.index(item.step)
+    if step == 0:
+        raise ArgumentError(op="slice", argument="step", value=0, expected="another number")
+    scope = scope_of(x, (size,))
+    low: Index = 0 if step > 0 else -1
+    high = size if step > 0 else sub(size, 1)
+
+    def bound(given: Any, otherwise: Index) -> Index:
+        if given is None:
+            return otherwise
+        at = as_dim(given)
+        if not holds(scope or scope_of(x, (at,)), 0, "<=", at):
+            at = add(at, size)
+        if holds(scope, at, "<", low):
+            return low
+        return high if holds(scope, high, "<", at) else at
+
+    start = bound(item.start, low if step > 0 else high)
+    stop = bound(item.stop, high if step > 0 else low)
+    span = sub(stop, start) if step > 0 else sub(start, stop)
+    if not holds(scope_of(x, (span,)), 0, "<", span):
+        return Range(axis, 0, 0, 1)
+    count = floordiv(add(span, abs(step) - 1), abs(step))
+    return Range(axis, start, count, step if count != 1 else 1)
+
+
+def basic(x: Value, parts: Sequence[Part]) -> Value:
+    """Slices, integers and new dimensions."""
+    ranges = [range_of(p) for p in parts if not isinstance(p, New)]
+    whole = [r.axis for r in ranges if r.step == -1 and r.count == shape_of(x)[r.axis]]
+    x = flip(x, tuple(whole))
+    x = takerange_of(
+        x,
+        tuple(0 if r.axis in whole else r.start for r in ranges),
+        tuple(r.count for r in ranges),
+        tuple(1 if r.axis in whole else r.step for r in ranges),
+    )
+    shape: list[Index] = []
+    for p in parts:
+        if isinstance(p, New):
+            shape.append(1)
+        elif isinstance(p, Range):
+            shape.append(p.count)
+    return reshape(x, tuple(shape))
+
+
+def range_of(p: Part) -> Range:
+    if isinstance(p, Point):
+        return Range(p.axis, p.at, 1, 1)
+    assert isinstance(p, Range)
+    return p
+
+
+def _whole(x: Value, p: Point | Many | Part) -> Range:
+    assert not isinstance(p, New)
+    return Range(p.axis, 0, shape_of(x)[p.axis], 1)
+
+
+def adjacent(parts: Sequence[Part]) -> bool:
+    """Whether the integer and array indices stand side by side (NumPy's rule for the result)."""
+    places = [k for k, p in enumerate(parts) if isinstance(p, (Many, Point))]
+    return places == list(range(places[0], places[-1] + 1))
+
+
+def as_array(p: Many | Point) -> Value:
+    if isinstance(p, Many):
+        return p.at
+    if isinstance(p.at, int):
+        return constant(p.at, i64)
+    scope = STATE.scope
+    assert scope is not None
+    return scope.record(SizeOf(p.at, i64), ())
+
+
+def _insert_new(x: Value, parts: list[Part], first: int, together: bool, middle: int) -> Value:
+    """Dimensions of size 1 where the key has None."""
+    if not any(isinstance(p, New) for p in parts):
+        return x
+    shape = list(shape_of(x))
+    out: list[Index] = [] if together else shape[:middle]
+    source = iter(shape[:first] + shape[first + middle :])
+    seen = False
+    for p in parts:
+        if isinstance(p, New):
+            out.append(1)
+        elif isinstance(p, Range):
+            out.append(next(source))
+        elif together and not seen:
+            out.extend(shape[first : first + middle])
+            seen = True
+    return reshape(x, tuple(out))
+
+
+def positions(index: Value, size: Index) -> Value:
+    """Index values as positions: negative ones count from the end.
+
+    Values known now are checked.  Values known only later (a recording's, a pending array's) are
+    kept inside the axis, so that no kernel ever reads outside an array.
+    Raises IndexRangeError.
+    """
+    data = index.data
+    if data is not None and isinstance(size, int) and data.size:
+        low, high = int(data.min()), int(data.max())
+        if low < -size or high >= size:
+            raise IndexRangeError(index=low if low < -size else high, size=size)
+    unsigned = index.type.dtype.kind == "uint"
+    index = cast(index, i64)
+    n = as_array(Point(0, size))
+    if not unsigned:
+        index = record(SELECT, (BINARY["less"](index, 0), BINARY["add"](index, n), index))
+    last = as_array(Point(0, sub(size, 1)))
+    return BINARY["maximum"](BINARY["minimum"](index, last), 0)
+
+
+def take(x: Value, index: Sequence[Value], first: int) -> Value:
+    """x[:, .., i, j, ..] with adjacent index arrays from axis `first`; all positions inside."""
+    align("index", *index)
+    counts = [shape_of(i) for i in index]
+    empty = any(d == 0 for shape in counts for d in shape)
+    if not empty:
+        for a in range(first, first + len(index)):
+            size = shape_of(x)[a]
+            if not holds(x.scope, 0, "<", size):
+                raise IndexRangeError(f"positions in an empty axis of {x.type}")
+    return record(Gather(first), (x, *index))

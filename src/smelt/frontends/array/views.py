@@ -1,0 +1,175 @@
+"""Views of values: reshape, permute, expand, slice and their kin, with sizes decided in a scope.
+
+>>> x = from_host(np.ones((2, 3, 4)))
+>>> reshape(x, (-1, 4)).type, permute(x, (2, 0, 1)).type
+(TensorType(dtype=f64, shape=(6, 4)), TensorType(dtype=f64, shape=(4, 2, 3)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from smelt.errors import AxisError, ShapeError
+from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.promote import cast, common
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.value import STATE, Value, record
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
+from smelt.types.expr import floordiv, product, text
+from smelt.types.tensor import Shape, shape_text
+
+__all__ = [
+    "axes_of", "axis_of", "concat", "expand", "flip", "from_host", "np", "pad", "permute",
+    "reshape", "scope_of", "shape_of", "take_range",
+]  # fmt: skip
+
+
+def scope_of(x: Value, *shapes: Shape) -> Scope | None:
+    """The recording that an operator on `x` with these sizes belongs to."""
+    if x.scope is not None:
+        return x.scope
+    symbolic = any(not isinstance(d, int) for shape in shapes for d in shape)
+    return STATE.scope if symbolic else None
+
+
+def shape_of(x: Value) -> Shape:
+    """The shape in terms of the symbols that are left."""
+    return x.type.shape if x.scope is None else x.scope.shape(x.type.shape)
+
+
+def axis_of(axis: int, rank: int, what: str) -> int:
+    """An axis counted from 0.  Raises AxisError."""
+    place = axis + rank if axis < 0 else axis
+    if not 0 <= place < rank:
+        raise AxisError(op=what, axis=axis, ndim=rank)
+    return place
+
+
+def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int, ...]:
+    """Axes counted from 0, in increasing order; all of them for None.  Raises AxisError."""
+    if axes is None:
+        return tuple(range(rank))
+    given = (axes,) if not isinstance(axes, (tuple, list)) else axes
+    places = [axis_of(int(a), rank, what) for a in given]
+    if len(set(places)) != len(places):
+        raise AxisError(f"{what}: axes {tuple(given)} name one axis twice")
+    return tuple(sorted(places))
+
+
+def permute(x: Value, perm: Sequence[int]) -> Value:
+    """Axis k of the result is axis perm[k] of x."""
+    perm = tuple(perm)
+    return x if perm == tuple(range(len(perm))) else record(Permute(perm), (x,))
+
+
+def reshape(x: Value, shape: Shape) -> Value:
+    """The same elements in another shape; one dimension may be -1.  Raises ShapeError."""
+    scope = scope_of(x, shape)
+    source = shape_of(x)
+    if any(isinstance(d, int) and d < -1 for d in shape) or shape.count(-1) > 1:
+        raise ShapeError(op="reshape", operands=str(x.type), reason=_impossible(shape))
+    if -1 in shape:
+        shape = _solve(x, source, shape, scope)
+    if shape == source:
+        return x
+    if scope is not None:
+        same = scope.same(product(shape), product(source))
+        shape = scope.shape(shape)
+    else:
+        same = product(shape) == product(source)
+    if not same:
+        raise ShapeError(op="reshape", operands=str(x.type), reason=_impossible(shape))
+    return record(Reshape(shape), (x,), scope)
+
+
+def _impossible(shape: Shape) -> str:
+    return f"its elements do not fill the shape [{shape_text(shape)}]"
+
+
+def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:
+    """`shape` with its -1 worked out."""
+    place = shape.index(-1)
+    rest = product(shape[:place] + shape[place + 1 :])
+    total = product(source)
+    empty = rest == 0 if scope is None else scope.hint(rest) == 0
+    fits = not empty and (
+        scope.divisible(total, rest) if scope is not None else int(total) % int(rest) == 0  # type: ignore[arg-type]
+    )
+    if not fits:
+        raise ShapeError(op="reshape", operands=str(x.type), reason=_impossible(shape))
+    if scope is not None:
+        total, rest = scope.canon(total), scope.canon(rest)
+        shape = scope.shape(shape)
+    return (*shape[:place], floordiv(total, rest), *shape[place + 1 :])
+
+
+def expand(x: Value, shape: Shape) -> Value:
+    """`x` broadcast to a shape.  Raises ShapeError if it does not fit."""
+    scope = scope_of(x, shape)
+    source = shape_of(x)
+    if source == shape:
+        return x
+    new = len(shape) - len(source)
+    if new < 0:
+        raise ShapeError(op="broadcast_to", operands=str(x.type), reason=_wider(shape))
+    for place, (a, b) in enumerate(zip(source, shape[new:], strict=True)):
+        if a == 1 or a == b:
+            continue
+        if scope is not None and scope.hint(a) == 1:
+            scope.pin(a)
+        elif scope is None or not scope.same(a, b):
+            raise ShapeError(
+                op="broadcast_to",
+                operands=str(x.type),
+                reason=f"dimension {place - len(source)} is {text(a)}, not {text(b)}, "
+                f"of shape [{shape_text(shape)}]",
+            )
+    return record(Expand(scope.shape(shape) if scope is not None else shape), (x,), scope)
+
+
+def _wider(shape: Shape) -> str:
+    return f"it has more dimensions than the shape [{shape_text(shape)}]"
+
+
+def take_range(
+    x: Value, starts: Shape, counts: Shape, steps: tuple[int, ...]
+) -> Value:  # fmt: skip
+    """x[start + i*step] for i below count, in every dimension; all positions are inside."""
+    if counts == shape_of(x) and all(s == 1 for s in steps):
+        return x
+    return record(Slice(starts, counts, steps), (x,), scope_of(x, starts, counts))
+
+
+def flip(x: Value, axes: tuple[int, ...]) -> Value:
+    """The given axes backwards."""
+    return record(Flip(axes), (x,)) if axes else x
+
+
+def pad(x: Value, low: Shape, high: Shape, number: float | int | bool) -> Value:
+    """`x` with a margin of one number."""
+    if not any(d != 0 for d in (*low, *high)):
+        return x
+    return record(Pad(low, high, number), (x,), scope_of(x, low, high))
+
+
+def concat(values: Sequence[Value], axis: int, what: str = "concat") -> Value:
+    """Arrays of one rank one after another.  Raises ShapeError, DTypeError."""
+    dtype = common(what, *(v.type.dtype for v in values))
+    values = [cast(v, dtype) for v in values]
+    scope = next((v.scope for v in values if v.scope is not None), None)
+    first = values[0]
+    for v in values[1:]:
+        fits = len(v.type.shape) == len(first.type.shape)
+        for a, (n, m) in enumerate(zip(first.type.shape, v.type.shape)):
+            if a != axis and n != m:
+                fits = fits and scope is not None and scope.same(n, m)
+        if not fits:
+            operands = ", ".join(str(x.type) for x in values)
+            raise ShapeError(
+                op=what, operands=operands, reason=f"only axis {axis} may differ in size"
+            )
+    return values[0] if len(values) == 1 else record(Concat(axis), tuple(values), scope)
+
+
