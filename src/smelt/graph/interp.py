@@ -56,10 +56,15 @@ def run(graph: Graph, arrays: Sequence[Any], sizes: Mapping[str, int] | None = N
 
 
 def evaluate_node(node: Node, operands: Sequence[Array], sizes: Mapping[str, int]) -> Array:
-    """One operator's reference on arrays, its result checked against the node's type."""
+    """One operator's reference on arrays, its result checked against the node's type.
+
+    Operands are laid out in row-major order first: NumPy adds in an order that follows the layout,
+    and a result must not depend on whether an operand is a view.
+    """
     try:
         with np.errstate(all="ignore"):
-            found = np.asarray(node.op.reference(sizes, *operands))
+            rows = [np.ascontiguousarray(a) if a.ndim else a for a in operands]
+            found = np.asarray(node.op.reference(sizes, *rows))
     except IndexError as error:
         raise IndexRangeError(f"{node.op.name}: {error}", origin=node.origin) from error
     shape = dims_at(node.type.shape, sizes)

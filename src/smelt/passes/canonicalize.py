@@ -122,9 +122,14 @@ def _map(node: Node) -> Node:
     assert isinstance(node.op, Map)
     a = node.inputs
     if len(a) == 2 and type(a[0].op) is Constant and type(a[1].op) is not Constant:
-        if node.op.row.commutative:
+        if node.op.row.commutative and not picks_a_zero(node.op, node, a[0].op.value):
             return Node(node.op, (a[1], a[0]), node.type, node.origin)
     return _unbroadcast(node)
+
+
+def picks_a_zero(op: Map, node: Node, number: float = 0.0) -> bool:
+    """Whether the order of operands shows: of +0 and -0 the greater may be the first or second."""
+    return number == 0 and op.row.idempotent and node.type.dtype.is_float
 
 
 def _unbroadcast(node: Node) -> Node:
@@ -226,10 +231,10 @@ def _one_step(node: Node, op: Reduce, x: Node) -> Node:
 
 
 def _any_order(op: Reduce, x: Node) -> bool:
-    """Whether the order in which elements are folded is free, or stays as it is."""
-    return len(op.axes) == 1 or (
-        not op.row.positional and (op.row.idempotent or not x.type.dtype.is_float)
-    )
+    """Whether folding in another order gives the same bits."""
+    if op.row.positional:
+        return len(op.axes) == 1
+    return op.row.idempotent or not x.type.dtype.is_float
 
 
 def _reduce_permuted(node: Node, op: Reduce, view: Permute, x: Node) -> Node:

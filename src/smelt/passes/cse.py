@@ -10,6 +10,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
+from smelt.passes.canonicalize import picks_a_zero
 
 
 def cse(graph: Graph) -> Graph:
@@ -40,19 +41,18 @@ def cse(graph: Graph) -> Graph:
     def merge(node: Node) -> Node:
         op = node.op
         inputs = node.inputs
-        if type(op) is Map and len(inputs) == 2 and _commutes(op, node):
+        if (
+            type(op) is Map
+            and len(inputs) == 2
+            and op.row.commutative
+            and not picks_a_zero(op, node)
+        ):
             a, b = (number.setdefault(operand, len(number)) for operand in inputs)
             if b < a:
                 inputs = (inputs[1], inputs[0])
         return seen.setdefault((op, _numbers(op), inputs), node)
 
     return rebuild(graph, merge)
-
-
-def _commutes(op: Map, node: Node) -> bool:
-    """Bit for bit: the greater of +0 and -0 may be whichever operand stands first."""
-    row = op.row
-    return row.commutative and not (row.idempotent and node.type.dtype.is_float)
 
 
 def _numbers(op: TensorOp) -> str:

@@ -70,7 +70,9 @@ def _moved(node: Node, uses: Uses) -> Node:
         if seen is None:
             return node
         operands.append(_moved(seen, uses) if type(seen.op) in _MOVES else seen)
-    return build.apply(x.op, *operands, origin=x.origin)
+    moved = build.apply(x.op, *operands, origin=x.origin)
+    # Dimensions of 1 in front that no operand has any more: the view stays where it is.
+    return moved if moved.type == node.type else node
 
 
 def _movable(x: Node, uses: Uses) -> bool:
@@ -95,7 +97,9 @@ def _slice(node: Node, x: Node, z: Node) -> Node | None:
     assert isinstance(op, Slice)
     lead = x.type.rank - z.type.rank
     picks = [
-        (0, 1, 1) if n == 1 else (op.starts[lead + a], op.sizes[lead + a], op.steps[lead + a])
+        (0, 1, 1)
+        if n == 1 and x.type.shape[lead + a] != 1
+        else (op.starts[lead + a], op.sizes[lead + a], op.steps[lead + a])
         for a, n in enumerate(z.type.shape)
     ]
     box = Slice(tuple(p[0] for p in picks), tuple(p[1] for p in picks), tuple(p[2] for p in picks))
