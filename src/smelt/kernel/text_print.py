@@ -125,15 +125,22 @@ class _Printer:
         body = self._body()
         used = walk.axes_used(self.kernel)
         names = [a for a in words_in("\n".join(body)) if a in used]
-        untold = [a for a in self.extents if not self._usual(a) and a not in self.told]
+        listed = names != list(self.extents) or not all(map(self._understood, self.extents))
         lines = [*self._header(), *(f"  # {c}" for c in self.kernel.comments)]
-        if names != list(self.extents) or untold:
+        if listed:
             self.inline = False
             shown = (a if self._usual(a) else self._axis_in(a) for a in self.extents)
             lines.append(f"  axis {', '.join(shown)}")
             body = self._body()
         lines.extend(f"  require {_fact_text(fact)}" for fact in self.kernel.facts)
         return "\n".join(lines + body)
+
+    def _understood(self, axis: str) -> bool:
+        """Whether the parser knows the extent of an axis without a list of axes."""
+        params = (*self.kernel.inputs, *self.kernel.outputs)
+        if not self._usual(axis):
+            return axis in self.told
+        return any(axis in expr.sizes_of(d) for p in params for d in p.shape)
 
     def _usual(self, axis: str) -> bool:
         return self.extents[axis] == expr.size(axis)

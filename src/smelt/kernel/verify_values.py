@@ -184,8 +184,8 @@ class Place:
                 refuse(f"{a} is no axis of the kernel")
             if a in self.whole - self.open_streams:
                 refuse(f"{name} over {a} would see one block of it only: {a} is a grid axis")
-        result = row.result(arg)
-        if dtype.kind != result.kind or (dtype.bits < arg.bits and row.grow == "same"):
+        result, own = row.result(arg), dtype.compute  # half types fold as float32
+        if own.kind != result.kind or (own.bits < arg.bits and row.grow == "same"):
             refuse(f"{name} of {arg.name} gives {result.name}, not {dtype.name}")
 
     def _if(self, v: ir.If) -> DType:
