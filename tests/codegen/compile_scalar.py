@@ -23,7 +23,8 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from smelt.codegen.llvm.machine import LLVMMachine, emit, memory_type
+from smelt.codegen.llvm.machine import LLVMMachine, emit
+from smelt.codegen.llvm.registers import memory_type
 from smelt.ops.scalar import cast
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType
@@ -64,7 +65,14 @@ LEVELS = host_levels()
 
 
 @cache
-def target_machine(isa: str) -> llvm.TargetMachine:
+def _machine(isa: str) -> llvm.TargetMachine:
+    return target_machine(isa, fresh=True)
+
+
+def target_machine(isa: str, *, fresh: bool = False) -> llvm.TargetMachine:
+    """The target machine of a level; an execution engine takes its own away, so `fresh`."""
+    if not fresh:
+        return _machine(isa)
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(cpu=_CPUS[isa], opt=3, codemodel="jitdefault")
 
@@ -151,15 +159,9 @@ def _build(module: ir.Module, name: str, ins: Sequence[DType], out: DType, isa: 
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(tm, options)
     builder.getModulePassManager().run(parsed, builder)
-    engine = llvm.create_mcjit_compiler(parsed, llvm_machine(isa))
+    engine = llvm.create_mcjit_compiler(parsed, target_machine(isa, fresh=True))
     engine.finalize_object()
     return Compiled(ins, out, engine, name, lambda: tm.emit_assembly(parsed))
-
-
-def llvm_machine(isa: str) -> llvm.TargetMachine:
-    """A fresh target machine: an engine takes its own away."""
-    target = llvm.Target.from_default_triple()
-    return target.create_target_machine(cpu=_CPUS[isa], opt=3, codemodel="jitdefault")
 
 
 def compile_row(

@@ -86,3 +86,23 @@ def _ordinal(bits: Array) -> Array:
     wide = bits.astype(np.int64)
     least = -(1 << (8 * bits.dtype.itemsize - 1))
     return np.where(wide < 0, least - wide, wide)
+
+
+ULP_F32 = {
+    "exp": 1.1, "exp2": 1.1, "expm1": 1.6, "log": 1.0, "log2": 1.8, "log10": 1.2, "log1p": 1.2,
+    "sin": 1.6, "cos": 1.6, "tan": 3.5, "asin": 2.0, "acos": 1.5, "atan": 2.0, "sinh": 3.0,
+    "cosh": 3.0, "tanh": 1.5, "asinh": 2.0, "acosh": 2.5, "atanh": 2.5, "erf": 2.5, "erfc": 4.0,
+    "sigmoid": 1.5, "rsqrt": 1.5, "pow": 0.7, "hypot": 0.6, "atan2": 2.5, "logaddexp": 2.0,
+}  # fmt: skip
+"""Promised greatest errors in units of the last place, float32; everything else is exact."""
+
+ULP_F64 = {name: max(1.5, limit) for name, limit in ULP_F32.items()} | {"pow": 1.0, "erfc": 4.0}
+"""The same for float64."""
+
+
+def error_limit(op: ScalarOp, dtype: DType) -> int:
+    """How many representable numbers a result may lie from the rounded reference."""
+    if op.name not in ULP_F32 or not dtype.is_float:
+        return 0
+    limit = {32: ULP_F32, 64: ULP_F64}.get(dtype.bits, {}).get(op.name, 0.6)
+    return int(limit + 0.5)

@@ -50,8 +50,8 @@ def _float_to_int(m: Machine[V], x: V, source: DType, target: DType) -> V:
     half = m.const(source, 2.0**63)
     low = _truncate(m, x, source, i64)
     high = _truncate(m, m.sub(x, half), source, i64)
-    high = m.xor(high, m.const(u64, 1 << 63))
-    return m.select(m.compare("ge", x, half), high, low)
+    high = m.xor(high, m.const(i64, 1 << 63))
+    return m.convert(m.select(m.compare("ge", x, half), high, low), i64, u64)
 
 
 def _truncate(m: Machine[V], x: V, source: DType, target: DType) -> V:

@@ -23,6 +23,11 @@ def _hex(text: str) -> Series:
     return tuple(float.fromhex(literal) for literal in text.split())
 
 
+def _three(text: str) -> tuple[float, float, float]:
+    a, b, c = _hex(text)
+    return a, b, c
+
+
 @dataclass(frozen=True)
 class Fit:
     """Everything that formulas need to know about one float type."""
@@ -97,7 +102,7 @@ _SINGLE = Fit(
     log2_e=(float.fromhex("0x1.715476p+0"), float.fromhex("0x1.4ae0cp-26")),
     log10_e=(float.fromhex("0x1.bcb7b2p-2"), float.fromhex("-0x1.5b235ep-27")),
     log10_2=(float.fromhex("0x1.344p-2"), float.fromhex("0x1.3509f8p-18")),
-    half_pi=_hex("0x1.921fb6p+0 -0x1.777a5cp-25 -0x1.ee59dap-50"),
+    half_pi=_three("0x1.921fb6p+0 -0x1.777a5cp-25 -0x1.ee59dap-50"),
 )  # fmt: skip
 
 _DOUBLE = Fit(
@@ -161,7 +166,7 @@ _DOUBLE = Fit(
     log2_e=(float.fromhex("0x1.71547652b82fep+0"), float.fromhex("0x1.777d0ffda0d24p-56")),
     log10_e=(float.fromhex("0x1.bcb7b1526e50ep-2"), float.fromhex("0x1.95355baaafad3p-57")),
     log10_2=(float.fromhex("0x1.34413509e0000p-2"), float.fromhex("0x1.79fef311f12b3p-38")),
-    half_pi=_hex("0x1.921fb54442d18p+0 0x1.1a62633145c07p-54 -0x1.f1976b7ed8fbcp-110"),
+    half_pi=_three("0x1.921fb54442d18p+0 0x1.1a62633145c07p-54 -0x1.f1976b7ed8fbcp-110"),
 )  # fmt: skip
 
 FITS = {"f32": _SINGLE, "f64": _DOUBLE}

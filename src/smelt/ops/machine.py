@@ -154,6 +154,18 @@ class Machine(Protocol[V]):
         """
         ...
 
+    def repeat(
+        self,
+        going: Callable[[tuple[V, ...]], V],
+        step: Callable[[tuple[V, ...]], tuple[V, ...]],
+        state: tuple[V, ...],
+    ) -> tuple[V, ...]:
+        """Apply `step` while the mask `going(state)` is set in some lane, then give the state.
+
+        All lanes step together, so a step may not harm lanes that are done.
+        """
+        ...
+
 
 def polynomial(m: Machine[V], dtype: DType, x: V, coefficients: Sequence[float]) -> V:
     """Horner's scheme by fused multiply-adds; coefficients from the constant term upwards."""

@@ -171,6 +171,16 @@ class NumpyMachine:
     def rare(self, mask: Array, common: Array, otherwise: Callable[[], Array]) -> Array:
         return np.where(mask, otherwise(), common)[()] if np.any(mask) else common
 
+    def repeat(
+        self,
+        going: Callable[[tuple[Array, ...]], Array],
+        step: Callable[[tuple[Array, ...]], tuple[Array, ...]],
+        state: tuple[Array, ...],
+    ) -> tuple[Array, ...]:
+        while np.any(going(state)):
+            state = step(state)
+        return state
+
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """a + b as a rounded sum and its exact error (Knuth)."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from smelt.ops import halves
 from smelt.ops.machine import Machine
-from smelt.ops.reference import HALVES, Array, accurate, plain
+from smelt.ops.reference import Array, accurate, plain
 from smelt.ops.spec_scalar import Number, Rule, ScalarOp
 from smelt.types.dtype import DType, Kind, bf16, f16, f32, i32, i64
 
@@ -222,13 +221,17 @@ def integer_power(m: M, d: DType, x: V, n: V) -> V:
     A negative exponent gives the reciprocal truncated: 0 but for x = ±1 (and 0 for x = 0).
     """
     zero, one = m.const(d, 0), m.const(d, 1)
-    result, base, rest = one, x, n
-    steps = d.bits - (d.kind == "int")
-    for step in range(steps):
+
+    def going(state: tuple[V, ...]) -> V:
+        return m.compare("ne", state[2], zero)
+
+    def step(state: tuple[V, ...]) -> tuple[V, ...]:
+        result, base, rest = state
         odd = m.compare("ne", m.and_(rest, one), zero)
         result = m.select(odd, m.mul(result, base), result)
-        if step + 1 < steps:
-            base, rest = m.mul(base, base), m.lshr(rest, one)
+        return result, m.mul(base, base), m.lshr(rest, one)
+
+    result, _, _ = m.repeat(going, step, (one, x, n))
     if d.kind == "uint":
         return result
     unit = m.or_(m.compare("eq", x, one), m.compare("eq", x, m.const(d, -1)))
@@ -241,10 +244,10 @@ def integer_power(m: M, d: DType, x: V, n: V) -> V:
 
 
 def _reference_nextafter(x: Array, y: Array) -> Array:
+    """NumPy's, with C99's answer for equal operands: y, whatever the sign of a zero."""
     with np.errstate(all="ignore"):
-        if np.asarray(x).dtype == HALVES[1]:
-            return np.asarray(np.nextafter(x, y)).astype(ml_dtypes.bfloat16)
-        return np.asarray(np.nextafter(x, y))
+        result = np.asarray(np.nextafter(x, y)).astype(np.asarray(x).dtype)
+        return np.where(np.equal(x, y), y, result)
 
 
 def reference_integer_power(x: Array, n: Array) -> Array:
@@ -362,7 +365,7 @@ ROWS = (
     ScalarOp(
         "copysign", 2, "x with the sign of y", FLOAT_BINARY, plain(np.copysign),
         lambda m, d, x, y: m.copysign(x, y),
-        cost=0.5, monotone=(0, 1),
+        cost=0.5, monotone=(0, 0),
         derivative=(lambda a, x, y, r: a.mul(a.sign(x), a.copysign(a.const(1.0), y)), _zero),
     ),
     ScalarOp(

@@ -1,6 +1,7 @@
 """Scalar rows, second chapter: comparison, classification, bits, selection, random bits.
 
 >>> from smelt.ops.scalar import SCALARS
+>>> from smelt.types.dtype import f32
 >>> SCALARS["lt"].result(f32, f32), SCALARS["shl"].numpy(np.uint8(1), np.uint8(9))
 (bool, array(0, dtype=uint8))
 """
@@ -50,10 +51,6 @@ def _isfinite(m: M, d: DType, x: V) -> V:
     if not d.is_float:
         return m.compare("eq", x, x)
     return m.compare("lt", m.abs(x), m.const(d, float("inf")))
-
-
-def _isinf_reference(x: Array) -> Array:
-    return np.isinf(x) if np.asarray(x).dtype.kind not in "iu" else np.zeros(np.shape(x), bool)
 
 
 def _all_ones(d: DType) -> int | bool:
@@ -170,7 +167,7 @@ ROWS = (
         cost=0.5,
     ),
     ScalarOp(
-        "isinf", 1, "whether x is infinite", Rule((NUMBERS,), "bool"), _isinf_reference, _isinf,
+        "isinf", 1, "whether x is infinite", Rule((NUMBERS,), "bool"), plain(np.isinf), _isinf,
         cost=0.8,
     ),
     ScalarOp(

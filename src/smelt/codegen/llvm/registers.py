@@ -1,0 +1,125 @@
+"""What registers look like in LLVM: types of lanes and of memory, constants, helper functions.
+
+>>> from smelt.types.dtype import bool_, f16, f32
+>>> str(element_type(f16)), str(memory_type(f16)), str(memory_type(bool_))
+('float', 'i16', 'i8')
+>>> print(constant(f32, 1.5, 16))
+<16 x float> splat (float 0x3ff8000000000000)
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Protocol
+
+import numpy as np
+from llvmlite import ir
+
+from smelt.types.dtype import DType
+
+I1: Any = ir.IntType(1)
+I32: Any = ir.IntType(32)
+_FLOATS: dict[int, Any] = {16: ir.FloatType(), 32: ir.FloatType(), 64: ir.DoubleType()}
+
+
+class Isa(Protocol):
+    """What a machine needs to know about the processor."""
+
+    @property
+    def isa(self) -> str:
+        """One of "avx512", "avx2", "neon" and "portable"."""
+        ...
+
+    def has(self, feature: str) -> bool:
+        """Whether LLVM's target feature of that name is there."""
+        ...
+
+
+def element_type(dtype: DType) -> Any:
+    """The LLVM type of one lane in a register.  Complex types have none: KeyError."""
+    if dtype.kind == "bool":
+        return I1
+    if dtype.is_integer:
+        return ir.IntType(dtype.bits)
+    return _FLOATS[dtype.bits]
+
+
+def memory_type(dtype: DType) -> Any:
+    """The LLVM type of one element in memory: i8 for bool, i16 for half types."""
+    if dtype.kind == "bool":
+        return ir.IntType(8)
+    if dtype.kind == "float" and dtype.bits == 16:
+        return ir.IntType(16)
+    return element_type(dtype)
+
+
+def widened(element: Any, lanes: int | None) -> Any:
+    """The vector of so many elements, or the element itself where `lanes` is None."""
+    return element if lanes is None else ir.VectorType(element, lanes)
+
+
+class TextConstant(ir.Constant):
+    """A constant in LLVM's own spelling: splats stay short however many lanes they fill."""
+
+    def __init__(self, kind: Any, text: str) -> None:
+        self.type = kind
+        self.constant = text
+
+    def _get_reference(self) -> str:
+        return str(self.constant)
+
+
+def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> TextConstant:
+    """`value` rounded or wrapped to the register of `dtype`, in every lane."""
+    element = element_type(dtype)
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            rounded = float(dtype.compute.numpy.type(value))
+        # Hexadecimal floats name a float32 number by the float64 of equal value.
+        text = f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016x}"
+    elif dtype.kind == "bool":
+        text = "true" if value else "false"
+    else:
+        wrapped = int(value) & ((1 << dtype.bits) - 1)
+        text = str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
+    if lanes is None:
+        return TextConstant(element, text)
+    return TextConstant(widened(element, lanes), f"splat ({element} {text})")
+
+
+def suffix(kind: Any) -> str:
+    """How intrinsics' names spell a type: v16f32, i64, ..."""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{kind.element.intrinsic_name}"
+    return str(kind.intrinsic_name)
+
+
+def define_lanewise(module: Any, name: str, callee: str, kind: Any, arity: int) -> None:
+    """Define `name` as a loop that calls `callee` for every lane: small, and out of the way."""
+    function: Any = ir.Function(module, ir.FunctionType(kind, [kind] * arity), name)
+    function.linkage = "private"
+    function.attributes.add("noinline")
+    function.attributes.add("cold")
+    element = kind.element
+    target = module.globals.get(callee)
+    if target is None:
+        target = ir.Function(module, ir.FunctionType(element, [element] * arity), callee)
+    entry, body, done = (function.append_basic_block(x) for x in ("entry", "body", "done"))
+    builder: Any = ir.IRBuilder(entry)
+    places = [builder.alloca(kind) for _ in range(arity)]
+    for place, argument in zip(places, function.args, strict=True):
+        place.type = ir.PointerType()  # the lanes are read as elements
+        builder.store(argument, place)
+    builder.branch(body)
+    builder.position_at_end(body)
+    i = builder.phi(I32)
+    i.add_incoming(ir.Constant(I32, 0), entry)
+    slots = [builder.gep(place, [i], source_etype=element) for place in places]
+    result = builder.call(target, [builder.load(slot, typ=element) for slot in slots])
+    builder.store(result, slots[0])
+    following = builder.add(i, ir.Constant(I32, 1))
+    i.add_incoming(following, body)
+    more = builder.icmp_unsigned("<", following, ir.Constant(I32, kind.count))
+    builder.cbranch(more, body, done)
+    builder.position_at_end(done)
+    builder.ret(builder.load(places[0], typ=kind))
