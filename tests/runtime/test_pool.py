@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -226,16 +227,20 @@ def test_floating_point_control_is_the_default_in_every_thread() -> None:
     assert {int(word) & 0xFFC0 for word in out} == {0x1F80}  # without the sticky flags
 
 
+def tasks() -> set[str]:
+    return {task.name for task in Path("/proc/self/task").iterdir()}
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 def test_helpers_block_all_signals_and_the_caller_none() -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    before = set(os.listdir("/proc/self/task"))
+    before = tasks()
     fresh = Pool()
-    assert set(os.listdir("/proc/self/task")) == before
+    assert tasks() == before
     run(fresh, program(2).launch("count", 2, parallel=False), threads=3)
-    assert set(os.listdir("/proc/self/task")) == before
+    assert tasks() == before
     run(fresh, program(8).launch("count", 8), threads=3)
-    helpers = set(os.listdir("/proc/self/task")) - before
+    helpers = tasks() - before
     assert len(helpers) == 2
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
     for helper in helpers:
@@ -245,9 +250,9 @@ def test_helpers_block_all_signals_and_the_caller_none() -> None:
             assert blocked >> (number - 1) & 1
     fresh.stop()
     deadline = time.monotonic() + 5
-    while set(os.listdir("/proc/self/task")) & helpers and time.monotonic() < deadline:
+    while tasks() & helpers and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not set(os.listdir("/proc/self/task")) & helpers
+    assert not tasks() & helpers
     # It comes back to life when it is needed again.
     assert (run(fresh, program(8).launch("count", 8), threads=3) == np.arange(1, 9)).all()
     fresh.stop()
@@ -269,12 +274,12 @@ def test_tables_are_checked() -> None:
         lambda c, m: (c.astype(np.int32), m),
         lambda c, m: (np.asfortranarray(c), m),
         lambda c, m: (c * 0, m),
-        lambda c, m: (c, m + [0, 1, 0, 0]),
-        lambda c, m: (c, m + [-1, 0, 0, 0]),
-        lambda c, m: (c, m + [0, 0, 8, 0]),
-        lambda c, m: (c, m + [0, 0, 0, 1]),
+        lambda c, m: (c, np.add(m, [0, 1, 0, 0])),
+        lambda c, m: (c, np.add(m, [-1, 0, 0, 0])),
+        lambda c, m: (c, np.add(m, [0, 0, 8, 0])),
+        lambda c, m: (c, np.add(m, [0, 0, 0, 1])),
     ):
-        with pytest.raises(ValueError, match="table|address|launch"):
+        with pytest.raises(ValueError, match=r"table|address|launch"):
             abi.check_tables(*break_it(chunks, launches))
 
 
@@ -296,7 +301,7 @@ def test_layout_has_no_overlap() -> None:
     sizes |= dict.fromkeys(
         ("FINISHED", "WAITING", "JOB_CPU", "JOB_LIMIT", "WAKE", "SLEEPERS", "ACTIVE", "STARTED"), 4
     )
-    for (name, start), (_, following) in zip(words, words[1:], strict=False):
+    for (name, start), (_, following) in pairwise(words):
         assert start + sizes.get(name, 8) <= following, name
     assert max(native.RUN_OFFSETS.values()) + 8 <= native.RUN_BYTES
     assert max(native.SLOT_OFFSETS.values()) + 8 <= native.SLOT_BYTES

@@ -87,7 +87,7 @@ def test_an_interrupt_at_any_moment_leaves_the_pool_free() -> None:
                 armed.clear()
                 raise Stop
         signal.signal(signal.SIGALRM, handler)
-        work = program(64).launch("busy", 64, more=300)
+        work = program(64).launch("busy", 64, more=300).launch("scribble", 8, more=8)
         right()
         owner = pool()._state.word("OWNER")
         caught = 0
@@ -95,8 +95,8 @@ def test_an_interrupt_at_any_moment_leaves_the_pool_free() -> None:
             try:
                 armed.append(1)
                 signal.setitimer(signal.ITIMER_REAL, 1e-6 * (repeat % 100 + 1))
-                for _ in range(4):
-                    run(work)
+                for more in range(4):
+                    run(work, 2 + (repeat + more) % 3, 64 + 4096 * (repeat * more % 50))
                 armed.clear()
             except Stop:
                 caught += 1
@@ -229,7 +229,7 @@ def test_the_interpreter_may_end_while_a_daemon_thread_runs(delay: float) -> Non
             def forever():
                 while True:
                     block = memory.allocate(5 << 20)
-                    run(program(500).launch("busy", 500, more=50_000), {threads})
+                    run(program(500).launch("scribble", 500, more=20_000), {threads}, 160_000)
             assert right()
             threading.Thread(target=forever, daemon=True).start()
             time.sleep({delay})

@@ -141,7 +141,7 @@ class Cache:
         self.path = None if path is None else Path(path).absolute()
         self.limit = limit
         self._folder = None if self.path is None else Folder(self.path)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._memory: OrderedDict[bytes, Entry] = OrderedDict()
         self._memory_bytes = 0
         self._refused: str | None = None
@@ -187,6 +187,7 @@ class Cache:
             return
         try:
             with self._folder.open(create=True) as files:
+                self._refused = None
                 files.publish(file_name(key), content)
                 self._sweep_sometimes(files, len(content))
         except Refused as refusal:
@@ -279,7 +280,7 @@ class Cache:
         )
 
     def verify(self, remove: bool = True) -> dict[str, str]:
-        """Check every entry; what is wrong by file name. Damaged entries are removed."""
+        """Check every entry; what is wrong, by file name. Damaged entries are removed."""
         wrong: dict[str, str] = {}
         with self._quietly() as files:
             for item in files.listing() if files is not None else ():
@@ -291,7 +292,9 @@ class Cache:
                         raise Damaged("entry of another key")
                 except FileNotFoundError:
                     continue
-                except (ValueError, OSError) as problem:
+                except OSError as problem:  # it may be good
+                    wrong[item.name] = f"cannot be read: {problem.strerror}"
+                except ValueError as problem:
                     wrong[item.name] = str(problem)
                     if remove:
                         files.remove(item.name)
@@ -335,7 +338,7 @@ class Cache:
             warnings.warn(warning, stacklevel=4)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._puts_to_sweep = secrets.randbelow(64) + 1
 
 

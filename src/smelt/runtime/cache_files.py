@@ -64,7 +64,7 @@ class Folder:
             self._check(os.fstat(descriptor))
             yield Files(descriptor)
         finally:
-            os.close(descriptor)
+            _close(descriptor)
 
     def _descriptor(self, create: bool) -> int:
         flags = os.O_RDONLY | _DIRECTORY | _NOFOLLOW
@@ -130,7 +130,7 @@ class Files:
                 left -= len(part)
             return b"".join(parts)
         finally:
-            os.close(file)
+            _close(file)
 
     def publish(self, name: str, content: bytes) -> None:
         """Make `content` appear under `name` whole or not at all; raises OSError."""
@@ -183,3 +183,9 @@ class Files:
             return stat.S_ISLNK(os.stat(name, dir_fd=self._at, follow_symlinks=False).st_mode)
         except OSError:
             return False
+
+
+def _close(descriptor: int) -> None:
+    """Close what was only read from: no failure of that can matter."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)

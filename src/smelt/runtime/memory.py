@@ -15,11 +15,11 @@ longest go first.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
-import os
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,25 +80,23 @@ def map_pages(nbytes: int, alignment: int = mmap.PAGESIZE) -> int:
 
 
 class Slab:
-    """Pages of memory that are unmapped when this object goes: scratch, native state.
+    """Zeroed pages that are unmapped when this object goes: scratch, native state.
 
     `nbytes` is rounded up to whole pages and `address` is page-aligned. Raises `OutOfMemory`.
+    There is no finalizer in Python, in which an interrupt would be lost.
     """
 
-    __slots__ = ("_unmap", "address", "nbytes")
+    __slots__ = ("_pages", "address", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
-        self.address = 0
-        self._unmap = _munmap
         self.nbytes = -(-max(1, nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         check_room(self.nbytes)
-        self.address = map_pages(self.nbytes)
-        if not self.address:
-            raise _refused(nbytes)
-
-    def __del__(self) -> None:
-        if self.address:
-            self._unmap(self.address, self.nbytes)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        try:
+            self._pages = mmap.mmap(-1, self.nbytes, flags=flags)
+        except (OSError, OverflowError, ValueError) as error:
+            raise _refused(nbytes) from error
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
 
 
 class Block:
@@ -122,9 +120,10 @@ class Block:
     ) -> npt.NDArray[Any]:
         """An array on this memory without copying; `strides` and `offset` in bytes.
 
-        Raises ValueError (NumPy's) if it would reach outside the block's capacity, TypeError if
-        the shape is not of integers.
+        Raises NumPy's TypeError or ValueError if it would reach outside the block's capacity.
         """
+        if offset < 0:  # which NumPy does not look at
+            raise ValueError(f"an array at offset {offset} of a block")
         return np.ndarray(shape, dtype, self, offset, strides)  # type: ignore[call-overload]
 
 
@@ -146,26 +145,36 @@ class Usage:
     """Cap of `pooled`."""
 
 
+class _SizeClass:
+    """Blocks of one capacity: those that wait, oldest first, and the class of new ones."""
+
+    __slots__ = ("capacity", "kind", "waiting")
+
+    def __init__(self, capacity: int, give_back: Callable[[_SizeClass, int], None]) -> None:
+        def finalize(block: Any) -> None:
+            give_back(self, block.address)
+
+        self.capacity = capacity
+        self.waiting: deque[tuple[int, int]] = deque()
+        body = {"__slots__": ("address", "nbytes"), "__del__": finalize, "__module__": __name__}
+        self.kind: Any = type("Block", (Block, ctypes.c_char * capacity), body)
+
+
 class Stock:
-    """Blocks by size class, with a cap on those that wait."""
+    """Blocks by size class, with a cap on those that wait.
+
+    There is no lock: finalizers and signal handlers come at any moment, in any thread, and must
+    not wait. Every step is one atomic operation on a deque or a dict, and whatever happens in
+    between finds a consistent stock. Only the counters are plain sums, off by a block if threads
+    without an interpreter lock meet; the cap is checked against the deques themselves.
+    """
 
     def __init__(self) -> None:
         self._knob = -1
         self._limit = 0
-        self._lock = threading.Lock()
-        self._types: dict[int, type[Any]] = {}
-        self._free: dict[int, deque[int]] = {}
-        self._waiting: OrderedDict[int, int] = OrderedDict()
-        self._returned: deque[tuple[int, int]] = deque()
+        self._classes: dict[int, _SizeClass] = {}
+        self._stamps = itertools.count()
         self._live = self._pooled = self._peak = self._fresh = self._reused = 0
-        self._small = 0
-        self._held = False
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self._before_fork,
-                after_in_parent=self._after_fork_in_parent,
-                after_in_child=self._after_fork_in_child,
-            )
 
     def allocate(self, nbytes: int) -> Block:
         """A block of at least `nbytes`, warm if one of its size class waits.
@@ -175,43 +184,58 @@ class Stock:
         capacity = size_class(nbytes)
         if knobs.POOL_LIMIT.get() != self._knob:
             self._adopt_limit()
-        # A signal handler may allocate while this very thread holds the lock: it must not wait
-        # for itself for ever, and fresh memory needs no lock.
-        locked = self._lock.acquire(True, 0.1)
+        members = self._classes.get(capacity) or self._new_class(capacity)
         try:
-            address = self._warm_memory(capacity) if locked else 0
-            self._live += capacity
-            if self._live > self._peak:
-                self._peak = self._live
-        finally:
-            if locked:
-                self._lock.release()
-        if not address:
-            try:
-                address = self._fresh_memory(capacity, nbytes)
-            except BaseException:
-                self._live -= capacity
-                raise
-        kind = self._types.get(capacity) or self._block_type(capacity)
-        block = kind.from_address(address)
+            address = members.waiting.pop()[1]
+            self._pooled -= capacity
+            self._reused += capacity
+        except IndexError:
+            address = self._fresh_memory(capacity, nbytes)
+            self._fresh += capacity
+        self._live = live = self._live + capacity
+        if live > self._peak:
+            self._peak = live
+        block: Block = members.kind.from_address(address)
         block.address = address
         block.nbytes = nbytes
         return block
 
     def trim(self, keep: int = 0) -> int:
         """Give waiting blocks back to the system until at most `keep` bytes wait; bytes given."""
-        with self._lock:
-            self._take_back(enforce=False)
-            return self._drop(keep)
+        before = total = self._count_pooled()
+        while total > keep:
+            oldest = min(
+                (members for members in tuple(self._classes.values()) if members.waiting),
+                key=_age,
+                default=None,
+            )
+            if oldest is None:
+                break
+            try:
+                address = oldest.waiting.popleft()[1]
+            except IndexError:
+                continue
+            _give(address, oldest.capacity)
+            total -= oldest.capacity
+        self._pooled = total
+        return before - total
 
     def usage(self) -> Usage:
         """Counters of this stock."""
-        with self._lock:
-            self._take_back()
-            return Usage(
-                *(self._live, self._pooled, self._peak),
-                *(self._fresh, self._reused, self._limit),
-            )
+        pooled = self._count_pooled()
+        return Usage(self._live, pooled, self._peak, self._fresh, self._reused, self._limit)
+
+    def _count_pooled(self) -> int:
+        classes = tuple(self._classes.values())
+        return sum(len(members.waiting) * members.capacity for members in classes)
+
+    def _give_back(self, members: _SizeClass, address: int) -> None:
+        """Called by a block's finalizer."""
+        members.waiting.append((next(self._stamps), address))
+        self._live -= members.capacity
+        self._pooled += members.capacity
+        if self._pooled > self._limit:
+            self.trim(self._limit)
 
     def _adopt_limit(self) -> None:
         """Follow the knob `pool_limit`; its default is also held below an eighth of memory."""
@@ -221,96 +245,26 @@ class Stock:
         self._limit = limit
         self.trim(limit)
 
-    def _warm_memory(self, capacity: int) -> int:
-        """A block that waits, 0 if there is none of this capacity."""
-        returned = self._returned
-        if returned:
-            last = returned.pop()
-            if last[1] == capacity:  # the usual case: a result was dropped, its like is needed
-                self._live -= capacity
-                self._reused += capacity
-                return last[0]
-            returned.append(last)
-            self._take_back()
-        waiting = self._free.get(capacity)
-        if not waiting:
-            return 0
-        address = waiting.pop()
-        del self._waiting[address]
-        self._pooled -= capacity
-        self._reused += capacity
-        return address
+    def _new_class(self, capacity: int) -> _SizeClass:
+        return self._classes.setdefault(capacity, _SizeClass(capacity, self._give_back))
 
     def _fresh_memory(self, capacity: int, nbytes: int) -> int:
-        address = 0
-        if room_for(capacity):
-            address = _take(capacity)
+        address = _take(capacity) if room_for(capacity) else 0
         if not address:
             self.trim()
             check_room(capacity)
             address = _take(capacity)
         if not address:
             raise _refused(nbytes)
-        self._fresh += capacity
         return address
 
-    def _block_type(self, capacity: int) -> type[Any]:
-        """The class of blocks of one capacity: a ctypes buffer that reports its end."""
-        returned, settle = self._returned, self._settle
 
-        def give_back(block: Any) -> None:
-            returned.append((block.address, capacity))
-            # Sixty-four small blocks may wait for the next allocation to sort them in.
-            if capacity > self._small or len(returned) > 64:
-                settle()
-
-        body = {"__slots__": ("address", "nbytes"), "__del__": give_back, "__module__": __name__}
-        kind = type("Block", (Block, ctypes.c_char * capacity), body)
-        return self._types.setdefault(capacity, kind)
-
-    def _settle(self) -> None:
-        """Take back what was returned, unless somebody holds the lock: then that one does it.
-
-        Called by finalizers, which run anywhere, so it must never wait for the lock.
-        """
-        while self._returned and self._lock.acquire(blocking=False):
-            try:
-                self._take_back()
-            finally:
-                self._lock.release()
-
-    def _take_back(self, enforce: bool = True) -> None:
-        while self._returned:
-            address, capacity = self._returned.popleft()
-            self._live -= capacity
-            self._pooled += capacity
-            self._waiting[address] = capacity
-            self._free.setdefault(capacity, deque()).append(address)
-        if enforce and self._pooled > self._limit:
-            self._drop(self._limit)
-        # So that what waits unsorted cannot lift the total over the cap.
-        self._small = (self._limit - self._pooled) >> 7
-
-    def _drop(self, keep: int) -> int:
-        before = self._pooled
-        while self._pooled > keep:
-            address, capacity = self._waiting.popitem(last=False)
-            self._free[capacity].remove(address)
-            self._pooled -= capacity
-            _give(address, capacity)
-        return before - self._pooled
-
-    def _before_fork(self) -> None:
-        # Should the lock be this thread's own (a handler that forks), the child still works: its
-        # counters may be off by one block.
-        self._held = self._lock.acquire(timeout=1.0)
-
-    def _after_fork_in_parent(self) -> None:
-        if self._held:
-            self._lock.release()
-
-    def _after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
+def _age(members: _SizeClass) -> int:
+    """Stamp of the block that has waited longest in a size class."""
+    try:
+        return members.waiting[0][0]
+    except IndexError:
+        return sys.maxsize
 
 
 def size_class(nbytes: int) -> int:

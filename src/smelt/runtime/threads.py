@@ -194,11 +194,13 @@ class Pool:
             check_room(need * threads)
             kept = state.scratch if need == have else []
             slabs = [*kept, *(Slab(need) for _ in range(threads - len(kept)))]
+            # An interrupt may come between any two steps: with 0 bytes nobody uses what is here.
+            state.word("SCRATCH").value = 0
+            state.scratch = slabs
             for number, slab in enumerate(slabs):
                 state.slot(number, "SLOT_SCRATCH").value = slab.address
-            state.scratch = slabs
-            state.word("SCRATCH").value = slabs[0].nbytes
             state.run_word("RUN_SCRATCH").value = slabs[0].address
+            state.word("SCRATCH").value = slabs[0].nbytes
         if state.half("ACTIVE").value != threads:
             state.half("ACTIVE").value = threads
             state.half("STARTED").value = 0
@@ -270,6 +272,8 @@ class _Process:
             if self.pool is None:
                 made = Pool()
                 atexit.register(made.stop)
+                # Never freed: daemon threads may be inside a run when the interpreter ends.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
                 self.pool = made
             return self.pool
 
