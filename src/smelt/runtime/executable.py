@@ -246,6 +246,8 @@ class Executable:
                 return arrays[v.number]
             if v.place == "output":
                 return results[v.number]
+            if block is None:  # every value between the steps is empty
+                return np.empty(p.shapes[number], v.dtype.numpy)
             offset = int(evaluate(v.offset, p.sizes))
             made: Array = block.array(p.shapes[number], v.dtype.numpy, offset=offset)
             return made

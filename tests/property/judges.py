@@ -1,0 +1,134 @@
+"""Judges of a program: graph interpreter, kernel interpreter, compiled code, and how far they may be
+apart.
+
+Two correct runs differ because each rounds in its own places.  How much that may matter is a
+property of the program and its data: `Spread` runs the graph several times with every floating
+result disturbed by a few units in the last place (stochastic arithmetic, Vignes 1978) and takes the
+observed deviation, times a factor, as the tolerance of every element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smelt import driver, knobs
+from smelt.graph.interp import evaluate_node
+from smelt.graph.ir import Graph, Node
+from smelt.kernel import interp as kernel_interp
+from smelt.ops.create import Input
+from smelt.types.expr import sizes_of
+
+Array = np.ndarray[Any, Any]
+DISTURBANCE_ULP = 8
+"""Units in the last place: the largest error that a scalar operator may have, doubled."""
+FACTOR = 16.0
+RUNS = 4
+_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+
+
+def sizes_at(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
+    """Values of the size symbols that stand alone in some input's shape."""
+    found: dict[str, int] = {}
+    for node, a in zip(graph.inputs, arrays, strict=True):
+        for dim, n in zip(node.type.shape, a.shape, strict=True):
+            if not isinstance(dim, int) and sizes_of(dim) == (str(dim),):
+                found[str(dim)] = n
+    return found
+
+
+def interpret(
+    graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int], rng: Any = None
+) -> list[Array]:
+    """The graph operator by operator; with `rng`, every floating result is disturbed."""
+    values: dict[Node, Array] = dict(zip(graph.inputs, arrays, strict=True))
+    with np.errstate(all="ignore"):
+        for node in graph.nodes():
+            if node not in values:
+                found = evaluate_node(node, [values[x] for x in node.inputs], sizes)
+                values[node] = found if rng is None else _disturbed(node, found, rng)
+    return [values[n] for n in graph.outputs]
+
+
+def _disturbed(node: Node, found: Array, rng: Any) -> Array:
+    eps = _EPS.get(str(found.dtype))
+    if eps is None or node.op.is_view or node.op.is_source:
+        return found
+    noise = rng.integers(-DISTURBANCE_ULP, DISTURBANCE_ULP + 1, found.shape)
+    wide = found.astype(np.float64)
+    return np.asarray(wide * (1.0 + noise * (eps / 2)), np.float64).astype(found.dtype)
+
+
+def spread(graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+    """How far apart correct runs may be, element by element of every output."""
+    rng = np.random.default_rng(1)
+    exact = [_as_float(v) for v in interpret(graph, arrays, sizes)]
+    out = [np.zeros(v.shape) for v in exact]
+    for _ in range(RUNS):
+        for k, v in enumerate(interpret(graph, arrays, sizes, rng)):
+            with np.errstate(all="ignore"):
+                off = np.abs(_as_float(v) - exact[k])
+            out[k] = np.maximum(out[k], np.where(np.isnan(off), np.inf, off))
+    return [FACTOR * o + _floor(node, v) for o, v, node in zip(out, exact, graph.outputs, strict=True)]
+
+
+def _floor(node: Node, value: Array) -> Array:
+    eps = _EPS.get(node.type.dtype.long, 0.0)
+    tiny = float(np.finfo(np.float32).tiny) if eps else 0.0
+    with np.errstate(all="ignore"):
+        return np.where(np.isfinite(value), np.abs(value) * eps * DISTURBANCE_ULP, 0.0) + tiny
+
+
+def _as_float(v: Array) -> Array:
+    return v.astype(np.float64)
+
+
+def agree(first: Array, second: Array, tolerance: Array) -> str:
+    """Empty, or where two results differ by more than the tolerance."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return f"{first.dtype}{list(first.shape)} and {second.dtype}{list(second.shape)}"
+    a, b = _as_float(first), _as_float(second)
+    with np.errstate(all="ignore"):
+        same = (first == second) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= tolerance)
+    same |= np.isinf(tolerance)
+    if same.all():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(~same)[0])
+    return f"at {at}: {first[at]} and {second[at]}, allowed {tolerance[at]}; {(~same).sum()} differ"
+
+
+def compiled(
+    graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int], **settings: Any
+) -> tuple[Any, list[Array]]:
+    """The compiled program and its results under some knobs."""
+    with knobs.config(**settings):
+        program = driver.compile(graph, hints=sizes)
+        order = tuple(sizes[n] for n in program.size_names)
+        return program, program.run(list(arrays), order)
+
+
+def kernels_agree(
+    program: Any, arrays: Sequence[Array], sizes: Mapping[str, int], allowed: Sequence[Array]
+) -> str:
+    """Runs every kernel in the kernel interpreter in place of the native code, and compares."""
+    values: dict[Node, Array] = dict(zip(program.plan.graph.inputs, arrays, strict=True))
+    with np.errstate(all="ignore"):
+        for cluster, kernel in zip(program.plan.clusters, program.kernels, strict=True):
+            if kernel is None:
+                for node in cluster.nodes:
+                    values[node] = evaluate_node(node, [values[x] for x in node.inputs], sizes)
+                continue
+            given = [values[x] for x in cluster.inputs]
+            found = kernel_interp.run(kernel, given, sizes)
+            for param, node in zip(kernel.outputs, cluster.outputs, strict=True):
+                values[node] = found[param.name]
+    native = program.run(list(arrays), tuple(sizes[n] for n in program.size_names))
+    for k, (node, got) in enumerate(zip(program.plan.graph.outputs, native, strict=True)):
+        if isinstance(node.op, Input):
+            continue
+        problem = agree(values[node], got, allowed[k])
+        if problem:
+            return f"output {k}, kernel interpreter and native code: {problem}"
+    return ""

@@ -1,0 +1,86 @@
+"""Random programs before three judges, fused and not, on every number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, seed, settings
+
+from smelt import knobs
+from smelt.graph.text import text
+from tests.property.judges import agree, compiled, interpret, kernels_agree, sizes_at, spread
+from tests.strategies.graphs import Program, graphs
+
+CASES = 250
+"""Programs of each of the parts below in an ordinary run."""
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_graph_interpreter_and_native_code_agree(part: int) -> None:
+    @seed(part)
+    @settings(max_examples=CASES, deadline=None, database=None)
+    @given(graphs(max_nodes=10))
+    def judge(program: Program) -> None:
+        graph, arrays = program
+        sizes = sizes_at(graph, arrays)
+        wanted, allowed = interpret(graph, arrays, sizes), spread(graph, arrays, sizes)
+        _, found = compiled(graph, arrays, sizes)
+        for k, (a, b) in enumerate(zip(wanted, found, strict=True)):
+            problem = agree(a, b, allowed[k])
+            assert not problem, f"output {k}: {problem}\n{text(graph)}"
+
+    judge()
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_kernel_interpreter_and_native_code_agree(part: int) -> None:
+    @seed(100 + part)
+    @settings(max_examples=CASES // 2, deadline=None, database=None)
+    @given(graphs(max_nodes=8))
+    def judge(program: Program) -> None:
+        graph, arrays = program
+        sizes = sizes_at(graph, arrays)
+        made, _ = compiled(graph, arrays, sizes)
+        problem = kernels_agree(made, arrays, sizes, spread(graph, arrays, sizes))
+        assert not problem, f"{problem}\n{text(graph)}"
+
+    judge()
+
+
+def test_results_have_the_same_bits_for_every_number_of_threads() -> None:
+    @seed(7)
+    @settings(max_examples=CASES // 5, deadline=None, database=None)
+    @given(graphs(max_nodes=8))
+    def judge(program: Program) -> None:
+        graph, arrays = program
+        sizes = sizes_at(graph, arrays)
+        made, first = compiled(graph, arrays, sizes, threads=1)
+        for threads in (2, 3):
+            with knobs.config(threads=threads):
+                again = made.run(list(arrays), tuple(sizes[n] for n in made.size_names))
+            for a, b in zip(first, again, strict=True):
+                assert a.tobytes() == b.tobytes(), text(graph)
+
+    judge()
+
+
+def test_a_disturbed_program_is_noticed() -> None:
+    """The tolerance is not so wide that a wrong operator would pass."""
+    noticed = 0
+
+    @seed(3)
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(graphs(max_nodes=8, steps=["unary", "binary", "reduce"]))
+    def judge(program: Program) -> None:
+        nonlocal noticed
+        graph, arrays = program
+        sizes = sizes_at(graph, arrays)
+        wanted, allowed = interpret(graph, arrays, sizes), spread(graph, arrays, sizes)
+        for k, a in enumerate(wanted):
+            if a.size and a.dtype == np.float32 and np.isfinite(a).all():
+                wrong = (a + np.float32(1e-2) * (1 + np.abs(a))).astype(np.float32)
+                noticed += bool(agree(a, wrong, allowed[k]))
+                return
+
+    judge()
+    assert noticed >= 10
