@@ -7,6 +7,7 @@ TensorType(dtype=f32, shape=(2, 3, 5))
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -99,12 +100,32 @@ class Contract(TensorOp):
         out = self.infer(*(TensorType(_row(x), x.shape) for x in inputs)).dtype
         wide = (out.compute if out.kind != "bool" else out).numpy
         if all(bare_axis(t) is not None for t in (*self.left, *self.right)):
-            names = {a: k for k, a in enumerate((*self.out, *self.summed()))}
-            sides = [[names[bare_axis(t) or ""] for t in side] for side in (self.left, self.right)]
-            a, b = (x.astype(wide) for x in inputs)
-            found = np.einsum(a, sides[0], b, sides[1], [names[n] for n in self.out])
-            return np.asarray(found).astype(out.numpy)
+            a, b = (x.astype(wide, copy=False) for x in inputs)
+            return self._product(a, b).astype(out.numpy, copy=False)
         return self._windows(sizes, wide, *inputs).astype(out.numpy)
+
+    def _product(self, a: Array, b: Array) -> Array:
+        """As one batched matrix product: axes sorted into batch, rows, columns and summed ones."""
+        left, right = ([bare_axis(t) or "" for t in side] for side in (self.left, self.right))
+        if len(set(left)) < len(left) or len(set(right)) < len(right):
+            names = {n: k for k, n in enumerate(dict.fromkeys((*left, *right)))}
+            sides = [[names[n] for n in side] for side in (left, right)]
+            return np.asarray(np.einsum(a, sides[0], b, sides[1], [names[n] for n in self.out]))
+        batch = [n for n in self.out if n in left and n in right]
+        rows = [n for n in self.out if n in left and n not in right]
+        columns = [n for n in self.out if n in right and n not in left]
+        both = [n for n in left if n in right and n not in self.out]
+        a, left = _summed_alone(a, left, {*batch, *rows, *both})
+        b, right = _summed_alone(b, right, {*batch, *columns, *both})
+        extent = dict(zip(left, a.shape, strict=True)) | dict(zip(right, b.shape, strict=True))
+        a = np.transpose(a, [left.index(n) for n in (*batch, *rows, *both)])
+        b = np.transpose(b, [right.index(n) for n in (*batch, *both, *columns)])
+        shape = [extent[n] for n in batch]
+        m, n, k = (math.prod(extent[x] for x in part) for part in (rows, columns, both))
+        found = np.matmul(a.reshape(*shape, m, k), b.reshape(*shape, k, n))
+        order = (*batch, *rows, *columns)
+        found = found.reshape([extent[x] for x in order])
+        return np.transpose(found, [order.index(x) for x in self.out])
 
     def _windows(self, sizes: Sizes, wide: Any, *inputs: Array) -> Array:
         """The general case: every product of the iteration space, then one sum."""
@@ -144,6 +165,12 @@ class Contract(TensorOp):
             return x.at(*at)
         limits = tuple(zip(at, x.type.shape, strict=True))
         return d.inside(limits, lambda: x.at(*at), d.constant(0, x.type.dtype))
+
+
+def _summed_alone(x: Array, names: list[str], kept: set[str]) -> tuple[Array, list[str]]:
+    """Sums the axes that stand in this operand only and not in the result."""
+    gone = tuple(k for k, n in enumerate(names) if n not in kept)
+    return (np.sum(x, axis=gone) if gone else x), [n for n in names if n in kept]
 
 
 def bare_axis(term: Index) -> str | None:
