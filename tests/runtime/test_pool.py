@@ -305,3 +305,42 @@ def test_layout_has_no_overlap() -> None:
         assert start + sizes.get(name, 8) <= following, name
     assert max(native.RUN_OFFSETS.values()) + 8 <= native.RUN_BYTES
     assert max(native.SLOT_OFFSETS.values()) + 8 <= native.SLOT_BYTES
+
+
+def test_eight_callers_take_no_longer_than_one_after_the_other() -> None:
+    def calls(threads: int) -> None:
+        chunks, launches, frame = program(8).launch("busy", 8, more=20_000).tables()
+        with knobs.config(threads=threads):
+            for _ in range(40):
+                pool().run(chunks, launches, frame)
+
+    def together() -> float:
+        callers = [threading.Thread(target=calls, args=(2,)) for _ in range(8)]
+        start = time.perf_counter()
+        for each in callers:
+            each.start()
+        for each in callers:
+            each.join()
+        return time.perf_counter() - start
+
+    def in_turn() -> float:
+        start = time.perf_counter()
+        for _ in range(8):
+            calls(1)
+        return time.perf_counter() - start
+
+    calls(2)
+    assert min(together() for _ in range(4)) < 1.3 * min(in_turn() for _ in range(4))
+
+
+def test_a_small_call_costs_little() -> None:
+    chunks, launches, frame = program(2).launch("count", 2, parallel=False).tables()
+    call = (chunks.ctypes.data, launches.ctypes.data, 1, frame.ctypes.data)
+
+    def one() -> float:
+        start = time.perf_counter()
+        for _ in range(1000):
+            pool().run_addresses(*call)
+        return (time.perf_counter() - start) / 1000
+
+    assert min(one() for _ in range(10)) < 5e-6

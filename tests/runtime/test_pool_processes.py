@@ -108,6 +108,37 @@ def test_an_interrupt_at_any_moment_leaves_the_pool_free() -> None:
     assert caught > 1000
 
 
+def test_a_hail_of_interrupts() -> None:
+    """Handlers that raise again while the first exception is on its way."""
+    found = result("""
+        class Stop(Exception): pass
+        raising = False
+        def handler(*_):
+            if raising:
+                raise Stop
+        signal.signal(signal.SIGALRM, handler)
+        work = program(400).launch("busy", 400, more=20_000)
+        right()
+        owner = pool()._state.word("OWNER")
+        for repeat in range(300):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.00002)
+            try:
+                raising = True
+                run(work)
+            except Stop:
+                # Let more of them in before this one is off.
+                try:
+                    raising = False
+                except Stop:
+                    raising = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert owner.value == 0, repeat
+            work.out[:] = 0
+        print(json.dumps(right()))
+    """)
+    assert found is True
+
+
 def test_children_of_a_fork_have_a_pool_of_their_own() -> None:
     found = result(
         """

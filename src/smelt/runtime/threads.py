@@ -21,7 +21,7 @@ import ctypes
 import itertools
 import os
 import threading
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -158,9 +158,10 @@ class Pool:
                 self._finish(state, status, (chunks, launches, count, frame), scratch_bytes)
         except BaseException:
             # The interrupt may have come just after the call was over: then this does nothing.
-            # In a child forked meanwhile there are no helpers to wait for.
+            # In a child forked meanwhile there are no helpers to wait for. Another interrupt
+            # cannot come before the native call, only after it: no Python code runs in between.
             if state is self._state:
-                _surely(self._code.abandon, state.address, token)
+                self._code.abandon(state.address, token)
             raise
 
     def _finish(
@@ -238,16 +239,6 @@ class Pool:
         """Send all helpers home; the next parallel launch starts new ones."""
         self._state.half("ACTIVE").value = 1
         self._code.wake(self._state.address)
-
-
-def _surely(call: Any, *arguments: int) -> None:
-    """Make a native call even if signal handlers keep raising."""
-    while True:
-        try:
-            call(*arguments)
-        except BaseException:  # noqa: BLE001, S112 - the first exception is on its way
-            continue
-        return
 
 
 def _wish() -> tuple[int | None, str]:
