@@ -33,9 +33,10 @@ def same_bits(a: Array, b: Array) -> bool:
         return False
     if a.dtype.kind in "biu":
         return bool(np.array_equal(a, b))
-    nan = np.isnan(a.astype(np.float64))
-    if not np.array_equal(nan, np.isnan(b.astype(np.float64))):
-        return False
+    with np.errstate(all="ignore"):
+        nan = np.isnan(a.astype(np.float64))
+        if not np.array_equal(nan, np.isnan(b.astype(np.float64))):
+            return False
     width = {2: np.uint16, 4: np.uint32, 8: np.uint64}[a.dtype.itemsize]
     left, right = (np.ascontiguousarray(x).view(width) for x in (a, b))
     return bool(np.array_equal(left[~nan], right[~nan]))

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.rewrite.rule import BITS, FLOATS, INTEGERS, NUMBERS, Numbers, Rule, RuleSet, rule
 from smelt.rewrite.term import Call, Num, Number, Term, Var
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, bool_, f32, i32
 
 # ---- conditions on constants -----------------------------------------------------------------
 
@@ -64,11 +66,12 @@ _X, _C, _D = Var("x"), Var("c", constant=True), Var("d", constant=True)
 
 
 def _of_columns(row: ScalarOp) -> list[Rule]:
+    """What identity, annihilator, idempotence and associativity say."""
     found: list[Rule] = []
     if row.identity is not None:
         found += _identities(row)
     if row.annihilator is not None:
-        zero = Num(0, row.annihilator)
+        zero = Num(0, row.annihilator, "annihilator")
         found.append(Rule(f"annihilator of {row.name}", Call(row.name, (_X, zero)), zero))
     if row.idempotent:
         again = (_X, _X) if row.arity == 2 else (Call(row.name, (_X,)),)
@@ -76,26 +79,34 @@ def _of_columns(row: ScalarOp) -> list[Rule]:
         found.append(Rule(f"{row.name} once is enough", Call(row.name, again), right))
     if row.associative:
         found += _associations(row)
-    return found
+    return [r for r in found if set(r.kinds) & set(row.rule.accepts[0])]
 
 
 def _identities(row: ScalarOp) -> list[Rule]:
-    """Of the two zeros, -0 is what leaves every float alone; 0 turns -0 into 0."""
+    """An identity of floats may turn -0 into 0; of an identity that is 0, the sign matters."""
     of = row.identity
     assert of is not None
 
     def exact(dtype: DType) -> Number | None:
         e = of(dtype)
-        return -0.0 if dtype.is_float and e == 0 else e
-
-    def loose(dtype: DType) -> Number | None:
-        return 0.0 if of(dtype) == 0 else None
+        if e is None or not dtype.is_float or _keeps_negative_zero(row, float(e)):
+            return e
+        return -0.0 if e == 0 and _keeps_negative_zero(row, -0.0) else None
 
     name = f"identity of {row.name}"
-    return [
-        Rule(name, Call(row.name, (_X, Num(0, exact))), _X),
-        Rule(f"{name}, -0 becoming 0", Call(row.name, (_X, Num(0, loose))), _X, FLOATS, fast=True),
-    ]
+    kinds = row.rule.accepts[0]
+    found: list[Rule] = []
+    if any(exact(d) is not None for d in (f32, i32, bool_) if d.kind in kinds):
+        found.append(Rule(name, Call(row.name, (_X, Num(0, exact, "identity"))), _X))
+    e = of(f32) if "float" in kinds else None
+    if e is not None and not _keeps_negative_zero(row, float(e)):
+        left = Call(row.name, (_X, Num(0, of, "identity")))
+        found.append(Rule(f"{name}, 0 for -0", left, _X, FLOATS, fast=True))
+    return found
+
+
+def _keeps_negative_zero(row: ScalarOp, e: float) -> bool:
+    return bool(np.signbit(row.numpy(np.float32(-0.0), np.float32(e))))
 
 
 def _associations(row: ScalarOp) -> list[Rule]:
@@ -113,7 +124,7 @@ def _roundings() -> list[Rule]:
     """Rounding a whole number changes nothing."""
     names = [n for n, row in SCALARS.items() if row.arity == 1 and row.idempotent]
     found = [
-        rule(f"{n} of a whole number", f"{n}({other}(x))", f"{other}(x)", NUMBERS)
+        rule(f"{n} after {other}", f"{n}({other}(x))", f"{other}(x)", NUMBERS)
         for n in names
         for other in names
         if other != n
@@ -137,7 +148,7 @@ _SIGNS = (
     rule("difference from 0, -0 for 0", "sub(0, x)", "neg(x)", FLOATS, fast=True),
     rule("difference from -0", "sub(-0.0, x)", "neg(x)", FLOATS),
     rule("magnitude of a magnitude", "abs(abs(x))", "abs(x)", NUMBERS),
-    rule("magnitude of a negative", "abs(neg(x))", "abs(x)", NUMBERS),
+    rule("magnitude of a negative", "abs(neg(x))", "abs(x)", ("int", "float")),
     rule("magnitude of an unsigned", "abs(x)", "x", ("uint",)),
     rule("magnitude of a square", "abs(square(x))", "square(x)", FLOATS),
     rule("square of a negative", "square(neg(x))", "square(x)", NUMBERS),

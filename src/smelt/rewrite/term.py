@@ -46,13 +46,15 @@ class Num:
 
     value: Number
     of: Callable[[DType], Number | None] | None = None
+    label: str = ""
+    """What the printer calls the value that `of` gives."""
 
     def at(self, dtype: DType) -> Number | None:
         """The number for an element type; None if that type has none."""
         return self.of(dtype) if self.of is not None else self.value
 
     def __repr__(self) -> str:
-        return self.value.__repr__().lower() if self.of is None else self.of.__name__
+        return self.label or repr(self.value).lower()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -206,8 +208,9 @@ def _infer(t: Term, want: DType, base: DType, types: dict[str, DType]) -> DType 
 
 def cost(t: Term) -> tuple[float, int]:
     """Cycles (as the rows count them) and size: what a rule must make smaller."""
-    if not isinstance(t, Call):
-        return 0.0, 1
+    named = variables(t)
+    if not isinstance(t, Call) or (named and all(v.constant for v in named)):
+        return 0.0, 1  # constants are combined once, while compiling
     parts = [cost(a) for a in t.args]
     return t.row.cost + sum(p[0] for p in parts), 1 + sum(p[1] for p in parts)
 
