@@ -217,7 +217,7 @@ MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
     changes_code=True,
     show=values.show_bytes,
 )
-POOL_LIMIT = _size("pool_limit", 2**29, "Most bytes kept for reuse after results are released.")
+POOL_LIMIT = _size("pool_limit", 2**31, "Most bytes kept for reuse after results are released.")
 HUGE_PAGES = _switch("huge_pages", True, "Ask the system to back large arrays with huge pages.")
 TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
     "target",
