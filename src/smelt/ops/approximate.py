@@ -97,8 +97,11 @@ def sigmoid(m: Machine[V], fit: Fit, x: V) -> V:
     # A power too small to add to 1 exactly goes to y, which is small enough to take it.
     small = m.compare("lt", power, m.const(d, 2.0 ** -(fit.mantissa // 2)))
     y = m.add(y, m.select(small, power, zero))
-    below = m.add(m.add(one, m.select(small, zero, power)), y)
-    return m.scale(m.div(one, below), n)
+    whole = m.add(one, m.select(small, zero, power))
+    quotient = m.div(one, m.add(whole, y))
+    # One Newton step takes back what the sum and the division rounded.
+    residual = m.fma(m.neg(quotient), y, m.fma(m.neg(quotient), whole, one))
+    return m.scale(m.fma(quotient, residual, quotient), n)
 
 
 def _log_tail(m: Machine[V], fit: Fit, f: V) -> V:

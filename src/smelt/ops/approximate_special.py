@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from smelt.ops.approximate import between, exp, exp_parts, log1p
 from smelt.ops.coefficients import (
-    ERF_FAR_SINGLE,
+    ERF_SINGLE,
     EXP2_MIXED,
     FITS,
     LOG2_MIXED,
@@ -46,18 +46,31 @@ def _erfc_tail(m: Machine[V], fit: Fit, a: V) -> V:
 
 
 def erf(m: Machine[V], fit: Fit, x: V) -> V:
-    """An odd polynomial up to 1; above 1 - e^-R(|x|) in float32, 1 - erfc |x| in float64."""
+    """1 - e^-R(|x|): in float32 R = -ln erfc is one polynomial, in float64 erfc has a tail."""
     d = fit.dtype
     one = m.const(d, 1.0)
     a = m.abs(x)
-    near = m.add(a, _erf_near(m, fit, a))
     if d == f32:
-        r = polynomial(m, d, m.lesser(m.const(d, 4.0), a), ERF_FAR_SINGLE)
-        small = exp(m, fit, m.neg(r))
-    else:
-        small = _erfc_tail(m, fit, m.lesser(m.const(d, 6.5), a))
-    far = m.sub(one, small)
+        return m.copysign(_one_less_power(m, fit, _erf_power(m, a)), x)
+    near = m.add(a, _erf_near(m, fit, a))
+    far = m.sub(one, _erfc_tail(m, fit, m.lesser(m.const(d, 6.5), a)))
     return m.copysign(m.select(m.compare("lt", a, one), near, far), x)
+
+
+def _erf_power(m: Machine[V], a: V) -> V:
+    """-ln erfc(a) = a (c + a Q(a)) for float32 a up to 4, c = 2/√π in two parts."""
+    a = m.lesser(m.const(f32, 4.0), a)
+    high, low, *rest = ERF_SINGLE
+    tail = m.fma(a, polynomial(m, f32, a, rest), m.const(f32, low))
+    return m.fma(a, m.const(f32, high), m.mul(a, tail))
+
+
+def _one_less_power(m: Machine[V], fit: Fit, t: V) -> V:
+    """1 - e^-t = (1 - 2^n) - 2^n y for t ≥ 0 up to the last place of 1."""
+    d = fit.dtype
+    n, y = exp_parts(m, fit, m.neg(t))
+    power = m.scale(m.const(d, 1.0), n)
+    return m.fma(m.neg(power), y, m.sub(m.const(d, 1.0), power))
 
 
 def erfc(m: Machine[V], fit: Fit, x: V) -> V:
@@ -113,7 +126,10 @@ def power(m: Machine[V], fit: Fit, x: V, y: V) -> V:
     d = fit.dtype
     a = m.abs(x)
     size = _power_mixed(m, a, y) if d == f32 else _power_double(m, a, y)
-    return _power_edges(m, fit, x, y, size)
+    infinity = m.const(d, INF)
+    usual = m.and_(m.compare("gt", x, m.const(d, 0.0)), m.compare("lt", x, infinity))
+    usual = m.and_(usual, m.compare("lt", m.abs(y), infinity))
+    return m.rare(m.not_(usual), size, lambda: _power_edges(m, fit, x, y, size))
 
 
 def _power_mixed(m: Machine[V], a: V, y: V) -> V:

@@ -179,23 +179,23 @@ EXP2_SINGLE = _hex(
 TANH_SINGLE = _hex("-0x1.555534p-2 0x1.110760p-3 -0x1.b84338p-5 0x1.525030p-6 -0x1.768f46p-8")
 """(tanh x / x - 1) / x² by x² on |x| ≤ 5/8, for float32."""
 
-ERF_FAR_SINGLE = _hex(
-    "-0x1.8a5956p-13 0x1.212c0ep+0 0x1.443562p-1 0x1.bc1564p-4"
-    " -0x1.9d03ecp-6 0x1.138e30p-8 -0x1.cecaaap-12 0x1.6bdda0p-16"
+ERF_SINGLE = _hex(
+    "0x1.20dd76p+0 -0x1.f7ac92p-25 0x1.45f2fep-1 0x1.a4f95ep-4 -0x1.39c0dcp-6"
+    " -0x1.5b06aep-13 0x1.b63526p-10 -0x1.4d000ep-11 0x1.eff2d2p-14 -0x1.38b87cp-17"
 )
-"""-ln erfc(a) on [1, 4], for float32."""
+"""2/√π in two parts, then (-ln erfc(a) / a - 2/√π) / a on [0, 4], for float32."""
 
 LOG2_MIXED = _hex(
-    "0x1.71547652b7e8ap+1 0x1.ec709dcb67f35p-1 0x1.2776bc426280cp-1"
-    " 0x1.a61ea62c7b22fp-2 0x1.46f1a6fa823d7p-2 0x1.29dae01a76a02p-2"
+    "0x1.71547652d8597p+1 0x1.ec709b53c757cp-1 0x1.2778a8481eebep-1"
+    " 0x1.a51253724dfc0p-2 0x1.64cf2b8331f1ap-2"
 )
-"""log2((1+s)/(1-s)) / s by s², good to 42 bits: for float32 powers computed in float64."""
+"""log2((1+s)/(1-s)) / s by s², good to 35 bits: for float32 powers computed in float64."""
 
 EXP2_MIXED = _hex(
-    "0x1.62e42ff0e431fp-1 0x1.ebfbe07846537p-3 0x1.c6b08abbe2372p-5 0x1.3b29f2d99871ap-7"
-    " 0x1.5d8a8925771b4p-10 0x1.445d2e8cbe0d8p-13 0x1.fde4498eef847p-17"
+    "0x1.62e430b03a98fp-1 0x1.ebfbdc35c0e80p-3 0x1.c6aee6eb76966p-5"
+    " 0x1.3b2d4fee9ba2dp-7 0x1.5f3f2fd41e84bp-10 0x1.41fb084effcefp-13"
 )
-"""(2^f - 1) / f on |f| ≤ ½, good to 34 bits: for float32 powers computed in float64."""
+"""(2^f - 1) / f on |f| ≤ ½, good to 28 bits: for float32 powers computed in float64."""
 
 LOG_POWER = _hex(
     "0x1.999999999a810p-2 0x1.249249230be2dp-2 0x1.c71c73bbec127p-3 0x1.745c747462dd3p-3"
