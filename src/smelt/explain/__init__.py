@@ -1,1 +1,18 @@
-"""..."""
+"""Explaining: what was fused, what was not, why, and what it costs, from the journal and the plan.
+
+from smelt.explain import report
+
+print(report(compiled, {"n": 1000}, [x]))
+"""
+
+from smelt.explain.analysis import as_text, cost_analysis, memory_analysis
+from smelt.explain.report import KernelReport, Report, report
+
+__all__ = [
+    "KernelReport",
+    "Report",
+    "as_text",
+    "cost_analysis",
+    "memory_analysis",
+    "report",
+]

@@ -1,0 +1,116 @@
+"""A compiled graph asked ahead of time, in JAX's words: texts, costs, memory.
+
+cost_analysis(compiled, {"n": 1000})["bytes accessed"]
+memory_analysis(compiled, {"n": 1000}).temp_size_in_bytes
+as_text(compiled, "kernel")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from smelt import knobs
+from smelt.codegen.build import asm_text, llvm_text
+from smelt.errors import ArgumentError
+from smelt.explain.build import build
+from smelt.explain.compiled import Compiled, Sizes, named_sizes
+from smelt.explain.data import ReportData, to_data
+from smelt.explain.plans import plan_text
+from smelt.graph.text import text as graph_text
+from smelt.kernel.ir import Kernel
+from smelt.kernel.text_print import text as kernel_text
+
+__all__ = ["MemoryAnalysis", "TextKind", "as_text", "cost_analysis", "memory_analysis"]
+
+TextKind = Literal["graph", "plan", "kernel", "llvm", "asm"]
+
+
+def as_text(compiled: Compiled, kind: str = "kernel") -> str:
+    """One representation as text: graph (after the passes), plan, kernel, llvm or asm.
+
+    Texts of several kernels follow one another, apart by a blank line.  Raises ArgumentError for
+    another kind.
+    """
+    if kind == "graph":
+        return graph_text(compiled.plan.graph, origins=True)
+    if kind == "plan":
+        return plan_text(compiled.plan)
+    if kind not in get_args(TextKind):
+        raise ArgumentError(
+            op="as_text", argument="kind", value=repr(kind),
+            expected=f"one of {', '.join(get_args(TextKind))}",
+        )  # fmt: skip
+    return "\n\n".join(_text(k, compiled, kind) for k in compiled.kernels if k is not None)
+
+
+def _text(kernel: Kernel, compiled: Compiled, kind: str) -> str:
+    if kind == "kernel":
+        return kernel_text(kernel)
+    if kind == "llvm":
+        return llvm_text(kernel, compiled.target)
+    return asm_text(kernel, compiled.target, knobs.OPT_LEVEL.get())
+
+
+def cost_analysis(compiled: Compiled, sizes: Sizes | None = None) -> dict[str, Any]:
+    """Operations and bytes of one call at sizes.
+
+    Keys as JAX's: `flops`, `transcendentals`, `bytes accessed`, and for each input k
+    `bytes accessed{k}{}` and `utilization{k}{}` (how often it is read whole), `bytes accessedout{}`
+    for the results.  Further keys: `bytes accessed unfused`, `predicted ns`, `kernels`, `operators`
+    and `decisions` (dicts).  Bytes count different elements, kernel by kernel: what has to cross
+    memory if every kernel touches each of its elements once; for programs without data-dependent
+    positions the number is exact.
+
+    Raises ArgumentError for sizes that are missing or unknown.
+    """
+    data = build(compiled, named_sizes(compiled, sizes))
+    t = data.total
+    found: dict[str, Any] = {
+        "flops": float(t.flops),
+        "transcendentals": float(t.transcendentals),
+        "bytes accessed": float(t.bytes),
+    }
+    for place, node in enumerate(data.inputs):
+        read = sum(nbytes for _, nbytes in _uses(data, node, "in"))
+        whole = data.nodes[node].nbytes
+        found[f"bytes accessed{place}{{}}"] = float(read)
+        found[f"utilization{place}{{}}"] = read / whole if whole else 0.0
+    written = sum(n for node in set(data.outputs) for _, n in _uses(data, node, "out"))
+    found["bytes accessedout{}"] = float(written)
+    found["bytes accessed unfused"] = float(t.bytes_unfused)
+    found["predicted ns"] = t.predicted_ns
+    found["kernels"] = t.kernels + t.calls
+    found["operators"] = t.operators
+    found["decisions"] = to_data(data.decisions)
+    return found
+
+
+def _uses(data: ReportData, node: int, role: str) -> list[tuple[int, int]]:
+    """(kernel, bytes touched) for each kernel that reads or writes a node."""
+    return [
+        (k.id, p.touched_bytes)
+        for k in data.kernels
+        for p in k.params
+        if p.node == node and p.role == role
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnalysis:
+    """Bytes of one call, by the names of JAX's compiled memory statistics.
+
+    `temp` are intermediates (the arena and partial results), `alias` results that are inputs
+    returned as they are."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+
+
+def memory_analysis(compiled: Compiled, sizes: Sizes | None = None) -> MemoryAnalysis:
+    """What a call takes at sizes.  Raises ArgumentError for sizes that are missing or unknown."""
+    m = build(compiled, named_sizes(compiled, sizes)).memory
+    return MemoryAnalysis(m.argument, m.output, m.alias, m.temp, m.code)

@@ -1,0 +1,417 @@
+"""A compiled graph -> the data of its report.
+
+    data = build(compiled, {"n": 1000})
+
+Nothing is decided here: graph, plan, kernels and journal are read, and what they leave unsaid in
+symbols is put into numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from smelt.errors import REASONS
+from smelt.explain.compiled import Compiled
+from smelt.explain.data import (
+    FORMAT,
+    VERSION,
+    BufferData,
+    CompileData,
+    DecisionData,
+    EdgeData,
+    KernelData,
+    MemoryData,
+    NodeData,
+    NodeKind,
+    PassData,
+    RateData,
+    ReportData,
+    Scalar,
+    TargetData,
+    TimeData,
+    TotalData,
+)  # fmt: skip
+from smelt.explain.kernels import kernel_data
+from smelt.explain.labels import Labels
+from smelt.explain.measure import Times
+from smelt.explain.names import one, place_of
+from smelt.explain.plans import plan_text
+from smelt.explain.predict import predict
+from smelt.explain.unfused import apart
+from smelt.fusion import is_library
+from smelt.fusion.plan import Plan
+from smelt.graph.ir import Node
+from smelt.graph.text import operator_text
+from smelt.graph.text import text as graph_text
+from smelt.journal import (
+    CacheHit,
+    CacheMiss,
+    Decision,
+    Fact,
+    Journal,
+    KernelEmitted,
+    KernelLowered,
+    PassRan,
+    Planned,
+)  # fmt: skip
+from smelt.ops.create import Constant, Input
+from smelt.ops.spec import dims_at
+from smelt.runtime.executable import CallStep, Executable, KernelStep
+from smelt.target import LEVELS, Target
+from smelt.types.expr import evaluate
+from smelt.types.tensor import TensorType, shape_text
+from smelt.version import __version__
+
+__all__ = ["build", "memory_of"]
+
+Sizes = Mapping[str, int]
+
+
+def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> ReportData:
+    """The report of a compiled graph at sizes, with measured times if there are any."""
+    graph, plan, journal = compiled.graph, compiled.plan, compiled.journal
+    labels = Labels(plan.graph)
+    kernels = _kernels(compiled, sizes, labels, times)
+    nodes = _nodes(plan, sizes, labels)
+    return ReportData(
+        format=FORMAT,
+        version=VERSION,
+        smelt=__version__,
+        name=graph.name,
+        text=graph_text(plan.graph),
+        plan=plan_text(plan),
+        sizes=dict(sizes),
+        target=_target(compiled.target),
+        total=_total(compiled, kernels, labels, times),
+        memory=memory_of(compiled.executable, sizes, kernels),
+        passes=tuple(_pass(fact) for fact in journal.of(PassRan)),
+        nodes=nodes,
+        edges=_edges(plan, sizes, labels),
+        inputs=tuple(labels.number[n] for n in plan.graph.inputs),
+        outputs=tuple(labels.number[n] for n in plan.graph.outputs),
+        kernels=kernels,
+        launches=plan.launches,
+        buffers=_buffers(plan, sizes, labels),
+        decisions=tuple(
+            _decision(k, fact, nodes) for k, fact in enumerate(decisions_of(plan, journal))
+        ),
+    )
+
+
+def decisions_of(plan: Plan, journal: Journal) -> Sequence[Decision]:
+    """The plan's decisions; what the journal says if the plan carries none."""
+    return plan.decisions or tuple(journal.of(Decision))
+
+
+# ---- the graph ---------------------------------------------------------------------------------
+
+
+def _nbytes(tensor: TensorType, sizes: Sizes) -> int:
+    return int(evaluate(tensor.nbytes, sizes))
+
+
+def _homes(plan: Plan) -> dict[Node, tuple[int, ...]]:
+    """The clusters that compute each node."""
+    found: dict[Node, tuple[int, ...]] = {}
+    for k, cluster in enumerate(plan.clusters):
+        for node in cluster.nodes:
+            found[node] = (*found.get(node, ()), k)
+    return found
+
+
+def _kind(node: Node) -> NodeKind:
+    if isinstance(node.op, Input):
+        return "input"
+    if isinstance(node.op, Constant):
+        return "constant"
+    if node.op.is_source:
+        return "source"
+    if node.op.is_view:
+        return "view"
+    return "call" if is_library(node) else "operator"
+
+
+def _nodes(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[NodeData, ...]:
+    homes, outputs = _homes(plan), set(plan.graph.outputs)
+    made: list[NodeData] = []
+    for number, node in enumerate(labels.nodes):
+        name, attributes = operator_text(node) if not _is_given(node) else (node.op.name, "")
+        made.append(
+            NodeData(
+                id=number,
+                name=labels.name[node],
+                label=labels.label[node],
+                op=name,
+                attributes=attributes.strip(),
+                kind=_kind(node),
+                dtype=node.type.dtype.name,
+                shape=shape_text(node.type.shape),
+                dims=dims_at(node.type.shape, sizes),
+                nbytes=_nbytes(node.type, sizes),
+                inputs=tuple(labels.number[x] for x in node.inputs),
+                output=node in outputs,
+                kernels=homes.get(node, ()),
+                place=place_of(node.origin),
+            )
+        )
+    return tuple(made)
+
+
+def _is_given(node: Node) -> bool:
+    return isinstance(node.op, Input | Constant)
+
+
+def _edges(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[EdgeData, ...]:
+    """Each use of a value: virtual if every kernel that reads it so has it inside."""
+    homes = _homes(plan)
+    clusters = plan.clusters
+    made: list[EdgeData] = []
+    for node in labels.nodes:
+        for x in dict.fromkeys(node.inputs):
+            inside = all(x not in clusters[k].inputs for k in homes.get(node, ()))
+            virtual = inside and not isinstance(x.op, Input)
+            made.append(
+                EdgeData(
+                    producer=labels.number[x],
+                    reader=labels.number[node],
+                    kind="virtual" if virtual else "memory",
+                    nbytes=_nbytes(x.type, sizes),
+                )
+            )
+    return tuple(made)
+
+
+# ---- kernels -----------------------------------------------------------------------------------
+
+
+def _kernels(
+    compiled: Compiled, sizes: Sizes, labels: Labels, times: Times | None
+) -> tuple[KernelData, ...]:
+    plan = compiled.plan
+    separate = apart(plan, compiled.target, sizes)
+    costs = predict(plan, compiled.target, sizes)
+    notes = _compile_notes(compiled)
+    measured = _measured(plan, times)
+    return tuple(
+        kernel_data(
+            number, cluster, kernel, compiled.target, sizes, labels,
+            separate[number], notes[number], measured.get(number), costs[number].total,
+        )
+        for number, (cluster, kernel) in enumerate(
+            zip(plan.clusters, compiled.kernels, strict=True)
+        )
+    )  # fmt: skip
+
+
+def _measured(plan: Plan, times: Times | None) -> dict[int, TimeData]:
+    """Times by cluster: steps run in the order of the launches."""
+    order = [k for group in plan.launches for k in group]
+    return dict(zip(order, times.steps, strict=True)) if times is not None else {}
+
+
+def _compile_notes(compiled: Compiled) -> list[CompileData]:
+    """How each kernel was compiled.  Kernels are first all lowered, then looked up or generated in
+    order: that is how the journal's facts find their kernels."""
+    facts = compiled.journal.facts
+    lowered = {f.name: f.seconds for f in facts if isinstance(f, KernelLowered)}
+    start = max((k for k, f in enumerate(facts) if isinstance(f, KernelLowered)), default=-1)
+    asked = [(k, f) for k, f in enumerate(facts) if k > start and isinstance(f, _LOOKUPS)]
+    lookups = iter(asked)
+    sizes = code_sizes(compiled.executable)
+    made: list[CompileData] = []
+    for cluster, kernel in zip(compiled.plan.clusters, compiled.kernels, strict=True):
+        place, fact = (None, None) if kernel is None else next(lookups, (None, None))
+        emitted = _emitted(facts, place)
+        made.append(
+            CompileData(
+                cache=_cache_state(fact),
+                reason=fact.reason if isinstance(fact, CacheMiss) else "",
+                lower_seconds=lowered.get(cluster.name),
+                emit_seconds=emitted.seconds if emitted is not None else None,
+                load_seconds=fact.seconds if isinstance(fact, CacheHit) else None,
+                ir_size=emitted.ir_size if emitted is not None else None,
+                code_bytes=sizes.get(cluster.name, 0),
+            )
+        )
+    return made
+
+
+_LOOKUPS = (CacheHit, CacheMiss)
+
+
+def _emitted(facts: Sequence[Fact], place: int | None) -> KernelEmitted | None:
+    """The fact of generation that follows a miss."""
+    if place is None or not isinstance(facts[place], CacheMiss):
+        return None
+    following = islice(facts, place + 1, None)
+    return next((f for f in following if isinstance(f, KernelEmitted)), None)
+
+
+def _cache_state(fact: Fact | None) -> Any:
+    if isinstance(fact, CacheHit):
+        return "hit-memory" if fact.place == "memory" else "hit-disk"
+    return "none" if fact is None else "miss"
+
+
+def code_sizes(executable: Executable) -> dict[str, int]:
+    """Bytes of object code by step."""
+    steps = [s for group in executable.launches for s in group]
+    return {
+        s.name: int(s.loaded.nbytes)
+        for s in steps
+        if isinstance(s, KernelStep) and s.loaded is not None
+    }
+
+
+# ---- the whole ---------------------------------------------------------------------------------
+
+
+def _total(
+    compiled: Compiled, kernels: Sequence[KernelData], labels: Labels, times: Times | None
+) -> TotalData:
+    predicted = [k.predicted_ns for k in kernels]
+    seconds = [
+        s for k in kernels
+        for s in (k.compile.lower_seconds, k.compile.emit_seconds, k.compile.load_seconds)
+        if s is not None
+    ]  # fmt: skip
+    seconds += [f.seconds for f in compiled.journal.of(PassRan)]
+    seconds += [f.seconds for f in compiled.journal.of(Planned)]
+    return TotalData(
+        operators=sum(_kind(n) in ("operator", "call") for n in labels.nodes),
+        kernels=sum(k.kind == "kernel" for k in kernels),
+        calls=sum(k.kind == "call" for k in kernels),
+        bytes=sum(k.bytes for k in kernels),
+        bytes_unfused=sum(k.bytes_unfused for k in kernels),
+        exact=all(k.exact for k in kernels),
+        transfers=sum(k.transfers for k in kernels),
+        transfers_unfused=sum(k.transfers_unfused for k in kernels),
+        flops=sum(k.flops for k in kernels),
+        transcendentals=sum(k.transcendentals for k in kernels),
+        floor_ns=sum(k.floor_ns for k in kernels),
+        predicted_ns=_sum(predicted),
+        measured=times.call if times is not None else None,
+        compile_seconds=sum(seconds) if seconds else None,
+    )
+
+
+def _sum(numbers: Sequence[float | None]) -> float | None:
+    known = [n for n in numbers if n is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _pass(fact: PassRan) -> PassData:
+    return PassData(name=fact.name, before=fact.before, after=fact.after, seconds=fact.seconds)
+
+
+def _target(target: Target) -> TargetData:
+    held = {"l1": target.l1_bytes, "l2": target.l2_bytes, "l3": target.l3_bytes, "dram": None}
+    return TargetData(
+        name=target.name,
+        isa=target.isa,
+        vector_bytes=target.vector_bytes,
+        cores=target.cores,
+        measured=target.measured,
+        rates=tuple(
+            RateData(level=level, nbytes=held[level], read=r.read, write=r.write, copy=r.copy)
+            for level in LEVELS
+            for r in (target.all_threads.at(level),)
+        ),
+        gflops=target.fma_gflops * target.cores,
+        dispatch_ns=target.dispatch_ns,
+        launch_ns=target.launch_ns,
+    )
+
+
+def _buffers(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[BufferData, ...]:
+    end = max(len(plan.clusters) - 1, 0)
+    last = {x: k for k, c in enumerate(plan.clusters) for x in c.inputs}
+    made = [
+        BufferData(
+            node=labels.number[n], place="input", nbytes=_nbytes(n.type, sizes), offset=None,
+            first=0, last=last.get(n, 0),
+        )
+        for n in plan.graph.inputs
+    ]  # fmt: skip
+    for slot in plan.slots:
+        arena = slot.offset is not None
+        made.append(
+            BufferData(
+                node=labels.number[slot.node],
+                place="arena" if arena else "output",
+                nbytes=int(evaluate(slot.nbytes, sizes)),
+                offset=int(evaluate(slot.offset, sizes)) if slot.offset is not None else None,
+                first=slot.first,
+                last=slot.last if arena else end,
+            )
+        )
+    return tuple(made)
+
+
+def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData]) -> MemoryData:
+    """Bytes of a call: inputs, results, results that are inputs, intermediates, code."""
+
+    def nbytes(number: int) -> int:
+        value = executable.values[number]
+        return _nbytes(TensorType(value.dtype, value.shape), sizes)
+
+    inputs = [n for n, v in enumerate(executable.values) if v.place == "input"]
+    outputs = list(dict.fromkeys(executable.outputs))
+    temp = max((int(evaluate(e, sizes)) for e in executable.arena), default=0)
+    for step in (s for group in executable.launches for s in group):
+        if not isinstance(step, CallStep):
+            temp += sum(-(-int(evaluate(n, sizes)) // 64) * 64 for n in step.partials)
+    return MemoryData(
+        argument=sum(nbytes(n) for n in inputs),
+        output=sum(nbytes(n) for n in outputs),
+        alias=sum(nbytes(n) for n in outputs if executable.values[n].place == "input"),
+        temp=temp,
+        code=sum(k.compile.code_bytes for k in kernels),
+    )
+
+
+# ---- decisions ---------------------------------------------------------------------------------
+
+
+def _decision(number: int, fact: Decision, nodes: Sequence[NodeData]) -> DecisionData:
+    row = REASONS.get(fact.reason)
+    a_place, b_place = place_of(fact.a_origin), place_of(fact.origin)
+    a, b = one(nodes, fact.a, a_place), one(nodes, fact.b, b_place)
+    return DecisionData(
+        id=number,
+        a=fact.a,
+        b=fact.b,
+        a_label=nodes[a].label if a is not None else fact.a,
+        b_label=nodes[b].label if b is not None else fact.b,
+        a_node=a,
+        b_node=b,
+        verdict=fact.verdict,
+        code=row.code if row is not None else "",
+        reason=fact.reason,
+        sentence=row.explain(**_told(fact, nodes)) if row is not None else fact.reason,
+        override=row.override if row is not None else "",
+        saves_bytes=int(fact.saves_bytes),
+        saves_ns=float(fact.saves_ns),
+        costs_bytes=int(fact.costs_bytes),
+        costs_ns=float(fact.costs_ns),
+        fused_ns=fact.fused_ns,
+        split_ns=fact.split_ns,
+        a_place=a_place or (nodes[a].place if a is not None else None),
+        b_place=b_place or (nodes[b].place if b is not None else None),
+        terms={str(k): float(v) for k, v in fact.details.get("terms", {}).items()},
+        details={str(k): _scalar(v) for k, v in fact.details.items() if k != "terms"},
+    )
+
+
+def _told(fact: Decision, nodes: Sequence[NodeData]) -> dict[str, Any]:
+    """The fields of the reason's sentence, with values called by their labels."""
+    known = {n.name: n.label for n in nodes}
+    return {k: known.get(v, v) if isinstance(v, str) else v for k, v in fact.details.items()}
+
+
+def _scalar(value: Any) -> Scalar:
+    if hasattr(value, "item"):
+        value = value.item()
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

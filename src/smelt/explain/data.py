@@ -1,0 +1,315 @@
+"""What a report says, as plain data: the one source of the text page, the JSON and its schema.
+
+Numbers are at the sizes of the report.  Bytes are bytes, `_ns` are nanoseconds, `_seconds` seconds;
+None stands for what was not measured or does not apply.  References are numbers: of a node in
+`ReportData.nodes`, of a kernel in `kernels`, of a decision in `decisions`.
+
+>>> to_data(Place(file="q.py", line=14, function="f", text="y = sm.exp(x)"))["line"]
+14
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, cast
+
+FORMAT = "smelt-report"
+VERSION = "1.0"
+"""Of the JSON form: the first number rises when a reader of the old form would go wrong, the second
+when something is added."""
+
+NodeKind = Literal["input", "constant", "source", "view", "operator", "call"]
+EdgeKind = Literal["virtual", "memory"]
+Role = Literal["grid", "stream", "tile"]
+Level = Literal["l1", "l2", "l3", "dram"]
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeData:
+    """A value of the graph after the passes.
+
+    `name` is what the graph's text calls it, `label` what decisions call it; `kernels` compute it
+    (several if it is recomputed, none if it is an input).  `shape` is text over sizes, `dims` the
+    numbers."""
+
+    id: int
+    name: str
+    label: str
+    op: str
+    attributes: str
+    kind: NodeKind
+    dtype: str
+    shape: str
+    dims: tuple[int, ...]
+    nbytes: int
+    inputs: tuple[int, ...]
+    output: bool
+    kernels: tuple[int, ...]
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeData:
+    """`reader` reads `producer`: through memory, or `virtual` where the value stays in a kernel."""
+
+    producer: int
+    reader: int
+    kind: EdgeKind
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisData:
+    """An axis of a kernel and its role; `block` is the length it is cut into (None: whole), `parts`
+    the number of grid parts that a streamed axis is spread over (0: not)."""
+
+    name: str
+    extent: str
+    size: int
+    role: Role
+    block: int | None
+    parts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamData:
+    """An array that a kernel reads or writes.
+
+    `touched_bytes` are those of the different elements it visits, an upper bound unless `exact`."""
+
+    name: str
+    role: Literal["in", "out"]
+    node: int
+    dtype: str
+    shape: str
+    nbytes: int
+    touched: int
+    touched_bytes: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorData:
+    """A node in a kernel's order of execution; `recomputed` if another kernel computes it too."""
+
+    node: int
+    recomputed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileData:
+    """How a kernel's code came about.  `cache` is hit-memory, hit-disk, miss or none (a call)."""
+
+    cache: Literal["hit-memory", "hit-disk", "miss", "none"]
+    reason: str
+    lower_seconds: float | None
+    emit_seconds: float | None
+    load_seconds: float | None
+    ir_size: int | None
+    code_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeData:
+    """Times of one launch: the median, the least and how many runs there were."""
+
+    median_ns: float
+    least_ns: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelData:
+    """A cluster with its kernel, or one library call (`kind` call, without text).
+
+    `transfers` count arrays read and written, `*_unfused` what the same operators would move one by
+    one.  `floor_ns` is the least time for its bytes at the bandwidth of `level`, the smallest
+    memory that holds them; `predicted_ns` is the planner's model."""
+
+    id: int
+    name: str
+    kind: Literal["kernel", "call"]
+    text: str | None
+    operators: tuple[OperatorData, ...]
+    places: tuple[Place, ...]
+    axes: tuple[AxisData, ...]
+    params: tuple[ParamData, ...]
+    read_bytes: int
+    written_bytes: int
+    bytes: int
+    bytes_unfused: int
+    exact: bool
+    transfers: int
+    transfers_unfused: int
+    flops: int
+    transcendentals: int
+    level: Level
+    floor_ns: float
+    predicted_ns: float | None
+    measured: TimeData | None
+    compile: CompileData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferData:
+    """Where a value lives and from the writing kernel to the last reading one (`first`, `last`).
+
+    `offset` is in bytes from the start of the arena; None outside the arena."""
+
+    node: int
+    place: Literal["input", "output", "arena"]
+    nbytes: int
+    offset: int | None
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionData:
+    """A candidate fusion, in the planner's order.
+
+    `a` and `b` are names that the settings must_fuse and never_fuse take; `a_node`, `b_node` the
+    nodes that they mean, if that can be told, `a_label`, `b_label` what these are called.  `terms`
+    are the parts of the fused kernel's predicted time in ns; the rest is as in
+    `smelt.journal.Decision`."""
+
+    id: int
+    a: str
+    b: str
+    a_label: str
+    b_label: str
+    a_node: int | None
+    b_node: int | None
+    verdict: Literal["fused", "split"]
+    code: str
+    reason: str
+    sentence: str
+    override: str
+    saves_bytes: int
+    saves_ns: float
+    costs_bytes: int
+    costs_ns: float
+    fused_ns: float | None
+    split_ns: float | None
+    a_place: Place | None
+    b_place: Place | None
+    terms: dict[str, float]
+    details: dict[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassData:
+    """A pass: nodes before and after, and its time."""
+
+    name: str
+    before: int
+    after: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateData:
+    """Bandwidth of a memory level with all threads, in GB/s."""
+
+    level: Level
+    nbytes: int | None
+    read: float
+    write: float
+    copy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetData:
+    """The machine: roofs of the roofline, `measured` here or assumed."""
+
+    name: str
+    isa: str
+    vector_bytes: int
+    cores: int
+    measured: bool
+    rates: tuple[RateData, ...]
+    gflops: float
+    dispatch_ns: float
+    launch_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryData:
+    """Bytes of a call, by JAX's names for them."""
+
+    argument: int
+    output: int
+    alias: int
+    temp: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalData:
+    """Sums over all kernels; `operators` without views, constants and positions."""
+
+    operators: int
+    kernels: int
+    calls: int
+    bytes: int
+    bytes_unfused: int
+    exact: bool
+    transfers: int
+    transfers_unfused: int
+    flops: int
+    transcendentals: int
+    floor_ns: float
+    predicted_ns: float | None
+    measured: TimeData | None
+    compile_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    """Everything that can be said about a compiled function at given sizes."""
+
+    format: str
+    version: str
+    smelt: str
+    name: str
+    text: str
+    plan: str
+    sizes: dict[str, int]
+    target: TargetData
+    total: TotalData
+    memory: MemoryData
+    passes: tuple[PassData, ...]
+    nodes: tuple[NodeData, ...]
+    edges: tuple[EdgeData, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    kernels: tuple[KernelData, ...]
+    launches: tuple[tuple[int, ...], ...]
+    buffers: tuple[BufferData, ...]
+    decisions: tuple[DecisionData, ...]
+
+
+def to_data(value: Any) -> Any:
+    """Dicts, lists and scalars for `json`; numbers that are not finite become None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_data(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple | list):
+        return [to_data(item) for item in cast("tuple[Any, ...]", value)]
+    if isinstance(value, Mapping):
+        return {str(k): to_data(v) for k, v in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

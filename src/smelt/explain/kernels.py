@@ -1,0 +1,172 @@
+"""One kernel of a report: what it does, what it moves, how long that should take.
+
+data = kernel_data(0, cluster, kernel, target, sizes, labels, apart, note, None, predicted)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from smelt import lower
+from smelt.errors import SmeltError
+from smelt.explain.data import (
+    AxisData,
+    CompileData,
+    KernelData,
+    OperatorData,
+    ParamData,
+    Place,
+    Role,
+    TimeData,
+)  # fmt: skip
+from smelt.explain.labels import Labels
+from smelt.explain.names import place_of
+from smelt.explain.traffic import Touched, Traffic, traffic
+from smelt.explain.unfused import Apart
+from smelt.explain.work import Work, work
+from smelt.fusion.plan import Cluster
+from smelt.graph.ir import Node
+from smelt.kernel.ir import Block, Kernel, Split, Stream
+from smelt.kernel.text_print import text
+from smelt.kernel.walk import statements
+from smelt.ops.spec import dims_at
+from smelt.target import Target
+from smelt.types.expr import evaluate
+from smelt.types.expr import text as expr_text
+from smelt.types.tensor import shape_text
+
+__all__ = ["kernel_data"]
+
+Sizes = Mapping[str, int]
+
+
+def kernel_data(
+    number: int, cluster: Cluster, kernel: Kernel | None, target: Target, sizes: Sizes,
+    labels: Labels, apart: Apart, note: CompileData, measured: TimeData | None,
+    predicted_ns: float | None,
+) -> KernelData:  # fmt: skip
+    """The entry of a cluster; `kernel` None means a library call."""
+    moved = _whole(cluster, sizes) if kernel is None else traffic(kernel, sizes)
+    done = _work_of_call(cluster, sizes) if kernel is None else work(kernel, sizes)
+    params = _params(cluster, kernel, moved, sizes, labels)
+    level = target.level(moved.nbytes, target.cores)
+    again = set(cluster.recomputed)
+    return KernelData(
+        id=number,
+        name=cluster.name,
+        kind="call" if kernel is None else "kernel",
+        text=None if kernel is None else text(kernel),
+        operators=tuple(
+            OperatorData(node=labels.number[n], recomputed=n in again) for n in cluster.nodes
+        ),
+        places=_places(cluster),
+        axes=() if kernel is None else _axes(kernel, sizes),
+        params=params,
+        read_bytes=moved.read,
+        written_bytes=moved.written,
+        bytes=moved.nbytes,
+        bytes_unfused=apart.nbytes,
+        exact=moved.exact,
+        transfers=len(params),
+        transfers_unfused=apart.transfers,
+        flops=done.flops,
+        transcendentals=done.transcendentals,
+        level=level,
+        floor_ns=target.transfer_ns(moved.read, moved.written, level),
+        predicted_ns=predicted_ns,
+        measured=measured,
+        compile=note,
+    )
+
+
+def _places(cluster: Cluster) -> tuple[Place, ...]:
+    found = (place_of(n.origin) for n in cluster.nodes)
+    return tuple(dict.fromkeys(p for p in found if p is not None))
+
+
+# ---- axes --------------------------------------------------------------------------------------
+
+
+def _axes(kernel: Kernel, sizes: Sizes) -> tuple[AxisData, ...]:
+    """Every axis with its role: what the grid does not cut and no stream visits is a tile."""
+    roles: dict[str, Role] = {}
+    blocks: dict[str, int | None] = {}
+    for role, cut in _cuts(kernel):
+        roles[cut.axis] = role
+        blocks[cut.axis] = cut.size
+    parts = {s.axis: s.parts for s in kernel.grid if isinstance(s, Split)}
+    return tuple(
+        AxisData(
+            name=a.name,
+            extent=expr_text(a.extent),
+            size=int(evaluate(a.extent, sizes)),
+            role=roles.get(a.name, "tile"),
+            block=blocks.get(a.name),
+            parts=parts.get(a.name, 0),
+        )
+        for a in kernel.axes
+    )
+
+
+def _cuts(kernel: Kernel) -> list[tuple[Role, Block]]:
+    found: list[tuple[Role, Block]] = [
+        ("stream", b) for s in statements(kernel) if isinstance(s, Stream) for b in s.blocks
+    ]
+    return found + [("grid", b) for b in kernel.grid if isinstance(b, Block)]
+
+
+# ---- arrays ------------------------------------------------------------------------------------
+
+
+def _whole(cluster: Cluster, sizes: Sizes) -> Traffic:
+    """What a library call moves: its operands and results, whole."""
+
+    def touched(nodes: tuple[Node, ...]) -> dict[str, Touched]:
+        return {
+            str(k): Touched(
+                int(evaluate(n.type.elements, sizes)), int(evaluate(n.type.nbytes, sizes))
+            )
+            for k, n in enumerate(nodes)
+        }
+
+    return Traffic(touched(cluster.inputs), touched(cluster.outputs))
+
+
+def _params(
+    cluster: Cluster, kernel: Kernel | None, moved: Traffic, sizes: Sizes, labels: Labels
+) -> tuple[ParamData, ...]:
+    found: list[ParamData] = []
+    sides: tuple[tuple[Literal["in", "out"], tuple[Node, ...], Mapping[str, Touched]], ...] = (
+        ("in", cluster.inputs, moved.loads),
+        ("out", cluster.outputs, moved.stores),
+    )
+    for role, nodes, touched in sides:
+        params = (None,) * len(nodes) if kernel is None else (
+            kernel.inputs if role == "in" else kernel.outputs
+        )  # fmt: skip
+        for node, param, seen in zip(nodes, params, touched.values(), strict=True):
+            found.append(
+                ParamData(
+                    name=labels.name[node] if param is None else param.name,
+                    role=role,
+                    node=labels.number[node],
+                    dtype=node.type.dtype.name,
+                    shape=shape_text(node.type.shape),
+                    nbytes=int(evaluate(node.type.nbytes, sizes)),
+                    touched=seen.elements,
+                    touched_bytes=seen.nbytes,
+                    exact=seen.exact,
+                )
+            )
+    return tuple(found)
+
+
+def _work_of_call(cluster: Cluster, sizes: Sizes) -> Work:
+    """Operations of a contraction, which has a definition; of anything else nothing is known."""
+    if any(0 in dims_at(n.type.shape, sizes) for n in cluster.inputs) or cluster.is_extern:
+        return Work()
+    try:
+        return work(lower.run(cluster, "eager", sizes), sizes)
+    except SmeltError:
+        return Work()

@@ -1,0 +1,95 @@
+"""What a user means by `exp`, `exp#3`, `v3` or `model.py:41`: the nodes of a report by name.
+
+>>> from smelt.explain.data import NodeData
+>>> def node(k, name, op):
+...     return NodeData(
+...         id=k,
+...         name=name,
+...         label=f"{op}#{k}",
+...         op=op,
+...         attributes="",
+...         kind="operator",
+...         dtype="f32",
+...         shape="",
+...         dims=(),
+...         nbytes=4,
+...         inputs=(),
+...         output=False,
+...         kernels=(0,),
+...         place=None,
+...     )
+>>> nodes = [node(0, "v0", "exp"), node(1, "v1", "reduce.sum"), node(2, "v2", "exp")]
+>>> find(nodes, "exp"), find(nodes, "exp#2"), find(nodes, "sum"), find(nodes, "v0")
+((0, 2), (2,), (1,), (0,))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from smelt.errors import UnknownNameError, nearest
+from smelt.explain.data import NodeData, Place
+from smelt.origin import Origin
+
+__all__ = ["find", "one", "place_of", "short"]
+
+_LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
+
+
+def find(nodes: Sequence[NodeData], name: str) -> tuple[int, ...]:
+    """The numbers of the nodes that `name` means: a label, a value's name, an operator's name (all
+    of that name) or a line of the program as `file.py:12` (all recorded there).
+
+    Raises UnknownNameError for a name that no node has.
+    """
+    found = (
+        tuple(n.id for n in nodes if n.label == name)
+        or tuple(n.id for n in nodes if n.name == name)
+        or tuple(n.id for n in nodes if name in (n.op, n.op.rpartition(".")[2]))
+    )
+    line = _LINE.fullmatch(name)
+    if line is not None and not found:
+        file, number = line["file"], int(line["line"])
+        found = tuple(n.id for n in nodes if _is_at(n.place, file, number))
+    if found:
+        return found
+    known = [x for n in nodes for x in (n.label, n.op, short(n.place)) if n.kind != "constant"]
+    known = [x for x in dict.fromkeys(known) if x]
+    close = nearest(name, known)
+    listed = ", ".join(n.label for n in nodes if n.kind in ("operator", "call"))
+    listed = listed if len(listed) < 200 else listed[:200].rpartition(",")[0] + ", ..."
+    hint = f"; did you mean {close}?" if close else f"; there are {listed}"
+    raise UnknownNameError(kind="operator or line", name=name, suggestion=hint)
+
+
+def one(nodes: Sequence[NodeData], name: str, place: Place | None) -> int | None:
+    """The node that a decision calls `name`, or None if that cannot be told."""
+    try:
+        found = find(nodes, name)
+    except UnknownNameError:
+        return None
+    if len(found) > 1 and place is not None:
+        found = tuple(k for k in found if nodes[k].place == place)
+    return found[0] if len(found) == 1 else None
+
+
+def _is_at(place: Place | None, file: str, line: int) -> bool:
+    if place is None or place.line != line:
+        return False
+    own, asked = PurePath(place.file).parts, PurePath(file).parts
+    return own[-len(asked) :] == asked
+
+
+def place_of(origin: Origin | None) -> Place | None:
+    """An origin as data; None if it is unknown."""
+    if origin is None or not origin.known:
+        return None
+    p = origin.place
+    return Place(file=p.file, line=p.line, function=p.function, text=p.text)
+
+
+def short(place: Place | None) -> str:
+    """`model.py:41`; empty for no place."""
+    return f"{PurePath(place.file).name}:{place.line}" if place is not None else ""

@@ -1,0 +1,188 @@
+"""`Report`: what was fused, what was not, why, and what it saves; the object behind `sm.explain`.
+
+    report = sm.explain(f, x, y)
+    print(report)                        # a page of text
+    print(report.why("exp", "sum"))      # one decision
+    report.kernels[0].asm                # generated when asked for
+    report.to_json()                     # everything, versioned
+
+Everything but the generated texts is plain data (`report.data`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from smelt import knobs
+from smelt.codegen.build import asm_text, llvm_text
+from smelt.errors import ArgumentError
+from smelt.explain.build import build
+from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
+from smelt.explain.data import KernelData, ReportData, to_data
+from smelt.explain.measure import measure
+from smelt.explain.names import find
+from smelt.explain.text import page
+from smelt.explain.why import Why, why
+from smelt.graph.ir import Node
+from smelt.kernel.ir import Kernel
+from smelt.kernel.text_print import text as kernel_text
+from smelt.target import Target
+
+__all__ = ["KernelReport", "Report", "report"]
+
+
+class KernelReport:
+    """One kernel: its numbers in `data`, its texts made when they are asked for.
+
+    A library call has no texts: they are empty."""
+
+    def __init__(self, data: KernelData, kernel: Kernel | None, target: Target) -> None:
+        self.data = data
+        self.kernel = kernel
+        self.target = target
+
+    @cached_property
+    def text(self) -> str:
+        """The kernel in its own language."""
+        return "" if self.kernel is None else kernel_text(self.kernel)
+
+    @cached_property
+    def llvm(self) -> str:
+        """The LLVM module, before LLVM's optimisations.  Takes milliseconds, also on a warm cache:
+        the cache keeps machine code only."""
+        return "" if self.kernel is None else llvm_text(self.kernel, self.target)
+
+    @cached_property
+    def asm(self) -> str:
+        """The assembly that runs."""
+        if self.kernel is None:
+            return ""
+        return asm_text(self.kernel, self.target, knobs.OPT_LEVEL.get())
+
+    @property
+    def ir_size(self) -> int:
+        """Lines of the LLVM module."""
+        return self.data.compile.ir_size or self.llvm.count("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "data":  # asked for while an object is made without its constructor
+            raise AttributeError(name)
+        return getattr(self.data, name)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.data.name}: {show_line(self.text)}>"
+
+
+def show_line(text: str) -> str:
+    """The first line of a text."""
+    return text.partition("\n")[0]
+
+
+class Report:
+    """What can be said about a compiled function at given sizes; `print` it."""
+
+    def __init__(self, data: ReportData, compiled: Compiled) -> None:
+        self.data = data
+        self.compiled = compiled
+        self.kernels: tuple[KernelReport, ...] = tuple(
+            KernelReport(entry, kernel, compiled.target)
+            for entry, kernel in zip(data.kernels, compiled.kernels, strict=True)
+        )
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes that all numbers are for."""
+        return self.data.sizes
+
+    @property
+    def decisions(self) -> Sequence[Any]:
+        """Every candidate fusion in the planner's order, as `smelt.explain.data.DecisionData`."""
+        return self.data.decisions
+
+    def text(self, level: int = 2) -> str:
+        """The page: level 1 totals and kernels, 2 as `print` shows it, 3 all kernels, 4 every
+        decision.  Raises ArgumentError for another level."""
+        if level not in (1, 2, 3, 4):
+            raise ArgumentError(op="text", argument="level", value=level, expected="1 to 4")
+        return page(self.data, level)
+
+    def why(self, a: str | Node, b: str | Node) -> Why:
+        """Why two operators are, or are not, in one kernel, with the numbers of the decision.
+
+        Operators are named as `exp` (any of that name), `exp#3` (as the page shows it), `v3` (as
+        the graph's text shows it), `model.py:41` (recorded on that line), or given as nodes.
+
+        Raises UnknownNameError for a name that nothing in the graph has after the passes.
+        """
+        return why(self.data, self._find(a), self._find(b))
+
+    def _find(self, name: str | Node) -> tuple[int, ...]:
+        if isinstance(name, Node):
+            for number, node in enumerate(self.compiled.plan.graph.nodes()):
+                if node is name:
+                    return (number,)
+            return find(self.data.nodes, repr(name))
+        return find(self.data.nodes, name)
+
+    def to_data(self) -> dict[str, Any]:
+        """Dicts, lists and scalars, as `to_json` writes them."""
+        entries = tuple(
+            replace(k.data, compile=replace(k.data.compile, ir_size=k.ir_size))
+            for k in self.kernels
+        )
+        found: dict[str, Any] = to_data(replace(self.data, kernels=entries))
+        return found
+
+    def to_json(self, *, times: bool = True, indent: int | None = None) -> str:
+        """The report as JSON, in the form that `report.schema.json` beside this module describes.
+
+        Keys come in the order of the schema.  Without `times`, whatever a clock or the cache's
+        state decided is null, so that equal programs give equal texts.
+        """
+        data = self.to_data()
+        if not times:
+            data = _timeless(data)
+        return json.dumps(data, allow_nan=False, indent=indent)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        t = self.data.total
+        return f"<report of {self.data.name}: {t.operators} operators, {t.kernels} kernels>"
+
+
+def report(
+    compiled: Compiled,
+    sizes: Sizes | None = None,
+    arrays: Sequence[Array] | None = None,
+) -> Report:
+    """The report of a compiled graph.
+
+    Args:
+        compiled: what `smelt.driver.compile` gives.
+        sizes: numbers for the graph's sizes, by name or in the order of `size_names`.
+        arrays: inputs to measure with; without them all times are predictions.
+
+    Raises:
+        ArgumentError for sizes that are missing or unknown; with arrays, what running raises.
+    """
+    named = named_sizes(compiled, sizes)
+    times = None if arrays is None else measure(compiled.executable, arrays, named)
+    return Report(build(compiled, named, times), compiled)
+
+
+_TIMES = frozenset({
+    "seconds", "compile_seconds", "lower_seconds", "emit_seconds", "load_seconds", "measured",
+})  # fmt: skip
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {k: None if k in _TIMES else _timeless(v) for k, v in value.items()}
+        return kept | {"cache": "none"} if "cache" in kept else kept
+    return [_timeless(v) for v in value] if isinstance(value, list) else value

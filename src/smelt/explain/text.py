@@ -1,0 +1,277 @@
+"""A report as one page of plain text for a terminal, a notebook or a log.
+
+print(page(data))
+softmax: 5 operators in 1 kernel        r=300 c=1000        AMD EPYC, 2 cores, avx512
+...
+
+Lines have at most `WIDTH` columns where names allow it; a small program fits a screen of 25 lines.
+`level` 1 is the totals and a line for each kernel, 2 adds the slowest kernel and the dearest
+refused fusions, 3 all kernels, 4 every decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smelt.explain.data import DecisionData, KernelData, ReportData
+from smelt.explain.names import short
+from smelt.explain.units import show_bytes, show_count, show_rate, show_time, show_times
+from smelt.explain.why import decision_text, pair_text
+
+__all__ = ["kernel_line", "kernel_time", "page", "refusals"]
+
+WIDTH = 100
+MOST_LINES = 14
+"""Of a kernel's text on level 2."""
+MOST_REFUSALS = 3
+
+
+def page(data: ReportData, level: int = 2) -> str:
+    """The whole page."""
+    parts = [_head(data), _kernel_table(data)]
+    slowest = max(data.kernels, key=kernel_time, default=None)
+    if level == 2 and slowest is not None:
+        parts.append(_kernel(data, slowest, most=MOST_LINES))
+    elif level > 2:
+        parts += [_kernel(data, k) for k in data.kernels]
+    refused = refusals(data)
+    if level == 2 and refused:
+        parts.append(_refusals(data, refused))
+    elif level > 2:
+        shown = data.decisions if level > 3 else refused
+        parts += [decision_text(d) for d in shown]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+# ---- the head ----------------------------------------------------------------------------------
+
+
+def _head(data: ReportData) -> list[str]:
+    t = data.total
+    kernels = show_count(t.kernels, "kernel") if t.kernels or not t.calls else ""
+    calls = show_count(t.calls, "library call") if t.calls else ""
+    found = " and ".join(part for part in (kernels, calls) if part)
+    title = f"{data.name}: {show_count(t.operators, 'operator')} in {found}"
+    sizes = " ".join(f"{name}={n}" for name, n in data.sizes.items())
+    m = data.target
+    machine = f"{m.name.partition(' (')[0]}, {show_count(m.cores, 'core')}, {m.isa}"
+    return [
+        "   ".join(part for part in (title, sizes, machine) if part),
+        f"moves    {_memory(data)}",
+        f"takes    {_time(data)}",
+    ]
+
+
+def _memory(data: ReportData) -> str:
+    t = data.total
+    most = "" if t.exact else "at most "
+    words = [f"{most}{show_bytes(t.bytes)}"]
+    if t.bytes_unfused > t.bytes:
+        less = f" ({show_times(t.bytes_unfused / t.bytes)} less)" if t.bytes else ""
+        words[0] += f" instead of {show_bytes(t.bytes_unfused)}{less}"
+    words.append(f"{show_count(t.transfers, 'array')} instead of {t.transfers_unfused}")
+    temp = data.memory.temp
+    words.append(f"{show_bytes(temp)} of intermediates" if temp else "no intermediates in memory")
+    return ", ".join(words)
+
+
+def _time(data: ReportData) -> str:
+    t = data.total
+    words: list[str] = []
+    if t.measured is not None:
+        words.append(f"{show_time(t.measured.median_ns)} a call")
+    if t.predicted_ns is not None:
+        words.append(f"{show_time(t.predicted_ns)} predicted")
+    words.append(f"{show_time(t.floor_ns)} at full memory speed")
+    shown = ", ".join(words)
+    if t.compile_seconds is None:
+        return shown
+    return f"{shown}; compiled in {show_time(t.compile_seconds * 1e9)}{_cached(data)}"
+
+
+def _cached(data: ReportData) -> str:
+    """` (2 of 3 cached)`"""
+    states = [k.compile.cache for k in data.kernels if k.kind == "kernel"]
+    hits = sum(s.startswith("hit") for s in states)
+    some = f"{hits} of {len(states)} " if hits < len(states) else ""
+    return f" ({some}cached)" if hits else ""
+
+
+# ---- a line a kernel ---------------------------------------------------------------------------
+
+
+def kernel_time(k: KernelData) -> float:
+    """The best known time of a kernel in ns: measured, predicted, or the floor."""
+    if k.measured is not None:
+        return k.measured.median_ns
+    return k.floor_ns if k.predicted_ns is None else k.predicted_ns
+
+
+def kernel_line(data: ReportData, k: KernelData) -> list[str]:
+    """The columns of a kernel's line: number, operators, axes, time, rate, saved, place."""
+    time = kernel_time(k)
+    about = "" if k.measured is not None else "~"
+    saved = k.bytes_unfused - k.bytes
+    place = next((short(p) for p in reversed(k.places)), "")
+    return [
+        k.name,
+        _operators(data, k),
+        _axes(k),
+        f"{about}{show_time(time)}",
+        _rate(data, k, time),
+        f"saved {show_bytes(saved)}" if saved > 0 else "",
+        place,
+    ]
+
+
+def _rate(data: ReportData, k: KernelData, time: float) -> str:
+    """`61 GB/s (91 % of roof)`, or operations where arithmetic is the nearer roof."""
+    if not time:
+        return ""
+    peak = k.flops / data.target.gflops if data.target.gflops else 0.0
+    if peak > k.floor_ns:
+        return f"{k.flops / time:.3g} GFLOP/s ({100 * peak / time:.0f} % of roof)"
+    return f"{show_rate(k.bytes / time * 1e9)} ({100 * k.floor_ns / time:.0f} % of roof)"
+
+
+def _operators(data: ReportData, k: KernelData, width: int = 26) -> str:
+    """Names of the operators that compute, as many as fit, then how many more there are."""
+    nodes = [data.nodes[o.node] for o in k.operators]
+    names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call")]
+    names = names or [n.op for n in nodes if n.kind != "constant"]
+    shown = " ".join(names)
+    count = len(names)
+    while len(shown) > width and count > 1:
+        count -= 1
+        shown = f"{' '.join(names[:count])} +{len(names) - count}"
+    return shown
+
+
+def _axes(k: KernelData) -> str:
+    if k.kind == "call":
+        return "library call"
+    words: list[str] = []
+    for role in ("grid", "stream"):
+        cuts = [
+            a.name + (f"/{a.block}" if a.block is not None and a.block > 1 else "")
+            for a in k.axes
+            if a.role == role
+        ]
+        parts = [f"{a.parts} parts of {a.name}" for a in k.axes if role == "grid" and a.parts]
+        if cuts or parts:
+            words.append(f"{role} {', '.join(cuts + parts)}")
+    return "  ".join(words) or "one task"
+
+
+def _kernel_table(data: ReportData) -> list[str]:
+    rows = [kernel_line(data, k) for k in data.kernels]
+    right = {3}
+    widths = [max((len(row[c]) for row in rows), default=0) for c in range(7)]
+    lines: list[str] = []
+    for row in rows:
+        cells = [
+            cell.rjust(w) if c in right else cell.ljust(w)
+            for c, (cell, w) in enumerate(zip(row, widths, strict=True))
+            if w
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+# ---- a kernel ----------------------------------------------------------------------------------
+
+
+def _kernel(data: ReportData, k: KernelData, most: int = 0) -> list[str]:
+    """Its operators in order, then its text."""
+    share = ""
+    total = sum(kernel_time(x) for x in data.kernels)
+    if len(data.kernels) > 1 and total:
+        share = f", {100 * kernel_time(k) / total:.0f} % of the time"
+    lines = [f"{k.name}{share}: {_compiled(k)}"]
+    lines += _wrapped([_step(data, o.node, o.recomputed) for o in k.operators
+                       if data.nodes[o.node].kind != "constant"])  # fmt: skip
+    if any(o.recomputed for o in k.operators):
+        lines.append("  (* is computed in another kernel too)")
+    text = (k.text or "").splitlines()
+    if most and len(text) > most:
+        left = len(text) - most + 1
+        text = [*text[: most - 1], f"  ... {left} lines more: report.kernels[{k.id}].text"]
+    return lines + [f"  {line}" for line in text]
+
+
+def _compiled(k: KernelData) -> str:
+    """`reads 1.20 MB, writes 1.20 MB, 1.5 M operations, 300 k functions, compiled in 34 ms`"""
+    words = [f"reads {show_bytes(k.read_bytes)}", f"writes {show_bytes(k.written_bytes)}"]
+    if k.flops or k.transcendentals:
+        words.append(f"{_millions(k.flops)} operations")
+    if k.transcendentals:
+        words.append(f"{_millions(k.transcendentals)} functions")
+    c = k.compile
+    seconds = sum(s for s in (c.lower_seconds, c.emit_seconds, c.load_seconds) if s is not None)
+    how = {"hit-memory": "code known already", "hit-disk": "code from the cache",
+           "miss": f"compiled in {show_time(seconds * 1e9)}", "none": ""}[c.cache]  # fmt: skip
+    return ", ".join(words + ([how] if how else []))
+
+
+def _millions(count: int) -> str:
+    for scale, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return str(count)
+
+
+def _step(data: ReportData, node: int, recomputed: bool) -> str:
+    place = short(data.nodes[node].place)
+    mark = "*" if recomputed else ""
+    return f"{data.nodes[node].label}{mark}" + (f" {place}" if place else "")
+
+
+def _wrapped(words: Sequence[str]) -> list[str]:
+    """Words apart by two blanks; a line that repeats the place of the word before leaves it out."""
+    lines: list[str] = []
+    before = ""
+    for word in words:
+        name, _, place = word.partition(" ")
+        shown = name if place == before or not place else f"{name} [{place}]"
+        before = place or before
+        if lines and len(lines[-1]) + 2 + len(shown) <= WIDTH:
+            lines[-1] += f"  {shown}"
+        else:
+            lines.append(f"  {shown}")
+    return lines
+
+
+# ---- refused fusions ---------------------------------------------------------------------------
+
+
+def refusals(data: ReportData, most: int = MOST_REFUSALS) -> list[DecisionData]:
+    """The refused fusions that cost most: what they would have saved, the dearest first.
+
+    Left out are pairs that came together in another way.
+    """
+    found: dict[tuple[str, str], DecisionData] = {}
+    for d in data.decisions:
+        if d.verdict == "split" and not _met(data, d):
+            found[d.a, d.b] = d
+    kept = [d for d in found.values() if d.saves_bytes or d.saves_ns]
+    kept.sort(key=lambda d: (-d.saves_ns, -d.saves_bytes, d.id))
+    return kept[:most]
+
+
+def _met(data: ReportData, d: DecisionData) -> bool:
+    if d.a_node is None or d.b_node is None:
+        return False
+    return bool(set(data.nodes[d.a_node].kernels) & set(data.nodes[d.b_node].kernels))
+
+
+def _refusals(data: ReportData, refused: Sequence[DecisionData]) -> list[str]:
+    lines = ["not fused, dearest first (report.why tells more)"]
+    for d in refused:
+        amount = " = ".join(
+            [*([show_bytes(d.saves_bytes)] if d.saves_bytes else []),
+             *([show_time(d.saves_ns)] if d.saves_ns else [])]
+        )  # fmt: skip
+        place = short(d.b_place) or short(d.a_place)
+        line = f"  {pair_text(d)}  {d.code} {d.reason}  would save {amount}  {place}"
+        lines.append(line.rstrip())
+    return lines

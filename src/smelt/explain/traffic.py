@@ -1,0 +1,392 @@
+"""Bytes that a kernel has to move: every element it touches, counted once, without running it.
+
+Each load and store names the elements it visits by index expressions over axes.  Once the sizes are
+numbers these sets are products of arithmetic progressions, so their union can be counted without
+listing it.  What is no such product is listed if it is small and bounded from above otherwise; then
+`exact` is False, as it is for positions that depend on data.
+
+>>> from smelt.kernel.text import parse
+>>> kernel = parse('''
+... kernel ends(x: f32[n]) -> y: f32[n - 1]
+...   axis i in n - 1
+...   grid i
+...   y[i] = x[i + 1] - x[i]
+... ''')
+>>> moved = traffic(kernel, {"n": 1000})
+>>> moved.loads["x"].elements, moved.nbytes, moved.exact
+(1000, 7996, True)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from smelt.kernel.ir import (
+    Block,
+    If,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Position,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)  # fmt: skip
+from smelt.kernel.walk import children, values_of
+from smelt.types.expr import (
+    Atom,
+    Expr,
+    atoms,
+    axes_of,
+    axis,
+    bounds,
+    coefficient,
+    evaluate,
+    rebuild,
+)  # fmt: skip
+
+__all__ = ["Touched", "Traffic", "traffic"]
+
+LISTED = 1 << 22
+"""Most elements that are listed one by one where no formula counts them."""
+PERIOD = 64
+"""Longest common period of strides for which a union is counted by residues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Different elements of a parameter that a kernel reads (or writes), and their bytes."""
+
+    elements: int
+    nbytes: int
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What crosses memory if every element does so once, by parameter."""
+
+    loads: Mapping[str, Touched]
+    stores: Mapping[str, Touched]
+
+    @property
+    def read(self) -> int:
+        """Bytes read."""
+        return sum(t.nbytes for t in self.loads.values())
+
+    @property
+    def written(self) -> int:
+        """Bytes written."""
+        return sum(t.nbytes for t in self.stores.values())
+
+    @property
+    def nbytes(self) -> int:
+        return self.read + self.written
+
+    @property
+    def exact(self) -> bool:
+        """Whether no number is an upper bound only."""
+        return all(t.exact for t in (*self.loads.values(), *self.stores.values()))
+
+
+def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> Traffic:
+    """Elements and bytes that one launch touches.  Raises KeyError for a size without a number."""
+    visit = _Visit(kernel, sizes)
+    visit.run()
+    loads = {p.name: visit.count(p, visit.loads.get(p.name, [])) for p in kernel.inputs}
+    stores = {p.name: visit.count(p, visit.stores.get(p.name, [])) for p in kernel.outputs}
+    return Traffic(loads, stores)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One load or store: index expressions whose sizes are numbers, and whether every position in
+    them is touched for sure."""
+
+    index: tuple[Index, ...]
+    sure: bool
+
+
+@dataclass
+class _Visit:
+    """The accesses of a kernel's statements that are executed at all."""
+
+    kernel: Kernel
+    sizes: Mapping[str, int]
+    loads: dict[str, list[_Access]] = field(default_factory=dict[str, list[_Access]])
+    stores: dict[str, list[_Access]] = field(default_factory=dict[str, list[_Access]])
+    positions: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    def __post_init__(self) -> None:
+        self.extents = {a.name: int(evaluate(a.extent, self.sizes)) for a in self.kernel.axes}
+
+    def run(self) -> None:
+        grid = [b for b in self.kernel.grid if isinstance(b, Block)]
+        if all(self.extents[b.axis] for b in grid):
+            self._statements(self.kernel.body, all(b.stop is None for b in grid))
+
+    def _statements(self, body: Iterable[Statement], sure: bool) -> None:
+        for s in body:
+            for value in values_of(s):
+                self._value(value, sure)
+            match s:
+                case Position(name=name, value=value):
+                    self.positions[name] = tuple(self._axes(value))
+                case Store(param=param, index=index, where=where):
+                    access = self._access(index, sure and where is None)
+                    self.stores.setdefault(param, []).append(access)
+                case Stream(blocks=blocks, body=inner):
+                    if all(self.extents[b.axis] for b in blocks):
+                        self._statements(inner, sure and all(b.stop is None for b in blocks))
+                case Let() | Update() | _:
+                    pass
+
+    def _value(self, value: Value, sure: bool) -> None:
+        if isinstance(value, Load):
+            found = self.loads.setdefault(value.param, [])
+            found.append(self._access(value.index, sure))
+        for child in children(value):
+            self._value(child, sure and not isinstance(value, If))
+
+    def _axes(self, value: Value) -> list[str]:
+        """The axes under a value, which are all that a computed position can vary along."""
+        own: list[str] = []
+        if isinstance(value, Load):
+            own = [a for e in value.index for a in axes_of(e)]
+        return own + [a for child in children(value) for a in self._axes(child)]
+
+    def _access(self, index: tuple[Index, ...], sure: bool) -> _Access:
+        return _Access(tuple(rebuild(e, self._leaf) for e in index), sure)
+
+    def _leaf(self, atom: Atom) -> Index:
+        if atom.kind == "size":
+            return self.sizes[atom.name]
+        if atom.kind == "axis":
+            extent = self.extents[atom.name]
+            return 0 if extent == 1 else axis(atom.name, extent)
+        return Expr((((atom,), 1),))
+
+    # ---- counting ------------------------------------------------------------------------------
+
+    def count(self, param: Param, found: Sequence[_Access]) -> Touched:
+        """The union of what the accesses of one parameter touch."""
+        shape = tuple(int(evaluate(d, self.sizes)) for d in param.shape)
+        live = list(dict.fromkeys(a for a in found if self._points(a.index)))
+        if not live or 0 in shape:
+            return Touched(0, 0)
+        elements, exact = self._union(shape, live)
+        size = param.dtype.itemsize * max(param.each, 1)
+        return Touched(elements, elements * size, exact and not param.each)
+
+    def _points(self, index: tuple[Index, ...]) -> int:
+        """Positions of the axes in an index, those behind computed positions too."""
+        names: set[str] = set()
+        for e in index:
+            names.update(axes_of(e))
+            for a in atoms(e):
+                if a.kind == "value":
+                    names.update(self.positions.get(a.name, ()))
+        return math.prod(self.extents[n] for n in names)
+
+    def _union(self, shape: tuple[int, ...], found: list[_Access]) -> tuple[int, bool]:
+        whole = math.prod(shape)
+        if any(a.kind == "value" for x in found for e in x.index for a in atoms(e)):
+            return min(whole, sum(self._points(x.index) for x in found)), False
+        exact = all(x.sure for x in found)
+        boxes = [_box(x.index, shape) for x in found]
+        known = [b for b in boxes if b is not None]
+        if any(b.elements == whole for b in known):
+            return whole, exact
+        if len(known) == len(boxes):
+            elements = known[0].elements if len(known) == 1 else _joined(known)
+            if elements is not None:
+                return elements, exact
+        points = [self._points(x.index) for x in found]
+        if whole <= LISTED and sum(points) <= LISTED:
+            return self._listed(shape, found), exact
+        return min(whole, sum(points)), False
+
+    def _listed(self, shape: tuple[int, ...], found: list[_Access]) -> int:
+        seen = np.zeros(shape, bool)
+        for x in found:
+            names = list(dict.fromkeys(a for e in x.index for a in axes_of(e)))
+            grid = np.ogrid[tuple(slice(self.extents[n]) for n in names)]
+            places = dict(zip(names, grid, strict=True))
+            at: list[Any] = [np.asarray(evaluate(e, {}, places)) for e in x.index]
+            at = list(np.broadcast_arrays(*at))
+            inside = np.ones(at[0].shape if at else (), bool)
+            for i, n in zip(at, shape, strict=True):
+                inside &= (i >= 0) & (i < n)
+            seen[tuple(i[inside] for i in at)] = True
+        return int(seen.sum())
+
+
+# ---- products of progressions ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """first, first + step, ..., below `stop`, among `extent` positions."""
+
+    first: int
+    stop: int
+    step: int
+    extent: int
+
+    @property
+    def count(self) -> int:
+        return max(0, -((self.first - self.stop) // self.step))
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A product of progressions over runs of dimensions, each run flattened into one.
+
+    `dims` are the lengths of the runs."""
+
+    dims: tuple[int, ...]
+    sides: tuple[_Steps, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(s.count for s in self.sides)
+
+
+def _box(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Box | None:
+    """The positions that an index takes as a box, if they are one."""
+    dims: list[int] = []
+    sides: list[_Steps] = []
+    for first, stop in _runs(index):
+        side = _side(index[first:stop], shape[first:stop])
+        if side is None:
+            return None
+        dims.append(stop - first)
+        sides.append(side)
+    return _Box(tuple(dims), tuple(sides))
+
+
+def _runs(index: tuple[Index, ...]) -> list[tuple[int, int]]:
+    """Shortest runs of dimensions such that no two share an axis."""
+    last: dict[str, int] = {}
+    for d, e in enumerate(index):
+        last.update(dict.fromkeys(axes_of(e), d))
+    runs: list[tuple[int, int]] = []
+    d = 0
+    while d < len(index):
+        stop = d + 1
+        k = d
+        while k < stop:
+            stop = max(stop, *(last[a] + 1 for a in axes_of(index[k])), k + 1)
+            k += 1
+        runs.append((d, stop))
+        d = stop
+    return runs
+
+
+def _side(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Steps | None:
+    """The flat positions of a run as one progression; None if they are not one."""
+    extent = math.prod(shape)
+    if len(index) > 1 and not all(_inside(e, n) for e, n in zip(index, shape, strict=True)):
+        return None
+    flat: Index = 0
+    for e, n in zip(index, shape, strict=True):
+        flat = flat * n + e
+    if isinstance(flat, int):
+        return _clipped(_Steps(flat, flat + 1, 1, extent))
+    parts: list[tuple[int, int]] = []
+    rest: Index = flat
+    low = 0
+    for name in axes_of(flat):
+        c = coefficient(flat, name)
+        own = next(a for a in atoms(flat) if a.kind == "axis" and a.name == name)
+        if not isinstance(c, int) or not isinstance(own.extent, int):
+            return None
+        rest = rest - own_index(own) * c
+        low += min(0, c * (own.extent - 1))
+        if c:
+            parts.append((abs(c), own.extent))
+    if not isinstance(rest, int):
+        return None
+    summed = _summed(sorted(parts))
+    if summed is None:
+        return None
+    step, count = summed
+    start = rest + low
+    return _clipped(_Steps(start, start + (count - 1) * step + 1, step, extent))
+
+
+def own_index(atom: Atom) -> Expr:
+    """An axis as an expression of its own."""
+    return Expr((((atom,), 1),))
+
+
+def _inside(e: Index, limit: int) -> bool:
+    span = bounds(e)
+    return span is not None and all(isinstance(x, int) and 0 <= x < limit for x in span)
+
+
+def _summed(parts: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """{c*i + d*j + ..} as (step, count), for (c, extent of i) in increasing order of c."""
+    if not parts:
+        return 1, 1
+    step, count = parts[0]
+    for c, n in parts[1:]:
+        if c % step or c > count * step:
+            return None
+        count += c * (n - 1) // step
+    return step, count
+
+
+def _clipped(s: _Steps) -> _Steps:
+    """The part inside 0 .. extent-1."""
+    first = s.first if s.first >= 0 else s.first % s.step
+    return _Steps(first, max(first, min(s.stop, s.extent)), s.step, s.extent)
+
+
+def _joined(boxes: list[_Box]) -> int | None:
+    """Elements of a union of boxes; None where they are cut differently or their strides have a
+    long common period."""
+    if len({b.dims for b in boxes}) > 1:
+        return None
+    everywhere = (1 << len(boxes)) - 1
+    total: dict[int, int] = {everywhere: 1}
+    for k in range(len(boxes[0].dims)):
+        cells = _cells([b.sides[k] for b in boxes])
+        if cells is None:
+            return None
+        folded: dict[int, int] = {}
+        for a, m in total.items():
+            for b, n in cells.items():
+                if a & b:
+                    folded[a & b] = folded.get(a & b, 0) + m * n
+        total = folded
+    return sum(total.values())
+
+
+def _cells(sides: list[_Steps]) -> dict[int, int] | None:
+    """How many positions lie in exactly which of the progressions (a bit for each)."""
+    period = math.lcm(*(s.step for s in sides))
+    if period > PERIOD:
+        return None
+    cuts = sorted({x for s in sides for x in (s.first, s.stop)})
+    cells: dict[int, int] = {}
+    for low, high in pairwise(cuts):
+        for r in range(period):
+            found = 0
+            for k, s in enumerate(sides):
+                if s.first <= low and high <= s.stop and (r - s.first) % s.step == 0:
+                    found |= 1 << k
+            count = (high - 1 - r) // period - (low - 1 - r) // period
+            if found and count:
+                cells[found] = cells.get(found, 0) + count
+    return cells

@@ -1,0 +1,61 @@
+"""What the operators of each cluster would move one by one: the other side of every comparison.
+
+The same planner is asked for a plan without fusion at the same sizes, its kernels are lowered, and
+their bytes counted exactly as those of the fused ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from smelt import fusion, lower
+from smelt.explain.traffic import traffic
+from smelt.fusion.plan import Cluster, Plan
+from smelt.graph.ir import Node
+from smelt.kernel.ir import Kernel
+from smelt.target import Target
+from smelt.types.expr import evaluate
+
+__all__ = ["Apart", "apart", "moved_by_call"]
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Bytes and arrays (read or written) of a cluster's operators without fusion."""
+
+    nbytes: int = 0
+    transfers: int = 0
+
+    def __add__(self, other: Apart) -> Apart:
+        return Apart(self.nbytes + other.nbytes, self.transfers + other.transfers)
+
+
+def apart(plan: Plan, target: Target, sizes: Sizes) -> list[Apart]:
+    """One entry a cluster.  An operator that several clusters compute counts in the first."""
+    single = fusion.plan(plan.graph, target, None, sizes, fuse=False)
+    home: dict[Node, int] = {}
+    for number, cluster in enumerate(plan.clusters):
+        for node in cluster.nodes:
+            home.setdefault(node, number)
+    found = [Apart()] * len(plan.clusters)
+    for cluster in single.clusters:
+        number = home.get(cluster.outputs[0]) if cluster.outputs else None
+        if number is not None:
+            found[number] += _moved(cluster, sizes)
+    return found
+
+
+def _moved(cluster: Cluster, sizes: Sizes) -> Apart:
+    transfers = len(cluster.inputs) + len(cluster.outputs)
+    if any(fusion.is_library(n) for n in cluster.nodes):
+        return Apart(moved_by_call(cluster, sizes), transfers)
+    kernel: Kernel = lower.run(cluster, "eager", sizes)
+    return Apart(traffic(kernel, sizes).nbytes, transfers)
+
+
+def moved_by_call(cluster: Cluster, sizes: Sizes) -> int:
+    """Bytes of a library call: its inputs and outputs, whole."""
+    return sum(int(evaluate(n.type.nbytes, sizes)) for n in (*cluster.inputs, *cluster.outputs))
