@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import llvmlite
 import numpy as np
@@ -24,7 +24,12 @@ from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Graph, Node
 from smelt.journal import (
-    CacheHit, CacheMiss, CacheStored, Journal, KernelEmitted, KernelLowered,
+    CacheHit,
+    CacheMiss,
+    CacheStored,
+    Journal,
+    KernelEmitted,
+    KernelLowered,
 )  # fmt: skip
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.ir import Kernel
@@ -63,7 +68,7 @@ class Compiled:
         return self.executable.run(arrays, sizes, out)
 
 
-def compile(
+def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph,
     *,
     hints: Mapping[str, int] | None = None,
@@ -75,7 +80,7 @@ def compile(
     result is right for all sizes that the graph's facts allow."""
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
-    named = {name: 64 for name in size_names(graph)} | dict(hints or {})
+    named = dict.fromkeys(size_names(graph), 64) | dict(hints or {})
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
     plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get())
     kernels = tuple(_lowered(c, journal, named) for c in plan.clusters)
@@ -85,7 +90,7 @@ def compile(
 
 
 @lru_cache(maxsize=8)
-def _host(choice: str) -> Target:
+def _host(choice: Literal["auto", "avx512", "avx2", "portable"]) -> Target:
     return Target.host() if choice == "auto" else Target.for_isa(choice)
 
 
@@ -149,8 +154,11 @@ def _built(
         journal.record(CacheMiss(key.hex(), "no entry"))
         made = build(replace(kernel, name="k"), target, knobs.OPT_LEVEL.get(),
                      streaming=streaming)  # fmt: skip
-        journal.record(KernelEmitted(kernel.name, kernel_text(kernel), made.ir_size,
-                                     perf_counter() - start, target.name, len(made.code)))  # fmt: skip
+        emitted = KernelEmitted(
+            kernel.name, kernel_text(kernel), made.ir_size, perf_counter() - start, target.name,
+            len(made.code),
+        )  # fmt: skip
+        journal.record(emitted)
         if cache is not None:
             cache.put(key, made.facts(), made.code)
             journal.record(CacheStored(key.hex(), len(made.code)))
@@ -181,7 +189,10 @@ def assemble(
         add(node, Value(node.type.dtype, node.type.shape, "output", k))
     for slot in plan.slots:
         if slot.offset is not None:
-            add(slot.node, Value(slot.node.type.dtype, slot.node.type.shape, "arena", -1, slot.offset))
+            add(
+                slot.node,
+                Value(slot.node.type.dtype, slot.node.type.shape, "arena", -1, slot.offset),
+            )
     steps: list[Step] = [
         _call_step(cluster, numbers) if kernel is None or code is None
         else _kernel_step(cluster, kernel, code, numbers, target, journal)
@@ -207,7 +218,6 @@ def _kernel_step(
         ("partial", partials[b]) if b in partials else ("value", value_of[b]) for b in made.buffers
     ]
     words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
-
 
     def streamed() -> tuple[Native, ...]:
         return _entries(*_built(kernel, target, journal, streaming=True))

@@ -68,9 +68,7 @@ class Built:
         )
 
 
-def build(
-    kernel: Kernel, target: Target, opt_level: int = 2, *, streaming: bool = False
-) -> Built:
+def build(kernel: Kernel, target: Target, opt_level: int = 2, *, streaming: bool = False) -> Built:
     """Compiles a kernel; with `streaming`, for results that no cache would hold.
 
     Raises UnsupportedError for what the back end cannot run.

@@ -17,8 +17,22 @@ from smelt.fusion.plan import Cluster
 from smelt.fusion.space import axis_classes, reads
 from smelt.graph.ir import Node
 from smelt.kernel.ir import (
-    Apply, Axis, Cast, Const, Dot, IndexValue, Let, Load, Param, Position, Reduce, Ref, Scan,
-    Statement, Store, Value,
+    Apply,
+    Axis,
+    Cast,
+    Const,
+    Dot,
+    IndexValue,
+    Let,
+    Load,
+    Param,
+    Position,
+    Reduce,
+    Ref,
+    Scan,
+    Statement,
+    Store,
+    Value,
 )  # fmt: skip
 from smelt.ops.combine import Combine
 from smelt.ops.contract import bare_axis
@@ -26,7 +40,8 @@ from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import Expr, Index, axes_of, bounds, nonnegative, sizes_of, sub, value
+from smelt.types.expr import Expr, Index, axes_of, bounds, nonnegative, sizes_of, sub
+from smelt.types.expr import value as position_index
 
 Position_ = tuple[Index, ...]
 T = TypeVar("T")
@@ -80,12 +95,13 @@ class Pullback:
             named = isinstance(node.op, Input)
             label = node.op.label if isinstance(node.op, Input) else f"t{len(self.params)}"
             strides = node.op.strides if isinstance(node.op, Input) else None
-            name = self._fresh(label if named else f"t{len(self.params)}")
+            name = self.fresh(label if named else f"t{len(self.params)}")
             param = Param(name, node.type.dtype, node.type.shape, strides)
             self.params[node] = param
             self.out.inputs.append(param)
 
-    def _fresh(self, wanted: str) -> str:
+    def fresh(self, wanted: str) -> str:
+        """A name that nothing has yet."""
         name, k = wanted, 1
         while name in self.taken or name in SCALARS:
             k += 1
@@ -102,9 +118,9 @@ class Pullback:
         if same or free:
             found = (same or free)[0]
         else:
-            symbol = str(extent) if isinstance(extent, Expr) and sizes_of(extent) == (str(extent),) \
-                else "ijkluvwxyz"[len(self.out.axes) % 10]  # fmt: skip
-            found = Axis(self._fresh(symbol), extent)
+            is_symbol = isinstance(extent, Expr) and sizes_of(extent) == (str(extent),)
+            symbol = str(extent) if is_symbol else "ijkluvwxyz"[len(self.out.axes) % 10]
+            found = Axis(self.fresh(symbol), extent)
             self.out.axes[found.name] = found
             self.axis_class[found.name] = kind
         return found.index
@@ -132,7 +148,9 @@ class Pullback:
         if not half or node.op.is_view or self.rounding == "fast":
             return found
         bound = self._definition(found)
-        if isinstance(bound, (Load, Const)) or (isinstance(bound, Cast) and bound.dtype == node.type.dtype):
+        if isinstance(bound, (Load, Const)) or (
+            isinstance(bound, Cast) and bound.dtype == node.type.dtype
+        ):
             return found
         return self.bind(Cast(found, node.type.dtype))
 
@@ -150,7 +168,7 @@ class Pullback:
             return value
         found = self.known.get(value)
         if found is None:
-            found = Ref(self._fresh(f"v{len(self.known)}"))
+            found = Ref(self.fresh(f"v{len(self.known)}"))
             self.known[value] = found
             self.bound[found.name] = value
             origin = self.current[-1][1] if self.current else -1
@@ -171,14 +189,17 @@ class Pullback:
     def index(self, position: Index, dtype: DType) -> Value:
         return self.bind(IndexValue(position, dtype))
 
-    def position(self, found: Value, extent: Index) -> Index:
-        name = self._fresh(f"p{len(self.out.body)}")
-        key = Cast(found, i64)
+    def position(self, value: Value, extent: Index) -> Index:
+        name = self.fresh(f"p{len(self.out.body)}")
+        key = Cast(value, i64)
         for statement in self.out.body:
-            if isinstance(statement, Position) and (statement.value, statement.extent) == (key, extent):
-                return value(statement.name, extent)
+            if isinstance(statement, Position) and (statement.value, statement.extent) == (
+                key,
+                extent,
+            ):
+                return position_index(statement.name, extent)
         self.out.body.append(Position(name, key, extent))
-        return value(name, extent)
+        return position_index(name, extent)
 
     def reduce(
         self, combine: Combine, dtype: DType, extents: Position_,
@@ -218,7 +239,12 @@ class Pullback:
         return [from_reads.get(f"e{k + 1}", -1) for k in range(count)]
 
     def scan(
-        self, combine: Combine, dtype: DType, extent: Index, at: Index, body: Callable[[Index], Value]
+        self,
+        combine: Combine,
+        dtype: DType,
+        extent: Index,
+        at: Index,
+        body: Callable[[Index], Value],
     ) -> Value:
         along = bare_axis(at)
         if along is None:
@@ -276,7 +302,7 @@ def define(cluster: Cluster, rounding: str) -> Definition:
             pull.busy[-1].add(bare_axis(index[-1]) or "")
         pull.busy.pop()
         found = pull.element(node, tuple(index))
-        name = pull._fresh("y" if len(cluster.outputs) == 1 else f"y{number}")
+        name = pull.fresh("y" if len(cluster.outputs) == 1 else f"y{number}")
         pull.out.outputs.append(Param(name, node.type.dtype, node.type.shape))
         pull.out.body.append(Store(name, tuple(index), found))
     return pull.out

@@ -10,9 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from smelt.errors import InternalError
 from smelt.kernel.ir import (
-    Apply, Axis, Block, Cast, Const, Dot, IndexValue, Kernel, Let, Load, Merge, Position, Reduce,
-    Ref, Scan, Split, State, Statement, Store, Stream, Update, Value,
+    Apply,
+    Axis,
+    Block,
+    Cast,
+    Const,
+    Dot,
+    IndexValue,
+    Kernel,
+    Let,
+    Load,
+    Merge,
+    Position,
+    Reduce,
+    Ref,
+    Scan,
+    Split,
+    State,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
 )  # fmt: skip
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES
@@ -57,11 +78,11 @@ def value_axes(value: Value, known: Mapping[str, frozenset[str]]) -> frozenset[s
             return value_axes(arg, known) - set(over)
         case Dot(left=left, right=right, over=over):
             return (value_axes(left, known) | value_axes(right, known)) - set(over)
+        case _:
+            raise InternalError(f"lowering makes no {type(value).__name__}")
 
 
-def index_axes(
-    index: tuple[Index, ...], known: Mapping[str, frozenset[str]]
-) -> frozenset[str]:
+def index_axes(index: tuple[Index, ...], known: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """The axes of index expressions, through computed positions."""
     found: set[str] = set()
     for e in index:
@@ -98,7 +119,9 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     if split is not None:
         return _split_kernel(name, d, facts, grid, split)
     blocks = tuple(_blocks(grid, d, facts))
-    return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body))
+    return Kernel(
+        name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
+    )
 
 
 def _blocks(grid: list[Axis], d: Definition, facts: Facts) -> list[Block]:
@@ -202,9 +225,7 @@ def _names(value: Value) -> list[str]:
             return []
 
 
-def _split_kernel(
-    name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis
-) -> Kernel:
+def _split_kernel(name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis) -> Kernel:
     """Folds over `axis` become carried states of a stream over parts of it."""
     states: list[State] = []
     inside: list[Statement] = []
@@ -219,7 +240,11 @@ def _split_kernel(
                                 fold.dtype))  # fmt: skip
             inside.append(Update(s.name, Apply(row.scalar, (Ref(s.name), fold))))
             late.add(s.name)
-        elif any(n in late for n in _names(s.value)) if isinstance(s, (Let, Position, Store)) else False:
+        elif (
+            any(n in late for n in _names(s.value))
+            if isinstance(s, (Let, Position, Store))
+            else False
+        ):
             after.append(s)
             if isinstance(s, (Let, Position)):
                 late.add(s.name)
@@ -247,5 +272,7 @@ def _needed_after(
         if n in defined and n not in wanted:
             wanted.append(n)
             pending.extend(_names(defined[n].value))
-    copies: list[Statement] = [s for s in inside if isinstance(s, (Let, Position)) and s.name in wanted]
+    copies: list[Statement] = [
+        s for s in inside if isinstance(s, (Let, Position)) and s.name in wanted
+    ]
     return inside, copies + after

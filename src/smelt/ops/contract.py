@@ -1,7 +1,8 @@
 """Contractions in index notation: matrix products, any two-operand einsum, convolutions.
 
 >>> Contract.parse("b,m,k; b,k,n -> b,m,n").infer(
-...     TensorType(f32, (2, 3, 4)), TensorType(f32, (2, 4, 5)))
+...     TensorType(f32, (2, 3, 4)), TensorType(f32, (2, 4, 5))
+... )
 TensorType(dtype=f32, shape=(2, 3, 5))
 """
 

@@ -44,10 +44,10 @@ class Map(TensorOp):
         return d.apply(self.row, *(x.at(*broadcast_index(x.type, i)) for x in inputs))
 
 
-def broadcast_index(type: TensorType, i: tuple[Index, ...]) -> tuple[Index, ...]:
+def broadcast_index(operand: TensorType, i: tuple[Index, ...]) -> tuple[Index, ...]:
     """Where output position `i` reads an operand: dimensions of size 1 stand still."""
-    tail = i[len(i) - type.rank :]
-    return tuple(0 if dim == 1 else j for dim, j in zip(type.shape, tail, strict=True))
+    tail = i[len(i) - operand.rank :]
+    return tuple(0 if dim == 1 else j for dim, j in zip(operand.shape, tail, strict=True))
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from smelt.errors import ShapeError
+from smelt.ops.elementwise import broadcast_index
 from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V
 from smelt.types.expr import Index
 from smelt.types.tensor import TensorType, broadcast_shapes
-
-from smelt.ops.elementwise import broadcast_index
 
 
 @dataclass(frozen=True)

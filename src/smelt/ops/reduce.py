@@ -53,7 +53,9 @@ class Reduce(TensorOp):
         if self.row.positional:
             return _arg_fold(self.row, x, self.axes)
         with np.errstate(all="ignore"):
-            wide = x if out.dtype.kind == "bool" else x.astype(accumulator(self.row, out.dtype).numpy)
+            wide = (
+                x if out.dtype.kind == "bool" else x.astype(accumulator(self.row, out.dtype).numpy)
+            )
             return np.asarray(self.row.fold(wide, axis=self.axes)).astype(out.dtype.numpy)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:

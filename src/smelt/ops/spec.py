@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
 V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 
 
-class Operand(Protocol[V]):
+class Operand(Protocol[V_co]):
     """An input as `define` sees it: its type, and its element at a position."""
 
     @property
     def type(self) -> TensorType: ...
 
-    def at(self, *index: Index) -> V:
+    def at(self, *index: Index) -> V_co:
         """The element at a position."""
         ...
 

@@ -56,7 +56,9 @@ class Reshape(View):
     def infer(self, *inputs: TensorType) -> TensorType:
         (x,) = inputs
         if product(self.shape) != x.elements:
-            raise ShapeError(f"reshape: {x} does not have the elements of [{shape_text(self.shape)}]")
+            raise ShapeError(
+                f"reshape: {x} does not have the elements of [{shape_text(self.shape)}]"
+            )
         return TensorType(x.dtype, self.shape)
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:

@@ -52,7 +52,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """One compiled function of a kernel: its address, tasks, scratch bytes, predicted ns of work."""
+    """One function of a kernel: its address, tasks, scratch bytes, predicted ns of work."""
 
     address: int
     tasks: Index
@@ -373,8 +373,8 @@ class _Builder:
             tables = tuple(
                 np.array(t, np.int64).reshape(-1, 4) for t in (self.chunks, self.launches)
             )
-            where = (int(t.ctypes.data) for t in tables)
-            self.segments.append(Segment(None, tables, *where, len(self.launches)))
+            chunks, launches = (int(t.ctypes.data) for t in tables)
+            self.segments.append(Segment(None, tables, chunks, launches, len(self.launches)))
         self.chunks, self.launches = [], []
 
     def finish(self) -> Prepared:

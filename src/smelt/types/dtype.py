@@ -152,5 +152,5 @@ def promote(a: DType, b: DType) -> DType:
             return _SIGNED[low.bits * 2]
         raise DTypeError("uint64 and a signed integer have no common integer type; cast one first")
     if high.kind == "complex" and low.kind == "float":
-        return _COMPLEX[max(high.bits // 2, max(low.bits, 32))]
+        return _COMPLEX[max(high.bits // 2, low.bits, 32)]
     return high

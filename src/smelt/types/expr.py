@@ -2,8 +2,8 @@
 
 A value is a Python int or an `Expr`, a polynomial over atoms in a normal form, so that equality of
 text is equality of value for everything the rules below can see.  Atoms are variables (a *size*,
-fixed during a call, an *axis*, which runs over 0 .. extent-1, or a *value* that the program computes) and floor divisions, remainders,
-minima and maxima of expressions.
+fixed during a call, an *axis*, which runs over 0 .. extent-1, or a *value* that the program
+computes) and floor divisions, remainders, minima and maxima of expressions.
 
 >>> n, i = size("n"), axis("i", size("n") * 4)
 >>> (i // 4) * 4 + i % 4 == i, i // (n * 4), (n * 4 + i) // 4
@@ -27,11 +27,7 @@ class Atom:
     __slots__ = ("args", "extent", "hash", "key", "kind", "name")
 
     def __init__(
-        self,
-        kind: AtomKind,
-        name: str = "",
-        extent: Index = 0,
-        args: tuple[Index, ...] = (),
+        self, kind: AtomKind, name: str = "", extent: Index = 0, args: tuple[Index, ...] = ()
     ) -> None:
         self.kind: AtomKind = kind
         self.name = name

@@ -15,7 +15,15 @@ from smelt.types.expr import Expr, Index, product, size, text
 Shape = tuple[Index, ...]
 LARGEST = 2**63 - 1
 
-__all__ = ["LARGEST", "Shape", "TensorType", "broadcast_shapes", "check_bytes", "shape_text", "size"]
+__all__ = [
+    "LARGEST",
+    "Shape",
+    "TensorType",
+    "broadcast_shapes",
+    "check_bytes",
+    "shape_text",
+    "size",
+]
 
 
 def shape_text(shape: Shape) -> str:
@@ -69,18 +77,18 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     return tuple(out)
 
 
-def check_bytes(type: TensorType) -> TensorType:
-    """`type` itself if its size in bytes is a legal number.
+def check_bytes(kind: TensorType) -> TensorType:
+    """`kind` itself if its size in bytes is a legal number.
 
     Raises ShapeError for a negative dimension, OverflowSizeError beyond 2**63-1 bytes.
     """
-    total = type.dtype.itemsize
-    for dim in type.shape:
+    total = kind.dtype.itemsize
+    for dim in kind.shape:
         if isinstance(dim, Expr):
             continue
         if dim < 0:
-            raise ShapeError(f"negative dimension {dim} in shape [{shape_text(type.shape)}]")
+            raise ShapeError(f"negative dimension {dim} in shape [{shape_text(kind.shape)}]")
         total *= max(dim, 1)
     if total > LARGEST:
-        raise OverflowSizeError(f"{type} needs {total} bytes, beyond 2**63 - 1")
-    return type
+        raise OverflowSizeError(f"{kind} needs {total} bytes, beyond 2**63 - 1")
+    return kind

@@ -7,19 +7,20 @@ over the result axes, set before the nest and read after it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
 from smelt.codegen.llvm.folds import across
 from smelt.codegen.llvm.indexing import number, splat
+from smelt.codegen.llvm.items import Folding, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
-from smelt.codegen.llvm.program import Folding, Item
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import scan_state_axes
-from smelt.types.dtype import i64
+from smelt.types.dtype import DType, i64
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -66,17 +67,18 @@ class FoldEmitter:
         count: Value = number(1)
         for a in axes:
             count = self.b.mul(count, home.home.index(home.s.local[a]))
-        for part, dtype in enumerate(acc.parts):
-            m = LLVMMachine(self.b, home.s.lanes, home.home.target)
-            value = acc.start(m)[part]
-            base = home.storage.at[fold, part]
-
-            def put(position: Value, base: Value = base, value: Value = value,
-                    dtype: Any = dtype) -> None:  # fmt: skip
-                from_here = element_address(self.b, base, position, dtype.compute)
-                store_vector(m, from_here, value, dtype.compute, None)
-
+        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
+        for part, (dtype, value) in enumerate(zip(acc.parts, acc.start(m), strict=True)):
+            put = self._filler(m, home.storage.at[fold, part], dtype.compute, value)
             home.loop(number(0), count, home.s.lanes, put)
+
+    def _filler(
+        self, m: LLVMMachine, base: Value, dtype: DType, value: Value
+    ) -> Callable[[Value], None]:
+        """Stores one vector of a constant at a position."""
+        return lambda position: store_vector(
+            m, element_address(self.b, base, position, dtype), value, dtype, None
+        )
 
     # ---- around loops ----------------------------------------------------------------------------
 
@@ -118,8 +120,8 @@ class FoldEmitter:
         scalar = LLVMMachine(self.b, None, home.home.target)
         for lanes in sorted(self.registers[fold], reverse=True):
             m = LLVMMachine(self.b, lanes if lanes > 1 else None, home.home.target)
-            state = [self.b.load(p, typ=m.register_type(d))
-                     for p, d in zip(self.registers[fold][lanes], acc.parts, strict=True)]  # fmt: skip
+            places = zip(self.registers[fold][lanes], acc.parts, strict=True)
+            state = [self.b.load(p, typ=m.register_type(d)) for p, d in places]
             state = across(acc, m, state, lanes)
             total = state if total is None else acc.join(scalar, total, state)
         assert total is not None

@@ -9,9 +9,9 @@ from typing import Any
 from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import I64, IndexEmitter, number
+from smelt.codegen.llvm.items import Access, Item, Program
 from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.nests import Schedule
-from smelt.codegen.llvm.program import Access, Item, Program
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Storage
 from smelt.target import Target
@@ -74,7 +74,12 @@ class FunctionEmitter:
     """Emits one schedule into a module."""
 
     def __init__(
-        self, module: ir.Module, program: Program, s: Schedule, words: Words, target: Target,
+        self,
+        module: ir.Module,
+        program: Program,
+        s: Schedule,
+        words: Words,
+        target: Target,
         streaming: bool,
     ) -> None:
         self.s, self.program, self.words, self.target = s, program, words, target

@@ -44,9 +44,9 @@ class IndexEmitter:
         """`e` as i64, or a vector of i64 if one of its variables is one."""
         if isinstance(e, int):
             return number(e)
-        total: Value = None
+        total: Any = None
         for monomial, c in e.terms:
-            part: Value = None
+            part: Any = None
             for atom in monomial:
                 value = self._atom(atom)
                 part = value if part is None else self._pair(self.b.mul, part, value)
@@ -81,9 +81,9 @@ class IndexEmitter:
 
     def _floor_mod(self, a: Value, b: Value) -> Value:
         """Remainder with the sign of a positive divisor."""
-        r = self.b.srem(a, b)
-        negative = self.b.icmp_signed("<", r, ir.Constant(r.type, None))
-        return self.b.select(negative, self.b.add(r, b), r)
+        r: Value = self.b.srem(a, b)
+        zero: Value = ir.Constant(a.type, None)
+        return self.b.select(self.b.icmp_signed("<", r, zero), self.b.add(r, b), r)
 
     def _floor_div(self, a: Value, b: Value) -> Value:
         return self.b.sdiv(self.b.sub(a, self._floor_mod(a, b)), b)

@@ -9,12 +9,18 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.folding import FoldEmitter
 from smelt.codegen.llvm.indexing import I64, IndexEmitter, depth_terms, iota, number, splat
+from smelt.codegen.llvm.items import Access, Clamping, Converting, Item, StoreItem
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.memory import (
-    element_address, gather, load_scalar, load_vector, scatter, store_scalar, store_vector,
+    element_address,
+    gather,
+    load_scalar,
+    load_vector,
+    scatter,
+    store_scalar,
+    store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
-from smelt.codegen.llvm.program import Access, Clamping, Converting, Item, StoreItem
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.ops.cast import cast
@@ -440,6 +446,3 @@ def _both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value |
 
 def _power_of_two(n: int) -> bool:
     return n & (n - 1) == 0
-
-
-

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from smelt.codegen.llvm.folds import accumulator
-from smelt.codegen.llvm.program import Access, Folding, Item, Phase, StoreItem
+from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.expr import Index, add, atoms, coefficient, floordiv, mul, product

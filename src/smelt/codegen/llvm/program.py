@@ -8,118 +8,40 @@ order.  Neighbouring axes that every access walks as one are collapsed into one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
+from smelt.codegen.llvm.collapse import collapse
+from smelt.codegen.llvm.items import (
+    Access,
+    Buffer,
+    Clamping,
+    Converting,
+    Folding,
+    Item,
+    Kind,
+    Payload,
+    Phase,
+    Program,
+    StoreItem,
+)
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.ops.combine import COMBINES, Combine
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
-    Atom, Expr, Index, add, atoms, axes_of, axis, bounds, coefficient, floordiv, maximum, mul,
-    nonnegative, product, rebuild, size, sub,
-)  # fmt: skip
-
-Kind = Literal["const", "index", "load", "apply", "cast", "fold", "scan", "position"]
-
-
-class Item:
-    """One value.  `axes` are those that it varies along; `dtype` is its register type."""
-
-    __slots__ = ("args", "axes", "dtype", "kind", "number", "payload")
-
-    def __init__(
-        self, number: int, kind: Kind, payload: Payload, args: tuple[Item, ...],
-        axes: frozenset[str], dtype: DType,
-    ) -> None:  # fmt: skip
-        self.number, self.kind, self.payload = number, kind, payload
-        self.args, self.axes, self.dtype = args, axes, dtype
-
-    def __repr__(self) -> str:
-        return f"%{self.number}:{self.kind}"
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Where a load or store goes: an offset in elements, and limits that are not proven."""
-
-    buffer: str
-    offset: Index
-    limits: tuple[tuple[Index, Index], ...] = ()
-    other: float | int | bool = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Folding:
-    """A fold over axes; `positions` is the row-major position over them, for arg kinds."""
-
-    row: Combine
-    over: tuple[str, ...]
-    positions: Index
-
-
-@dataclass(frozen=True, slots=True)
-class Converting:
-    """A conversion: the type written (a half type rounds, then goes on as float32)."""
-
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
-class Clamping:
-    """A computed position: its name in index expressions and the extent it is clamped into."""
-
-    name: str
-    extent: Index
-
-
-Payload = float | int | bool | Index | Access | str | Converting | Folding | Clamping
-
-
-@dataclass(frozen=True, slots=True)
-class StoreItem:
-    """A write of `value` at an access."""
-
-    access: Access
-    value: Item
-    where: Item | None
-    axes: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A pointer argument: its name, element type, and whether it is written."""
-
-    name: str
-    dtype: DType
-    written: bool
-    nbytes: Index
-
-
-@dataclass
-class Phase:
-    """Straight-line work over a grid.  `grid` axes are independent; `cut` limits some axes to
-    blocks: axis -> block length, with the block's number as a grid axis of its own."""
-
-    name: str
-    axes: dict[str, Index]
-    grid: list[str]
-    cut: dict[str, tuple[str, Index]] = field(default_factory=dict)
-    items: list[Item] = field(default_factory=list)
-    stores: list[StoreItem] = field(default_factory=list)
-    positions: dict[str, Item] = field(default_factory=dict)
-
-
-@dataclass
-class Program:
-    """A kernel ready to be scheduled."""
-
-    name: str
-    buffers: list[Buffer]
-    strides: list[tuple[str, int]]
-    phases: list[Phase]
-    partials: list[Buffer]
+    Index,
+    add,
+    atoms,
+    axis,
+    bounds,
+    floordiv,
+    maximum,
+    mul,
+    nonnegative,
+    product,
+    size,
+    sub,
+)
 
 
 class PhaseBuilder:
@@ -131,7 +53,12 @@ class PhaseBuilder:
         self.names: dict[str, Item] = {}
 
     def item(
-        self, kind: Kind, payload: Payload, args: tuple[Item, ...], axes: Iterable[str], dtype: DType
+        self,
+        kind: Kind,
+        payload: Payload,
+        args: tuple[Item, ...],
+        axes: Iterable[str],
+        dtype: DType,
     ) -> Item:
         key = (kind, repr(payload) if isinstance(payload, float) else payload,
                type(payload), args, dtype)  # fmt: skip
@@ -388,120 +315,3 @@ def prune(phase: Phase) -> Phase:
 def _store_positions(s: StoreItem, phase: Phase) -> list[Item]:
     names = [a.name for a in atoms(s.access.offset) if a.kind == "value"]
     return [phase.positions[n] for n in names]
-
-
-# ---- collapsing --------------------------------------------------------------------------------
-
-
-def collapse(phase: Phase) -> Phase:
-    """Joins pairs of axes that every access walks in one run; drops axes of extent 1."""
-    changed = True
-    while changed:
-        changed = False
-        for name, extent in list(phase.axes.items()):
-            if extent == 1 and name not in phase.cut and not _is_number(phase, name):
-                _substitute(phase, {name: 0}, drop=(name,))
-        names = list(phase.axes)
-        for a in names:
-            for b in names:
-                if a != b and a in phase.axes and b in phase.axes and _joinable(phase, a, b):
-                    _join(phase, a, b)
-                    changed = True
-    return phase
-
-
-def _is_number(phase: Phase, name: str) -> bool:
-    return any(name == number for number, _ in phase.cut.values())
-
-
-def _used(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
-    """Every index expression with the axes of the thing it belongs to."""
-    found: list[tuple[Index, frozenset[str]]] = []
-    for item in phase.items:
-        if isinstance(item.payload, Access):
-            found.append((item.payload.offset, item.axes))
-    found.extend((s.access.offset, s.axes) for s in phase.stores)
-    return found
-
-
-def _joinable(phase: Phase, a: str, b: str) -> bool:
-    """Whether a*extent(b) + b can be one axis."""
-    if (a in phase.grid) != (b in phase.grid):
-        return False
-    if any(x in phase.cut or _is_number(phase, x) for x in (a, b)):
-        return False
-    for item in phase.items:
-        if item.kind == "fold" and isinstance(item.payload, Folding):
-            over = item.payload.over
-            if (a in over) != (b in over) or (a in over and over.index(b) != over.index(a) + 1):
-                return False
-        elif item.kind == "scan" and isinstance(item.payload, Folding):
-            if a in item.payload.over or b in item.payload.over:
-                return False
-        elif item.kind == "index" and isinstance(item.payload, (int, Expr)):
-            if {a, b} & set(axes_of(item.payload)):
-                return False
-        elif isinstance(item.payload, Access) and any(
-            {a, b} & set(axes_of(e)) for pair in item.payload.limits for e in pair
-        ):
-            return False
-    inner = phase.axes[b]
-    for offset, axes in _used(phase):
-        ca, cb = coefficient(offset, a), coefficient(offset, b)
-        if ca is None or cb is None or ca != mul(cb, inner):
-            return False
-        if (a in axes) != (b in axes):
-            return False
-    return True
-
-
-def _join(phase: Phase, a: str, b: str) -> None:
-    """Axis b becomes a*extent(b) + b; axis a goes."""
-    extent = mul(phase.axes[a], phase.axes[b])
-    _substitute(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
-    phase.axes[b] = extent
-
-
-def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
-    """Rewrites axes in every item and store, in place (items are this phase's own)."""
-
-    def put(e: Index) -> Index:
-        return rebuild(e, lambda atom: values[atom.name] if atom.kind == "axis"
-                       and atom.name in values else _same(atom))  # fmt: skip
-
-    def moved(access: Access) -> Access:
-        limits = tuple((put(e), put(n)) for e, n in access.limits)
-        return Access(access.buffer, put(access.offset), limits, access.other)
-
-    dropped = frozenset(drop)
-    for item in phase.items:
-        item.axes -= dropped
-        if isinstance(item.payload, Access):
-            item.payload = moved(item.payload)
-        elif isinstance(item.payload, Folding):
-            over = tuple(x for x in item.payload.over if x not in dropped)
-            item.payload = Folding(item.payload.row, over, put(item.payload.positions))
-            _fold_of_one(item)
-        elif item.kind == "index" and isinstance(item.payload, Expr):
-            item.payload = put(item.payload)
-    phase.stores = [StoreItem(moved(s.access), s.value, s.where, s.axes - dropped)
-                    for s in phase.stores]  # fmt: skip
-    for name in drop:
-        del phase.axes[name]
-    phase.grid = [g for g in phase.grid if g not in dropped]
-
-
-def _fold_of_one(item: Item) -> None:
-    """A fold that has lost all its axes is its element, or position 0."""
-    if item.kind != "fold" or not isinstance(item.payload, Folding) or item.payload.over:
-        return
-    if item.payload.row.positional:
-        item.kind, item.payload, item.args = "const", 0, ()
-        item.axes = frozenset()
-    else:
-        item.kind, item.payload = "cast", Converting(item.dtype)
-
-
-def _same(atom: Atom) -> Index:
-    return Expr((((atom,), 1),))
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from smelt.codegen.llvm.program import Access, Item
+from smelt.codegen.llvm.items import Access, Item
 
 Value = Any
 

@@ -9,8 +9,8 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.indexing import I64, number
+from smelt.codegen.llvm.items import Access, Folding, Item
 from smelt.codegen.llvm.nests import Schedule
-from smelt.codegen.llvm.program import Access, Folding, Item
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, floordiv, mul
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import iota, number, splat
+from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_vector, store_vector
 from smelt.codegen.llvm.nests import TILE
-from smelt.codegen.llvm.program import Access, Item
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import TURNED_PART
 from smelt.types.expr import coefficient

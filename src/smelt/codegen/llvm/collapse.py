@@ -1,0 +1,115 @@
+"""Neighbouring axes that every access walks in one run become one axis; axes of one position go."""
+
+from __future__ import annotations
+
+from smelt.codegen.llvm.items import Access, Converting, Folding, Item, Phase, StoreItem
+from smelt.types.expr import Atom, Expr, Index, axes_of, axis, coefficient, mul, rebuild
+
+
+def collapse(phase: Phase) -> Phase:
+    """Joins pairs of axes that every access walks in one run; drops axes of extent 1."""
+    changed = True
+    while changed:
+        changed = False
+        for name, extent in list(phase.axes.items()):
+            if extent == 1 and name not in phase.cut and not _is_number(phase, name):
+                _substitute(phase, {name: 0}, drop=(name,))
+        names = list(phase.axes)
+        for a in names:
+            for b in names:
+                if a != b and a in phase.axes and b in phase.axes and _joinable(phase, a, b):
+                    _join(phase, a, b)
+                    changed = True
+    return phase
+
+
+def _is_number(phase: Phase, name: str) -> bool:
+    return any(name == number for number, _ in phase.cut.values())
+
+
+def _used(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
+    """Every index expression with the axes of the thing it belongs to."""
+    read = [(i.payload.offset, i.axes) for i in phase.items if isinstance(i.payload, Access)]
+    return read + [(s.access.offset, s.axes) for s in phase.stores]
+
+
+def _joinable(phase: Phase, a: str, b: str) -> bool:
+    """Whether a*extent(b) + b can be one axis."""
+    if (a in phase.grid) != (b in phase.grid):
+        return False
+    if any(x in phase.cut or _is_number(phase, x) for x in (a, b)):
+        return False
+    for item in phase.items:
+        if item.kind == "fold" and isinstance(item.payload, Folding):
+            over = item.payload.over
+            if (a in over) != (b in over) or (a in over and over.index(b) != over.index(a) + 1):
+                return False
+        elif item.kind == "scan" and isinstance(item.payload, Folding):
+            if a in item.payload.over or b in item.payload.over:
+                return False
+        elif item.kind == "index" and isinstance(item.payload, (int, Expr)):
+            if {a, b} & set(axes_of(item.payload)):
+                return False
+        elif isinstance(item.payload, Access) and any(
+            {a, b} & set(axes_of(e)) for pair in item.payload.limits for e in pair
+        ):
+            return False
+    inner = phase.axes[b]
+    for offset, axes in _used(phase):
+        ca, cb = coefficient(offset, a), coefficient(offset, b)
+        if ca is None or cb is None or ca != mul(cb, inner):
+            return False
+        if (a in axes) != (b in axes):
+            return False
+    return True
+
+
+def _join(phase: Phase, a: str, b: str) -> None:
+    """Axis b becomes a*extent(b) + b; axis a goes."""
+    extent = mul(phase.axes[a], phase.axes[b])
+    _substitute(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
+    phase.axes[b] = extent
+
+
+def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
+    """Rewrites axes in every item and store, in place (items are this phase's own)."""
+
+    def put(e: Index) -> Index:
+        return rebuild(e, lambda atom: values[atom.name] if atom.kind == "axis"
+                       and atom.name in values else _same(atom))  # fmt: skip
+
+    def moved(access: Access) -> Access:
+        limits = tuple((put(e), put(n)) for e, n in access.limits)
+        return Access(access.buffer, put(access.offset), limits, access.other)
+
+    dropped = frozenset(drop)
+    for item in phase.items:
+        item.axes -= dropped
+        if isinstance(item.payload, Access):
+            item.payload = moved(item.payload)
+        elif isinstance(item.payload, Folding):
+            over = tuple(x for x in item.payload.over if x not in dropped)
+            item.payload = Folding(item.payload.row, over, put(item.payload.positions))
+            _fold_of_one(item)
+        elif item.kind == "index" and isinstance(item.payload, Expr):
+            item.payload = put(item.payload)
+    phase.stores = [StoreItem(moved(s.access), s.value, s.where, s.axes - dropped)
+                    for s in phase.stores]  # fmt: skip
+    for name in drop:
+        del phase.axes[name]
+    phase.grid = [g for g in phase.grid if g not in dropped]
+
+
+def _fold_of_one(item: Item) -> None:
+    """A fold that has lost all its axes is its element, or position 0."""
+    if item.kind != "fold" or not isinstance(item.payload, Folding) or item.payload.over:
+        return
+    if item.payload.row.positional:
+        item.kind, item.payload, item.args = "const", 0, ()
+        item.axes = frozenset()
+    else:
+        item.kind, item.payload = "cast", Converting(item.dtype)
+
+
+def _same(atom: Atom) -> Index:
+    return Expr((((atom,), 1),))
