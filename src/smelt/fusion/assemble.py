@@ -7,16 +7,13 @@ are started together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.fusion.plan import Cluster
+from smelt.fusion.sets import at_hints, bits
 from smelt.fusion.units import Units
 from smelt.graph.ir import Node
-from smelt.types.expr import Index, evaluate
-
-UNKNOWN_SIZE = 1 << 10
-"""Assumed where no hint tells a size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +22,6 @@ class Group:
 
     members: int
     stored: int
-
-
-def bits(mask: int) -> Iterator[int]:
-    """The numbers in a set, in increasing order."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
-def at_hints(e: Index, hints: Mapping[str, int]) -> int:
-    """An expression over sizes as a number."""
-    if isinstance(e, int):
-        return e
-    return int(evaluate(e, _Hints(hints)))
-
-
-class _Hints(dict[str, int]):
-    def __missing__(self, name: str) -> int:
-        return UNKNOWN_SIZE
 
 
 def clusters_of(

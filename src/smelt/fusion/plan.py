@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Decision
 from smelt.types.expr import Index
+from smelt.types.tensor import Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +24,13 @@ class Cluster:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     recomputed: tuple[Node, ...] = ()
+    shapes: tuple[Shape, ...] = ()
+    """For each output the shape under which the kernel walks and writes it: its own, or another
+    with the same elements in the same row-major order.  Empty: every output's own."""
+
+    def shape(self, number: int) -> Shape:
+        """The shape under which output `number` is walked."""
+        return self.shapes[number] if self.shapes else self.outputs[number].type.shape
 
     @property
     def is_extern(self) -> bool:

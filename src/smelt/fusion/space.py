@@ -27,9 +27,10 @@ from smelt.ops.combine import Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.spec import TensorOp
 from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.view import split_groups
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, axis
-from smelt.types.tensor import TensorType
+from smelt.types.expr import Index, add, axis, floordiv, mod, mul, product
+from smelt.types.tensor import Shape, TensorType
 
 Dim = tuple[Node, int]
 Reads = tuple[tuple[int, tuple[Index, ...]], ...]
@@ -142,3 +143,28 @@ def axis_classes(nodes: Iterable[Node]) -> dict[Dim, int]:
                     partition.unite(named.setdefault(name, (x, d)), (x, d))
     numbers: dict[Any, int] = {}
     return {dim: numbers.setdefault(partition.find(dim), len(numbers)) for dim in dims}
+
+
+def regrouped(walked: Shape, shape: Shape, at: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The position in `shape` of what row-major order puts at position `at` of `walked`.
+
+    >>> i, j = axis("i", 6), axis("j", 4)
+    >>> regrouped((6, 4), (2, 3, 4), (i, j)), regrouped((2, 3, 4), (6, 4), (axis("g", 2), i % 3, j))
+    ((i//3, i%3, j), (g*3 + i%3, j))
+    """
+    found: list[Index] = []
+    start = 0
+    for target, source in split_groups(shape, walked):
+        part = at[start : start + len(source)]
+        start += len(source)
+        if target == source:
+            found.extend(part)
+            continue
+        flat: Index = 0
+        for dim, place in zip(source, part, strict=True):
+            flat = add(mul(flat, dim), place)
+        for k, dim in enumerate(target):
+            inner = product(target[k + 1 :])
+            place = 0 if inner == 0 else floordiv(flat, inner)
+            found.append(0 if dim in (0, 1) else place if k == 0 else mod(place, dim))
+    return tuple(found)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
-from smelt.types.expr import Expr, Index, add, axes_of, axis, coefficient, mul, product, substitute
+from smelt.types.expr import Expr, Index, add, axes_of, axis, coefficient, mul, product
 
 STILL = -1
 """The term of a dimension that is read at one place (it has extent 1)."""
@@ -53,21 +53,22 @@ class Unit:
 
     number: int
     node: Node
-    shape: tuple[Index, ...]
-    ended: tuple[Index, ...]
-    """Extents of the axes that end here; they are numbered after those of the result."""
+    rank: int
+    axes: tuple[int, ...]
+    """Extents (numbers in `Units.extents`) of the result's axes, then of those that end here."""
     edges: tuple[Edge, ...]
     trace: Trace
     is_library: bool
     """Runs as one call outside the compiler's own kernels."""
 
     @property
-    def extents(self) -> tuple[Index, ...]:
-        return self.shape + self.ended
+    def ended(self) -> tuple[int, ...]:
+        """Extents of the axes that end here."""
+        return self.axes[self.rank :]
 
     @property
     def is_fold(self) -> bool:
-        return bool(self.ended)
+        return len(self.axes) > self.rank
 
     @property
     def along(self) -> int:
@@ -117,11 +118,24 @@ class Units:
         ]
         self.number = {node: k for k, node in enumerate(self.values)}
         self.written = written
+        self.extents: list[Index] = []
+        self._extent_numbers: dict[Index, int] = {}
+        self.one = self._extent(1)
         self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
         self.users = [0] * len(self.values)
         for unit in self.units:
             for edge in unit.edges:
                 self.users[edge.producer] |= 1 << unit.number
+        self.operands = [0] * len(self.inputs)
+        """For each value, the values that it reads."""
+        for unit in self.units:
+            self.operands.append(sum({1 << e.producer for e in unit.edges}))
+        self.calls = 0
+        self.size = [0.0] * len(self.inputs)
+        for unit in self.units:
+            self.size.append(unit.trace.size + unit.trace.cost)
+            if unit.is_library:
+                self.calls |= 1 << unit.number
         self.outputs = 0
         for node in graph.outputs:
             if not isinstance(node.op, Input):
@@ -137,15 +151,24 @@ class Units:
         if library:
             leaves = dict.fromkeys(self._leaves_of_call(node))
             edges = tuple(Edge(self.number[x], (), False) for x in leaves)
-            return Unit(number, node, node.type.shape, (), edges, Trace(), True)
+            axes = tuple(map(self._extent, node.type.shape))
+            return Unit(number, node, len(axes), axes, edges, Trace(), True)
         keys = tuple(self._key(x) for x in node.inputs)
         found = trace(node.op, node.type, keys)
         leaves_in_order = [leaf for x in node.inputs for leaf in self._leaves(x)]
+        extents = node.type.shape + found.ended
         edges = dict.fromkeys(
-            self._edge(read, leaves_in_order[read.leaf], node.type.shape + found.ended)
-            for read in found.reads
+            self._edge(read, leaves_in_order[read.leaf], extents) for read in found.reads
         )
-        return Unit(number, node, node.type.shape, found.ended, tuple(edges), found, False)
+        axes = tuple(map(self._extent, extents))
+        return Unit(number, node, node.type.rank, axes, tuple(edges), found, False)
+
+    def _extent(self, e: Index) -> int:
+        found = self._extent_numbers.get(e)
+        if found is None:
+            found = self._extent_numbers[e] = len(self.extents)
+            self.extents.append(e)
+        return found
 
     def _edge(self, read: Read, leaf: Node, extents: tuple[Index, ...]) -> Edge:
         terms = tuple(
@@ -229,12 +252,3 @@ def _only_leaf(node: Node) -> Node:
     while is_free(node):
         node = next(x for x in node.inputs)
     return node
-
-
-def renamed(e: Expr, positions: tuple[Term, ...], extents: tuple[Index, ...]) -> Index:
-    """An edge's expression with the reader's axes replaced by where the reader is computed."""
-    values: dict[str, Index] = {}
-    for k, term in enumerate(positions):
-        values[f"a{k}"] = term if isinstance(term, Expr) else 0 if term == STILL \
-            else axis(f"a{term}", extents[k])  # fmt: skip
-    return substitute(e, values)

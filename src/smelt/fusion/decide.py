@@ -1,0 +1,204 @@
+"""Decisions as facts: every candidate that was looked at, its verdict, its reason and its numbers.
+
+A decision names two values as the graph's text does; their operators and the terms of both times
+are in its details.  Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Protocol
+
+from smelt.fusion.cost import Cost, Model
+from smelt.fusion.legal import Refusal
+from smelt.fusion.sets import bits
+from smelt.graph.text import name_values
+from smelt.journal import Decision, Verdict
+
+Numbers = dict[str, float]
+
+
+class Joinable(Protocol):
+    """A cluster of the search, as far as decisions need it."""
+
+    @property
+    def members(self) -> int: ...
+    @property
+    def stored(self) -> int: ...
+    @property
+    def reads(self) -> int: ...
+    @property
+    def cost(self) -> Cost: ...
+
+
+class Decisions:
+    """Collects the decisions of one plan."""
+
+    def __init__(self, model: Model, *, recording: bool) -> None:
+        self.model, self.units = model, model.units
+        self.recording = recording
+        self.found: list[Decision] = []
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The name of each value, by number."""
+        known = name_values(self.units.graph)
+        return [known[node] for node in self.units.values]
+
+    def name(self, v: int) -> str:
+        """What the graph's text calls a value."""
+        return self.names[v]
+
+    def off(self) -> None:
+        """Fusion is switched off: one decision for each operator and its reader."""
+        if not self.recording:
+            return
+        for unit in self.units.units:
+            for edge in unit.edges:
+                if edge.producer >= len(self.units.inputs):
+                    self._record(edge.producer, unit.number, "split", "fuse-off", {})
+
+    def chain(self, before: list[tuple[int, int]], after: Joinable, apart: list[Cost]) -> None:
+        """Values that joined their only readers: pairs of (value, reader)."""
+        if not self.recording:
+            return
+        split_ns = sum(c.total for c in apart)
+        for p, c in before:
+            nbytes = 2 * self.model.nbytes[p]
+            saved = apart[0].launch if apart else 0.0
+            saved += self.model.write_ns(p, self.model.cores)
+            saved += self.model.read_ns(p, self.model.nbytes[p], self.model.cores)
+            self._record(
+                p, c, "fused", "saves-traffic", {"value": self.names[p], "bytes": nbytes},
+                saves_bytes=nbytes, saves_ns=saved, fused_ns=after.cost.total, split_ns=split_ns,
+            )  # fmt: skip
+
+    def joined(
+        self, producer: Joinable, reader: Joinable, after: Cost, stored: int, *,
+        forced: bool, beside: bool,
+    ) -> None:  # fmt: skip
+        """Two clusters became one."""
+        if not self.recording:
+            return
+        a, b, value = self._subjects(producer, reader, beside)
+        split_ns = producer.cost.total + reader.cost.total
+        saved = _moved(producer.cost) + _moved(reader.cost) - _moved(after)
+        details: dict[str, Any] = {"value": self.names[value], "bytes": saved}
+        if forced:
+            reason = "must-fuse"
+        elif beside:
+            reason = "sibling"
+        elif after.sweeps > 0 and after.row_bytes and self._folds(producer) and not after.split:
+            reason = "row-in-fast-memory"
+            level = self.model.target.level(after.row_bytes, 1)
+            details |= {"bytes": after.row_bytes, "level": level.upper(), "sweeps": after.times}
+        elif stored >> value & 1:
+            reason = "multi-output"
+        elif saved <= 0 or producer.cost.launch > split_ns - after.total - producer.cost.launch:
+            reason = "saves-launch"
+        else:
+            reason = "saves-traffic"
+        self._record(
+            a, b, "fused", reason, details | {"terms": after.terms()},
+            **_numbers(saved, split_ns, after.total),
+        )  # fmt: skip
+
+    def copied(self, producer: Joinable, readers: list[tuple[Joinable, Cost]], gain: float) -> None:
+        """A producer is computed again in each of its readers."""
+        if not self.recording:
+            return
+        split_ns = producer.cost.total + sum(r.cost.total for r, _ in readers)
+        saved = _moved(producer.cost)
+        again = sum(after.arithmetic for _, after in readers)
+        again -= producer.cost.arithmetic + sum(r.cost.arithmetic for r, _ in readers)
+        for reader, after in readers:
+            saved += _moved(reader.cost) - _moved(after)
+        for reader, _ in readers:
+            a, b, value = self._subjects(producer, reader, beside=False)
+            details = {
+                "value": self.names[value], "times": float(len(readers)),
+                "cost_ns": max(again, 0.0), "store_ns": gain + max(again, 0.0),
+            }  # fmt: skip
+            self._record(a, b, "fused", "recompute-cheap", details,
+                         **_numbers(saved, split_ns, split_ns - gain))  # fmt: skip
+
+    def split(
+        self, producer: Joinable, reader: Joinable, after: Cost | None, refusal: Refusal | None,
+        *, beside: bool,
+    ) -> None:  # fmt: skip
+        """Two clusters stay apart."""
+        if not self.recording:
+            return
+        a, b, value = self._subjects(producer, reader, beside)
+        split_ns = producer.cost.total + reader.cost.total
+        if after is None or refusal is not None:
+            refusal = refusal or Refusal("cost")
+            fused = {} if after is None else {"fused_ns": after.total, "split_ns": split_ns}
+            self._record(a, b, "split", refusal.reason, dict(refusal.details), **fused)
+            return
+        saved = _moved(producer.cost) + _moved(reader.cost) - _moved(after)
+        reason, details = self._losing(producer, reader, after, value, beside)
+        self._record(a, b, "split", reason, details | {"terms": after.terms()},
+                     **_numbers(saved, split_ns, after.total))  # fmt: skip
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _losing(
+        self, producer: Joinable, reader: Joinable, after: Cost, value: int, beside: bool
+    ) -> tuple[str, dict[str, Any]]:
+        """The term that makes the joined kernel slower."""
+        cores = self.model.cores
+        slower = after.total - producer.cost.total - reader.cost.total
+        if after.tasks < cores <= max(producer.cost.tasks, reader.cost.tasks):
+            return "lost-parallelism", {"tasks": after.tasks, "threads": cores}
+        more = after.arithmetic - producer.cost.arithmetic - reader.cost.arithmetic
+        if more > 0 and more >= after.sweeps + after.scratch + after.streams:
+            own = max(producer.cost.arithmetic, 1e-9)
+            return "recompute-dear", {
+                "value": self.names[value], "times": 1 + more / own, "cost_ns": more,
+            }  # fmt: skip
+        if beside and slower <= 0:
+            return "no-shared-data", {}
+        return "cost", {"slower_ns": max(slower, 0.0)}
+
+    def _subjects(self, one: Joinable, other: Joinable, beside: bool) -> tuple[int, int, int]:
+        """The two units a decision is about, and the value between them."""
+        if beside:
+            shared = next(bits(one.reads & other.reads), -1)
+            first = (u for u in bits(one.members) if self.units.operands[u] >> shared & 1)
+            second = (u for u in bits(other.members) if self.units.operands[u] >> shared & 1)
+            return next(first, 0), next(second, 0), shared
+        crossing = one.stored & other.reads
+        value = next(bits(crossing), -1)
+        if value < 0:
+            value = next(bits(other.stored & one.reads))
+            one, other = other, one
+        reader = next(u for u in bits(other.members) if self.units.operands[u] >> value & 1)
+        return value, reader, value
+
+    def _folds(self, cluster: Joinable) -> bool:
+        return any(self.units.unit(u).is_fold for u in bits(cluster.members))
+
+    def _record(
+        self, a: int, b: int, verdict: Verdict, reason: str, details: Mapping[str, Any],
+        **numbers: Any,
+    ) -> None:  # fmt: skip
+        one, other = self.units.values[a], self.units.values[b]
+        named = {"a_op": one.op.name, "b_op": other.op.name, **details}
+        self.found.append(
+            Decision(self.names[a], self.names[b], verdict, reason, details=named,
+                     a_origin=one.origin, origin=other.origin, **numbers)
+        )  # fmt: skip
+
+
+def _moved(cost: Cost) -> int:
+    return cost.read + cost.written
+
+
+def _numbers(saved: int, split_ns: float, fused_ns: float) -> dict[str, Any]:
+    gain = split_ns - fused_ns
+    return {
+        "saves_bytes": max(saved, 0), "costs_bytes": max(-saved, 0), "saves_ns": max(gain, 0.0),
+        "costs_ns": max(-gain, 0.0), "fused_ns": fused_ns, "split_ns": split_ns,
+    }  # fmt: skip

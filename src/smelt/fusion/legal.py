@@ -1,0 +1,114 @@
+"""May a set of units be one kernel?  The answer is a reason of `smelt.errors.REASONS`, or none.
+
+What makes a kernel wrong is found by `region` (folds read where they are not computed, axes that
+have nothing to do with one another) and by `reach` (a kernel that waits for itself).  This module
+adds what would make it unusable: rows beyond fast memory, too many arrays, too much code, library
+calls, and what the user forbids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from smelt.fusion.cost import Cost, Model
+from smelt.fusion.region import Region
+from smelt.fusion.sets import bits
+from smelt.fusion.units import Units
+from smelt.graph.text import name_values
+from smelt.knobs.values import Pairs
+
+OPERANDS = 64
+"""Arrays that a kernel may read and write (ALGORITHMS 2.4, F6)."""
+CODE = 1200
+"""Scalar operations, dear ones counted by their cost, that a kernel may hold."""
+FAST_SHARE = 0.5
+"""Part of the second-level cache that values kept between sweeps may fill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not: the name of a reason and the fields of its sentence."""
+
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Wishes:
+    """The pairs of `must_fuse` and `never_fuse` as sets of units."""
+
+    def __init__(self, units: Units, must: Pairs, never: Pairs) -> None:
+        self.units = units
+        self.names: dict[str, int] | None = None
+        self.must = [(self._named(a), self._named(b)) for a, b in must]
+        self.never = [(self._named(a), self._named(b)) for a, b in never]
+
+    def _named(self, name: str) -> int:
+        """Units that an operator's name, a value's name or `file:line` means."""
+        if self.names is None:
+            self.names = {}
+            values = name_values(self.units.graph)
+            for unit in self.units.units:
+                node = unit.node
+                spelled = [node.op.name, values[node]]
+                if node.origin is not None:
+                    whole = str(node.origin)
+                    spelled += [whole, whole.rpartition("/")[2]]
+                for word in spelled:
+                    self.names[word] = self.names.get(word, 0) | 1 << unit.number
+        return self.names.get(name, 0)
+
+    def forbid(self, members: int) -> bool:
+        """Whether a set holds both of a pair that must stay apart."""
+        return any(_both(members, a, b) for a, b in self.never)
+
+    def demand(self, one: int, other: int) -> bool:
+        """Whether two sets hold one each of a pair that must be together."""
+        return any((one & a and other & b) or (one & b and other & a) for a, b in self.must)
+
+
+def _both(members: int, a: int, b: int) -> bool:
+    first, second = members & a, members & b
+    return bool(first and second and (first | second).bit_count() > 1)
+
+
+def refuse_sets(units: Units, members: int, wishes: Wishes) -> Refusal | None:
+    """What can be said without looking at axes."""
+    if members & units.calls and members.bit_count() > 1:
+        number = (members & units.calls).bit_length() - 1
+        return Refusal("extern-barrier", {"op": units.values[number].op.name})
+    if wishes.never and wishes.forbid(members):
+        return Refusal("never-fuse")
+    size = sum(units.size[u] for u in bits(members))
+    if size > CODE:
+        return Refusal("code-size", {"size": int(size), "limit": CODE})
+    return None
+
+
+def refuse_region(units: Units, region: Region) -> Refusal | None:
+    """What axes and operands forbid."""
+    if region.fault is not None:
+        node = units.values[region.at]
+        details = {"axis": _ended(units, region.at), "op": node.op.name, "a_axes": "", "b_axes": ""}
+        return Refusal(region.fault, details)
+    count = len(region.loads) + region.stored.bit_count()
+    if count > OPERANDS:
+        return Refusal("too-many-operands", {"operands": count, "limit": OPERANDS})
+    return None
+
+
+def refuse_cost(model: Model, cost: Cost) -> Refusal | None:
+    """What the schedule needs beyond what there is."""
+    capacity = int(model.target.l2_bytes * FAST_SHARE)
+    if cost.kept_bytes > capacity:
+        return Refusal("fast-memory", {"bytes": cost.kept_bytes, "capacity": capacity})
+    return None
+
+
+def _ended(units: Units, number: int) -> str:
+    """The extents that a fold ends, for a sentence."""
+    unit = units.unit(number)
+    if unit.along >= 0:
+        return str(units.extents[unit.axes[unit.along]])
+    return "*".join(str(units.extents[e]) for e in unit.ended)

@@ -1,0 +1,74 @@
+"""Which clusters depend on which, as bit sets: the test that keeps the graph of clusters acyclic.
+
+Two clusters may be joined unless a path leads from one to the other through a third: the joined
+kernel would wait for itself.  That every cluster is convex by itself is not enough.
+
+>>> chain = Reach({0: 0b010, 1: 0b100, 2: 0})
+>>> chain.between(0, 2, chain.after[0]), chain.between(0, 1, chain.after[0])
+(2, 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from smelt.fusion.sets import bits
+
+
+class Reach:
+    """Ancestors and descendants of clusters, by number, kept up to date as clusters join."""
+
+    def __init__(self, successors: Mapping[int, int]) -> None:
+        """`successors`: for each cluster, in some order, the set of those that read it."""
+        self.after: dict[int, int] = dict.fromkeys(successors, 0)
+        self.before: dict[int, int] = dict.fromkeys(successors, 0)
+        for c in _readers_first(successors):
+            for s in bits(successors[c]):
+                self.after[c] |= self.after[s] | 1 << s
+        for c, after in self.after.items():
+            for s in bits(after):
+                self.before[s] |= 1 << c
+
+    def between(self, a: int, b: int, successors: int) -> int:
+        """Clusters that read `a` and that `b` depends on: what a joined kernel would wait for."""
+        return successors & self.before[b] & ~(1 << a)
+
+    def depends(self, b: int, a: int) -> bool:
+        """Whether `b` needs `a`, directly or not."""
+        return bool(self.before[b] >> a & 1)
+
+    def join(self, a: int, b: int) -> None:
+        """`a` becomes a part of `b`.  The number `a` is not used any more."""
+        after = (self.after[a] | self.after[b]) & ~(1 << a | 1 << b)
+        before = (self.before[a] | self.before[b]) & ~(1 << a | 1 << b)
+        own = 1 << b
+        for c in bits(before):
+            if c in self.after:
+                self.after[c] |= after | own
+        for c in bits(after):
+            if c in self.before:
+                self.before[c] |= before | own
+        self.after[b], self.before[b] = after, before
+        self.drop(a)
+
+    def drop(self, a: int) -> None:
+        """`a` was copied into all that read it."""
+        del self.after[a], self.before[a]
+
+
+def _readers_first(successors: Mapping[int, int]) -> list[int]:
+    order: list[int] = []
+    done = 0
+    for start in successors:
+        stack = [start]
+        while stack:
+            c = stack[-1]
+            waits = [s for s in bits(successors[c]) if not done >> s & 1]
+            if waits and not done >> c & 1:
+                stack += waits
+                continue
+            stack.pop()
+            if not done >> c & 1:
+                done |= 1 << c
+                order.append(c)
+    return order
