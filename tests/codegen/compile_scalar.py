@@ -37,7 +37,8 @@ POINTER = ir.PointerType()
 Body = Callable[[LLVMMachine, Sequence[Any]], Any]
 _serial = count()
 
-_CPUS = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "portable": "x86-64"}
+_CPUS = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "portable": "x86-64", "neon": "generic"}
+_ARM = "aarch64-unknown-linux-gnu"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def target_machine(isa: str, *, fresh: bool = False) -> llvm.TargetMachine:
     """The target machine of a level; an execution engine takes its own away, so `fresh`."""
     if not fresh:
         return _machine(isa)
-    target = llvm.Target.from_default_triple()
+    target = llvm.Target.from_triple(_ARM) if isa == "neon" else llvm.Target.from_default_triple()
     return target.create_target_machine(cpu=_CPUS[isa], opt=3, codemodel="jitdefault")
 
 
@@ -105,6 +106,25 @@ def compile_body(
     body: Body, ins: Sequence[DType], out: DType, lanes: int | None = 16, isa: str = LEVELS[0]
 ) -> Compiled:
     """Compile `body(machine, registers) -> register` into a loop."""
+    parsed, name = _optimised(body, ins, out, lanes, isa)
+    engine = llvm.create_mcjit_compiler(parsed, target_machine(isa, fresh=True))
+    engine.finalize_object()
+    return Compiled(ins, out, engine, name, lambda: target_machine(isa).emit_assembly(parsed))
+
+
+def row_assembly(op: ScalarOp, dtypes: Sequence[DType], lanes: int, isa: str) -> str:
+    """What a row becomes on any instruction set, the foreign "neon" included."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    out = op.result(*dtypes)
+    parsed, _ = _optimised(lambda m, args: emit(op, m, dtypes, args), dtypes, out, lanes, isa)
+    return target_machine(isa).emit_assembly(parsed)
+
+
+def _optimised(
+    body: Body, ins: Sequence[DType], out: DType, lanes: int | None, isa: str
+) -> tuple[llvm.ModuleRef, str]:
+    """The module of one function, verified and through LLVM's passes, and the function's name."""
     name = f"f{next(_serial)}"
     module = ir.Module(name)
     kind = ir.FunctionType(ir.VoidType(), [POINTER] * (len(ins) + 1) + [I64])
@@ -119,7 +139,15 @@ def compile_body(
         _loop(builder, function, body, (tuple(ins), out), I64(0), done, (lanes, isa))
     _loop(builder, function, body, (tuple(ins), out), done, n, (None, isa))
     builder.ret_void()
-    return _build(module, name, ins, out, isa)
+    machine = target_machine(isa)
+    module.triple = machine.triple
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = False
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(parsed, passes)
+    return parsed, name
 
 
 def _loop(
@@ -148,20 +176,6 @@ def _loop(
     i.add_incoming(builder.add(i, I64(lanes or 1)), builder.block)
     builder.branch(head)
     builder.position_at_end(after)
-
-
-def _build(module: ir.Module, name: str, ins: Sequence[DType], out: DType, isa: str) -> Compiled:
-    tm = target_machine(isa)
-    module.triple = tm.triple
-    parsed = llvm.parse_assembly(str(module))
-    parsed.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = options.slp_vectorization = False
-    builder = llvm.create_pass_builder(tm, options)
-    builder.getModulePassManager().run(parsed, builder)
-    engine = llvm.create_mcjit_compiler(parsed, target_machine(isa, fresh=True))
-    engine.finalize_object()
-    return Compiled(ins, out, engine, name, lambda: tm.emit_assembly(parsed))
 
 
 def compile_row(

@@ -1,0 +1,57 @@
+"""What the rows become: no calls out of a kernel's loop, no surprises in the hot functions."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.codegen.compile_scalar import row_assembly
+from tests.codegen.scalar_values import operands
+
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, f16, f32, f64
+
+LIBM = {f"{name}{suffix}" for name in ("sin", "cos", "tan", "fmod") for suffix in ("", "f")}
+_CALL = {"avx512": r"\b(?:callq?|jmp)\s+\*?([\w.$]+)", "neon": r"\b(?:bl|b)\s+(?!\.L)([\w.$]+)"}
+_ADDRESS = r"movabsq\s+\$([A-Za-z_]\w*),"
+
+
+def calls(assembly: str, isa: str) -> set[str]:
+    """Names of the functions that code jumps to or takes the address of."""
+    pattern = _CALL["neon" if isa == "neon" else "avx512"]
+    found = set(re.findall(pattern, assembly)) | set(re.findall(_ADDRESS, assembly))
+    return {n for n in found if not re.match(r"smelt|\.L|f\d", n)}
+
+
+def loop(assembly: str) -> list[str]:
+    """The instructions of the first innermost loop that stores a vector."""
+    for block in re.split(r"\n\.LBB\w+:", assembly):
+        lines = [line.split("#")[0].strip() for line in block.splitlines()]
+        code = [line for line in lines if line and not line.startswith(".")]
+        if any(re.match(r"vmovup[sd]\s+%zmm\d+, .*\(", line) for line in code):
+            return code
+    raise AssertionError("no vector loop")
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "neon"])
+@pytest.mark.parametrize("name", SCALARS)
+def test_only_rare_cases_leave_the_kernel(name: str, isa: str) -> None:
+    """Compiles for all back ends, foreign ones too, and calls nothing but four libm functions."""
+    op = SCALARS[name]
+    for dtypes in operands(op):
+        if dtypes[op.rule.lead] not in (f16, f32, f64) and name not in ("philox", "and", "shl"):
+            continue
+        assembly = row_assembly(op, dtypes, 16 if isa == "avx512" else 8, isa)
+        assert calls(assembly, isa) <= LIBM, dtypes
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "most"), [("exp", f32, 17), ("log", f32, 24), ("exp", f64, 23)], ids=str
+)
+def test_hot_loops_stay_short(name: str, dtype: DType, most: int) -> None:
+    """Instructions for one vector, loads, stores and copies included, loop control not."""
+    code = loop(row_assembly(SCALARS[name], (dtype,), 64 // dtype.itemsize, "avx512"))
+    vector = [line for line in code if line.startswith("v")]
+    stores = sum(bool(re.match(r"vmovup[sd]\s+%zmm\d+, .*\(", line)) for line in vector)
+    assert len(vector) / stores <= most
+    assert not any("div" in line or "cvt" in line for line in vector)
