@@ -130,6 +130,8 @@ def _at_worst(e: Expr, facts: Facts, effort: int) -> bool:
             continue
         scale, rest = split
         for sign, worst in ((1, span[0]), (-1, span[1])):
+            if atom in expr.atoms(worst):
+                continue  # a quotient of sizes is its own bound
             if nonnegative(expr.mul(scale, sign), (), 1):
                 return nonnegative(expr.add(expr.mul(scale, worst), rest), facts, effort)
     return False

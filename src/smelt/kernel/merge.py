@@ -158,8 +158,6 @@ class _Deriver:
     def _check_gauge(self, name: str, own: Value) -> None:
         """Whether equal gauges rescale by nothing and rescalings compose, on sample values."""
         gauges = sorted({v.name for v in visit(own) if isinstance(v, Ref)} - {name})
-        if not gauges:
-            return
         start = self._sample(name, 2)
         for shift in range(3):
             a, b, c = ({g: self._sample(g, k * 3 + shift) for g in gauges} for k in range(3))

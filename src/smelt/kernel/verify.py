@@ -330,7 +330,7 @@ class _Verifier:
         return frozenset(a for a, extent in self.place.extents.items() if extent == 1)
 
     def _in_place_load(self, load: ir.Load) -> None:
-        if all(p.name != load.param for p in self.kernel.outputs):
+        if load.param not in self.inputs & {p.name for p in self.kernel.outputs}:
             return
         if any(w.store.param == load.param for w in self.written):
             refuse(f"{load.param} is read after it was stored in place")
