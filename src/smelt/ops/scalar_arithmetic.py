@@ -297,7 +297,7 @@ ROWS = (
     ),
     ScalarOp(
         "div", 2, "x / y", FLOAT_BINARY, plain(np.divide), lambda m, d, x, y: m.div(x, y),
-        cost=5.0, monotone=(0, 0), infix="/",
+        cost=4.0, monotone=(0, 0), infix="/",
         derivative=(
             lambda a, x, y, r: a.reciprocal(y),
             lambda a, x, y, r: a.neg(a.div(r, y)),
@@ -306,29 +306,29 @@ ROWS = (
     ScalarOp(
         "floordiv", 2, "the largest integer not above x / y; 0 where an integer y is 0", BINARY,
         plain(np.floor_divide), _floordiv,
-        cost=18.0, monotone=(0, 0), infix="//", derivative=(_zero, _zero),
+        cost=22.0, monotone=(0, 0), infix="//", derivative=(_zero, _zero),
     ),
     ScalarOp(
         "mod", 2, "x - floordiv(x, y) · y, with the sign of y; 0 where an integer y is 0", BINARY,
         plain(np.remainder), _mod,
-        cost=12.0, monotone=(0, 0), infix="%",
+        cost=16.0, monotone=(0, 0), infix="%",
         derivative=(_one, lambda a, x, y, r: a.neg(a.floor(a.div(x, y)))),
     ),
     ScalarOp(
         "neg", 1, "-x", UNARY, plain(np.negative), lambda m, d, x: m.neg(x),
-        cost=0.3, monotone=(-1,), derivative=(lambda a, x, r: a.const(-1.0),),
+        cost=0.5, monotone=(-1,), derivative=(lambda a, x, r: a.const(-1.0),),
     ),
     ScalarOp(
         "abs", 1, "|x|; the most negative integer stays", UNARY, plain(np.abs), _abs,
-        cost=0.3, monotone=(0,), derivative=(lambda a, x, r: a.sign(x),),
+        cost=0.5, monotone=(0,), derivative=(lambda a, x, r: a.sign(x),),
     ),
     ScalarOp(
         "sign", 1, "-1, 0 or 1; NaN stays", UNARY, plain(np.sign), _sign,
-        cost=1.5, monotone=(1,), derivative=(_zero,),
+        cost=2.5, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
         "max", 2, "the greater; NaN if either is NaN", BINARY, plain(np.maximum), _max,
-        cost=1.0, commutative=True, associative=True, idempotent=True, identity=lowest,
+        cost=1.5, commutative=True, associative=True, idempotent=True, identity=lowest,
         annihilator=lambda d: float("nan") if d.is_float else highest(d), monotone=(1, 1),
         derivative=(
             lambda a, x, y, r: _half_tie(a, x, y, a.gt(x, y)),
@@ -337,7 +337,7 @@ ROWS = (
     ),
     ScalarOp(
         "min", 2, "the lesser; NaN if either is NaN", BINARY, plain(np.minimum), _min,
-        cost=1.0, commutative=True, associative=True, idempotent=True, identity=highest,
+        cost=1.5, commutative=True, associative=True, idempotent=True, identity=highest,
         annihilator=lambda d: float("nan") if d.is_float else lowest(d), monotone=(1, 1),
         derivative=(
             lambda a, x, y, r: _half_tie(a, x, y, a.lt(x, y)),
@@ -351,15 +351,15 @@ ROWS = (
     ScalarOp(
         "reciprocal", 1, "1 / x", FLOAT_UNARY, plain(np.reciprocal),
         lambda m, d, x: m.div(m.const(d, 1.0), x),
-        cost=5.0, monotone=(0,), derivative=(lambda a, x, r: a.neg(a.mul(r, r)),),
+        cost=4.0, monotone=(0,), derivative=(lambda a, x, r: a.neg(a.mul(r, r)),),
     ),
     ScalarOp(
         "sqrt", 1, "the square root", FLOAT_UNARY, plain(np.sqrt), lambda m, d, x: m.sqrt(x),
-        cost=9.0, monotone=(1,), derivative=(lambda a, x, r: a.div(a.const(0.5), r),),
+        cost=6.0, monotone=(1,), derivative=(lambda a, x, r: a.div(a.const(0.5), r),),
     ),
     ScalarOp(
         "rsqrt", 1, "1 / √x", FLOAT_UNARY, accurate(lambda x: 1 / np.sqrt(x)), _rsqrt,
-        cost=14.0, monotone=(-1,),
+        cost=9.0, monotone=(-1,),
         derivative=(lambda a, x, r: a.mul(a.const(-0.5), a.mul(r, a.mul(r, r))),),
     ),
     ScalarOp(
@@ -375,27 +375,27 @@ ROWS = (
     ScalarOp(
         "nextafter", 2, "the neighbour of x in the direction of y", FLOAT_BINARY,
         _reference_nextafter, _nextafter,
-        cost=4.0, monotone=(1, 1), derivative=(_one, _zero),
+        cost=5.0, monotone=(1, 1), derivative=(_one, _zero),
     ),
     ScalarOp(
         "floor", 1, "the largest integer not above x", UNARY, plain(np.floor), _whole("floor"),
-        cost=1.0, idempotent=True, monotone=(1,), derivative=(_zero,),
+        cost=0.5, idempotent=True, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
         "ceil", 1, "the smallest integer not below x", UNARY, plain(np.ceil), _whole("ceil"),
-        cost=1.0, idempotent=True, monotone=(1,), derivative=(_zero,),
+        cost=0.5, idempotent=True, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
         "round", 1, "the nearest integer, half to even", UNARY, plain(np.round), _whole("rint"),
-        cost=1.0, idempotent=True, monotone=(1,), derivative=(_zero,),
+        cost=0.5, idempotent=True, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
         "trunc", 1, "x without its fraction", UNARY, plain(np.trunc), _whole("trunc"),
-        cost=1.0, idempotent=True, monotone=(1,), derivative=(_zero,),
+        cost=0.5, idempotent=True, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
         "ldexp", 2, "x · 2^n, n of type int32", Rule((FLOATS, ("int",))), plain(np.ldexp), _ldexp,
-        cost=6.0, monotone=(0, 0),
+        cost=7.0, monotone=(0, 0),
         derivative=(lambda a, x, n, r: a.ldexp(a.const(1.0), n), None),
     ),
 )  # fmt: skip
