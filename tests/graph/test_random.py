@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
+from tests.strategies.effort import effort
 from tests.strategies.graphs import Program, graphs
 from tests.strategies.judge import same_bits
 
@@ -11,7 +12,7 @@ from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
 from smelt.graph.walk import rebuild, sizes, substitute_sizes, use_counts, users
 
-SETTINGS = settings(max_examples=300, deadline=None, derandomize=True)
+SETTINGS = effort(250)
 
 
 @SETTINGS

@@ -23,6 +23,7 @@ from smelt.errors import (
     ShapeError,
 )
 from smelt.graph.ir import Fact, Graph, Node
+from smelt.graph.walk import sizes as names_of_sizes
 from smelt.graph.walk import use_counts
 from smelt.ops.create import Input
 from smelt.ops.spec import dims_at
@@ -43,6 +44,9 @@ def run(graph: Graph, arrays: Sequence[Any], sizes: Mapping[str, int] | None = N
     """
     given = [np.asarray(a) for a in arrays]
     known = solve_sizes(graph, given, sizes)
+    untold = [name for name in names_of_sizes(graph) if name not in known]
+    if untold:
+        raise ArgumentError(f"no input tells the size {untold[0]}; pass it in `sizes`")
     left = use_counts(graph)
     values: dict[Node, Array] = dict(zip(graph.inputs, given, strict=True))
     for node in graph.nodes():

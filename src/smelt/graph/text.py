@@ -3,7 +3,7 @@
     graph   = "graph" NAME "(" [input {"," input}] ")" "{" {require} {line} return "}"
     input   = NAME ":" type ["strides" "(" stride {"," stride} ")"]        stride = INT | "?"
     type    = DTYPE "[" [expr {"," expr}] "]"
-    require = "require" expr ("==" | "!=" | "<" | "<=") expr
+    require = "require" expr ("==" | "!=" | "<" | "<=") expr END-OF-LINE
     line    = NAME "=" OPERATOR "(" [operand {"," operand}] ")" ["{" attributes "}"] [":" type]
     operand = NAME | number ":" DTYPE                              a constant is written in place
     number  = INT | FLOAT | "inf" | "-inf" | "nan" | "true" | "false"

@@ -30,7 +30,8 @@ from smelt.types.tensor import Shape, broadcast_shapes
 
 
 def canonicalize(graph: Graph) -> Graph:
-    """
+    """Compose views, drop broadcasts, put constants on the right and spell them shortly.
+
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
