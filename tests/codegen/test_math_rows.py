@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.compile_scalar import LEVELS, compile_row
-from tests.codegen.scalar_values import Array, error_limit, grid, operands, ulps
+from tests.codegen.compile_scalar import LEVELS, compile_body, compile_row
+from tests.codegen.scalar_values import Array, error_limit, grid, operands, special, ulps
 
 from smelt.ops.numpy_machine import NumpyMachine
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
-from smelt.types.dtype import DType, f32
+from smelt.types.dtype import DType, f32, i8, i32, i64, u8, u64
 
 LANES = {"avx512": 16, "avx2": 8, "portable": 4}
 SUMS = ("logaddexp",)
@@ -109,3 +109,19 @@ def test_other_widths_give_the_same_bits(lanes: int) -> None:
         want = compile_row(op, dtypes, None)(*arrays)
         got = compile_row(op, dtypes, lanes)(*arrays)
         np.testing.assert_array_equal(bits(got, f32), bits(want, f32))
+
+
+@pytest.mark.parametrize("dtype", [i8, u8, i32, i64, u64], ids=str)
+@pytest.mark.parametrize("divisor", [7, 8, -3, 0, -1, 1, 256])
+def test_division_by_a_constant(divisor: int, dtype: DType) -> None:
+    """Constant divisors take another way through LLVM (and may wrap to 0)."""
+    x = special(dtype)
+    wrapped = np.full(x.shape, divisor).astype(dtype.numpy)
+    for name in ("floordiv", "mod"):
+        op = SCALARS[name]
+
+        def body(m: Any, args: Any, op: ScalarOp = op) -> Any:
+            return op.apply(m, (dtype, dtype), (args[0], m.const(dtype, divisor)))
+
+        got = compile_body(body, (dtype,), dtype)(x)
+        np.testing.assert_array_equal(got, op.numpy(x, wrapped))

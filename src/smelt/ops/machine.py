@@ -34,6 +34,10 @@ class Machine(Protocol[V]):
         """`value` (rounded to the register type) in every lane."""
         ...
 
+    def number(self, a: V) -> float | int | bool | None:
+        """The number that every lane is known to hold, None where it is not known."""
+        ...
+
     # Floats and integers
     def add(self, a: V, b: V) -> V: ...
 

@@ -39,6 +39,9 @@ class NumpyMachine:
             )[()]
         return dtype.compute.numpy.type(value)
 
+    def number(self, a: Array) -> None:
+        return None  # arrays are values, not constants
+
     def add(self, a: Array, b: Array) -> Array:
         with np.errstate(all="ignore"):
             return np.add(a, b)

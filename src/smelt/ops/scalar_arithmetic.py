@@ -109,6 +109,8 @@ def _opposed(m: M, d: DType, r: V, y: V) -> V:
 
 def _safe_divisor(m: M, d: DType, x: V, y: V) -> V:
     """y with 1 in place of 0, and in place of -1 under the most negative x."""
+    if m.number(y) not in (None, 0, -1):
+        return y  # stays a constant, by which division is a multiplication
     bad = m.compare("eq", y, m.const(d, 0))
     if d.kind == "int":
         wraps = m.compare("eq", x, m.const(d, lowest(d)))

@@ -20,6 +20,7 @@ from smelt.codegen.llvm.registers import (
     I1,
     I32,
     Isa,
+    TextConstant,
     constant,
     define_lanewise,
     element_type,
@@ -72,6 +73,9 @@ class LLVMMachine:
 
     def const(self, dtype: DType, value: float | int | bool) -> Value:
         return constant(dtype, value, self.lanes)
+
+    def number(self, a: Value) -> float | int | bool | None:
+        return a.number if isinstance(a, TextConstant) else None
 
     def _call(self, name: str, result: Any, *args: Value) -> Value:
         module = self.builder.module
@@ -335,11 +339,15 @@ class LLVMMachine:
 
     def round_half(self, a: Value, dtype: DType) -> Value:
         if dtype == f16 and self.native_half:
-            half = widened(ir.HalfType(), self.lanes)
-            return self.builder.fpext(self.builder.fptrunc(a, half), a.type)
+            half = self.builder.fptrunc(self._fenced(a), widened(ir.HalfType(), self.lanes))
+            return self._fenced(self.builder.fpext(half, a.type))
         if dtype == f16:
             return halves.from_float16(self, halves.to_float16(self, a))
         return halves.from_bfloat16(self, halves.to_bfloat16(self, a))
+
+    def _fenced(self, a: Value) -> Value:
+        """Keeps LLVM from computing in float16, which most processors do one lane at a time."""
+        return self._intrinsic("arithmetic.fence", a)
 
     def load_convert(self, raw: Value, dtype: DType) -> Value:
         """What was loaded as `raw_type(dtype)`, as a register.  Any nonzero byte is true."""
@@ -348,7 +356,7 @@ class LLVMMachine:
             return b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
         if dtype == f16 and self.native_half:
             half = b.bitcast(raw, widened(ir.HalfType(), self.lanes))
-            return b.fpext(half, self.register_type(f32))
+            return self._fenced(b.fpext(half, self.register_type(f32)))
         if dtype in (f16, bf16):
             bits = b.zext(raw, self.register_type(i32))
             return (halves.from_float16 if dtype == f16 else halves.from_bfloat16)(self, bits)
@@ -360,7 +368,8 @@ class LLVMMachine:
         if dtype == bool_:
             return b.zext(value, kind)
         if dtype == f16 and self.native_half:
-            return b.bitcast(b.fptrunc(value, widened(ir.HalfType(), self.lanes)), kind)
+            half = b.fptrunc(self._fenced(value), widened(ir.HalfType(), self.lanes))
+            return b.bitcast(half, kind)
         if dtype in (f16, bf16):
             to_bits = halves.to_float16 if dtype == f16 else halves.to_bfloat16
             return b.trunc(to_bits(self, value), kind)

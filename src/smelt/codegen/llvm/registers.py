@@ -61,9 +61,10 @@ def widened(element: Any, lanes: int | None) -> Any:
 class TextConstant(ir.Constant):
     """A constant in LLVM's own spelling: splats stay short however many lanes they fill."""
 
-    def __init__(self, kind: Any, text: str) -> None:
+    def __init__(self, kind: Any, text: str, number: float | int | bool) -> None:
         self.type = kind
         self.constant = text
+        self.number = number
 
     def _get_reference(self) -> str:
         return str(self.constant)
@@ -72,19 +73,22 @@ class TextConstant(ir.Constant):
 def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> TextConstant:
     """`value` rounded or wrapped to the register of `dtype`, in every lane."""
     element = element_type(dtype)
+    number: float | int | bool
     if dtype.is_float:
         with np.errstate(over="ignore"):
-            rounded = float(dtype.compute.numpy.type(value))
+            number = float(dtype.compute.numpy.type(value))
         # Hexadecimal floats name a float32 number by the float64 of equal value.
-        text = f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016x}"
+        text = f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016x}"
     elif dtype.kind == "bool":
-        text = "true" if value else "false"
+        number = bool(value)
+        text = "true" if number else "false"
     else:
         wrapped = int(value) & ((1 << dtype.bits) - 1)
-        text = str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
+        number = wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped
+        text = str(number)
     if lanes is None:
-        return TextConstant(element, text)
-    return TextConstant(widened(element, lanes), f"splat ({element} {text})")
+        return TextConstant(element, text, number)
+    return TextConstant(widened(element, lanes), f"splat ({element} {text})", number)
 
 
 def suffix(kind: Any) -> str:
