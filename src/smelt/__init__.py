@@ -114,6 +114,7 @@ from smelt.frontends.array.info import nan as nan
 from smelt.frontends.array.info import newaxis as newaxis
 from smelt.frontends.array.info import pi as pi
 from smelt.frontends.array.jit import jit as jit
+from smelt.frontends.array.lowered import spec as spec
 from smelt.frontends.array.linalg import matmul as matmul
 from smelt.frontends.array.linalg import matrix_transpose as matrix_transpose
 from smelt.frontends.array.linalg import tensordot as tensordot

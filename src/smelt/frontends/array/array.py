@@ -115,7 +115,7 @@ class Array(Operators):
         """The transpose of a matrix.  Raises ShapeError for other ranks."""
         if self.ndim != 2:
             raise ShapeError(
-                op="T", operands=str(self._node.type), reason="only a matrix has it; use .mT"
+                op="T", operands=self._node.told, reason="only a matrix has it; use .mT"
             )
         return self.mT
 
@@ -125,7 +125,7 @@ class Array(Operators):
         rank = self.ndim
         if rank < 2:
             raise ShapeError(
-                op="mT", operands=str(self._node.type), reason="it has fewer than two dimensions"
+                op="mT", operands=self._node.told, reason="it has fewer than two dimensions"
             )
         return Array.of(permute(self._node, (*range(rank - 2), rank - 1, rank - 2)))
 
@@ -134,13 +134,13 @@ class Array(Operators):
     def _read(self, use: str) -> Buffer:
         node = self._node
         if node.scope is not None:
-            raise TracerError(use=use, value=str(node.type))
+            raise TracerError(use=use, value=node.told)
         return realise(node)
 
     def _number(self, use: str) -> Any:
         data = self._read(use)
         if data.size != 1 or data.ndim:
-            raise ArgumentError(f"{use} needs an array of rank 0, not {self._node.type}")
+            raise ArgumentError(f"{use} needs an array of rank 0, not {self._node.told}")
         return data.item() if data.dtype.kind != "V" else float(data)
 
     def __bool__(self) -> bool:
@@ -157,14 +157,14 @@ class Array(Operators):
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
-            raise DTypeError(f"{self._node.type} is no integer and cannot be an index")
+            raise DTypeError(f"{self._node.told} is no integer and cannot be an index")
         return operator.index(self._number("an index"))
 
     def item(self) -> bool | int | float:
         """The only element as a Python number."""
         data = self._read("item()")
         if data.size != 1:
-            raise ArgumentError(f"item() needs one element, not {self._node.type}")
+            raise ArgumentError(f"item() needs one element, not {self._node.told}")
         return data.item()
 
     def tolist(self) -> Any:
@@ -173,14 +173,16 @@ class Array(Operators):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
         data = self._read("np.asarray(x)")
-        if dtype is None and not copy:
-            flush()  # memory that others can write must have been read by what is pending
-            return data
-        return np.array(data, dtype=dtype, copy=copy)
+        if copy or (dtype is not None and data.dtype != dtype):
+            return np.array(data, dtype=dtype, copy=copy)
+        flush()  # memory that others can write must have been read by what is pending
+        self._node.share()
+        return data
 
     def __dlpack__(self, **options: Any) -> Any:
         data = self._read("a DLPack export")
         flush()
+        self._node.share()
         try:
             return data.__dlpack__(**options)
         except BufferError:

@@ -37,7 +37,7 @@ def put(x: Value, key: Any, value: Value | Any) -> Value:
     """What x is after `x[key] = value`.  Raises ShapeError if the value does not fit."""
     v = value if isinstance(value, Value) else number(value, x.type.dtype, "x[key] = value")
     v = _same_kind(v, x)
-    single = plain(key)
+    single = None if isinstance(key, tuple) else plain(key)
     if is_mask(single) and len(v.type.shape) == 0:
         mask = reshape(single, (*shape_of(single), *[1] * (len(x.type.shape) - single.type.rank)))
         align("x[mask] = value", mask, x)
@@ -52,7 +52,7 @@ def _same_kind(v: Value, x: Value) -> Value:
     """The written value in the type of the array; kinds may not shrink (NumPy's same-kind rule)."""
     rank = {"bool": 0, "uint": 1, "int": 1, "float": 2}
     if rank[v.type.dtype.kind] > rank[x.type.dtype.kind]:
-        raise DTypeError(f"{v.type} cannot be written into {x.type}")
+        raise DTypeError(f"{v.told} cannot be written into {x.told}")
     return cast(v, x.type.dtype)
 
 

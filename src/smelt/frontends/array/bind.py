@@ -80,6 +80,7 @@ class Options:
         donate: int | str | Iterable[int | str] = (),
     ) -> None:
         self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
         self.parameters = _parameters(function)
         self.takes_out = "out" in self.parameters
         self.static = self._slots(_several(static_argnums), _several(static_argnames))

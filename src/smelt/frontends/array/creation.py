@@ -94,7 +94,7 @@ def _recast(x: Array, wanted: DType | None, copy: bool | None) -> Array:
         return Array.of(cast(x._node, wanted))
     if not copy:
         return x
-    data = x._node.data
+    data = x._node.buffer()
     return Array.of(x._node if data is None else leaf(data.copy()))
 
 
@@ -166,7 +166,7 @@ def full(
     fill = number_or_value(fill_value, "full")
     if isinstance(fill, Value):
         if fill.type.shape:
-            raise ShapeError(op="full", operands=str(fill.type), reason="the fill has dimensions")
+            raise ShapeError(op="full", operands=fill.told, reason="the fill has dimensions")
         node = fill if dtype is None else cast(fill, as_dtype(dtype))
     elif dtype is None:
         node = own_value(fill, "full")
@@ -325,7 +325,7 @@ def triu(x: Any, /, *, k: int = 0) -> Array:
 def _triangle(what: str, keeps: str, x: Any, k: int) -> Array:
     node = value(x, what)
     if node.type.rank < 2:
-        raise ShapeError(op=what, operands=str(node.type), reason="it has fewer than 2 dimensions")
+        raise ShapeError(op=what, operands=node.told, reason="it has fewer than 2 dimensions")
     mask = _compare(keeps, shape_of(node), k)
     zero = number(False if node.type.dtype.kind == "bool" else 0, node.type.dtype, what)
     return Array.of(record(SELECT, (mask, node, zero)))
@@ -343,7 +343,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
     nodes = [value(a, "meshgrid") for a in arrays]
     for node in nodes:
         if node.type.rank > 1:
-            raise ShapeError(op="meshgrid", operands=str(node.type), reason="it is no vector")
+            raise ShapeError(op="meshgrid", operands=node.told, reason="it is no vector")
     nodes = [reshape(n, (1,)) if n.type.rank == 0 else n for n in nodes]
     order = list(range(len(nodes)))
     if indexing == "xy" and len(nodes) > 1:

@@ -187,7 +187,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
             continue
         limit = number_or_value(bound, "clip")
         if isinstance(limit, Value) and limit.type.dtype.kind == "float" and not dtype.is_float:
-            raise DTypeError(f"clip({node.type}): a bound of {limit.type} is no {dtype.long}")
+            raise DTypeError(f"clip({node.told}): a bound of {limit.told} is no {dtype.long}")
         limit = cast(limit, dtype) if isinstance(limit, Value) else limit
         node = family(node, limit)
     return Array.of(cast(node, dtype))
@@ -200,7 +200,7 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     """
     mask = value(condition, "where")
     if mask.type.dtype is not bool_:
-        raise DTypeError(f"where: the condition is {mask.type}, not bool")
+        raise DTypeError(f"where: the condition is {mask.told}, not bool")
     x, y = number_or_value(x1, "where"), number_or_value(x2, "where")
     known = [v.type.dtype for v in (x, y) if isinstance(v, Value)]
     loose = [v for v in (x, y) if not isinstance(v, Value)]

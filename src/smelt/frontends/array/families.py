@@ -47,7 +47,7 @@ class Unary:
         try:
             return record(self.op, (x,))
         except DTypeError as error:
-            raise refused(self.what, error, x.type) from None
+            raise refused(self.what, error, x) from None
 
 
 class Binary:
@@ -79,7 +79,7 @@ class Binary:
         try:
             found = record(self.op, (x, y))
         except DTypeError as error:
-            raise refused(self.what, error, x.type, y.type) from None
+            raise refused(self.what, error, x, y) from None
         if found.scope is None:
             if len(self.known) > _PLANNED:
                 self.known.clear()
@@ -87,9 +87,9 @@ class Binary:
         return found
 
 
-def refused(what: str, error: DTypeError, *types: TensorType) -> DTypeError:
+def refused(what: str, error: DTypeError, *values: Value) -> DTypeError:
     """The error of a row, told with the user's name for the operation."""
-    named = ", ".join(str(t) for t in types)
+    named = ", ".join(x.told for x in values)
     return DTypeError(f"{what}({named}): {error.detail or error.message}")
 
 
@@ -109,7 +109,7 @@ def align(what: str, *values: Value) -> tuple[TensorType, ...]:
             dim = t.shape[-place] if place <= len(t.shape) else 1
             if dim not in (1, kept):
                 if kept != 1:
-                    raise mismatch(what, types, -place, kept, dim)
+                    raise mismatch(what, types, -place, (kept, dim))
                 kept = dim
     return types
 

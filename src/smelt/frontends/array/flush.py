@@ -8,12 +8,15 @@ sizes finds the plan that is already there.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from smelt.frontends.array.engine import Compiled, compile_graph
+from smelt.frontends.array.engine import compile_graph
 from smelt.frontends.array.lift import lift, structure
 from smelt.frontends.array.value import STATE, Buffer, Value
 from smelt.ops.create import Input
+
+if TYPE_CHECKING:
+    from smelt.driver import Compiled
 
 __all__ = ["flush", "realise"]
 

@@ -18,15 +18,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
-from smelt.errors import StaticArgError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound, Options
-from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
 from smelt.frontends.array.flush import realise
+from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.results import deliver, pack
+from smelt.frontends.array.results import deliver, measure, pack
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.value import Buffer, layout, leaf
+from smelt.frontends.array.value import Buffer, leaf
 from smelt.knobs import fingerprint
 
 P = ParamSpec("P")
@@ -73,7 +72,7 @@ class Jit(Generic[P, R]):
         trace, sizes = found
         if trace.captured:
             buffers += [realise(x) for x in trace.captured]
-        results = trace.executable.run(buffers, sizes)
+        results = trace.compiled.run(buffers, sizes)  # type: ignore[union-attr]
         if trace.single:
             return Array.of(leaf(results[0]))  # type: ignore[return-value]
         return pack(trace, [Array.of(leaf(data)) for data in results])
@@ -90,14 +89,22 @@ class Jit(Generic[P, R]):
         bound = self.options.bind(args, kwargs)
         if any(_traced(x) for x in bound.leaves):
             return self.options.function(*args, **kwargs)
-        arguments = _arguments(bound)
+        arguments = as_arguments(bound)
         trace, sizes = self.find(bound, arguments)
         simple = trace.plain and trace.arguments == tuple(range(len(arguments)))
+        found = deliver(trace, sizes, arguments, bound, out)
         if exact is not None and simple and not _copied(arguments, bound):
             if len(self._exact) >= _EXACT_LIMIT:
                 self._exact.clear()
             self._exact[exact] = trace, sizes
-        return deliver(trace, sizes, arguments, bound, out)
+        return found
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Record ahead of time, for arrays or `sm.spec`s in place of arguments."""
+        bound = self.options.bind(args, kwargs)
+        arguments = as_arguments(bound)
+        trace = record_call(self.options.name, arguments, bound.call, bound.donated)
+        return Lowered(trace, bound, tuple(arguments))
 
     def find(self, bound: Bound, arguments: Sequence[Argument]) -> tuple[Trace, tuple[int, ...]]:
         """The recording that is valid for these arguments, made now if there is none."""
@@ -116,9 +123,7 @@ class Jit(Generic[P, R]):
                 if place:
                     traces.insert(0, traces.pop(place))
                 return trace, sizes
-        trace = record_call(
-            getattr(self.options.function, "__name__", "f"), arguments, bound.call, bound.donated
-        )
+        trace = record_call(self.options.name, arguments, bound.call, bound.donated)
         sizes = trace.match(*measures)
         assert sizes is not None, "a recording does not hold for the call it was made in"
         traces.insert(0, trace)
@@ -133,46 +138,12 @@ def _traced(x: Any) -> bool:
     return isinstance(x, Number)
 
 
-def _arguments(bound: Bound) -> list[Argument]:
-    """The leaves as memory and numbers.  Raises StaticArgError for anything else."""
-    return [_argument(name, x) for name, x in zip(bound.names, bound.leaves, strict=True)]
-
-
-def _argument(name: str, x: Any) -> Argument:
-    if isinstance(x, Array):
-        return Argument(name, realise(x._node))
-    if isinstance(x, (bool, int, float)):
-        return Argument(name, number=x)
-    if is_foreign_array(x):
-        return Argument(name, usable(as_buffer(x)))
-    raise StaticArgError(
-        argument=f"argument {name!r}",
-        type=type(x).__name__,
-        reason="it is neither an array nor a number, nor declared static",
-    )
-
-
 def _copied(arguments: Sequence[Argument], bound: Bound) -> bool:
     """Whether an argument had to be converted before kernels could read it."""
     return any(
         isinstance(x, np.ndarray) and a.data is not x
         for a, x in zip(arguments, bound.leaves, strict=True)
     )
-
-
-def signature(a: Argument) -> Hashable:
-    """What must be equal for a recording to be worth trying."""
-    data = a.data
-    if data is None:
-        return (bool, a.number) if isinstance(a.number, bool) else type(a.number)
-    return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), layout(data)
-
-
-def measure(arguments: Sequence[Argument]) -> list[Any]:
-    """All dimensions of the arrays, then all numbers: the parameters of `Trace.match`."""
-    found: list[Any] = [n for a in arguments if a.data is not None for n in a.data.shape]
-    found += [a.number for a in arguments if a.data is None and not isinstance(a.number, bool)]
-    return found
 
 
 @overload

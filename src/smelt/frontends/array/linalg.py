@@ -74,14 +74,14 @@ def outer(x1: Any, x2: Any, /) -> Array:
     """All products of the elements of two vectors.  Raises ShapeError for other ranks."""
     for x in (value(x1, "outer"), value(x2, "outer")):
         if x.type.rank != 1:
-            raise ShapeError(op="outer", operands=str(x.type), reason="it is no vector")
+            raise ShapeError(op="outer", operands=x.told, reason="it is no vector")
     return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))
 
 
 def _matrix(x: Any, what: str) -> Value:
     node = value(x, what)
     if node.type.rank < 2:
-        raise ShapeError(op=what, operands=str(node.type), reason="it has fewer than 2 dimensions")
+        raise ShapeError(op=what, operands=node.told, reason="it has fewer than 2 dimensions")
     return node
 
 
@@ -89,9 +89,9 @@ def _square(x: Any, what: str) -> Value:
     node = _matrix(x, what)
     n, m = shape_of(node)[-2:]
     if n != m and (node.scope is None or not node.scope.same(n, m)):
-        raise ShapeError(op=what, operands=str(node.type), reason="its matrices are not square")
+        raise ShapeError(op=what, operands=node.told, reason="its matrices are not square")
     if node.type.dtype.is_float and node.type.dtype.bits == 16:
-        raise DTypeError(f"{what}({node.type}): half types have no linear algebra")
+        raise DTypeError(f"{what}({node.told}): half types have no linear algebra")
     return node if node.type.dtype.is_float else cast(node, f64)
 
 
@@ -115,7 +115,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """The vector product along an axis of size 3.  Raises ShapeError for other sizes."""
     for x in (value(x1, "cross"), value(x2, "cross")):
         if shape_of(x)[axis] != 3 and (x.scope is None or x.scope.pin(shape_of(x)[axis]) != 3):
-            raise ShapeError(op="cross", operands=str(x.type), reason=f"axis {axis} is not 3")
+            raise ShapeError(op="cross", operands=x.told, reason=f"axis {axis} is not 3")
 
     def part(x: Any, k: int) -> Array:
         node = value(x, "cross")
@@ -160,7 +160,7 @@ def matrix_norm(
     """
     array = Array.of(_floating(x, "matrix_norm"))
     if array.ndim < 2:
-        raise ShapeError(op="matrix_norm", operands=str(array._node.type), reason="it is no matrix")
+        raise ShapeError(op="matrix_norm", operands=array._node.told, reason="it is no matrix")
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord not in (1, -1, math.inf, -math.inf):
@@ -219,11 +219,11 @@ def solve(x1: Any, x2: Any, /) -> Array:
     rows = shape_of(b)[-1 if b.type.rank == 1 else -2]
     n = shape_of(a)[-1]
     if rows != n and (a.scope is None or not a.scope.same(rows, n)):
-        raise ShapeError(op="solve", operands=f"{a.type}, {b.type}", reason="rows differ")
+        raise ShapeError(op="solve", operands=f"{a.told}, {b.told}", reason="rows differ")
     if b.type.rank > 1 and shape_of(a)[:-2] != shape_of(b)[:-2]:
         stack_shape = broadcast_shapes(shape_of(a)[:-2], shape_of(b)[:-2])
         a = expand(a, (*stack_shape, *shape_of(a)[-2:]))
         b = expand(b, (*stack_shape, *shape_of(b)[-2:]))
     elif b.type.rank == 1 and a.type.rank > 2:
-        raise ShapeError(op="solve", operands=f"{a.type}, {b.type}", reason="x2 is one vector")
+        raise ShapeError(op="solve", operands=f"{a.told}, {b.told}", reason="x2 is one vector")
     return Array.of(call("linalg_solve", cast(a, dtype), cast(b, dtype)))

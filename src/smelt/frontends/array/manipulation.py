@@ -95,7 +95,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
     for a in places:
         one = shape[a] == 1 or node.scope is not None and node.scope.same(shape[a], 1)
         if not one:
-            raise ShapeError(op="squeeze", operands=str(node.type), reason=f"axis {a} is not 1")
+            raise ShapeError(op="squeeze", operands=node.told, reason=f"axis {a} is not 1")
     rest = tuple(d for a, d in enumerate(shape) if a not in places)
     return Array.of(views.reshape(node, rest))
 
@@ -228,7 +228,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
 def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
     counts = value(np.asarray(repeats) if isinstance(repeats, (list, tuple)) else repeats, "repeat")
     if counts.scope is not None:
-        raise TracerError(use="repeat", value=str(counts.type))
+        raise TracerError(use="repeat", value=counts.told)
     known = realise(counts)
     n = shape_of(x)[axis]
     if not isinstance(n, int) and x.scope is not None:

@@ -139,7 +139,7 @@ def _channels(x: Array, weight: Any, what: str) -> Any:
         return None
     node = value(weight, what)
     if node.type.rank != 1:
-        raise ShapeError(op=what, operands=str(node.type), reason="weight and bias are vectors")
+        raise ShapeError(op=what, operands=node.told, reason="weight and bias are vectors")
     array = Array.of(node)
     return reshape(array, (array.shape[0], *[1] * (x.ndim - 2)))
 
@@ -153,7 +153,7 @@ def group_norm(
     """
     wide = _wide(x, "group_norm")
     if wide.ndim < 2:
-        raise ShapeError(op="group_norm", operands=str(wide._node.type), reason="no channels")
+        raise ShapeError(op="group_norm", operands=wide._node.told, reason="no channels")
     shape = wide.shape
     split = reshape(wide, (shape[0], groups, shape[1] // groups, *shape[2:]))
     axes = tuple(range(2, split.ndim))
@@ -180,7 +180,7 @@ def batch_norm(
     """
     wide = _wide(x, "batch_norm")
     if wide.ndim < 2:
-        raise ShapeError(op="batch_norm", operands=str(wide._node.type), reason="no channels")
+        raise ShapeError(op="batch_norm", operands=wide._node.told, reason="no channels")
     if mean_ is None:
         axes = (0, *range(2, wide.ndim))
         centred = wide - mean(wide, axis=axes, keepdims=True)
@@ -214,7 +214,7 @@ def cross_entropy(
         )  # fmt: skip
     node = value(labels, "cross_entropy")
     if not node.type.dtype.is_integer:
-        raise DTypeError(f"cross_entropy: labels are {node.type}, not integers")
+        raise DTypeError(f"cross_entropy: labels are {node.told}, not integers")
     wide = _wide(logits, "cross_entropy")
     marks = Array.of(node)
     counts = None if ignore is None else marks != ignore
@@ -286,7 +286,7 @@ def rotary(
     wide = _wide(x, "rotary")
     length, size = wide.shape[-2:]
     if size % 2 != 0:
-        raise ShapeError(op="rotary", operands=str(wide._node.type), reason="the size is odd")
+        raise ShapeError(op="rotary", operands=wide._node.told, reason="the size is odd")
     half = size // 2
     at = arange(length) if positions is None else Array.of(value(positions, "rotary"))
     steps = Array.of(cast(arange(half)._node, wide.dtype)) * (-2.0 * math.log(base) / size)

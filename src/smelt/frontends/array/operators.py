@@ -250,10 +250,10 @@ def _replace(x: T, what: str, result: Value) -> T:
     old = x._node.type
     if shape_of(result) != shape_of(x._node):
         raise ShapeError(
-            op=what, operands=f"{old}, ...",
-            reason=f"in place the result {result.type} would not have the array's shape",
+            op=what, operands=f"{x._node.told}, ...",
+            reason=f"in place the result {result.told} would not have the array's shape",
         )  # fmt: skip
     if _RANK[result.type.dtype.kind] > _RANK[old.dtype.kind]:
-        raise DTypeError(f"{what} in place: the result {result.type} does not fit into {old}")
+        raise DTypeError(f"{what} in place: the result {result.told} does not fit into {x._node.told}")
     x.renew(cast(result, old.dtype))
     return x

@@ -16,6 +16,7 @@ import numpy as np
 from smelt.errors import DTypeError, ShapeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, common
+from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import mismatch
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import axes_of, axis_of, permute, reshape, shape_of
@@ -37,7 +38,7 @@ def contract(what: str, left: str, right: str, out: str, a: Value, b: Value) -> 
     """Sum over the letters that `out` lacks.  Raises ShapeError where sizes of a letter differ."""
     dtype = common(what, a.type.dtype, b.type.dtype)
     if dtype.kind == "bool":
-        raise DTypeError(f"{what}({a.type}, {b.type}): products of booleans are not defined")
+        raise DTypeError(f"{what}({a.told}, {b.told}): products of booleans are not defined")
     a, b = cast(a, dtype), cast(b, dtype)
     sizes: dict[str, Index] = {}
     for letters, x in ((left, a), (right, b)):
@@ -45,15 +46,16 @@ def contract(what: str, left: str, right: str, out: str, a: Value, b: Value) -> 
             known = sizes.setdefault(letter, d)
             scope = a.scope or b.scope
             if known != d and (scope is None or not scope.same(known, d)):
-                raise mismatch(what, (a.type, b.type), place - len(letters), known, d)
+                raise mismatch(what, (a.type, b.type), place - len(letters), (known, d), scope)
     return record(_row(left, right, out), (a, b))
 
 
+@replayed
 def matmul(a: Value, b: Value) -> Value:
     """The matrix product over the last two dimensions, the others broadcast."""
     if not a.type.shape or not b.type.shape:
         raise ShapeError(
-            op="matmul", operands=f"{a.type}, {b.type}", reason="an operand has no dimensions"
+            op="matmul", operands=f"{a.told}, {b.told}", reason="an operand has no dimensions"
         )
     rows = "m" if a.type.rank > 1 else ""
     columns = "n" if b.type.rank > 1 else ""
@@ -105,7 +107,7 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
     axes_of(first, rank_a, "tensordot")
     axes_of(second, rank_b, "tensordot")
     if len(first) != len(second):
-        raise ShapeError(op="tensordot", operands=f"{a.type}, {b.type}",
+        raise ShapeError(op="tensordot", operands=f"{a.told}, {b.told}",
                          reason=f"{len(first)} axes are paired with {len(second)}")  # fmt: skip
     left = list(string.ascii_lowercase[:rank_a])
     right = list(string.ascii_uppercase[:rank_b])
@@ -119,7 +121,7 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
 def vecdot(a: Value, b: Value, axis: int) -> Value:
     """Sum of products along one axis, the others broadcast."""
     if axis >= 0 or not a.type.shape or not b.type.shape:
-        raise ShapeError(op="vecdot", operands=f"{a.type}, {b.type}",
+        raise ShapeError(op="vecdot", operands=f"{a.told}, {b.told}",
                          reason=f"axis {axis} is not counted from the end of both")  # fmt: skip
     moved: list[Value] = []
     for x in (a, b):

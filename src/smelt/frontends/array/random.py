@@ -51,7 +51,7 @@ def key(seed: Any) -> Array:
 def _key(given: Any) -> Value:
     node = value(given, "random")
     if node.type.shape or node.type.dtype is not u64:
-        raise DTypeError(f"a random key is uint64 of rank 0 (sm.random.key), not {node.type}")
+        raise DTypeError(f"a random key is uint64 of rank 0 (sm.random.key), not {node.told}")
     return node
 
 

@@ -13,6 +13,7 @@ from smelt.errors import ShapeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast
+from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.value import STATE, Value, constant, record
 from smelt.frontends.array.views import reshape, shape_of
 from smelt.ops.combine import COMBINES
@@ -26,6 +27,7 @@ __all__ = ["count", "fold", "from_host", "mean", "np", "size_value", "variance"]
 Axes = tuple[int, ...]
 
 
+@replayed
 def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
     """A reduction over axes in increasing order.  Raises ShapeError for an empty one without value."""
     shape = shape_of(x)
@@ -35,7 +37,7 @@ def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
             known = x.scope is None or x.scope.holds(0, "<", shape[a])
             if not known or shape[a] == 0:
                 raise ShapeError(
-                    op=combine, operands=str(x.type), reason=f"axis {a} is empty, it has no {combine}"
+                    op=combine, operands=x.told, reason=f"axis {a} is empty, it has no {combine}"
                 )
     found = record(Reduce(combine, axes), (x,)) if axes or row.grow != "same" else x
     return reshape(found, keep(shape, axes)) if keepdims else found
@@ -67,6 +69,7 @@ def floating(x: Value) -> Value:
     return cast(x, dtype.compute if dtype.is_float else f64)
 
 
+@replayed
 def mean(x: Value, axes: Axes, *, keepdims: bool) -> Value:
     """The arithmetic mean; NaN of nothing.  Half types are summed and divided in float32."""
     wide = floating(x)
@@ -75,6 +78,7 @@ def mean(x: Value, axes: Axes, *, keepdims: bool) -> Value:
     return cast(found, x.type.dtype) if x.type.dtype.is_float else found
 
 
+@replayed
 def variance(x: Value, axes: Axes, correction: float, *, keepdims: bool) -> Value:
     """Mean squared distance from the mean in two passes, over n - correction.
 

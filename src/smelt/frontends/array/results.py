@@ -7,30 +7,70 @@ from typing import Any
 
 import numpy as np
 
+from smelt.errors import AliasError, OutArgumentError, StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound
-from smelt.frontends.array.flush import realise
-from smelt.frontends.array.trace import Argument, Trace
-from smelt.frontends.array.tree import unflatten
-from smelt.frontends.array.value import Buffer, leaf
+from smelt.frontends.array.convert import as_buffer, is_foreign_array
+from smelt.frontends.array.engine import size_names
+from smelt.frontends.array.flush import flush, realise
+from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.trace import Argument, Result, Trace
+from smelt.frontends.array.tree import flatten, unflatten
+from smelt.frontends.array.value import Buffer, Donated, leaf
+from smelt.ops.spec import dims_at
+from smelt.origin import here
+from smelt.types.dtype import from_numpy
 
 __all__ = ["deliver", "pack"]
 
+_WORK = 10_000
+"""How hard to look whether two strided arrays really overlap; beyond it they are said to."""
 
-def pack(trace: Trace, leaves: list[Any]) -> Any:
+
+def pack(trace: Trace, leaves: Sequence[Any]) -> Any:
     """The leaves in the nest that the function returned."""
     return unflatten(trace.tree, iter(leaves))
 
 
 def deliver(
-    trace: Trace, sizes: tuple[int, ...], arguments: Sequence[Argument], bound: Bound, out: Any
-) -> Any:  # fmt: skip
-    """Run, and build the result."""
+    trace: Trace,
+    sizes: tuple[int, ...],
+    arguments: Sequence[Argument],
+    bound: Bound,
+    out: Any = None,
+) -> Any:
+    """Run, and build the result; with `out`, write it there.
+
+    Raises OutArgumentError, StructureError and AliasError about `out` before anything runs.
+    """
     buffers = [_memory(arguments[k]) for k in trace.arguments]
     buffers += [realise(x) for x in trace.captured]
-    results = trace.executable.run(buffers, sizes) if trace.graph.outputs else []
+    targets = None if out is None else _targets(trace, sizes, out, buffers, arguments)
+    if out is not None or bound.donated:
+        flush()  # what is pending reads the old values
+    results = _run(trace, sizes, buffers, targets)
     computed = [Array.of(leaf(data)) for data in results]
-    return pack(trace, [_result(r, computed, arguments, bound) for r in trace.results])
+    found = [_result(trace, k, r, computed, arguments, bound) for k, r in enumerate(trace.results)]
+    for place in bound.donated:
+        _give_away(bound.leaves[place])
+    if out is None or targets is None:
+        return pack(trace, found)
+    _settle(trace, out, targets, found)
+    return out
+
+
+def _run(
+    trace: Trace, sizes: tuple[int, ...], buffers: list[Buffer], targets: list[Buffer] | None
+) -> list[Buffer]:
+    if not trace.graph.outputs:
+        return []
+    if targets is None:
+        return trace.executable.run(buffers, sizes)
+    places: list[Buffer | None] = [None] * len(trace.graph.outputs)
+    for result, target in zip(trace.results, targets, strict=True):
+        if result.kind == "graph":
+            places[result.place] = target
+    return trace.executable.run(buffers, sizes, places)
 
 
 def _memory(a: Argument) -> Buffer:
@@ -39,7 +79,10 @@ def _memory(a: Argument) -> Buffer:
     return np.asarray(a.number, np.float64 if isinstance(a.number, float) else np.int64)
 
 
-def _result(r: Any, computed: list[Array], arguments: Sequence[Argument], bound: Bound) -> Any:
+def _result(
+    trace: Trace, place: int, r: Result, computed: list[Array], arguments: Sequence[Argument],
+    bound: Bound,
+) -> Any:  # fmt: skip
     if r.kind == "graph":
         return computed[r.place]
     if r.kind == "argument":
@@ -47,4 +90,133 @@ def _result(r: Any, computed: list[Array], arguments: Sequence[Argument], bound:
         return given if isinstance(given, Array) else Array.of(leaf(_memory(arguments[r.place])))
     if r.kind == "captured":
         return Array.of(r.value)
+    if r.kind == "size":
+        assert trace.sizes_of_results is not None
+        before = sum(other.kind == "size" for other in trace.results[:place])
+        return trace.sizes_of_results(*measure(arguments))[before]
     return r.value
+
+
+def measure(arguments: Sequence[Argument]) -> list[Any]:
+    """All dimensions of the arrays, then all numbers: the parameters of `Trace.match`."""
+    found: list[Any] = [n for a in arguments if a.data is not None for n in a.data.shape]
+    found += [a.number for a in arguments if a.data is None and not isinstance(a.number, bool)]
+    return found
+
+
+# out=
+
+
+def _targets(
+    trace: Trace, sizes: tuple[int, ...], out: Any, buffers: Sequence[Buffer],
+    arguments: Sequence[Argument],
+) -> list[Buffer]:
+    """The memory that each leaf of the result goes to, checked."""
+    leaves, tree = flatten(out)
+    if tree != trace.tree:
+        raise StructureError(
+            f"out= is nested as {_nest(tree)}, the result as {_nest(trace.tree)}",
+            hint="Give out= the nesting of the result, with an array for each array.",
+        )
+    targets = [_target(x) for x in leaves]
+    types = _result_types(trace, sizes, arguments)
+    for target, expected in zip(targets, types, strict=True):
+        if expected is None:
+            raise StructureError("out= cannot take a result that is a plain Python number")
+        dtype, shape = expected
+        if target.shape != shape or target.dtype != dtype:
+            raise OutArgumentError(
+                expected=f"{from_numpy(dtype).name}{list(shape)}",
+                found=f"{target.dtype.name}{list(target.shape)}",
+            )
+        if not target.flags.writeable:
+            raise OutArgumentError(
+                f"out= is read-only, the result {from_numpy(dtype).name}{list(shape)} goes nowhere"
+            )
+    _check_overlaps(targets, buffers)
+    return targets
+
+
+def _nest(tree: Any) -> str:
+    return "one array" if isinstance(tree, str) else f"{tree[0]} of {len(tree[3])}"
+
+
+def _target(x: Any) -> Buffer:
+    if isinstance(x, Array):
+        return realise(x._node)
+    if not is_foreign_array(x) or isinstance(x, np.generic):
+        raise OutArgumentError(expected="an array", found=type(x).__name__)
+    return as_buffer(x)
+
+
+def _result_types(
+    trace: Trace, sizes: tuple[int, ...], arguments: Sequence[Argument]
+) -> list[tuple[np.dtype[Any], tuple[int, ...]] | None]:
+    """Dtype and shape of every result, None for Python numbers."""
+    types: list[tuple[np.dtype[Any], tuple[int, ...]] | None] = []
+    named = dict(zip(size_names(trace.graph), sizes, strict=True))
+    for r in trace.results:
+        if r.kind == "graph":
+            out = trace.graph.outputs[r.place].type
+            types.append((out.dtype.numpy, dims_at(out.shape, named)))
+        elif r.kind == "argument":
+            data = _memory(arguments[r.place])
+            types.append((data.dtype, data.shape))
+        elif r.kind == "captured":
+            types.append((r.value.type.dtype.numpy, r.value.type.shape))
+        else:
+            types.append(None)
+    return types
+
+
+def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> None:
+    """Exactly an input is right (the runtime copies), anything in between is refused."""
+    for k, target in enumerate(targets):
+        for other in targets[:k]:
+            if _overlap(target, other):
+                raise AliasError(first="one array of out=", second="another", bytes=_shared(
+                    target, other))  # fmt: skip
+        for data in buffers:
+            same = (
+                data.shape == target.shape
+                and data.strides == target.strides
+                and data.__array_interface__["data"][0] == target.__array_interface__["data"][0]
+            )
+            if not same and _overlap(target, data):
+                raise AliasError(first="out=", second="an input", bytes=_shared(target, data))
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    try:
+        return bool(np.may_share_memory(a, b)) and bool(np.shares_memory(a, b, max_work=_WORK))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _shared(a: Buffer, b: Buffer) -> int:
+    (low, high), (first, last) = (np.lib.array_utils.byte_bounds(x) for x in (a, b))
+    return min(high, last) - max(low, first)
+
+
+def _settle(trace: Trace, out: Any, targets: Sequence[Buffer], found: Sequence[Any]) -> None:
+    """Results that the graph does not write, and arrays of ours that hold results now."""
+    for given, target, r, value in zip(
+        flatten(out)[0], targets, trace.results, found, strict=True
+    ):  # fmt: skip
+        if r.kind != "graph":
+            node = value._node if isinstance(value, Array) else number(value, given.dtype, "out=")
+            target[...] = realise(cast(node, from_numpy(target.dtype)))
+        elif target is not realise(value._node):
+            target[...] = realise(value._node)
+        if isinstance(given, Array):
+            _give_away(given)  # other names of it
+            given.renew(leaf(target))
+
+
+# donate=
+
+
+def _give_away(x: Any) -> None:
+    """Nobody may read the old values of an array any more, under whatever name."""
+    if isinstance(x, Array):
+        x._node.data = Donated(str(here()))

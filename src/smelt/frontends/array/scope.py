@@ -24,14 +24,14 @@ import numpy as np
 
 from smelt.errors import LeakError, ShapeError
 from smelt.frontends.array.flush import realise
-from smelt.frontends.array.value import Buffer, Value, intern, layout
+from smelt.frontends.array.value import Value, intern, layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.spec import TensorOp
 from smelt.origin import Origin, here
-from smelt.types.dtype import f64, from_numpy, i64
+from smelt.types.dtype import f64, i64
 from smelt.types.expr import (
-    Expr, Index, atoms, evaluate, floordiv, mod, mul, nonnegative, size, sizes_of, sub,
+    Expr, Index, add, atoms, evaluate, floordiv, mod, mul, nonnegative, size, sizes_of, sub,
     substitute, text,
 )  # fmt: skip
 from smelt.types.tensor import Shape, TensorType
@@ -74,7 +74,11 @@ class Scope:
 
     def symbol(self, hint: int, name: str = "") -> Index:
         """A new size symbol whose value in this call is `hint`."""
-        name = name or f"n{len(self.hints)}"
+        if not name:
+            number = len(self.hints)
+            while f"n{number}" in self.hints:
+                number += 1
+            name = f"n{number}"
         self.hints[name] = hint
         return size(name)
 
@@ -100,6 +104,10 @@ class Scope:
             found = self._canonical[type] = intern(type.dtype, self.shape(type.shape))
         return found
 
+    def concrete(self, type: TensorType) -> TensorType:
+        """`type` with the sizes of the call that is being recorded."""
+        return TensorType(type.dtype, tuple(self.hint(d) for d in type.shape))
+
     def _bind(self, name: str, e: Index) -> None:
         self.bound = {k: substitute(v, {name: e}, "size") for k, v in self.bound.items()}
         self.bound[name] = e
@@ -116,22 +124,29 @@ class Scope:
         a, b = self.canon(a), self.canon(b)
         if a == b:
             return True
-        if nonnegative(sub(sub(a, b), 1)) or nonnegative(sub(sub(b, a), 1)):
+        if self._never_negative(sub(sub(a, b), 1)) or self._never_negative(sub(sub(b, a), 1)):
             return False
         if self.hint(a) != self.hint(b):
             self._guard(a, "!=", b)
             return False
         for whole, part in _quotients(a, b):
             self.divisible(whole, part)
-        a, b = self.canon(a), self.canon(b)
+        a, b = _cancel(self.canon(a), self.canon(b))
         if a != b:
             self._guard(a, "==", b)
             self._unite(a, b)
         return True
 
+    def _never_negative(self, e: Index) -> bool:
+        """Provable for all sizes: arguments' are at least 2 here, quotients of them at least 1."""
+        if isinstance(e, Expr):
+            own = {n: add(size(n), 1) for n in sizes_of(e) if n not in self.meaning}
+            e = substitute(e, own, "size")
+        return nonnegative(e)
+
     def _unite(self, a: Index, b: Index) -> None:
         """Bind symbols until `a` and `b` are equal as expressions."""
-        solved = _solve(*_cancel(a, b), self._rank)
+        solved = _solve(a, b, self._rank)
         if solved is not None:
             self._bind(*solved)
         if self.canon(a) != self.canon(b):
@@ -192,9 +207,9 @@ class Scope:
             return not self.same(left, right)
         left, right = self.canon(left), self.canon(right)
         gap = sub(sub(right, left), 1 if relation == "<" else 0)
-        if nonnegative(gap):
+        if self._never_negative(gap):
             return True
-        if nonnegative(sub(-1, gap)):
+        if self._never_negative(sub(-1, gap)):
             return False
         truth = RELATIONS[relation](self.hint(left), self.hint(right))
         if truth:
@@ -215,7 +230,7 @@ class Scope:
                 elif kept == 1:
                     kept = dim
                 elif not self.same(dim, kept):
-                    raise mismatch(what, types, -place, kept, dim)
+                    raise mismatch(what, types, -place, (kept, dim), self)
         return tuple(self.type(t) for t in types)
 
     # Recording
@@ -232,7 +247,7 @@ class Scope:
     def check(self, x: Value) -> None:
         """Raises LeakError for a value of another recording."""
         if x.scope is not self and x.scope is not None:
-            raise LeakError(value=str(x.type), function=x.scope.name)
+            raise LeakError(value=x.told, function=x.scope.name)
 
     def record(self, op: TensorOp, inputs: tuple[Value, ...]) -> Value:
         """`op` on values of this recording; others are captured as constant inputs."""
@@ -260,7 +275,7 @@ class Scope:
         if isinstance(x.op, Constant):
             return x
         if x.scope is not None:
-            raise LeakError(value=str(x.type), function=x.scope.name)
+            raise LeakError(value=x.told, function=x.scope.name)
         found = self.captured.get(x)
         if found is None:
             found = self.input(f"c{len(self.captured)}", x.type, layout(realise(x)))
@@ -268,17 +283,19 @@ class Scope:
         return found
 
 
-def describe(*types: TensorType) -> str:
-    return ", ".join(map(str, types))
-
-
 def mismatch(
-    what: str, types: tuple[TensorType, ...], place: int, a: Index, b: Index
-) -> ShapeError:  # fmt: skip
-    """The error for two dimensions that should be equal."""
+    what: str,
+    types: tuple[TensorType, ...],
+    place: int,
+    sizes: tuple[Index, Index],
+    scope: Scope | None = None,
+) -> ShapeError:
+    """The error for two dimensions that should be equal; sizes are those of the call at hand."""
+    a, b = sizes if scope is None else [scope.hint(d) for d in sizes]
+    named = types if scope is None else [scope.concrete(t) for t in types]
     return ShapeError(
         op=what,
-        operands=describe(*types),
+        operands=", ".join(map(str, named)),
         reason=f"dimension {place} is {text(a)} in one and {text(b)} in another",
     )
 
@@ -326,15 +343,4 @@ def _solve(a: Index, b: Index, rank: Callable[[str], int]) -> tuple[str, Index] 
     return None if best is None else best[1:]
 
 
-def symbolic(scope: Scope, shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> Shape:
-    """A shape for an argument: 0 and 1 stay numbers, every other size is a new symbol."""
-    return tuple(
-        n if n < 2 else scope.symbol(n, names[k] if names else "") for k, n in enumerate(shape)
-    )
-
-
-def type_of(data: Buffer) -> TensorType:
-    return intern(from_numpy(data.dtype), data.shape)
-
-
-__all__ = ["Guard", "Scope", "describe", "mismatch", "symbolic", "type_of"]
+__all__ = ["Guard", "Scope", "mismatch"]

@@ -57,7 +57,7 @@ def known(x: Any, what: str) -> Buffer:
     node = value(x, what)
     if node.scope is not None:
         raise TracerError(
-            use=f"{what}, whose result's shape depends on values,", value=str(node.type),
+            use=f"{what}, whose result's shape depends on values,", value=node.told,
             hint="Call it outside sm.jit, or use sm.where with a fixed shape.",
         )  # fmt: skip
     return realise(node)
@@ -93,7 +93,7 @@ def searchsorted(
         )
     line = value(x1, "searchsorted")
     if line.type.rank != 1:
-        raise ShapeError(op="searchsorted", operands=str(line.type), reason="it is no vector")
+        raise ShapeError(op="searchsorted", operands=line.told, reason="it is no vector")
     if sorter is not None:
         line = gather(line, [positions(value(sorter, "searchsorted"), shape_of(line)[0])], 0)
     wanted = number_or_value(x2, "searchsorted")
@@ -123,7 +123,7 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
 
 def _integers(what: str, index: Value) -> None:
     if not index.type.dtype.is_integer:
-        raise DTypeError(f"{what}: indices are {index.type}, not integers")
+        raise DTypeError(f"{what}: indices are {index.told}, not integers")
 
 
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
@@ -136,7 +136,7 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
     rank = node.type.rank
     if index.type.rank != rank:
         raise ShapeError(
-            op="take_along_axis", operands=f"{node.type}, {index.type}", reason="ranks differ"
+            op="take_along_axis", operands=f"{node.told}, {index.told}", reason="ranks differ"
         )
     place = axis_of(axis, rank, "take_along_axis")
     _integers("take_along_axis", index)

@@ -26,7 +26,7 @@ __all__ = ["argsort", "sort", "unique_all", "unique_counts", "unique_inverse", "
 def _ordered(what: str, x: Any, axis: int, descending: bool, stable: bool) -> Array:
     node = value(x, what)
     if not node.type.shape:
-        raise ShapeError(op=what, operands=str(node.type), reason="it has no dimensions")
+        raise ShapeError(op=what, operands=node.told, reason="it has no dimensions")
     place = axis_of(axis, node.type.rank, what)
     return Array.of(call(what, node, axis=place, descending=bool(descending), stable=bool(stable)))
 

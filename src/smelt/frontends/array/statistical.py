@@ -181,7 +181,7 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
     for _ in range(n):
         shape = shape_of(node)
         if shape[place] == 0:
-            raise ShapeError(op="diff", operands=str(node.type), reason="nothing is left")
+            raise ShapeError(op="diff", operands=node.told, reason="nothing is left")
         count = tuple(sub(d, 1) if a == place else d for a, d in enumerate(shape))
         ones = (1,) * len(shape)
         start = tuple(1 if a == place else 0 for a in range(len(shape)))

@@ -23,6 +23,7 @@ from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.number import Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
+from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import STATE, Value, constant, leaf, record
 from smelt.frontends.array.views import (
@@ -78,6 +79,34 @@ Part = Range | Point | New | Many
 
 def get(x: Value, key: Any) -> Value:
     """x[key].  Raises IndexRangeError, DTypeError for float indices, TracerError for masks."""
+    if x.scope is None:
+        frozen = [_frozen(item) for item in (key if key.__class__ is tuple else (key,))]
+        if _OTHER not in frozen:
+            return _simple(x, tuple(frozen))
+    return _get(x, key)
+
+
+_OTHER = object()
+"""Stands for an item that is no plain integer, slice, None or Ellipsis."""
+
+
+def _frozen(item: Any) -> Any:
+    """An item of a key as something that can be hashed; a slice as a tuple."""
+    if item.__class__ is int or item is None or item is Ellipsis:
+        return item
+    if item.__class__ is slice:
+        bounds = (item.start, item.stop, item.step)
+        if all(b is None or b.__class__ is int for b in bounds):
+            return bounds
+    return _OTHER
+
+
+@replayed
+def _simple(x: Value, key: tuple[Any, ...]) -> Value:
+    return _get(x, tuple(slice(*i) if i.__class__ is tuple else i for i in key))
+
+
+def _get(x: Value, key: Any) -> Value:
     parts = parse(x, key)
     if not any(isinstance(p, Many) for p in parts):
         return basic(x, parts)
@@ -106,7 +135,7 @@ def parse(x: Value, key: Any) -> list[Part]:
     if len(gaps) > 1:
         raise IndexRangeError("an index has more than one Ellipsis (...)")
     if used > rank:
-        raise IndexRangeError(f"{used} indices for {x.type}, which has {rank} dimensions")
+        raise IndexRangeError(f"{used} indices for {x.told}, which has {rank} dimensions")
     gap = gaps[0] if gaps else len(items)
     items[gap : gap + 1] = [slice(None)] * (rank - used)
     parts: list[Part] = []
@@ -148,8 +177,10 @@ def plain(item: Any) -> Any:
     try:
         return operator.index(item)
     except TypeError:
-        raise IndexRangeError(f"{type(item).__name__} is no index: use integers, slices, None, "
-                              "Ellipsis or integer and boolean arrays") from None  # fmt: skip
+        raise IndexRangeError(
+            f"{type(item).__name__} is no index",
+            hint="Use integers, slices, None, Ellipsis, or integer and boolean arrays.",
+        ) from None
 
 
 def is_mask(item: Any) -> bool:
@@ -162,14 +193,14 @@ def _masked(x: Value, axis: int, item: Value) -> list[Part]:
     if item.scope is not None:
         raise TracerError(
             use="indexing with a boolean array",
-            value=str(item.type),
+            value=item.told,
             hint="Use sm.where(mask, x, other): its shape does not depend on values.",
         )
     mask = realise(item)
     if mask.ndim == 0:
         raise UnsupportedError("indexing with a boolean of rank 0; use sm.where")
     if tuple(x.type.shape[axis : axis + mask.ndim]) != mask.shape:
-        raise IndexRangeError(f"a mask of shape {mask.shape} at axis {axis} does not fit {x.type}")
+        raise IndexRangeError(f"a mask of shape {mask.shape} at axis {axis} does not fit {x.told}")
     places = np.nonzero(mask)
     return [Many(axis + k, leaf(np.ascontiguousarray(at))) for k, at in enumerate(places)]
 
@@ -179,13 +210,22 @@ def _part(x: Value, axis: int, size: Index, item: Any) -> Part:
         return _slice(x, axis, size, item)
     if isinstance(item, Value):
         if not item.type.dtype.is_integer:
-            raise DTypeError(f"an index array is {item.type}: integers or booleans are indices")
+            raise DTypeError(f"an index array is {item.told}: integers or booleans are indices")
         return Many(axis, positions(item, size))
     at = as_dim(item)
-    scope = scope_of(x, (at, size))
-    if not holds(scope, mul(size, -1), "<=", at) or not holds(scope, at, "<", size):
-        raise IndexRangeError(index=text(at), size=text(size))
+    scope = _check_inside(at, size)
     return Point(axis, at if holds(scope, 0, "<=", at) else add(at, size))
+
+
+def _check_inside(at: Index, size: Index) -> Scope | None:
+    """Raises IndexRangeError unless -size <= at < size.  The recording that decided it."""
+    scope = None if isinstance(at, int) and isinstance(size, int) else STATE.scope
+    if not holds(scope, mul(size, -1), "<=", at) or not holds(scope, at, "<", size):
+        raise IndexRangeError(
+            index=text(at if scope is None else scope.hint(at)),
+            size=text(size if scope is None else scope.hint(size)),
+        )
+    return scope
 
 
 def holds(scope: Scope | None, a: Index, relation: str, b: Index) -> bool:
@@ -227,7 +267,7 @@ def basic(x: Value, parts: Sequence[Part]) -> Value:
     ranges = [range_of(p) for p in parts if not isinstance(p, New)]
     whole = [r.axis for r in ranges if r.step == -1 and r.count == shape_of(x)[r.axis]]
     x = flip(x, tuple(whole))
-    x = takerange_of(
+    x = take_range(
         x,
         tuple(0 if r.axis in whole else r.start for r in ranges),
         tuple(r.count for r in ranges),
@@ -296,11 +336,11 @@ def positions(index: Value, size: Index) -> Value:
     kept inside the axis, so that no kernel ever reads outside an array.
     Raises IndexRangeError.
     """
-    data = index.data
-    if data is not None and isinstance(size, int) and data.size:
+    data = index.buffer()
+    if data is not None and data.size:
         low, high = int(data.min()), int(data.max())
-        if low < -size or high >= size:
-            raise IndexRangeError(index=low if low < -size else high, size=size)
+        for at in (low, high):
+            _check_inside(at, size)
     unsigned = index.type.dtype.kind == "uint"
     index = cast(index, i64)
     n = as_array(Point(0, size))
@@ -319,5 +359,5 @@ def take(x: Value, index: Sequence[Value], first: int) -> Value:
         for a in range(first, first + len(index)):
             size = shape_of(x)[a]
             if not holds(x.scope, 0, "<", size):
-                raise IndexRangeError(f"positions in an empty axis of {x.type}")
+                raise IndexRangeError(f"positions in an empty axis of {x.told}")
     return record(Gather(first), (x, *index))

@@ -10,36 +10,55 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smelt.errors import StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.engine import Compiled, compile_graph, size_names
+from smelt.frontends.array.engine import compile_graph, size_names
 from smelt.frontends.array.number import Number, Scalar, Size
-from smelt.frontends.array.scope import Guard, Scope, symbolic
+from smelt.frontends.array.scope import Guard, Scope
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout
 from smelt.graph import build
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.graph.walk import map_indices, map_type
 from smelt.ops.create import Constant, Input, SizeOf
-from smelt.types.dtype import bool_, from_numpy
-from smelt.types.expr import Index, sizes_of, substitute, text
+from smelt.types.dtype import DType, bool_, from_numpy
+from smelt.types.expr import Index, size, sizes_of, substitute, text
 
-__all__ = ["Argument", "Result", "Trace", "record_call"]
+if TYPE_CHECKING:
+    from smelt.driver import Compiled
+
+__all__ = ["Argument", "Result", "Spec", "Trace", "record_call"]
+
+
+class Spec:
+    """The shape and dtype of an argument without its elements; a named dimension is a symbol."""
+
+    __slots__ = ("dtype", "shape")  # no dataclass, which would be taken apart as a container
+
+    def __init__(self, shape: tuple[int | str, ...], dtype: DType) -> None:
+        self.shape = shape
+        self.dtype = dtype
+
+    def __repr__(self) -> str:
+        return f"spec({str(self)!r})"
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A leaf of the arguments: an array's memory or a Python number, and its name."""
+    """A leaf of the arguments: an array's memory, a Python number, or a spec; and its name."""
 
     name: str
     data: Buffer | None = None
     number: float | None = None
-    symbols: tuple[str, ...] | None = None
+    spec: Spec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +76,6 @@ class Trace:
     """One recording, compiled."""
 
     graph: Graph
-    executable: Compiled
     arguments: tuple[int, ...]
     """Which leaf of the arguments each leading input of the graph is."""
     captured: tuple[Value, ...]
@@ -67,6 +85,10 @@ class Trace:
     match: Callable[..., tuple[int, ...] | None]
     """match(*all dimensions, *all numbers) -> values of the graph's sizes, or None."""
     guards: tuple[Guard, ...]
+    hints: dict[str, int]
+    """The sizes of the call that was recorded."""
+    donate: tuple[int, ...]
+    """Inputs of the graph whose memory a run may overwrite."""
     sizes_of_results: Callable[..., tuple[int, ...]] | None = None
     fixed: bool = False
     """Whether the value of a number argument was looked at."""
@@ -74,10 +96,18 @@ class Trace:
     """Every result is an output of the graph, in order."""
     single: bool = field(init=False)
     """The result is one array that the graph computes."""
+    compiled: Compiled | None = None
 
     def __post_init__(self) -> None:
         self.single = self.tree == LEAF and self.results[0].kind == "graph"
         self.plain = all(r.kind == "graph" and r.place == k for k, r in enumerate(self.results))
+
+    @property
+    def executable(self) -> Compiled:
+        """The compiled graph; compiled when it is first asked for."""
+        if self.compiled is None:
+            self.compiled = compile_graph(self.graph, self.hints, self.donate)
+        return self.compiled
 
 
 def record_call(
@@ -86,14 +116,14 @@ def record_call(
     call: Callable[[list[Any]], Any],
     donate: tuple[int, ...] = (),
 ) -> Trace:
-    """Record `call`, which gets the symbolic leaves, and compile what it did.
+    """Record `call`, which gets the symbolic leaves.
 
     Whatever `call` raises goes through, and leaves no state behind.
     """
     scope = Scope(name)
-    leaves = [_leaf(scope, a) for a in arguments]
     outer, STATE.scope = STATE.scope, scope
     try:
+        leaves = [_leaf(scope, a) for a in arguments]
         found, tree = flatten(call([_shown(scope, a, x) for a, x in zip(arguments, leaves)]))
         results, outputs = _results(scope, leaves, found)
         return _finish(scope, leaves, results, outputs, tree, donate)
@@ -103,14 +133,33 @@ def record_call(
 
 
 def _leaf(scope: Scope, argument: Argument) -> Value:
-    if argument.data is None:
-        assert argument.number is not None
-        if isinstance(argument.number, bool):  # as good as static; nothing refers to this node
-            return Value(Constant(argument.number, bool_), (), intern(bool_, ()))
+    if argument.spec is not None:
+        shape = tuple(_named(scope, d) for d in argument.spec.shape)
+        return scope.input(argument.name, intern(argument.spec.dtype, shape), None)
+    if isinstance(argument.number, bool):  # as good as static; nothing refers to this node
+        return Value(Constant(argument.number, bool_), (), intern(bool_, ()))
+    if argument.number is not None:
         return scope.scalar(argument.name, argument.number)
     data = argument.data
-    shape = symbolic(scope, data.shape, argument.symbols)
+    assert data is not None
+    shape = tuple(n if n < 2 else scope.symbol(n) for n in data.shape)
     return scope.input(argument.name, intern(from_numpy(data.dtype), shape), layout(data))
+
+
+GUESSES = (5040, 2520, 7560, 1680, 10080, 3360, 840, 15120)
+"""Hints of named sizes, which no call has given a value yet: many numbers divide them."""
+
+
+def _named(scope: Scope, d: int | str) -> Index:
+    """A dimension of a spec: a number, or a symbol that is the same wherever it has this name."""
+    if isinstance(d, int):
+        return d
+    if d not in scope.hints:
+        taken = sum(name.isidentifier() for name in scope.hints)
+        return scope.symbol(GUESSES[taken % len(GUESSES)], d)
+    again = scope.symbol(scope.hints[d])
+    scope.same(size(d), again)
+    return again
 
 
 def _shown(scope: Scope, argument: Argument, leaf: Value) -> Any:
@@ -178,13 +227,13 @@ def _finish(
     inputs = tuple(made[given[k]] for k in used)
     graph = Graph(scope.name, inputs, tuple(made[x] for x in outputs), _facts(scope))
     arguments = tuple(k for k in used if k < len(leaves))
-    places = tuple(arguments.index(k) for k in donate if k in arguments)
-    executable = compile_graph(graph, {n: scope.hints[n] for n in size_names(graph)}, places)
     captured = list(scope.captured)
+    names = size_names(graph)
     return Trace(
-        graph, executable, arguments,
-        tuple(captured[k - len(leaves)] for k in used if k >= len(leaves)),
-        tuple(results), tree, _matcher(scope, leaves, size_names(graph)), tuple(scope.guards),
+        graph, arguments, tuple(captured[k - len(leaves)] for k in used if k >= len(leaves)),
+        tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
+        {n: scope.hints[n] for n in names},
+        tuple(arguments.index(k) for k in donate if k in arguments),
         _sizer(scope, leaves, results), bool(scope.fixed),
     )  # fmt: skip
 
@@ -280,10 +329,8 @@ def _source(scope: Scope, e: Index) -> str:
 
 def _parameters(scope: Scope, leaves: list[Value]) -> str:
     """`n0, _1, k0`: a name for every dimension and number of the arguments."""
-    names: list[str] = []
-    for x in leaves:
-        if x not in scope.scalars:
-            names += [text(d) if sizes_of(d) else f"_{len(names)}" for d in x.type.shape]
+    dims = [d for x in leaves for d in x.type.shape]
+    names = [text(d) if sizes_of(d) else f"_{k}" for k, d in enumerate(dims)]
     names += [name for name, _ in scope.scalars.values()]
     return ", ".join(names)
 

@@ -30,7 +30,7 @@ from smelt.types.tensor import Shape, TensorType, check_bytes
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
 
-__all__ = ["Foreign", "Map", "State", "Value", "constant", "donated", "intern", "layout",
+__all__ = ["Donated", "Foreign", "foreign", "Map", "State", "Value", "constant", "intern", "layout",
            "leaf", "record"]  # fmt: skip
 
 Buffer = np.ndarray[Any, Any]
@@ -40,13 +40,24 @@ SNAPSHOT_BYTES = 4096
 _REMEMBERED = 8192
 
 
+class Donated:
+    """Stands for the elements of a value whose memory was given to a call with `donate=`."""
+
+    __slots__ = ("where",)
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+
 class Value(Node):
     """A graph node with its elements (`data`) if they are known and the recording it belongs to.
 
     `scope` is None for values outside `jit`.
     """
 
-    __slots__ = ("data", "scope")
+    __slots__ = ("data", "sample", "scope")
+
+    sample: bytes | None
 
     def __init__(
         self,
@@ -61,16 +72,30 @@ class Value(Node):
         self.inputs = inputs
         self.type = type
         self.origin = origin
-        self.data = data
+        self.data: Buffer | Donated | None = data
         self.scope = scope
+
+    @property
+    def told(self) -> str:
+        """The type for a message, with the sizes of the call at hand: `f32[3,4]`."""
+        return str(self.type if self.scope is None else self.scope.concrete(self.type))
 
     def buffer(self) -> Buffer | None:
         """The elements, None while pending.  Raises DonatedError and ChangedError."""
-        return self.data
+        data = self.data
+        if data.__class__ is Donated:
+            raise DonatedError(value=self.told, where=data.where)  # type: ignore[union-attr]
+        return data  # type: ignore[return-value]
+
+    def share(self) -> None:
+        """From now on somebody else may write to the memory."""
+        if self.__class__ is Value:
+            self.__class__ = Foreign
+            self.sample = None
 
 
 class Foreign(Value):
-    """A value whose memory belongs to somebody else, who may write to it at any time.
+    """A value whose memory somebody else may write to at any time.
 
     Pending operators read it when they run.  Small memory is copied when the first of them is
     recorded; of large memory a few elements are remembered and compared, so that a change between
@@ -78,16 +103,12 @@ class Foreign(Value):
     it was asked for.
     """
 
-    __slots__ = ("sample",)
-
-    def __init__(self, type: TensorType, data: Buffer) -> None:
-        super().__init__(_SOURCE, (), type, None, data)
-        self.sample: bytes | None = None
+    __slots__ = ()
 
     def touch(self) -> None:
         """Called when an operator that will read the memory later is recorded."""
         data = self.data
-        if self.sample is not None or data is None:
+        if self.sample is not None or not isinstance(data, np.ndarray):
             return
         if data.nbytes <= SNAPSHOT_BYTES:
             self.data = data.copy()
@@ -96,26 +117,12 @@ class Foreign(Value):
             self.sample = _sample(data)
 
     def buffer(self) -> Buffer | None:
-        data = self.data
+        data = super().buffer()
         if data is not None and self.sample:
-            if data.shape != self.type.shape:
-                raise ChangedError(value=str(self.type), what="resized", reader="a pending result")
-            if _sample(data) != self.sample:
-                raise ChangedError(value=str(self.type), what="written", reader="a pending result")
+            what = "resized" if data.shape != self.type.shape else "written"
+            if what == "resized" or _sample(data) != self.sample:
+                raise ChangedError(value=self.told, what=what, reader="a pending result")
         return data
-
-
-class Gone(Value):
-    """A value whose memory was given to a call with `donate=`."""
-
-    __slots__ = ("where",)
-
-    def __init__(self, type: TensorType, where: str) -> None:
-        super().__init__(_SOURCE, (), type)
-        self.where = where
-
-    def buffer(self) -> Buffer | None:
-        raise DonatedError(value=str(self.type), where=self.where)
 
 
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
@@ -179,12 +186,9 @@ def leaf(data: Buffer) -> Value:
 
 def foreign(data: Buffer) -> Value:
     """A value that reads memory it does not own."""
-    return Foreign(intern(from_numpy(data.dtype), data.shape), data)
-
-
-def donated(value: Value, where: str) -> Value:
-    """What stands for `value` after its memory was given away."""
-    return Gone(value.type, where)
+    value = leaf(data)
+    value.share()
+    return value
 
 
 def constant(number: float | int | bool, dtype: DType) -> Value:

@@ -17,7 +17,7 @@ from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import STATE, Value, record
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
-from smelt.types.expr import floordiv, product, text
+from smelt.types.expr import Index, floordiv, product, text
 from smelt.types.tensor import Shape, shape_text
 
 __all__ = [
@@ -69,7 +69,7 @@ def reshape(x: Value, shape: Shape) -> Value:
     scope = scope_of(x, shape)
     source = shape_of(x)
     if any(isinstance(d, int) and d < -1 for d in shape) or shape.count(-1) > 1:
-        raise ShapeError(op="reshape", operands=str(x.type), reason=_impossible(shape))
+        raise ShapeError(op="reshape", operands=x.told, reason=_impossible(shape, scope))
     if -1 in shape:
         shape = _solve(x, source, shape, scope)
     if shape == source:
@@ -80,11 +80,12 @@ def reshape(x: Value, shape: Shape) -> Value:
     else:
         same = product(shape) == product(source)
     if not same:
-        raise ShapeError(op="reshape", operands=str(x.type), reason=_impossible(shape))
+        raise ShapeError(op="reshape", operands=x.told, reason=_impossible(shape, scope))
     return record(Reshape(shape), (x,), scope)
 
 
-def _impossible(shape: Shape) -> str:
+def _impossible(shape: Shape, scope: Scope | None) -> str:
+    shape = shape if scope is None else tuple(scope.hint(d) for d in shape)
     return f"its elements do not fill the shape [{shape_text(shape)}]"
 
 
@@ -98,7 +99,7 @@ def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:
         scope.divisible(total, rest) if scope is not None else int(total) % int(rest) == 0  # type: ignore[arg-type]
     )
     if not fits:
-        raise ShapeError(op="reshape", operands=str(x.type), reason=_impossible(shape))
+        raise ShapeError(op="reshape", operands=x.told, reason=_impossible(shape, scope))
     if scope is not None:
         total, rest = scope.canon(total), scope.canon(rest)
         shape = scope.shape(shape)
@@ -113,7 +114,7 @@ def expand(x: Value, shape: Shape) -> Value:
         return x
     new = len(shape) - len(source)
     if new < 0:
-        raise ShapeError(op="broadcast_to", operands=str(x.type), reason=_wider(shape))
+        raise ShapeError(op="broadcast_to", operands=x.told, reason=_wider(shape, scope))
     for place, (a, b) in enumerate(zip(source, shape[new:], strict=True)):
         if a == 1 or a == b:
             continue
@@ -122,14 +123,19 @@ def expand(x: Value, shape: Shape) -> Value:
         elif scope is None or not scope.same(a, b):
             raise ShapeError(
                 op="broadcast_to",
-                operands=str(x.type),
-                reason=f"dimension {place - len(source)} is {text(a)}, not {text(b)}, "
-                f"of shape [{shape_text(shape)}]",
+                operands=x.told,
+                reason=f"dimension {place - len(source)} is {_number(a, scope)}, not "
+                f"{_number(b, scope)}",
             )
     return record(Expand(scope.shape(shape) if scope is not None else shape), (x,), scope)
 
 
-def _wider(shape: Shape) -> str:
+def _number(d: Index, scope: Scope | None) -> str:
+    return text(d if scope is None else scope.hint(d))
+
+
+def _wider(shape: Shape, scope: Scope | None) -> str:
+    shape = shape if scope is None else tuple(scope.hint(d) for d in shape)
     return f"it has more dimensions than the shape [{shape_text(shape)}]"
 
 
@@ -166,7 +172,7 @@ def concat(values: Sequence[Value], axis: int, what: str = "concat") -> Value:
             if a != axis and n != m:
                 fits = fits and scope is not None and scope.same(n, m)
         if not fits:
-            operands = ", ".join(str(x.type) for x in values)
+            operands = ", ".join(x.told for x in values)
             raise ShapeError(
                 op=what, operands=operands, reason=f"only axis {axis} may differ in size"
             )

@@ -1,0 +1,186 @@
+"""Ahead of time, in JAX's shape: `sm.jit(f).lower(specs).compile()`.
+
+>>> spec((3, "n"), "float32"), spec("i64[b,4]")
+(spec('f32[3,n]'), spec('i64[b,4]'))
+"""
+
+from __future__ import annotations
+
+import keyword
+import operator
+from collections.abc import Hashable
+from typing import Any
+
+
+from smelt.errors import ArgumentError, GuardError, StaticArgError, StructureError
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.bind import Bound
+from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
+from smelt.frontends.array.dtypes import DTypeLike, as_dtype
+from smelt.frontends.array.flush import realise
+from smelt.frontends.array.results import deliver, measure
+from smelt.frontends.array.trace import Argument, Spec, Trace
+from smelt.frontends.array.value import layout
+from smelt.graph.text import text
+from smelt.types.dtype import from_numpy
+
+__all__ = ["Executable", "Lowered", "Spec", "as_arguments", "signature", "spec"]
+
+
+def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:
+    """The shape and dtype of an argument: `spec((3, "n"), sm.float32)` or `spec("f32[3,n]")`.
+
+    A dimension is a number or the name of a size, which is equal wherever it has this name.
+    Raises ArgumentError for anything else, DTypeError for an unknown dtype.
+    """
+    if isinstance(shape, str) and "[" in shape:
+        dtype, _, rest = shape.rstrip("] ").partition("[")
+        parts = [part.strip() for part in rest.split(",")] if rest.strip() else []
+        shape = [int(part) if part.lstrip("-").isdigit() else part for part in parts]
+    elif isinstance(shape, (int, str)):
+        shape = (shape,)
+    return Spec(tuple(_dimension(d) for d in shape), as_dtype(dtype))
+
+
+def _dimension(d: Any) -> int | str:
+    if isinstance(d, str):
+        if not d.isidentifier() or keyword.iskeyword(d) or d in ("min", "max"):
+            raise ArgumentError(
+                op="spec", argument="dimension", value=repr(d), expected="a number or a name"
+            )
+        return d
+    number = operator.index(d)
+    if number < 0:
+        raise ArgumentError(op="spec", argument="dimension", value=number, expected="0 or more")
+    return number
+
+
+def as_arguments(bound: Bound) -> list[Argument]:
+    """The leaves of a call.  Raises StaticArgError for what is neither array nor number."""
+    return [_argument(name, x) for name, x in zip(bound.names, bound.leaves, strict=True)]
+
+
+def _argument(name: str, x: Any) -> Argument:
+    if isinstance(x, Array):
+        return Argument(name, realise(x._node))
+    if isinstance(x, (bool, int, float)):
+        return Argument(name, number=x)
+    if isinstance(x, Spec):
+        return Argument(name, spec=x)
+    if is_foreign_array(x):
+        return Argument(name, usable(as_buffer(x)))
+    raise StaticArgError(
+        argument=f"argument {name!r}",
+        type=type(x).__name__,
+        reason="it is neither an array nor a number, nor declared static",
+    )
+
+
+def signature(a: Argument) -> Hashable:
+    """What must be equal for a recording to be worth trying."""
+    data = a.data
+    if data is None:
+        return (bool, a.number) if isinstance(a.number, bool) else type(a.number)
+    return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), layout(data)
+
+
+class Lowered:
+    """A function recorded for given arguments, not compiled yet."""
+
+    def __init__(self, trace: Trace, bound: Bound, arguments: tuple[Argument, ...]) -> None:
+        self._trace = trace
+        self._bound = bound
+        self._arguments = arguments
+
+    def as_text(self, form: str = "graph") -> str:
+        """The recorded graph as text.  Raises ArgumentError for another form."""
+        if form != "graph":
+            raise ArgumentError(
+                op="as_text", argument="form", value=repr(form),
+                expected="'graph'; compile() has the others",
+            )  # fmt: skip
+        return text(self._trace.graph)
+
+    def compile(self) -> Executable:
+        """Generate code."""
+        assert self._trace.executable
+        return Executable(self._trace, self._bound, self._arguments)
+
+
+class Executable:
+    """A function compiled ahead of time: it runs, or refuses, but never compiles."""
+
+    FORMS = ("graph", "plan", "kernel", "llvm", "asm")
+
+    def __init__(self, trace: Trace, bound: Bound, arguments: tuple[Argument, ...]) -> None:
+        self._trace = trace
+        self._bound = bound
+        self._expected = arguments
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Run.  Raises GuardError for arguments it was not compiled for, StructureError."""
+        bound = self._bound.options.bind(args, kwargs)
+        if bound.tree != self._bound.tree or bound.statics != self._bound.statics:
+            raise StructureError(
+                "the arguments are nested, or their static ones are, otherwise than in lower()"
+            )
+        arguments = as_arguments(bound)
+        for given, expected in zip(arguments, self._expected, strict=True):
+            _check(given, expected)
+        sizes = self._trace.match(*measure(arguments))
+        if sizes is None:
+            shapes = [list(a.data.shape) for a in arguments if a.data is not None]
+            guards = " and ".join(map(str, self._trace.guards))
+            raise GuardError(guard=guards, found=f"arguments of shapes {shapes}")
+        return deliver(self._trace, sizes, arguments, bound, out)
+
+    def as_text(self, form: str = "kernel") -> str:
+        """One representation as text: "graph", "plan", "kernel", "llvm" or "asm".
+
+        Raises ArgumentError for another name.
+        """
+        if form not in self.FORMS:
+            raise ArgumentError(
+                op="as_text", argument="form", value=repr(form), expected=f"one of {self.FORMS}"
+            )
+        return self._trace.executable.as_text(form)
+
+    def cost_analysis(self) -> dict[str, Any]:
+        """Counts for the sizes it was lowered with: flops, bytes accessed, and what they save."""
+        return self._trace.executable.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """Bytes of arguments, outputs, temporaries and code for those sizes."""
+        return self._trace.executable.memory_analysis()
+
+
+def _check(given: Argument, expected: Argument) -> None:
+    """Raises GuardError unless dtype, rank, fixed sizes and layout are the compiled ones."""
+    wanted, found = (_described(a) for a in (expected, given))
+    same = wanted == found
+    if expected.spec is not None and given.data is not None:
+        shape = expected.spec.shape
+        same = (
+            from_numpy(given.data.dtype) is expected.spec.dtype
+            and len(shape) == given.data.ndim
+            and all(
+                n == d if isinstance(d, int) else n > 1
+                for n, d in zip(given.data.shape, shape, strict=True)
+            )
+            and given.data.flags.c_contiguous
+        )
+    elif given.data is not None or expected.data is not None:
+        same = signature(given) == signature(expected)
+    if not same:
+        raise GuardError(guard=f"argument {expected.name}: {wanted}", found=f"it is {found}")
+
+
+def _described(a: Argument) -> str:
+    if a.spec is not None:
+        return str(a.spec)
+    if a.data is None:
+        return type(a.number).__name__ if not isinstance(a.number, bool) else repr(a.number)
+    strided = "" if a.data.flags.c_contiguous else " with strides"
+    return f"{from_numpy(a.data.dtype).name}{list(a.data.shape)}{strided}"
+
+

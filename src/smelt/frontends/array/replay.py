@@ -1,0 +1,104 @@
+"""Remembering what a function records: the second call on the same types repeats its operators.
+
+Working out a product's index notation or a slice's bounds takes longer than recording the result.
+Outside `jit` both depend on nothing but types and plain arguments, so the operators that a call has
+recorded are kept, and repeated for other values of these types.
+
+>>> @replayed
+... def twice(x):
+...     return record(Map("add"), (x, x))
+>>> one, two = (twice(leaf(np.ones(3))) for _ in range(2))
+>>> one.op is two.op, one.inputs[0] is two.inputs[0]
+(True, False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from smelt.frontends.array.value import Foreign, Map, Value, leaf, record
+from smelt.ops.spec import TensorOp
+from smelt.origin import here
+from smelt.types.tensor import TensorType
+
+__all__ = ["Map", "leaf", "np", "record", "replayed"]
+
+_LIMIT = 4096
+
+Step = tuple[TensorOp, tuple["int | Value", ...], TensorType]
+
+
+class _Recipe:
+    """Operators in order; operands are earlier results by number, arguments by -1, -2, ..."""
+
+    __slots__ = ("result", "steps", "types")
+
+    def __init__(self, result: Value, arguments: tuple[Value, ...]) -> None:
+        self.types = [x.type for x in arguments]  # kept alive: keys are their identities
+        self.steps: list[Step] = []
+        places: dict[Any, int] = {x: -1 - k for k, x in enumerate(arguments)}
+        self.result = self._add(result, places)
+
+    def _add(self, x: Any, places: dict[Any, int]) -> int | Value:
+        if x in places:
+            return places[x]
+        if not x.inputs:
+            return x  # a constant
+        operands = tuple([self._add(i, places) for i in x.inputs])
+        self.steps.append((x.op, operands, x.type))
+        places[x] = len(self.steps) - 1
+        return places[x]
+
+    def repeat(self, arguments: tuple[Value, ...]) -> Value:
+        origin = here(3)
+        made: list[Any] = []
+        for op, operands, type in self.steps:
+            inputs = [
+                i if i.__class__ is Value else made[i] if i >= 0 else arguments[-1 - i]  # type: ignore[operator,index]
+                for i in operands
+            ]
+            made.append(Value(op, tuple(inputs), type, origin))
+        last = self.result
+        if isinstance(last, Value):
+            return last
+        return made[last] if last >= 0 else arguments[-1 - last]
+
+
+def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
+    """`function(*values, *plain, **plain)`, its operators remembered outside recordings."""
+    known: dict[Hashable, _Recipe] = {}
+
+    @wraps(function)
+    def wrapper(*args: Any, **options: Any) -> Value:
+        key: list[Any] = []
+        values: list[Value] = []
+        for x in args:
+            if isinstance(x, Value):
+                if x.scope is not None:
+                    return function(*args, **options)
+                values.append(x)
+                key.append(id(x.type))
+            else:
+                key += x, x.__class__
+        arguments = tuple(values)
+        if len(values) > 1 and values[0] is values[1]:
+            key.append("same")
+        whole = (*key, *options.items())
+        recipe = known.get(whole)
+        if recipe is None:
+            if len(known) > _LIMIT:
+                known.clear()
+            result = function(*args, **options)
+            if result.scope is None:
+                known[whole] = _Recipe(result, arguments)
+            return result
+        for x in values:
+            if x.__class__ is Foreign:
+                x.touch()  # type: ignore[attr-defined]
+        return recipe.repeat(arguments)
+
+    return wrapper
