@@ -8,12 +8,13 @@ are started together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from smelt.fusion.plan import Cluster
 from smelt.fusion.sets import at_hints, bits
 from smelt.fusion.units import Units
 from smelt.graph.ir import Node
+from smelt.types.tensor import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Group:
 
     members: int
     stored: int
+    walked: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    """Shapes (extent numbers) other than their own under which stored units are walked."""
 
 
 def clusters_of(
@@ -64,7 +67,12 @@ def _cluster(
     inputs = tuple(units.values[v] for v in bits(reads))
     outputs = tuple(units.values[u] for u in bits(group.stored))
     again = tuple(units.values[u] for u in bits(group.members) if times[u] > 1)
-    return Cluster(name, inside, inputs, outputs, again)
+    shapes: list[Shape] = []
+    for u in bits(group.stored if group.walked else 0):
+        own = units.values[u].type.shape
+        axes = group.walked.get(u)
+        shapes.append(own if axes is None else tuple(units.extents[e] for e in axes))
+    return Cluster(name, inside, inputs, outputs, again, tuple(shapes))
 
 
 # ---- order -----------------------------------------------------------------------------------

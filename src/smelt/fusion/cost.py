@@ -33,10 +33,16 @@ KEEP_ABOVE = 4.0
 """Row cost above which a value that a later sweep needs is kept (the code generator's limit)."""
 PARTS = 64
 """Parts of a split fold (lowering's number)."""
+COLUMNS = 512
+"""The same where each position of that axis is folded over another (the code generator's)."""
 SPLIT_TASKS = 8
 """A grid with fewer tasks than this is split, if its folds allow it (lowering's number)."""
 SPLIT_ABOVE = 1 << 15
 """Elements of a fold below which it is not split (lowering's number)."""
+INLINE_NS = 8_000.0
+"""Work below which a kernel runs in the calling thread (the runtime's limit)."""
+INLINE_LAUNCH_NS = 150.0
+"""Starting a kernel in the calling thread."""
 REACH = 3
 """Between writing an intermediate and reading it again, about this many times its bytes move."""
 STREAMS = 20
@@ -125,7 +131,10 @@ class Model:
 
     def write_ns(self, v: int, threads: int) -> float:
         """Writing a value whole."""
-        return self.nbytes[v] / self.target.bandwidth(self.home[v], "write", threads)
+        rate = self.target.bandwidth(self.home[v], "write", threads)
+        if self.home[v] == "dram":
+            rate = max(rate, self.target.nt_store_gbs)
+        return self.nbytes[v] / rate
 
     def cost(self, region: Region) -> Cost:
         """The time of a region, by term."""
@@ -143,6 +152,7 @@ class _Sweeps:
         self.model, self.region, self.units = model, region, model.units
         self.sizes = [model.extents[e] for e in region.axes]
         self.volumes: dict[int, int] = {0: 1}
+        self.block = COLUMNS if region.ended else BLOCK
         self.vector = self._vector()
         self.local = region.all_axes & ~region.grid
         self.split = self._split()
@@ -182,23 +192,43 @@ class _Sweeps:
     def _split(self) -> int:
         """The folded axis that is split over the grid, as a mask; 0 if none is."""
         region = self.region
-        tasks = self.volume(region.grid)
-        if not region.ended or region.scanned or tasks >= SPLIT_TASKS:
+        if not region.ended or region.scanned:
             return 0
-        if self.volume(self.local) * tasks < SPLIT_ABOVE:
+        positions = self.volume(region.grid)
+        if self.volume(self.local) * positions < SPLIT_ABOVE or self._columns() >= SPLIT_TASKS:
             return 0
         able = [a for a in bits(region.folded) if self._one_sweep(a)]
+        long = [a for a in able if self.sizes[a] >= PARTS]
+        if long:
+            return 1 << min(long, key=self._depth)
         return 1 << max(able, key=lambda a: self.sizes[a]) if able else 0
+
+    def _columns(self) -> int:
+        """Tasks of the grid, where neighbouring positions in memory go together."""
+        runs = 0
+        for places in self.region.loads.values():
+            for place in places:
+                if place and isinstance(place[-1], int) and place[-1] >= 0:
+                    runs |= 1 << place[-1]
+        found = self.volume(self.region.grid & ~runs)
+        for a in bits(self.region.grid & runs):
+            found *= -(-self.sizes[a] // COLUMNS)
+        return found
+
+    def _depth(self, a: int) -> int:
+        """How far in an axis stands in the arrays that it walks; the slowest is 0."""
+        places = [p for found in self.region.loads.values() for p in found]
+        return min((p.index(a) for p in places if a in p), default=0)
 
     def _one_sweep(self, a: int) -> bool:
         """Whether nothing along axis `a` waits for a fold over `a`."""
         late = 0
         region = self.region
-        for u in bits(region.members):
+        for u in reversed(region.masks):  # operands before readers
             unit = self.units.unit(u)
             waits = any(late >> e.producer & 1 for e in unit.edges)
             over = region.ended.get(u, 0) >> a & 1
-            along = any(mask >> a & 1 for mask in region.masks.get(u, ()))
+            along = any(mask >> a & 1 for mask in region.masks[u])
             if over and (waits or unit.trace.positional):
                 return False
             if waits and along:
@@ -214,12 +244,14 @@ class _Sweeps:
         if self.vector & grid:
             found *= self.blocks()
         if not self.local and found < self.model.cores:
-            found = max(found, -(-self.volume(grid) // BLOCK))
+            found = max(found, -(-self.volume(grid) // self.block))
         return found * PARTS if self.split else max(found, 1)
 
     def blocks(self) -> int:
         """Blocks of the vector axis, where it belongs to the grid."""
-        return -(-self.volume(self.vector) // BLOCK) if self.vector & self.region.grid else 1
+        if not self.vector & self.region.grid:
+            return 1
+        return -(-self.volume(self.vector) // self.block)
 
     # ---- nests ---------------------------------------------------------------------------------
 
@@ -316,26 +348,40 @@ class _Sweeps:
         model, region, target = self.model, self.region, self.model.target
         tasks = self.tasks()
         threads = min(tasks, model.cores)
+        if work + self._floor() < INLINE_NS:
+            threads = 1
         read, touch, row, repeats = self._traffic(threads)
         held = [(region.masks[u][0], max(model.itemsize[u], 4)) for u in bits(self.kept)]
         kept = sum(self._row(axes, itemsize) for axes, itemsize in held)
         row += kept
         resting = target.level(row, 1)
-        again = sum(n / target.bandwidth(resting if level is None else level, "read", threads)
-                    for level, n in repeats)  # fmt: skip
+        again = around = 0.0
+        for level, n in repeats:
+            if level is None:
+                again += n / target.bandwidth(resting, "read", threads)
+            elif level != "l1":  # what stays in L1 is as good as in registers
+                around += n / target.bandwidth(level, "read", threads)
+        around = max(0.0, around - OVERLAP * touch)
         moved = sum(self.evaluations(axes) * itemsize for axes, itemsize in held)
         scratch = 2 * moved / target.bandwidth(resting, "copy", threads)
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         partials = self._partials() if self.split else 0.0
-        launch = target.launch_ns * (2 if self.split else 1)
+        launch = (target.launch_ns if threads > 1 else INLINE_LAUNCH_NS) * (2 if self.split else 1)
         count = len(region.loads) + region.stored.bit_count()
         crowd = max(0.0, count / STREAMS - 1.0) * touch
+        again += around
         memory = touch + again + scratch + partials + crowd
         compute = work / threads
         total = launch + compute + memory - OVERLAP * min(compute, memory)
         return Cost(launch, compute, touch, again, scratch, partials, crowd, total, tasks, row,
                     kept, read, written, bool(self.split), self.most_sweeps())  # fmt: skip
+
+    def _floor(self) -> float:
+        """Nanoseconds that one core needs at least for the arrays."""
+        model = self.model
+        read = sum(model.read_ns(v, model.nbytes[v], 1) for v in self.region.loads)
+        return read + sum(model.write_ns(u, 1) for u in bits(self.region.stored))
 
     def _traffic(self, threads: int) -> tuple[int, float, int, list[tuple[Level | None, float]]]:
         """Bytes read from memory, ns of touching them, bytes of a task's row, and what is read
@@ -351,7 +397,11 @@ class _Sweeps:
             read += nbytes
             touch += model.read_ns(v, nbytes, threads) * (ACROSS if self._across(places) else 1.0)
             row += sum(self._row(m, itemsize) for m in masks)
-            sweep = sum(map(self.evaluations, masks)) * itemsize
+            sweep = sum(
+                self.evaluations(m) if all(isinstance(t, int) for t in p)
+                else min(self.evaluations(m), model.elements[v])  # lanes outside are masked off
+                for p, m in zip(places, masks, strict=True)
+            ) * itemsize  # fmt: skip
             if sweep > nbytes:
                 repeats.append((model.target.level(nbytes, 1), sweep - nbytes))
             if self.sweeps.get(v, 1) > 1:
@@ -364,7 +414,7 @@ class _Sweeps:
         found = self.volume(inner & ~self.vector) * itemsize
         if inner & self.vector:
             whole = self.volume(self.vector)
-            found *= min(whole, BLOCK) if self.vector & self.region.grid else whole
+            found *= min(whole, self.block) if self.vector & self.region.grid else whole
         return -(-found // PARTS) if self.split & inner else found
 
     def _across(self, places: list[Place]) -> bool:

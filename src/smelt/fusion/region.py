@@ -22,10 +22,12 @@ the position at which a unit is computed, in axes of the region: an axis number 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from smelt.fusion.sets import bits
+from smelt.fusion.space import regrouped
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Edge, Unit, Units
 from smelt.ops.contract import bare_axis
@@ -78,16 +80,24 @@ class Region:
         return self
 
 
-def look(units: Units, members: int, stored: int) -> Region:
-    """The region of units `members`, of which `stored` are written."""
-    return _Pull(units, Region(members, stored)).run()
+def look(
+    units: Units, members: int, stored: int, walked: Mapping[int, tuple[int, ...]] | None = None
+) -> Region:
+    """The region of units `members`, of which `stored` are written.
+
+    `walked` gives stored units another shape to be walked under, as extent numbers: a result
+    [n, c] whose folds live in [n, g, c//g] is computed group by group and written as it lies.
+    """
+    return _Pull(units, Region(members, stored), walked or {}).run()
 
 
 class _Pull:
     """Pulls values back from the stored units."""
 
-    def __init__(self, units: Units, region: Region) -> None:
-        self.units, self.region = units, region
+    def __init__(
+        self, units: Units, region: Region, walked: Mapping[int, tuple[int, ...]]
+    ) -> None:  # fmt: skip
+        self.units, self.region, self.walked = units, region, walked
         self.origins: list[int] = []
         self.classes: dict[int, int] | None = None
         self.picks: dict[str, int] = {}
@@ -112,14 +122,23 @@ class _Pull:
     def _own_place(self, unit: Unit) -> Place:
         used = 0
         place: list[Term] = []
-        for d, extent in enumerate(unit.axes[: unit.rank]):
+        shape = self.walked.get(unit.number)
+        for d, extent in enumerate(shape or unit.axes[: unit.rank]):
             if extent == self.units.one:
                 place.append(STILL)
                 continue
             a = self._axis(extent, used, unit.number * 32 + d)
             used |= 1 << a
             place.append(a)
-        return tuple(place)
+        return tuple(place) if shape is None else self._regrouped(unit, shape, place)
+
+    def _regrouped(self, unit: Unit, shape: tuple[int, ...], place: list[Term]) -> Place:
+        """Where a unit is computed when it is walked under another shape."""
+        extents = self.units.extents
+        own = tuple(extents[e] for e in unit.axes[: unit.rank])
+        at = tuple(map(self._index, place))
+        found = regrouped(tuple(extents[e] for e in shape), own, at)
+        return tuple(self._term(e, dim) for e, dim in zip(found, own, strict=True))
 
     def _axis(self, extent: int, used: int, key: int) -> int:
         """An axis of an extent that is not used yet: of the same class if there are several."""
@@ -248,11 +267,11 @@ class _Pull:
     def _levels(self) -> None:
         levels = self.region.levels
         members = self.region.members
-        for u in bits(members):
+        for u in reversed(self.region.masks):  # operands before readers
             unit = self.units.unit(u)
             below = 0
             for edge in unit.edges:
-                if members >> edge.producer & 1:
+                if members >> edge.producer & 1:  # needed, hence seen
                     below = max(below, levels[edge.producer])
             levels[u] = below + bool(unit.ended)
 

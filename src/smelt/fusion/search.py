@@ -37,7 +37,7 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import Refusal, Wishes, refuse_cost, refuse_region, refuse_sets
 from smelt.fusion.plan import Plan
 from smelt.fusion.reach import Reach
-from smelt.fusion.region import look
+from smelt.fusion.region import Region, look
 from smelt.fusion.sets import Hints, bits
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
@@ -52,8 +52,11 @@ CHAIN_STREAMS = 12
 """Arrays that a chain may read before the model is asked about every further join."""
 CHAIN_SIZE = 200.0
 """Scalar operations that a chain may hold before the model is asked."""
+CROSSING = "reduction-crossing"
 FORCED = 1e18
 """The gain of a join that the user demands."""
+AGAIN = 0.5
+"""Part of repeated arithmetic that counts although it would hide behind memory."""
 LEAST_GAIN = 1e-6
 """Nanoseconds below which a gain is rounding."""
 
@@ -120,6 +123,12 @@ def plan(
     return result
 
 
+def again_ns(arithmetic: float) -> float:
+    """What computing something again costs a plan beyond its time now: arithmetic that hides
+    behind memory today stands in the way of the next join."""
+    return AGAIN * max(arithmetic, 0.0)
+
+
 class Search:
     """The clusters of one graph, and the moves between them."""
 
@@ -131,6 +140,8 @@ class Search:
         self.readers: list[int] = [0] * len(units.values)
         """For each value, the clusters that read it from memory."""
         self.judged: dict[tuple[int, int], tuple[Cost | None, Refusal | None]] = {}
+        self.walked: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
+        """Shapes other than their own under which sets have to walk their results."""
         self.reach = Reach({})
         for unit in units.units:
             self._place(unit.number, 1 << unit.number)
@@ -162,7 +173,10 @@ class Search:
 
     def groups(self) -> list[Group]:
         """The clusters as sets, for assembly."""
-        return [Group(c.members, c.stored) for _, c in sorted(self.clusters.items())]
+        return [
+            Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}))
+            for _, c in sorted(self.clusters.items())
+        ]
 
     def successors(self, c: int) -> int:
         """Clusters that read what `c` writes."""
@@ -187,6 +201,8 @@ class Search:
             refusal = refuse_sets(self.units, members, self.wishes)
             if refusal is None:
                 region = look(self.units, members, stored)
+                if region.fault == CROSSING:
+                    region = self._walked_otherwise(region)
                 refusal = refuse_region(self.units, region)
                 if region.fault is None:
                     cost = self.model.cost(region)
@@ -195,6 +211,20 @@ class Search:
                 refusal = None
             known = self.judged[key] = cost, refusal
         return known
+
+    def _walked_otherwise(self, region: Region) -> Region:
+        """The region with its results walked under the shape of a member with as many elements,
+        where folds then stand at positions of their own; `region` itself if there is none."""
+        key = region.members, region.stored
+        for u in bits(region.members):
+            shape = self.units.unit(u).axes[: self.units.unit(u).rank]
+            walked = {o: shape for o in bits(region.stored) if self.units.regroups(o, u)}
+            if walked and walked not in self.walked.get(key, ()):
+                other = look(self.units, *key, walked)
+                if other.fault is None:
+                    self.walked[key] = walked
+                    return other
+        return region
 
     # ---- the run -------------------------------------------------------------------------------
 
@@ -323,6 +353,7 @@ class Search:
         if cost is None or refusal is not None:
             return Candidate(0.0, ((c, members, stored, cost or Cost()),), refusal)
         gain = one.cost.total + other.cost.total - cost.total
+        gain -= again_ns(cost.arithmetic - one.cost.arithmetic - other.cost.arithmetic)
         if self.wishes.must and self.wishes.demand(one.members, other.members):
             gain = FORCED
         return Candidate(gain, ((c, members, stored, cost),))
@@ -331,6 +362,7 @@ class Search:
         """A producer computed again in each of its readers, and written nowhere."""
         producer = self.clusters[p]
         gain = producer.cost.total
+        more = -producer.cost.arithmetic
         joined: list[tuple[int, int, int, Cost]] = []
         for c in readers:
             cluster = self.clusters[c]
@@ -339,8 +371,9 @@ class Search:
             if cost is None or refusal is not None:
                 return Candidate(0.0, refusal=refusal, copies=True)
             gain += cluster.cost.total - cost.total
+            more += cost.arithmetic - cluster.cost.arithmetic
             joined.append((c, members, cluster.stored, cost))
-        return Candidate(gain, tuple(joined), copies=True)
+        return Candidate(gain - again_ns(more), tuple(joined), copies=True)
 
     def _needed(self, producer: Cluster, reader: Cluster) -> int:
         """The members of a producer that one reader needs."""

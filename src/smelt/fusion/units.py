@@ -141,6 +141,11 @@ class Units:
             if not isinstance(node.op, Input):
                 self.outputs |= 1 << self.number[node]
 
+    def regroups(self, a: int, b: int) -> bool:
+        """Whether two values have as many elements under different shapes."""
+        one, other = self.values[a].type, self.values[b].type
+        return one.shape != other.shape and one.elements == other.elements
+
     def unit(self, number: int) -> Unit:
         """The unit of a value's number."""
         return self.units[number - len(self.inputs)]
@@ -150,7 +155,7 @@ class Units:
         library = is_library(node)
         if library:
             leaves = dict.fromkeys(self._leaves_of_call(node))
-            edges = tuple(Edge(self.number[x], (), False) for x in leaves)
+            edges = tuple(Edge(self.number[x], (), True) for x in leaves)
             axes = tuple(map(self._extent, node.type.shape))
             return Unit(number, node, len(axes), axes, edges, Trace(), True)
         keys = tuple(self._key(x) for x in node.inputs)
