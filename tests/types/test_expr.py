@@ -1,0 +1,206 @@
+"""The algebra of sizes and indices against brute force: whatever is simplified keeps its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product as cross
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.strategies.effort import effort
+
+from smelt.types import expr
+from smelt.types.expr import Index, axis, size
+from smelt.types.parse_expr import parse
+
+N, M = size("n"), size("m")
+A, B, C = axis("i", N), axis("j", 6), axis("k", N * M)
+LEAVES: dict[str, Index] = {"n": N, "m": M, "i": A, "j": B, "k": C}
+
+Values = dict[str, int]
+
+
+class Tree(NamedTuple):
+    """An expression twice: simplified by the algebra, and as a plain function of the variables."""
+
+    simplified: Index
+    plain: Callable[[Values], int]
+    spelled: str
+
+
+def values() -> Iterator[Values]:
+    """Every small assignment: sizes at least 1, axes inside their extents."""
+    for n, m in cross((1, 2, 3, 5), repeat=2):
+        for i, j, k in cross(range(n), range(6), range(n * m)):
+            yield {"n": n, "m": m, "i": i, "j": j, "k": k}
+
+
+ALL = tuple(values())
+SAMPLE = ALL[:: max(len(ALL) // 400, 1)]
+
+
+def leaf(name: str) -> Tree:
+    return Tree(LEAVES[name], lambda v: v[name], name)
+
+
+def number(c: int) -> Tree:
+    return Tree(c, lambda v: c, f"({c})")
+
+
+_OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "+": (expr.add, lambda a, b: a + b),
+    "-": (expr.sub, lambda a, b: a - b),
+    "*": (expr.mul, lambda a, b: a * b),
+    "//": (expr.floordiv, lambda a, b: a // b),
+    "%": (expr.mod, lambda a, b: a % b),
+    "min": (expr.minimum, min),
+    "max": (expr.maximum, max),
+}
+
+
+def combine(op: str, a: Tree, b: Tree) -> Tree:
+    ours, plain = _OPERATIONS[op]
+    spelled = (
+        f"{op}({a.spelled}, {b.spelled})" if op.isalpha() else f"({a.spelled} {op} {b.spelled})"
+    )
+    return Tree(ours(a.simplified, b.simplified), lambda v: plain(a.plain(v), b.plain(v)), spelled)
+
+
+LEAF = st.sampled_from([leaf(name) for name in LEAVES]) | st.integers(-4, 8).map(number)
+DIVISOR = (
+    st.sampled_from([number(c) for c in (2, 3, 4, 6, 12)])
+    | st.sampled_from([leaf("n"), leaf("m"), combine("*", leaf("n"), leaf("m"))])
+    | st.just(combine("*", leaf("n"), number(4)))
+)
+
+
+def grown(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
+    return st.builds(combine, st.sampled_from(["+", "-", "*", "min", "max"]), inner, inner) | (
+        st.builds(combine, st.sampled_from(["//", "%"]), inner, DIVISOR)
+    )
+
+
+TREES = st.recursive(LEAF, grown, max_leaves=7)
+
+
+def at(e: Index, v: Values) -> int:
+    return int(expr.evaluate(e, v, v))
+
+
+@effort(400)
+@given(TREES)
+def test_simplification_keeps_the_value(tree: Tree) -> None:
+    for v in SAMPLE:
+        assert at(tree.simplified, v) == tree.plain(v), (tree.spelled, tree.simplified, v)
+
+
+@pytest.mark.xfail(
+    strict=False, reason="-(n//2) prints as -n//2, which reads as (-n)//2: types.expr._text"
+)
+@effort(200)
+@given(TREES)
+def test_text_reads_back(tree: Tree) -> None:
+    plain = expr.text(tree.simplified)
+    assert parse(plain, lambda name: LEAVES[name]) == tree.simplified
+    index = expr.text(tree.simplified, index=True)
+    only_axes = {name: LEAVES[name] for name in "ijk"}
+    assert parse(index, lambda name: only_axes[name]) == tree.simplified
+    assert str(tree.simplified) == plain
+
+
+@effort(200)
+@given(TREES, TREES)
+def test_equal_text_is_equal_value(a: Tree, b: Tree) -> None:
+    same = expr.text(a.simplified) == expr.text(b.simplified)
+    assert same == (a.simplified == b.simplified)
+    if same:
+        assert hash(a.simplified) == hash(b.simplified)
+        assert all(a.plain(v) == b.plain(v) for v in SAMPLE)
+
+
+@effort(300)
+@given(TREES)
+def test_what_is_proven_holds(tree: Tree) -> None:
+    e = tree.simplified
+    bounds = expr.bounds(e)
+    nonnegative, positive = expr.nonnegative(e), expr.positive(e)
+    for v in SAMPLE:
+        found = tree.plain(v)
+        assert not nonnegative or found >= 0, (tree.spelled, v)
+        assert not positive or found >= 1, (tree.spelled, v)
+        if bounds is not None:
+            low, high = (at(b, v) for b in bounds)
+            assert low <= found <= high, (tree.spelled, v, bounds)
+
+
+@effort(200)
+@given(TREES)
+def test_coefficients_are_strides(tree: Tree) -> None:
+    for name in ("i", "j", "k"):
+        stride = expr.coefficient(tree.simplified, name)
+        if stride is None or name in expr.axes_of(stride):
+            continue
+        for v in SAMPLE[::7]:
+            step = v | {name: v[name] + 1}
+            assert at(tree.simplified, step) - at(tree.simplified, v) == at(stride, v)
+
+
+@effort(200)
+@given(TREES, TREES)
+def test_substitution(tree: Tree, other: Tree) -> None:
+    replaced = expr.substitute(tree.simplified, {"j": other.simplified % 6})
+    for v in SAMPLE[::5]:
+        assert at(replaced, v) == tree.plain(v | {"j": other.plain(v) % 6})
+    known = expr.substitute(tree.simplified, {"n": 3, "m": 2}, "size")
+    assert "n" not in expr.sizes_of(known)
+    v = {"n": 3, "m": 2, "i": 2, "j": 5, "k": 4}
+    assert at(known, v) == tree.plain(v)
+
+
+@effort(100)
+@given(TREES)
+def test_names_and_arrays(tree: Tree) -> None:
+    e = tree.simplified
+    assert set(expr.axes_of(e)) <= {"i", "j", "k"}
+    assert set(expr.sizes_of(e)) <= {"n", "m"}
+    grid = {"i": np.arange(2)[:, None], "j": np.arange(6)[None, :], "k": np.array([[3]])}
+    sizes = {"n": 2, "m": 3}
+    found = np.broadcast_to(expr.evaluate(e, sizes, grid), (2, 6))
+    for i, j in cross(range(2), range(6)):
+        assert found[i, j] == tree.plain(sizes | {"i": i, "j": j, "k": 3})
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ((A // 4) * 4 + A % 4, A),
+        ((N * 4 + A) // 4, N + A // 4),
+        (A // N, 0),
+        (A % N, A),
+        ((A * 6 + B) // 6, A),
+        ((A * 6 + B) % 6, B),
+        ((C // 2) // 3, C // 6),
+        (N * 4 // N, 4),
+        (N - N, 0),
+        (expr.minimum(N, N + 3), N),
+        (expr.maximum(N, N * 2), N * 2),
+        (expr.product((N, 4, M)), N * M * 4),
+    ],
+)
+def test_what_views_rely_on(found: Index, wanted: Index) -> None:
+    assert found == wanted
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ZeroDivisionError):
+        N // 0
+    with pytest.raises(ZeroDivisionError):
+        N % 0
+    with pytest.raises(KeyError):
+        expr.evaluate(N, {})
+    for source in ("n/2", "n**2", "f(n)", "n.a", "True", "'n'", "n +", "min(n)", "1.5"):
+        with pytest.raises(ValueError, match="not an index expression"):
+            parse(source, size)
