@@ -26,6 +26,8 @@ COMMANDS: dict[str, str] = {
     "demo": "Search the documentation of this Python by meaning.",
     "doctor": "What Smelt found on this machine, and whether it works.",
     "errors": "List every error, warning and reason with its code.",
+    "explain": "What became of a function or a graph: kernels, bytes, times, reasons.",
+    "run": "Run a graph or a kernel in text form.",
     "why": "Explain an error (E101) or the reason of a decision (F010).",
 }
 """Name -> one line.  `smelt X` runs `smelt.cli.X:command`, whose help begins with that line."""

@@ -1,9 +1,10 @@
 """Times of single kernels: each step of an executable launched alone, on the data it really gets.
 
-The steps run once in order; what they leave in the arena is kept while a later step reads it.
-Then each step is called again and again in an executable of its own, in turn with the same call
-without any kernel: the difference is the kernel, and the median of the differences is reported.
-Data that fits a cache stays there between two runs, as it does in a program that uses it again.
+The steps run in order; what they leave in the arena is kept while a later step reads it.  Each step
+is called again and again in an executable of its own, in turn with the same call without any
+kernel: the difference is the kernel, and the median of the differences is reported.  Data that fits
+a cache stays there between two runs, as it does in a program that uses it again.  All steps and the
+whole call take turns in several rounds, so that a busy moment of the machine meets all of them.
 
     times = measure(compiled.executable, arrays, {"n": 1000})
     times.steps[0].median_ns, times.call.median_ns
@@ -26,10 +27,11 @@ __all__ = ["Times", "measure"]
 
 Array = np.ndarray[Any, Any]
 
-MOST_RUNS = 101
-LEAST_RUNS = 5
-BUDGET_NS = 60_000_000
-"""Time spent on one step; long kernels run `LEAST_RUNS` times all the same."""
+ROUNDS = 3
+MOST_RUNS = 33
+LEAST_RUNS = 2
+BUDGET_NS = 20_000_000
+"""Runs of a step in one round; long kernels run `LEAST_RUNS` times beyond this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +48,27 @@ def measure(executable: Executable, arrays: Sequence[Array], sizes: Mapping[str,
     inputs = list(arrays)
     steps = [step for group in executable.launches for step in group]
     last = {n: k for k, step in enumerate(steps) for n in _touched(step)}
-    known: dict[int, Array] = {
-        n: inputs[v.number] for n, v in enumerate(executable.values) if v.place == "input"
-    }
-    found: list[TimeData] = []
-    for k, step in enumerate(steps):
-        alone = _Alone(executable, step, known, inputs)
-        found.append(alone.time(numbers))
-        known.update(alone.results(numbers))
-        for n in [n for n in known if last.get(n, len(steps)) <= k]:
-            del known[n]  # memory: what no later step reads is let go
+    found: list[list[int]] = [[] for _ in steps]
+    whole: list[int] = []
     results = executable.run(inputs, numbers)
-    return Times(tuple(found), _timed(lambda: executable.run(inputs, numbers, results), _nothing))
+    for _ in range(ROUNDS):
+        known: dict[int, Array] = {
+            n: inputs[v.number] for n, v in enumerate(executable.values) if v.place == "input"
+        }
+        for k, step in enumerate(steps):
+            alone = _Alone(executable, step, known, inputs)
+            found[k] += alone.samples(numbers)
+            known.update(alone.results(numbers))
+            for n in [n for n in known if last.get(n, len(steps)) <= k]:
+                del known[n]  # memory: what no later step reads is let go
+        whole += _samples(lambda: executable.run(inputs, numbers, results), _nothing)
+    return Times(tuple(_summary(s) for s in found), _summary(whole))
+
+
+def _summary(samples: Sequence[int]) -> TimeData:
+    return TimeData(
+        median_ns=float(median(samples)), least_ns=float(min(samples)), runs=len(samples)
+    )
 
 
 def _nothing() -> None: ...
@@ -110,12 +121,12 @@ class _Alone:
         found = self._executable([[self.step]], all_out=True).run(self.given, sizes)
         return dict(zip(self.written, found, strict=True))
 
-    def time(self, sizes: tuple[int, ...]) -> TimeData:
-        """The step's time, everything around it subtracted."""
+    def samples(self, sizes: tuple[int, ...]) -> list[int]:
+        """Times of the step in ns, everything around it subtracted."""
         full = self._executable([[self.step]], all_out=False)
         empty = self._executable([], all_out=False)
         out = full.run(self.given, sizes)
-        return _timed(
+        return _samples(
             lambda: full.run(self.given, sizes, out), lambda: empty.run(self.given, sizes, out)
         )
 
@@ -127,8 +138,8 @@ def _nbytes(value: Value) -> Any:
     return total
 
 
-def _timed(full: Callable[[], object], empty: Callable[[], object]) -> TimeData:
-    """Differences of two calls in turn; their median is robust against what else the machine does.
+def _samples(full: Callable[[], object], empty: Callable[[], object]) -> list[int]:
+    """Differences of two calls in turn, in ns.
 
     A difference below zero is noise of a step too short to be seen: it counts as zero.
     """
@@ -145,4 +156,4 @@ def _timed(full: Callable[[], object], empty: Callable[[], object]) -> TimeData:
         found.append(max(0, 2 * between - before - after))
         if len(found) >= LEAST_RUNS and after - start > BUDGET_NS:
             break
-    return TimeData(median_ns=float(median(found)), least_ns=float(min(found)), runs=len(found))
+    return found

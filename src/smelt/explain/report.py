@@ -184,5 +184,5 @@ _TIMES = frozenset({
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {k: None if k in _TIMES else _timeless(v) for k, v in value.items()}
-        return kept | {"cache": "none"} if "cache" in kept else kept
+        return kept | {"cache": "none", "reason": ""} if "cache" in kept else kept
     return [_timeless(v) for v in value] if isinstance(value, list) else value

@@ -40,6 +40,8 @@ def page(data: ReportData, level: int = 2) -> str:
     elif level > 2:
         shown = data.decisions if level > 3 else refused
         parts += [decision_text(d) for d in shown]
+    if level > 1 and not data.target.measured:
+        parts.append(["Speeds of this machine are assumed; `smelt doctor --probe` measures them."])
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 

@@ -1,0 +1,192 @@
+"""`smelt explain`: what becomes of a function or a graph, and why.
+
+smelt explain model.py:layer --arg x=f32[n,512] --arg b=f32[512] --size n=1000
+smelt explain softmax.smelt --size r=300 --size c=1000 --why exp sum
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from ast import literal_eval
+from collections.abc import Callable, Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from smelt import driver
+from smelt.cli.inputs import complete, pairs_of_options, random_array, sizes_of_options
+from smelt.cli.terminal import print_json
+from smelt.errors import SmeltError
+from smelt.explain import Report, report
+from smelt.frontends.array.flush import realise
+from smelt.frontends.array.jit import Jit, jit
+from smelt.frontends.array.lowered import as_arguments
+from smelt.graph.text import parse, parse_type
+from smelt.graph.verify import verify
+from smelt.graph.walk import sizes as sizes_of_graph
+from smelt.types.expr import sizes_of
+from smelt.types.tensor import TensorType
+
+SUFFIX = ".smelt"
+
+
+@click.command("explain")
+@click.argument("target")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size; repeatable.")
+@click.option(
+    "--arg", "given", multiple=True, metavar="NAME=TYPE",
+    help="An argument of the function: f32[n,512], or a Python value. Annotations and defaults "
+    "stand for those that are not given.",
+)  # fmt: skip
+@click.option("--why", nargs=2, metavar="A B", help="Why two operators are (not) in one kernel.")
+@click.option(
+    "--level", type=click.IntRange(1, 4), default=2, show_default=True,
+    help="1 totals, 2 the slowest kernel too, 3 all kernels, 4 every decision.",
+)  # fmt: skip
+@click.option("--predict", is_flag=True, help="Do not run: times are the model's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def command(
+    target: str, sizes: tuple[str, ...], given: tuple[str, ...], why: tuple[str, str] | None,
+    level: int, predict: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """What became of a function or a graph: kernels, bytes, times, reasons.
+
+    TARGET is FILE.py:FUNCTION or a graph in its text form, FILE.smelt.  It is compiled for the
+    sizes, run on random arrays and measured.
+    """
+    known = sizes_of_options(sizes)
+    if target.endswith(SUFFIX):
+        found = _of_text(Path(target), known, predict=predict or bool(why))
+    else:
+        function = _load(target)
+        types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")
+        found = _of_function(function, types, known, predict=predict or bool(why))
+    if why:
+        answer = found.why(*why)
+        if not as_json:
+            click.echo(str(answer))
+            return
+        decisions = [found.to_data()["decisions"][d] for d in answer.decisions]
+        print_json({"together": answer.together, "reasons": list(answer.reasons),
+                    "decisions": decisions})  # fmt: skip
+    elif as_json:
+        click.echo(found.to_json(indent=2))
+    else:
+        click.echo(found.text(level))
+
+
+# ---- a graph's text ----------------------------------------------------------------------------
+
+
+def _of_text(path: Path, sizes: dict[str, int], *, predict: bool) -> Report:
+    try:
+        source = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}") from None
+    graph = verify(parse(source))
+    names = sizes_of_graph(graph)
+    _check(sizes, names)
+    sizes = complete(sizes, names)
+    compiled = driver.compile(graph, hints=sizes)
+    arrays = [random_array(n.type, sizes, k) for k, n in enumerate(graph.inputs)]
+    return report(compiled, sizes, None if predict else arrays)
+
+
+def _check(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
+    wrong = [n for n in sizes if n not in names]
+    if wrong:
+        listed = ", ".join(names) or "none"
+        raise click.UsageError(f"there is no size {wrong[0]!r}; sizes: {listed}")
+
+
+# ---- a function --------------------------------------------------------------------------------
+
+
+def _load(target: str) -> Callable[..., Any]:
+    """The function that FILE:FUNCTION names."""
+    file, colon, name = target.rpartition(":")
+    path = Path(file)
+    if not colon or not path.is_file():
+        raise click.UsageError(f"{target!r} is neither FILE.py:FUNCTION nor a {SUFFIX} file")
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise click.UsageError(f"{path} is not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise click.UsageError(f"{path} has no function {name!r}")
+    return found
+
+
+def _of_function(
+    function: Callable[..., Any], given: Mapping[str, str], sizes: dict[str, int], *, predict: bool
+) -> Report:
+    """Record the function on random arrays of its arguments' types, and measure it on them."""
+    wanted = _arguments(function, given)
+    types = [t for t in wanted.values() if isinstance(t, TensorType)]
+    names = tuple(dict.fromkeys(s for t in types for d in t.shape for s in sizes_of(d)))
+    _check(sizes, names)
+    sizes = complete(sizes, names)
+    values = {
+        name: random_array(t, sizes, k) if isinstance(t, TensorType) else t
+        for k, (name, t) in enumerate(wanted.items())
+    }
+    jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
+    bound = jitted.options.bind((), values)
+    arguments = as_arguments(bound)
+    trace, numbers = jitted.find(bound, arguments)
+    arrays = [
+        a.data if a.data is not None else np.asarray(a.number)
+        for a in (arguments[k] for k in trace.arguments)
+    ]
+    arrays += [realise(x) for x in trace.captured]
+    return report(trace.executable, numbers, None if predict else arrays)
+
+
+def _arguments(function: Callable[..., Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """A tensor type or a value for each parameter that has one."""
+    parameters = inspect.signature(function).parameters
+    unknown = [n for n in given if n not in parameters]
+    if unknown:
+        listed = ", ".join(parameters)
+        raise click.UsageError(f"there is no argument {unknown[0]!r}; arguments: {listed}")
+    found: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        text = given.get(name) or parameter.annotation
+        if isinstance(text, str) and text:
+            value = _value(name, text, required=name in given)
+            if value is not None:
+                found[name] = value
+                continue
+        if parameter.default is parameter.empty and parameter.kind not in _REST:
+            raise click.UsageError(f"say what {name} is: --arg '{name}=f32[n]'")
+    return found
+
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _value(name: str, text: str, *, required: bool) -> Any:
+    """A type (`f32[n]`) or a Python literal; None for an annotation that is neither."""
+    text = text.strip("'\"")
+    try:
+        return parse_type(text) if "[" in text and text[0].isalpha() else literal_eval(text)
+    except (SmeltError, ValueError, SyntaxError):
+        if required:
+            raise click.BadParameter(
+                f"{text!r} is neither a type such as f32[n,4] nor a value",
+                param_hint=f"--arg {name}",
+            ) from None
+        return None

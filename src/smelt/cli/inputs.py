@@ -1,0 +1,90 @@
+"""What `smelt explain` and `smelt run` are given: sizes, types, arrays from files or by chance.
+
+>>> sizes_of_options(("n=1000", "m=4"))
+{'n': 1000, 'm': 4}
+>>> random_array(parse_type("f32[2,3]"), {}, 0).shape
+(2, 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from smelt.ops.spec import dims_at
+from smelt.types.tensor import TensorType
+
+__all__ = ["Array", "complete", "pairs_of_options", "random_array", "read_array",
+           "sizes_of_options"]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+
+USUAL_SIZE = 1024
+"""Of a size that nobody gives."""
+
+
+def pairs_of_options(given: Iterable[str], option: str, what: str) -> dict[str, str]:
+    """`name=value` options as a dict.  Raises click's BadParameter for anything else."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise click.BadParameter(f"{text!r} is not {what}", param_hint=option)
+        found[name.strip()] = value.strip()
+    return found
+
+
+def sizes_of_options(given: Iterable[str]) -> dict[str, int]:
+    """`--size n=1000` options.  Raises click's BadParameter for what is no size."""
+    found: dict[str, int] = {}
+    for name, value in pairs_of_options(given, "--size", "NAME=NUMBER").items():
+        digits = value.replace("_", "")
+        if not digits.isdigit():
+            raise click.BadParameter(f"{value!r} is not a number >= 0", param_hint=f"--size {name}")
+        found[name] = int(digits)
+    return found
+
+
+def complete(sizes: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    """Sizes for all names; those that were not given get the usual size, which is told."""
+    found = dict(sizes)
+    missing = [n for n in dict.fromkeys(names) if n not in found]
+    if missing:
+        words = ", ".join(f"{n}={USUAL_SIZE}" for n in missing)
+        click.echo(f"sizes that were not given: {words} (see --size)", err=True)
+    return found | dict.fromkeys(missing, USUAL_SIZE)
+
+
+def random_array(tensor: TensorType, sizes: Mapping[str, int], seed: int) -> Array:
+    """Standard normal floats; small integers, which are positions in any array that is not small;
+    the same for the same seed."""
+    shape = dims_at(tensor.shape, sizes)
+    rng = np.random.default_rng(seed)
+    if tensor.dtype.kind == "bool":
+        return rng.random(shape) < 0.5
+    if not tensor.dtype.is_float:
+        most = min([n for n in sizes.values() if n > 0], default=8)
+        return rng.integers(0, max(min(most, 8), 1), shape).astype(tensor.dtype.numpy)
+    return np.asarray(rng.standard_normal(shape)).astype(tensor.dtype.numpy)
+
+
+def read_array(path: str, tensor: TensorType) -> Array:
+    """An array from a .npy file, checked against a type's dtype and rank.
+
+    Raises click's BadParameter for a file that is none or does not fit.
+    """
+    try:
+        found = np.asarray(np.load(Path(path), allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--input") from None
+    if found.dtype.kind == "V" and found.dtype.itemsize == tensor.dtype.itemsize:
+        found = found.view(tensor.dtype.numpy)  # bfloat16: NumPy's format does not know its name
+    if found.dtype != tensor.dtype.numpy or found.ndim != len(tensor.shape):
+        raise click.BadParameter(
+            f"{path} holds {found.dtype}{list(found.shape)}, not {tensor}", param_hint="--input"
+        )
+    return np.ascontiguousarray(found)

@@ -1,0 +1,296 @@
+"""Reports of compiled graphs: the numbers add up, the JSON has its schema, texts come when asked."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from tests.explain import programs, schema
+from tests.explain.programs import SIZES, TEXTS, arrays, compiled
+from tests.strategies.graphs import graphs
+
+from smelt import driver, explain, knobs
+from smelt.errors import ArgumentError, UnsupportedError
+from smelt.explain.data import ReportData
+from smelt.graph.interp import solve_sizes
+from smelt.kernel import interp
+
+NAMES = list(TEXTS)
+
+
+@pytest.fixture(autouse=True)
+def _no_disk():
+    with knobs.config(cache=False):
+        yield
+
+
+# --- the data -----------------------------------------------------------------------------------
+
+
+def test_schema_file_is_that_of_the_classes():
+    assert schema.PATH.read_text() == schema.schema_text(), "python -m tests.explain.schema"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_has_the_schema(name):
+    made = compiled(name)
+    found = explain.report(made, SIZES, arrays(made.graph.inputs))
+    text = found.to_json()
+    data = msgspec.json.decode(text, type=ReportData, strict=True)
+    assert json.loads(text) == json.loads(msgspec.json.encode(data)), "keys beyond the schema"
+    assert (data.format, data.version) == ("smelt-report", "1.0")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_references_resolve_and_sums_add_up(name):
+    data = explain.report(compiled(name), SIZES).data
+    count = len(data.nodes)
+    assert [n.id for n in data.nodes] == list(range(count))
+    for n in data.nodes:
+        assert all(x < n.id for x in n.inputs)
+        assert all(n.id in [o.node for o in data.kernels[k].operators] for k in n.kernels)
+    for e in data.edges:
+        assert e.producer in data.nodes[e.reader].inputs
+        assert e.nbytes == data.nodes[e.producer].nbytes
+    for k in data.kernels:
+        assert k.bytes == k.read_bytes + k.written_bytes == sum(p.touched_bytes for p in k.params)
+        assert {data.nodes[p.node].shape for p in k.params} == {p.shape for p in k.params}
+        assert k.floor_ns >= 0 and k.predicted_ns > 0 and k.measured is None
+    assert sorted(k for group in data.launches for k in group) == [k.id for k in data.kernels]
+    t = data.total
+    assert t.bytes == sum(k.bytes for k in data.kernels)
+    assert t.bytes_unfused == sum(k.bytes_unfused for k in data.kernels)
+    assert t.kernels + t.calls == len(data.kernels)
+    for b in data.buffers:
+        assert b.first <= b.last and (b.place == "arena") == (b.offset is not None)
+
+
+def test_virtual_values_are_told_from_stored_ones():
+    data = explain.report(compiled("layer"), SIZES).data
+    kinds = {(data.nodes[e.producer].op, data.nodes[e.reader].op): e.kind for e in data.edges}
+    assert kinds["contract", "add"] == "memory"
+    assert kinds["add", "max"] == kinds["max", "mul"] == "virtual"
+    assert {n.op: n.kind for n in data.nodes} == {
+        "input": "input", "contract": "call", "add": "operator", "max": "operator",
+        "mul": "operator", "constant": "constant",
+    }  # fmt: skip
+
+
+def test_axes_have_roles():
+    kernel = explain.report(compiled("softmax"), SIZES).data.kernels[0]
+    assert [(a.name, a.size, a.role) for a in kernel.axes] == [
+        ("r", 48, "grid"), ("c", 40, "tile"),
+    ]  # fmt: skip
+
+
+def test_lines_of_the_program():
+    data = explain.report(compiled("softmax"), SIZES).data
+    places = {n.label: n.place for n in data.nodes}
+    assert places["exp#3"].line == 13 and places["exp#3"].file == "/home/ann/model.py"
+    assert [p.line for p in data.kernels[0].places] == list(range(10, 17))
+
+
+# --- traffic ------------------------------------------------------------------------------------
+
+
+def counted(made: driver.Compiled, given_, sizes) -> int:
+    """Bytes that the interpreter of kernels sees in a whole plan; calls move theirs whole."""
+    values = dict(zip(made.plan.graph.inputs, given_, strict=True))
+    total = 0
+    for cluster, kernel in zip(made.plan.clusters, made.kernels, strict=True):
+        if kernel is None:
+            local = {n: values[n] for n in cluster.inputs}
+            for node in cluster.nodes:
+                local[node] = node.op.reference(sizes, *(local[x] for x in node.inputs))
+            values.update({n: local[n] for n in cluster.outputs})
+            total += sum(values[n].nbytes for n in (*cluster.inputs, *cluster.outputs))
+            continue
+        trace = interp.Trace()
+        with np.errstate(all="ignore"):
+            found = interp.run(kernel, [values[n] for n in cluster.inputs], sizes, trace=trace)
+        for n, p in zip(cluster.outputs, kernel.outputs, strict=True):
+            values[n] = found[p.name]
+        total += trace.nbytes
+    return total
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(graphs(max_nodes=8))
+def test_bytes_accessed_are_what_the_interpreter_counts(program):
+    graph, given_ = program
+    sizes = solve_sizes(graph, given_)
+    with knobs.config(cache=False):
+        try:
+            fused = driver.compile(graph, hints=sizes)
+            with knobs.config(fuse=False):
+                single = driver.compile(graph, hints=sizes)
+        except UnsupportedError:
+            assume(False)
+    data = explain.report(fused, sizes).data
+    names = {n.op for n in data.nodes}
+    seen = counted(fused, given_, sizes)
+    if data.total.exact:
+        assert data.total.bytes == seen
+        costs = explain.cost_analysis(fused, sizes)
+        assert costs["bytes accessed"] == seen
+    else:
+        assert data.total.bytes >= seen
+        assert any("gather" in name for name in names)
+    apart = explain.report(single, sizes).data
+    assert data.total.bytes_unfused == apart.total.bytes
+    if apart.total.exact:
+        assert apart.total.bytes == counted(single, given_, sizes)
+
+
+def test_softmax_moves_two_arrays_instead_of_eight():
+    t = explain.report(compiled("softmax"), SIZES).data.total
+    array, row = 4 * 48 * 40, 4 * 48
+    assert (t.bytes, t.bytes_unfused) == (2 * array, 8 * array + 4 * row)
+    assert (t.transfers, t.transfers_unfused) == (2, 12)
+    assert (t.operators, t.kernels) == (5, 1)
+
+
+def test_sizes_of_another_call():
+    made = compiled("softmax")
+    t = explain.report(made, {"r": 1000, "c": 2000}).data.total
+    assert t.bytes == 2 * 4 * 1000 * 2000
+    assert explain.report(made, (1000, 2000)).data.total.bytes == t.bytes
+
+
+@pytest.mark.parametrize("wrong", [{"r": 4}, {"r": 4, "c": 4, "z": 4}, {"r": -1, "c": 2}, (4,)])
+def test_wrong_sizes_are_refused(wrong):
+    with pytest.raises(ArgumentError, match="a number for each size: c, r"):
+        explain.report(compiled("softmax"), wrong)
+
+
+# --- texts and caches ---------------------------------------------------------------------------
+
+
+def test_texts_are_made_when_asked_for():
+    report = explain.report(compiled("layer"), SIZES)
+    call, kernel = report.kernels
+    assert (call.text, call.llvm, call.asm) == ("", "", "")
+    assert kernel.text.startswith("kernel k1(") and "define" in kernel.llvm
+    assert "ret" in kernel.asm and kernel.ir_size == kernel.llvm.count("\n")
+    assert kernel.name == "k1" and repr(kernel).startswith("<kernel k1: kernel k1(")
+
+
+def test_a_warm_cache_explains_as_well_as_a_cold_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "_LOADED", {})
+    with knobs.config(cache=True, cache_dir=str(tmp_path)):
+        cold = explain.report(compiled("softmax"), SIZES)
+        monkeypatch.setattr(driver, "_LOADED", {})
+        warm = explain.report(compiled("softmax"), SIZES)
+        memory = explain.report(compiled("softmax"), SIZES)
+    states = [r.data.kernels[0].compile.cache for r in (cold, warm, memory)]
+    assert states == ["miss", "hit-disk", "hit-memory"]
+    assert cold.data.kernels[0].compile.emit_seconds > 0
+    assert warm.data.kernels[0].compile.emit_seconds is None
+    assert warm.data.kernels[0].compile.load_seconds > 0
+    assert cold.to_json(times=False) == warm.to_json(times=False) == memory.to_json(times=False)
+    assert warm.kernels[0].llvm == cold.kernels[0].llvm
+    assert str(warm.why("exp", "sum")) == str(cold.why("exp", "sum"))
+    assert "(cached)" in str(warm) and "(cached)" not in str(cold)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_programs_give_equal_texts(name):
+    one, other = (explain.report(compiled(name), SIZES) for _ in range(2))
+    assert one.to_json(times=False) == other.to_json(times=False)
+    assert one.to_json(times=False) == one.to_json(times=False)
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer", "twice", "table"])
+def test_every_step_is_measured_on_its_own_data(name):
+    made = compiled(name)
+    given_ = arrays(made.graph.inputs)
+    before = [a.copy() for a in given_]
+    report = explain.report(made, SIZES, given_)
+    for k in report.data.kernels:
+        assert k.measured.runs >= 6 and 0 <= k.measured.least_ns <= k.measured.median_ns
+    assert report.data.total.measured.median_ns > 0
+    assert all(np.array_equal(a, b) for a, b in zip(given_, before, strict=True))
+
+
+def test_steps_alone_compute_what_they_compute_together():
+    from smelt.explain.measure import _Alone
+
+    made = compiled("twice")
+    given_ = arrays(made.graph.inputs)
+    exe = made.executable
+    numbers = tuple(SIZES[n] for n in exe.size_names)
+    known = {n: given_[v.number] for n, v in enumerate(exe.values) if v.place == "input"}
+    for step in (s for group in exe.launches for s in group):
+        known.update(_Alone(exe, step, known, given_).results(numbers))
+    for number, whole in zip(exe.outputs, exe.run(given_, numbers), strict=True):
+        assert np.array_equal(known[number], whole)
+
+
+# --- operations ---------------------------------------------------------------------------------
+
+
+def test_operations_are_counted_as_written():
+    r, c = SIZES["r"], SIZES["c"]
+    costs = explain.cost_analysis(compiled("softmax"), SIZES)
+    assert costs["flops"] == 4 * r * c  # max, sub, sum, div
+    assert costs["transcendentals"] == r * c
+    layer = explain.cost_analysis(compiled("layer"), SIZES)
+    assert layer["flops"] == 2 * r * c * 32 + 3 * r * 32
+
+
+# --- ahead of time, in JAX's words --------------------------------------------------------------
+
+
+def test_cost_analysis_keys():
+    costs = explain.cost_analysis(compiled("layer"), SIZES)
+    r, c = SIZES["r"], SIZES["c"]
+    moved = 4 * (r * c + c * 32 + r * 32) + 4 * (r * 32 + 32 + r * 32)
+    assert costs["bytes accessed"] == moved
+    assert costs["bytes accessed0{}"] == 4 * r * c and costs["utilization0{}"] == 1.0
+    assert costs["bytes accessedout{}"] == 4 * r * 32
+    assert costs["bytes accessed unfused"] > moved and costs["predicted ns"] > 0
+    assert {d["code"] for d in costs["decisions"]} >= {"F004", "F101"}
+    assert costs["kernels"] == 2 and costs["operators"] == 4
+    json.dumps(costs)
+
+
+def test_memory_analysis():
+    r, c = SIZES["r"], SIZES["c"]
+    m = explain.memory_analysis(compiled("layer"), SIZES)
+    assert m.argument_size_in_bytes == 4 * (r * c + c * 32 + 32)
+    assert m.output_size_in_bytes == 4 * r * 32 and m.alias_size_in_bytes == 0
+    assert m.temp_size_in_bytes == 4 * r * 32 and m.generated_code_size_in_bytes > 0
+    same = explain.memory_analysis(compiled("identity"), SIZES)
+    assert same.alias_size_in_bytes == same.output_size_in_bytes == 4 * r * c
+
+
+def test_as_text():
+    made = compiled("layer")
+    assert explain.as_text(made, "graph").startswith("graph layer(")
+    assert "k0: contract#0" in explain.as_text(made, "plan")
+    assert explain.as_text(made).startswith("kernel k1(")
+    assert "define" in explain.as_text(made, "llvm")
+    assert explain.as_text(made, "asm")
+    with pytest.raises(ArgumentError, match="graph, plan, kernel, llvm, asm"):
+        explain.as_text(made, "html")
+
+
+def test_nothing_to_do():
+    report = explain.report(compiled("identity"), SIZES)
+    assert report.kernels == () and report.data.total.bytes == 0
+    assert "0 operators in 0 kernels" in str(report)
+
+
+def test_sizes_of_zero():
+    made = compiled("softmax")
+    empty = {"r": 0, "c": 40}
+    x = np.zeros((0, 40), np.float32)
+    report = explain.report(made, empty, [x])
+    assert report.data.total.bytes == 0 and "0 B" in str(report)
+    assert programs.ANYWHERE.isa == "avx2"
