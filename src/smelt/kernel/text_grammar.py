@@ -25,11 +25,13 @@ __all__ = [
     "flexible", "i64", "operand_types", "plain_index", "words_in",
 ]  # fmt: skip
 
-LEVELS: Final = MappingProxyType(
-    {symbol: level for level, symbols in enumerate(
-        (("if",), ("==", "!=", "<", "<=", ">", ">="), ("|",), ("^",), ("&",), ("<<", ">>"),
-         ("+", "-"), ("*", "/", "//", "%"), ("unary",), ("atom",))) for symbol in symbols}
+_LEVELS: Final = (
+    ("if",), ("else",), ("==", "!=", "<", "<=", ">", ">="), ("|",), ("^",), ("&",), ("<<", ">>"),
+    ("+", "-"), ("*", "/", "//", "%"), ("unary",), ("atom",),
 )  # fmt: skip
+LEVELS: Final = MappingProxyType(
+    {symbol: level for level, symbols in enumerate(_LEVELS) for symbol in symbols}
+)
 """Binding strength, loosest first; as in Python, but comparisons do not chain."""
 
 BINARY: Final = MappingProxyType(

@@ -276,7 +276,7 @@ class _Reader:
             return self._finish(c, ir.Let(token.text, value), token)
         c.take()
         cut = c.token
-        condition = reader.value_tight()
+        condition = reader.condition()
         if c.at("else"):
             value = reader.chosen(piece, condition).value
             return self._finish(c, ir.Let(token.text, value), token)

@@ -332,7 +332,7 @@ class _Printer:
         shown = f"{name}[{index_text(index)}]"
         if other is None:
             return _atom(shown, dtype)
-        return _Piece(f"{shown} else {self.value(other, dtype).text}", LEVELS["=="], dtype)
+        return _Piece(f"{shown} else {self.value(other, dtype).text}", LEVELS["else"], dtype)
 
     def _operands(self, op: str, args: tuple[ir.Value, ...]) -> list[_Piece]:
         """The operands, with types written where the parser would take a bare one for another."""
@@ -394,16 +394,14 @@ class _Printer:
         return _atom(f"dot({inner})", v.dtype.compute)
 
     def _if(self, v: ir.If, expected: DType | None) -> _Piece:
-        loose = LEVELS["if"] + 1
         first, second = flexible(v.value), flexible(v.other)
         own = expected if first else self._dtype(v.value)  # what the second side goes by
         wanted = self._dtype(v.other) if first and not second else own
-        chosen = self.value(v.value, wanted if first else None)
-        condition = self.value(v.condition).at(loose)
-        if condition.endswith("]"):
-            condition = f"({condition})"  # or the `else` would be taken for the load's own
+        tight = LEVELS["else"] + 1  # or an `else` could be taken for that of a load
+        chosen = self.value(v.value, wanted if first else None).at(tight)
+        condition = self.value(v.condition).at(tight)
         other = self.value(v.other, own).at(LEVELS["if"])
-        return _Piece(f"{chosen.at(loose)} if {condition} else {other}", LEVELS["if"], wanted)
+        return _Piece(f"{chosen} if {condition} else {other}", LEVELS["if"], wanted)
 
 
 def _atom(shown: str, dtype: DType | None) -> _Piece:

@@ -194,6 +194,7 @@ class ValueReader:
 
     def __init__(self, cursor: Cursor, names: Names) -> None:
         self.c, self.names = cursor, names
+        self.in_condition = False
 
     @property
     def env(self) -> Env:
@@ -233,7 +234,21 @@ class ValueReader:
         first = self.operand(LEVELS["if"] + 1)
         if not self.c.accept("if"):
             return first
-        return self.chosen(first, self.value_tight(), expected)
+        return self.chosen(first, self.condition(), expected)
+
+    def condition(self) -> Typed:
+        """What stands between `if` and `else`: loads in it leave that `else` alone."""
+        outer, self.in_condition = self.in_condition, True
+        found = self.value_tight()
+        self.in_condition = outer
+        return found
+
+    def _closed(self) -> Piece:
+        """A value in round brackets, whose first is behind us."""
+        outer, self.in_condition = self.in_condition, False
+        found = self.conditional()
+        self.in_condition = outer
+        return found
 
     def chosen(self, first: Piece, condition: Typed, expected: DType | None = None) -> Typed:
         """The `else` of a conditional value, and the whole."""
@@ -292,7 +307,7 @@ class ValueReader:
             self.c.take()
             return Bare(_literal(token.text), None, token)
         if self.c.accept("("):
-            inner = self.conditional()
+            inner = self._closed()
             self.c.expect(")")
             return inner
         if token.kind != "name":
@@ -338,7 +353,7 @@ class ValueReader:
         if param is None:
             self.c.fail(f"{token.text!r} is no parameter", token)
         index = self.brackets(param)
-        if not (self.c.at("else") and _is_literal(self.c)):
+        if self.in_condition or not (self.c.at("else") and _is_literal(self.c)):
             return ir.Load(param.name, index)
         self.c.take()
         other = self.settle(self.prefixed(), param.dtype.compute).value
@@ -373,7 +388,7 @@ class ValueReader:
         elif name == "last":
             found = self._last()
         elif name == "partial":
-            found = Typed(ir.Partial(self.value().value), bool_)
+            found = Typed(ir.Partial(self.settle(self._closed(), None).value), bool_)
         elif name in DTYPES:
             found = self._conversion(DTYPES[name])
         else:
@@ -389,7 +404,7 @@ class ValueReader:
         return Typed(ir.Last(axis), dtypes.i64)
 
     def _conversion(self, dtype: DType) -> Typed:
-        inner = self.conditional()
+        inner = self._closed()
         if isinstance(inner, Bare):
             return self._as_type(inner, dtype)
         return Typed(ir.Cast(inner.value, dtype), dtype.compute)
@@ -401,7 +416,7 @@ class ValueReader:
         while not self.c.at(")"):
             if pieces:
                 self.c.expect(",")
-            pieces.append(self.conditional())
+            pieces.append(self._closed())
             if self.c.at("over", "along"):
                 return self._fold(name, pieces, token)
         if name not in SCALARS:
