@@ -89,7 +89,7 @@ def _ordinal(bits: Array) -> Array:
 
 
 ULP_F32 = {
-    "exp": 1.1, "exp2": 1.1, "expm1": 1.6, "log": 1.1, "log2": 1.8, "log10": 1.2, "log1p": 1.2,
+    "exp": 1.1, "exp2": 1.1, "expm1": 1.6, "log": 1.1, "log2": 2.0, "log10": 1.4, "log1p": 1.2,
     "sin": 1.6, "cos": 1.6, "tan": 4.0, "asin": 2.5, "acos": 1.5, "atan": 2.5, "sinh": 3.0,
     "cosh": 3.0, "tanh": 1.5, "asinh": 2.5, "acosh": 2.5, "atanh": 2.5, "erf": 2.0, "erfc": 4.0,
     "sigmoid": 1.5, "rsqrt": 1.5, "pow": 0.7, "hypot": 0.6, "atan2": 2.5, "logaddexp": 3.5,
