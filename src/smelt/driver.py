@@ -119,7 +119,7 @@ def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Ke
 
 def is_call(cluster: Cluster) -> bool:
     """Whether a cluster is one call of a library."""
-    return cluster.is_extern or any(fusion.is_contraction(n) for n in cluster.nodes)
+    return cluster.is_extern
 
 
 # ---- machine code ------------------------------------------------------------------------------

@@ -96,4 +96,6 @@ _ROWS = (
     Combine("argmin", "position of the smallest element; the first of equals; NaN wins", "lt",
             "position", _highest, np.argmin, idempotent=True),
 )  # fmt: skip
+SUM_OF_PRODUCTS = ("sum", "mul")
+"""A contraction: the monoid that it folds with, and the scalar operator inside."""
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from smelt.codegen.llvm.items import Access, Converting, Folding, Item, Phase, StoreItem
+from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.types.expr import Atom, Expr, Index, axes_of, axis, coefficient, mul, rebuild
 
 
@@ -40,7 +41,7 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
     if any(x in phase.cut or _is_number(phase, x) for x in (a, b)):
         return False
     for item in phase.items:
-        if item.kind == "fold" and isinstance(item.payload, Folding):
+        if item.kind in ("fold", "dot") and isinstance(item.payload, Folding):
             over = item.payload.over
             if (a in over) != (b in over) or (a in over and over.index(b) != over.index(a) + 1):
                 return False
@@ -102,9 +103,11 @@ def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -
 
 def _fold_of_one(item: Item) -> None:
     """A fold that has lost all its axes is its element, or position 0."""
-    if item.kind != "fold" or not isinstance(item.payload, Folding) or item.payload.over:
+    if not isinstance(item.payload, Folding) or item.payload.over or item.kind == "scan":
         return
-    if item.payload.row.positional:
+    if item.kind == "dot":
+        item.kind, item.payload = "apply", SUM_OF_PRODUCTS[1]
+    elif item.payload.row.positional:
         item.kind, item.payload, item.args = "const", 0, ()
         item.axes = frozenset()
     else:

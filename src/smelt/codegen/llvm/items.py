@@ -13,7 +13,7 @@ from smelt.ops.combine import Combine
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
 
-Kind = Literal["const", "index", "load", "apply", "cast", "fold", "scan", "position"]
+Kind = Literal["const", "index", "load", "apply", "cast", "fold", "dot", "scan", "position"]
 
 
 class Item:

@@ -21,6 +21,7 @@ from smelt.codegen.llvm.memory import (
     store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.ops.cast import cast
@@ -50,12 +51,17 @@ class NestEmitter:
         self.nest = self.s.nests[0]
         self.bypass = False
         self.here: frozenset[Item] = frozenset()
+        self.starts = {axis: low for axis, (low, _) in ranges.items()}
         self.folds = FoldEmitter(self)
+        self.products = ProductEmitter(self)
 
     # ---- loops -----------------------------------------------------------------------------------
 
-    def run(self, nest: Nest) -> None:
-        """All of one nest."""
+    def run(self, nest: Nest, scope: Scope | None = None) -> None:
+        """All of one nest, inside the loops of `scope`."""
+        if nest.product is not None:
+            self.products.run(nest, nest.product)
+            return
         self.nest = nest
         self.here = frozenset(nest.items)
         self.accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
@@ -63,7 +69,7 @@ class NestEmitter:
         self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
                        for a in self.accesses}  # fmt: skip
         self.folds.before(nest)
-        top = Scope(self.top)
+        top = Scope(scope or self.top)
         self._enter(top, 0)
         self._loops(top, 0)
         self.folds.after(nest)
@@ -368,12 +374,12 @@ class NestEmitter:
 
     # ---- scratch ---------------------------------------------------------------------------------
 
-    def slot(self, axes: tuple[str, ...], scope: Scope) -> Value:
+    def slot(self, item: Item, axes: tuple[str, ...], scope: Scope) -> Value:
         """Offset in elements of the current position in a scratch array over local axes."""
         offset: Value = number(0)
         for a in axes:
-            extent = self.home.index(self.s.local[a])
-            here = self.b.sub(scope.axis(a), self.ranges[a][0])
+            extent = self.home.index(self.storage.extent(item, a))
+            here = self.b.sub(scope.axis(a), self.starts[a])
             offset = self.b.add(self.b.mul(offset, extent), here)
         return offset
 
@@ -387,14 +393,16 @@ class NestEmitter:
         """A register from a scratch array (a vector where its last axis is the vector axis)."""
         dtype = self.storage.arrays[key][1]
         memory = dtype.compute
-        address = element_address(self.b, self.storage.at[key], self.slot(axes, scope), memory)
+        address = element_address(
+            self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
+        )
         vector = scope.lanes is not None and scope.lanes.axis in axes
         m = self.machine(scope, vector)
         if not vector or scope.lanes is None:
             return load_scalar(m, address, memory, None)
         if axes[-1] == scope.lanes.axis:
             return load_vector(m, address, memory, scope.lanes.mask)
-        offsets = self._scratch_offsets(axes, scope)
+        offsets = self._scratch_offsets(key, axes, scope)
         return gather(m, self.storage.at[key], offsets, memory, scope.lanes.mask)
 
     def keep(
@@ -402,7 +410,9 @@ class NestEmitter:
     ) -> None:
         """The register into a scratch array."""
         memory = self.storage.arrays[key][1].compute
-        address = element_address(self.b, self.storage.at[key], self.slot(axes, scope), memory)
+        address = element_address(
+            self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
+        )
         vector = scope.lanes is not None and scope.lanes.axis in axes
         m = self.machine(scope, vector)
         if not vector or scope.lanes is None:
@@ -411,18 +421,18 @@ class NestEmitter:
             store_vector(m, address, splat(self.b, value, scope.lanes.count), memory,
                          scope.lanes.mask)  # fmt: skip
         else:
-            offsets = self._scratch_offsets(axes, scope)
+            offsets = self._scratch_offsets(key, axes, scope)
             scatter(m, self.storage.at[key], offsets, splat(self.b, value, scope.lanes.count),
                     memory, scope.lanes.mask)  # fmt: skip
 
-    def _scratch_offsets(self, axes: tuple[str, ...], scope: Scope) -> Value:
+    def _scratch_offsets(self, key: tuple[Item, int], axes: tuple[str, ...], scope: Scope) -> Value:
         """Lane offsets in a scratch array whose last axis is not the vector axis."""
         assert scope.lanes is not None
         step: Value = number(1)
         for a in axes[axes.index(scope.lanes.axis) + 1 :]:
-            step = self.b.mul(step, self.home.index(self.s.local[a]))
+            step = self.b.mul(step, self.home.index(self.storage.extent(key[0], a)))
         lanes = scope.lanes.count
-        return self.b.add(splat(self.b, self.slot(axes, scope), lanes),
+        return self.b.add(splat(self.b, self.slot(key[0], axes, scope), lanes),
                           self.b.mul(splat(self.b, step, lanes), iota(lanes)))  # fmt: skip
 
     # ---- the innermost place ---------------------------------------------------------------------
@@ -431,7 +441,11 @@ class NestEmitter:
         for item in self.nest.items:
             self.get(item, scope, False)
         for item in self.nest.saves:
-            self.keep((item, 0), self.s.kept[item], scope.value(item), scope)
+            value = self.get(item, scope, False)
+            if self.nest.packed:
+                self.products.put(self.nest, value, scope)
+            else:
+                self.keep((item, 0), self.s.kept[item], value, scope)
         for fold in self.nest.folds:
             self.folds.step(fold, scope)
         for s in self.nest.stores:

@@ -9,6 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from smelt.codegen.llvm.contract import (
+    COLUMNS as PRODUCT_COLUMNS,
+)
+from smelt.codegen.llvm.contract import (
+    ROWS,
+    Contraction,
+    contractions,
+    packing_axes,
+    runs_across,
+)
 from smelt.codegen.llvm.folds import accumulator
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
 from smelt.ops.scalar import SCALARS
@@ -21,6 +31,8 @@ COLUMNS = 512
 """The same where each position is folded: accumulators stay in L1, rows are read in runs."""
 TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
+DEAR = 8.0
+"""The same for operands that are packed: less than an exponential, more than a normalisation."""
 CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
 BUDGET = 24
@@ -43,6 +55,11 @@ class Nest:
     """Vectors handled at once in the main loop."""
     turned: list[Item] = field(default_factory=list)
     """Loads that run along the last but one axis: a tile of each is turned first."""
+    product: Contraction | None = None
+    """Instead of loops of its own: a contraction, with `packs` for its operands."""
+    packs: tuple[Nest, ...] = ()
+    packed: str = ""
+    """This nest packs the operand "left" or "right" (its one save)."""
 
     def in_registers(self, fold: Item) -> bool:
         """Whether a fold's result axes are all outside of the axes that it ends."""
@@ -58,6 +75,7 @@ class Schedule:
 
     phase: Phase
     lanes: int
+    products: dict[Item, Contraction]
     block: dict[str, int]
     """Grid axes that tasks take in blocks, and how many positions."""
     local: dict[str, Index]
@@ -72,11 +90,17 @@ class Schedule:
 
 def schedule(phase: Phase, target: Target) -> Schedule:
     """The loops of a phase."""
+    products = contractions(phase, target)
     vector = _vector_axis(phase, set(phase.axes) - _part_numbers(phase))
+    if products:
+        stored = {a for s in phase.stores for a in s.axes}
+        vector = next(iter(products.values())).n if stored else vector
     grid = set(phase.grid)
     wide = COLUMNS if any(i.kind == "fold" for i in phase.items) else BLOCK
     block = {vector: wide} if vector in grid and vector is not None else {}
-    across = _across(phase, vector) if block else None
+    for c in products.values():
+        block |= {a: n for a, n in ((c.m, ROWS), (c.n, PRODUCT_COLUMNS)) if a in grid}
+    across = _across(phase, vector) if block and not products else None
     if vector is not None and across is not None:
         block = {across: TILE, vector: TILE}
     local = {a: n for a, n in phase.axes.items() if a not in grid}
@@ -84,7 +108,7 @@ def schedule(phase: Phase, target: Target) -> Schedule:
         local[a] = length
     local |= block
     local = {a: local[a] for a in phase.axes if a in local}
-    planner = _Planner(phase, local, vector, _lanes(phase, target), across)
+    planner = _Planner(phase, local, vector, _lanes(phase, target), across, products)
     return planner.run(block)
 
 
@@ -147,17 +171,19 @@ def _lanes(phase: Phase, target: Target) -> int:
 class _Planner:
     def __init__(
         self, phase: Phase, local: dict[str, Index], vector: str | None, lanes: int,
-        across: str | None,
+        across: str | None, products: dict[Item, Contraction],
     ) -> None:  # fmt: skip
         self.phase, self.local, self.vector, self.lanes = phase, local, vector, lanes
-        self.across = across
+        self.across, self.products = across, products
         self.kept: dict[Item, tuple[str, ...]] = {}
-        self.groups: dict[tuple[int, frozenset[str]], Nest] = {}
+        self.groups: dict[tuple[int, object], Nest] = {}
         self.levels = self._levels()
 
     def run(self, block: dict[str, int]) -> Schedule:
         for fold in (i for i in self.phase.items if i.kind == "fold"):
             self._group(self.levels[fold] - 1, self._domain(fold)).folds.append(fold)
+        for number, item in enumerate(self.products):
+            self._contraction(number, item)
         for s in self.phase.stores:
             level = max(self.levels[i] for i in (s.value, s.where) if i is not None)
             self._group(level, s.axes & set(self.local)).stores.append(s)
@@ -167,13 +193,28 @@ class _Planner:
         nests = [self.groups[k] for k in sorted(self.groups, key=lambda k: k[0])]
         for nest in nests:
             self._arrange(nest)
-        return Schedule(self.phase, self.lanes, block, self.local, nests, self.kept)
+        return Schedule(self.phase, self.lanes, self.products, block, self.local, nests, self.kept)
+
+    def _contraction(self, number: int, item: Item) -> None:
+        """A nest that stands for a contraction, and the nests that pack its operands."""
+        c = self.products[item]
+        level = self.levels[item] - 1
+        nest = Nest(level, (), None, product=c)
+        left, right = (
+            Nest(level, order, order[-1], saves=[operand], packed=side)
+            for order, operand, side in zip(
+                packing_axes(c), (c.left, c.right), ("left", "right"), strict=True
+            )
+        )
+        nest.packs = (left, right)
+        self.groups[level, number] = nest
+        self._keep(item)
 
     def _levels(self) -> dict[Item, int]:
         levels: dict[Item, int] = {}
         for item in self.phase.items:
             below = max((levels[a] for a in item.args), default=0)
-            levels[item] = below + (item.kind == "fold")
+            levels[item] = below + (item.kind in ("fold", "dot"))
         return levels
 
     def _domain(self, item: Item) -> frozenset[str]:
@@ -191,6 +232,8 @@ class _Planner:
 
     def _close(self, nest: Nest) -> None:
         """Finds what the nest computes; asks for scratch copies of what is dear."""
+        for pack in nest.packs:
+            self._close(pack)
         wanted: set[Item] = set()
         roots = [a for f in nest.folds for a in f.args] + list(nest.saves)
         for s in nest.stores:
@@ -203,13 +246,13 @@ class _Planner:
     def _need(self, item: Item, nest: Nest, wanted: set[Item]) -> None:
         if item in wanted:
             return
-        if item.kind == "fold":
+        if item.kind in ("fold", "dot"):
             if item.axes & set(self.local) and item not in self.kept:
                 self._keep(item)
             return
         late = self.levels[item] < nest.level and bool(item.axes & set(self.local))
-        if late and item not in nest.saves:
-            if item not in self.kept and self._cost(item) > CHEAP:
+        if late and (item not in nest.saves or nest.packed):
+            if item not in self.kept and self._cost(item) > (DEAR if nest.packed else CHEAP):
                 self._keep(item)
                 self._group(self.levels[item], self._domain(item)).saves.append(item)
             if item in self.kept:
@@ -219,11 +262,16 @@ class _Planner:
             self._need(a, nest, wanted)
 
     def _keep(self, item: Item) -> None:
+        if item in self.products:
+            self.kept[item] = (self.products[item].m, self.products[item].n)
+            return
         self.kept[item] = tuple(a for a in self.phase.axes if a in item.axes and a in self.local)
 
     def _cost(self, item: Item) -> float:
         """Cycles a vector to compute an item from memory and finished folds."""
-        if item in self.kept or item.kind == "fold" or not item.axes & set(self.local):
+        if item in self.kept or item.kind in ("fold", "dot"):
+            return 0.0
+        if not item.axes & set(self.local):
             return 0.0
         if item.kind == "scan":
             return float("inf")
@@ -233,6 +281,8 @@ class _Planner:
 
     def _arrange(self, nest: Nest) -> None:
         """Chooses the vector axis, the loop order and how many vectors go together."""
+        for pack in nest.packs:
+            self._arrange_pack(pack)
         domain = nest.order
         if not domain:
             return
@@ -254,6 +304,12 @@ class _Planner:
             nest.turned = [i for i in nest.items
                            if _turned_axis(i, self.phase, v) == self.across]  # fmt: skip
         nest.wide = self._width(nest)
+
+    def _arrange_pack(self, pack: Nest) -> None:
+        """The order is given; vectors are as wide as the tile, loads across are turned."""
+        other, vector = pack.order
+        pack.wide = 2
+        pack.turned = [i for i in pack.items if runs_across(i, vector, other)]
 
     def _registers(self, fold: Item) -> int:
         """Vector registers of a fold's state and of one step, for one vector of elements."""
@@ -294,6 +350,12 @@ def cycles(s: Schedule) -> Index:
     fixed = [n for a, n in s.phase.axes.items() if a in s.phase.grid and a not in s.local
              and a not in _part_numbers(s.phase)]  # fmt: skip
     for nest in s.nests:
+        if nest.product is not None:
+            c = nest.product
+            axes = {*c.item.axes, *c.outer, c.k}
+            points = product(s.phase.axes[a] for a in s.phase.axes if a in axes)
+            total = add(total, floordiv(points, 2 * c.tile.lanes))
+            continue
         inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
         work = sum(_own_cost(i) for i in inner) + 2 * len(nest.folds) + 2 * len(nest.stores)
         points = product((*fixed, *(s.phase.axes[a] for a in nest.order)))

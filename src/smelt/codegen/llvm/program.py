@@ -25,7 +25,7 @@ from smelt.codegen.llvm.items import (
 )
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
-from smelt.ops.combine import COMBINES, Combine
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
@@ -139,8 +139,8 @@ class PhaseBuilder:
     def _dot(self, left: k.Value, right: k.Value, over: tuple[str, ...], dtype: DType) -> Item:
         wide = dtype.compute
         args = tuple(self.convert(self.value(v), wide) for v in (left, right))
-        product_item = self.item("apply", "mul", args, _axes(args), wide)
-        return self.fold(COMBINES["sum"], product_item, over, dtype)
+        folding = Folding(COMBINES[SUM_OF_PRODUCTS[0]], over, 0)
+        return self.item("dot", folding, args, _axes(args) - set(over), wide)
 
     def _load(self, load: k.Load) -> Item:
         param = self.kernel.param(load.param)

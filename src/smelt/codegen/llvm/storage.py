@@ -7,15 +7,17 @@ from typing import Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.contract import COLUMNS, DEPTH, SKEW
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.indexing import I64, number
-from smelt.codegen.llvm.items import Access, Folding, Item
-from smelt.codegen.llvm.nests import Schedule
+from smelt.codegen.llvm.items import Folding, Item
+from smelt.codegen.llvm.nests import TILE, Schedule
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, add, floordiv, mul
+from smelt.types.expr import Index, add, floordiv, mul, product
 
 Value = Any
 TURNED_PART = 200
+LEFT_PART, RIGHT_PART = 300, 301
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
 
@@ -30,21 +32,34 @@ class Storage:
         self.nbytes: Index = 0
         for item, axes in s.kept.items():
             for part, dtype in enumerate(self.parts(item)):
-                self._reserve((item, part), axes, dtype)
+                count = product(self.extent(item, a) for a in axes)
+                self._reserve((item, part), count, dtype)
         for item in s.phase.items:
             if item.kind == "scan":
                 axes = scan_state_axes(s, item)
                 for part, dtype in enumerate(self.fold(item).parts):
-                    self._reserve((item, 100 + part), axes, dtype)
+                    self._reserve((item, 100 + part), s.extent(axes), dtype)
+        packs = [pack for nest in s.nests for pack in nest.packs]
+        for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
+            self._reserve((item, TURNED_PART), TILE * TILE, item.dtype)
+        for c in s.products.values():
+            rows = self.extent(c.item, c.m)
+            self._reserve((c.item, LEFT_PART), mul(rows, DEPTH + SKEW), c.item.dtype)
+            self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.item.dtype)
 
-        for item in (i for nest in s.nests for i in nest.turned):
-            assert isinstance(item.payload, Access)
-            nest = next(n for n in s.nests if item in n.turned)
-            self._reserve((item, TURNED_PART), nest.order[-2:], item.dtype)
+    def extent(self, item: Item, axis: str) -> Index:
+        """Positions that a kept array has along an axis: whole register tiles for products."""
+        c = self.s.products.get(item)
+        if c is None or axis not in (c.m, c.n):
+            return self.s.local[axis]
+        step = c.tile.rows if axis == c.m else c.tile.columns
+        return mul(floordiv(add(self.s.local[axis], step - 1), step), step)
 
-    def _reserve(self, key: tuple[Item, int], axes: tuple[str, ...], dtype: DType) -> None:
+    def _reserve(self, key: tuple[Item, int], count: Index, dtype: DType) -> None:
+        if key in self.arrays:
+            return
         self.arrays[key] = (self.nbytes, dtype)
-        need = add(mul(self.s.extent(axes), _register_bytes(dtype)), PAD + 63)
+        need = add(mul(count, _register_bytes(dtype)), PAD + 63)
         self.nbytes = add(self.nbytes, mul(floordiv(need, 64), 64))
 
     def fold(self, item: Item) -> Accumulator:
