@@ -114,6 +114,9 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     common = frozenset(d.axes)
     for s in stores:
         common &= index_axes(s.index, facts.axes)
+    for s in d.body:  # a fold without an axis would be done again at each of its positions
+        if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot)):
+            common &= facts.axes[s.name] | set(s.value.over)
     grid = [a for a in d.axes.values() if a.name in common and a.name not in facts.ended]
     split = _split_axis(d, facts, grid, hints)
     if split is not None:

@@ -21,6 +21,8 @@ from smelt.types.expr import coefficient
 
 ROWS = 144
 """Positions of m that one task takes: a multiple of every register tile's height."""
+WHOLE_ROWS = 48
+"""The same where a task takes all of n: a panel of whole rows stays in L2."""
 COLUMNS = 256
 """Positions of n that are packed together (and that one task takes, where n is independent)."""
 DEPTH = 256

@@ -14,6 +14,7 @@ from smelt.codegen.llvm.contract import (
 )
 from smelt.codegen.llvm.contract import (
     ROWS,
+    WHOLE_ROWS,
     Contraction,
     contractions,
     packing_axes,
@@ -99,7 +100,8 @@ def schedule(phase: Phase, target: Target) -> Schedule:
     wide = COLUMNS if any(i.kind == "fold" for i in phase.items) else BLOCK
     block = {vector: wide} if vector in grid and vector is not None else {}
     for c in products.values():
-        block |= {a: n for a, n in ((c.m, ROWS), (c.n, PRODUCT_COLUMNS)) if a in grid}
+        rows = ROWS if all(c.n in grid for c in products.values()) else WHOLE_ROWS
+        block |= {a: n for a, n in ((c.m, rows), (c.n, PRODUCT_COLUMNS)) if a in grid}
     across = _across(phase, vector) if block and not products else None
     if vector is not None and across is not None:
         block = {across: TILE, vector: TILE}

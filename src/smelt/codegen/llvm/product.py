@@ -167,8 +167,9 @@ class ProductEmitter:
         for phi, s in zip(total, start, strict=True):
             phi.add_incoming(s, before)
         line = element_address(b, panel, b.mul(k, number(tile.columns)), dtype)
-        across = [load_vector(m, element_address(b, line, number(v * tile.lanes), dtype), dtype, None)
-                  for v in range(tile.vectors)]  # fmt: skip
+        vectors = [element_address(b, line, number(v * tile.lanes), dtype)
+                   for v in range(tile.vectors)]  # fmt: skip
+        across = [load_vector(m, place, dtype, None) for place in vectors]
         column = element_address(b, a, k, dtype)
         following: list[Value] = []
         for i in range(tile.rows):
