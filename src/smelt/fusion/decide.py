@@ -83,7 +83,7 @@ class Decisions:
             return
         a, b, value = self._subjects(producer, reader, beside)
         split_ns = producer.cost.total + reader.cost.total
-        saved = _moved(producer.cost) + _moved(reader.cost) - _moved(after)
+        saved = producer.cost.moved + reader.cost.moved - after.moved
         details: dict[str, Any] = {"value": self.names[value], "bytes": saved}
         if forced:
             reason = "must-fuse"
@@ -109,11 +109,11 @@ class Decisions:
         if not self.recording:
             return
         split_ns = producer.cost.total + sum(r.cost.total for r, _ in readers)
-        saved = _moved(producer.cost)
+        saved = producer.cost.moved
         again = sum(after.arithmetic for _, after in readers)
         again -= producer.cost.arithmetic + sum(r.cost.arithmetic for r, _ in readers)
         for reader, after in readers:
-            saved += _moved(reader.cost) - _moved(after)
+            saved += reader.cost.moved - after.moved
         for reader, _ in readers:
             a, b, value = self._subjects(producer, reader, beside=False)
             details = {
@@ -137,7 +137,7 @@ class Decisions:
             fused = {} if after is None else {"fused_ns": after.total, "split_ns": split_ns}
             self._record(a, b, "split", refusal.reason, dict(refusal.details), **fused)
             return
-        saved = _moved(producer.cost) + _moved(reader.cost) - _moved(after)
+        saved = producer.cost.moved + reader.cost.moved - after.moved
         reason, details = self._losing(producer, reader, after, value, beside)
         self._record(a, b, "split", reason, details | {"terms": after.terms()},
                      **_numbers(saved, split_ns, after.total))  # fmt: skip
@@ -190,10 +190,6 @@ class Decisions:
             Decision(self.names[a], self.names[b], verdict, reason, details=named,
                      a_origin=one.origin, origin=other.origin, **numbers)
         )  # fmt: skip
-
-
-def _moved(cost: Cost) -> int:
-    return cost.read + cost.written
 
 
 def _numbers(saved: int, split_ns: float, fused_ns: float) -> dict[str, Any]:

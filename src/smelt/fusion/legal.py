@@ -14,7 +14,6 @@ from typing import Any
 
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.region import Region
-from smelt.fusion.sets import bits
 from smelt.fusion.units import Units
 from smelt.graph.text import name_values
 from smelt.knobs.values import Pairs
@@ -73,14 +72,13 @@ def _both(members: int, a: int, b: int) -> bool:
     return bool(first and second and (first | second).bit_count() > 1)
 
 
-def refuse_sets(units: Units, members: int, wishes: Wishes) -> Refusal | None:
-    """What can be said without looking at axes."""
+def refuse_sets(units: Units, members: int, size: float, wishes: Wishes) -> Refusal | None:
+    """What can be said without looking at axes; `size` counts scalar operations."""
     if members & units.calls and members.bit_count() > 1:
         number = (members & units.calls).bit_length() - 1
         return Refusal("extern-barrier", {"op": units.values[number].op.name})
     if wishes.never and wishes.forbid(members):
         return Refusal("never-fuse")
-    size = sum(units.size[u] for u in bits(members))
     if size > CODE:
         return Refusal("code-size", {"size": int(size), "limit": CODE})
     return None

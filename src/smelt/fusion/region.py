@@ -1,11 +1,10 @@
-"""A set of units as one kernel: where each is computed, along which axes, in how many sweeps.
+"""A set of units as one kernel: where each is computed, along which axes, behind which folds.
 
 Lowering pulls values back from the outputs and gives axes their roles; this module foresees the
 outcome without building anything, so that the search can ask about thousands of sets.  A *place* is
 the position at which a unit is computed, in axes of the region: an axis number for each dimension,
 `STILL`, or an index expression.
 
->>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,m]) {
 ...   v0 = reduce.max(x) {axes=(1,)}
@@ -34,9 +33,11 @@ from smelt.ops.contract import bare_axis
 from smelt.types.expr import Atom, Expr, Index, atoms, axis, rebuild, value
 
 Place: TypeAlias = tuple[Term, ...]
+Places: TypeAlias = dict[int, list[Place]]
+Masks: TypeAlias = dict[int, list[int]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Region:
     """What `look` finds.  Sets of units, values and axes are bit masks."""
 
@@ -44,31 +45,31 @@ class Region:
     stored: int
     axes: list[int] = field(default_factory=list[int])
     """Extent numbers (of `Units.extents`) of the axes."""
-    places: dict[int, list[Place]] = field(default_factory=dict[int, list[Place]])
-    loads: dict[int, list[Place]] = field(default_factory=dict[int, list[Place]])
+    places: Places = field(default_factory=dict[int, list[Place]])
+    """Where each unit is computed; readers come before what they read."""
+    masks: Masks = field(default_factory=dict[int, list[int]])
+    """The axes of each of these places."""
+    loads: Places = field(default_factory=dict[int, list[Place]])
     """Values from outside and where they are read."""
-    masks: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    """For each unit and each of its places, the axes it varies along."""
-    load_masks: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    """The axes of each place in `loads`."""
+    load_masks: Masks = field(default_factory=dict[int, list[int]])
     ended: dict[int, int] = field(default_factory=dict[int, int])
     """Axes that each fold ends."""
     levels: dict[int, int] = field(default_factory=dict[int, int])
-    """How many folds lie one behind the other, up to and with a unit."""
+    """How many folds lie one behind the other, up to and with a unit; empty if there are none."""
     grid: int = 0
+    """Axes that every result has and no fold ends."""
+    folded: int = 0
     scanned: int = 0
+    flat: bool = False
+    """Every unit is computed once, at positions of one and the same space."""
+    even: bool = False
+    """Flat, and at every position of it: nothing is broadcast inside."""
+    work: float = -1.0
+    """Nanoseconds of arithmetic on one core; -1 until the model has counted."""
     fault: str | None = None
     """The reason for which this is no kernel."""
     at: int = -1
     """The unit that the fault is about."""
-
-    @property
-    def folded(self) -> int:
-        """Axes that some fold ends."""
-        found = 0
-        for mask in self.ended.values():
-            found |= mask
-        return found
 
     @property
     def all_axes(self) -> int:
@@ -101,19 +102,22 @@ class _Pull:
         self.origins: list[int] = []
         self.classes: dict[int, int] | None = None
         self.picks: dict[str, int] = {}
-        self.expr_masks: dict[Expr, int] = {}
+        self.known_masks: dict[Place, int] = {}
 
     def run(self) -> Region:
-        region = self.region
+        region, units = self.region, self.units
         for u in bits(region.stored):
-            place = self._own_place(self.units.unit(u))
-            region.places.setdefault(u, []).append(place)
-        for u in reversed(list(bits(region.members))):
+            region.places.setdefault(u, []).append(self._own_place(units.unit(u)))
+        left = region.members
+        while left:
+            u = left.bit_length() - 1
+            left ^= 1 << u
             places = region.places.get(u)
-            if places is None:
-                continue  # nobody in the region needs it
-            for place in places:
-                self._follow(self.units.unit(u), place)
+            if places is not None:  # else nobody in the region needs it
+                unit = units.unit(u)
+                region.masks[u] = []
+                for place in places:
+                    self._follow(unit, place)
         self._levels()
         return self._judge()
 
@@ -173,8 +177,9 @@ class _Pull:
     def _follow(self, unit: Unit, place: Place) -> None:
         region = self.region
         used = self.mask(place)
-        region.masks.setdefault(unit.number, []).append(used)
-        if unit.ended:
+        region.masks[unit.number].append(used)
+        full = place
+        if unit.is_fold:
             ended = 0
             more: list[Term] = []
             for k in range(unit.rank, len(unit.axes)):
@@ -182,22 +187,30 @@ class _Pull:
                 ended |= 1 << a
                 more.append(a)
             region.ended[unit.number] = region.ended.get(unit.number, 0) | ended
-            place = (*place, *more)
+            full = (*place, *more)
+        members, places, loads = region.members, region.places, region.loads
         for edge in unit.edges:
-            if edge.simple:
-                found = tuple([place[t] if t >= 0 else STILL for t in edge.terms])  # type: ignore[index,operator]
+            if edge.same:
+                found = place
+            elif edge.simple:
+                found = tuple([full[t] if t >= 0 else STILL for t in edge.terms])  # type: ignore[index,operator]
             else:
-                found = self._through(unit, edge, place)
+                found = self._through(unit, edge, full)
             v = edge.producer
-            if region.members >> v & 1:
-                known = region.places.setdefault(v, [])
-                if found not in known:
+            if members >> v & 1:
+                known = places.get(v)
+                if known is None:
+                    places[v] = [found]
+                elif found not in known:
                     known.append(found)
-            else:
-                known = region.loads.setdefault(v, [])
-                if found not in known:
-                    known.append(found)
-                    region.load_masks.setdefault(v, []).append(self.mask(found))
+                continue
+            known = loads.get(v)
+            if known is None:
+                loads[v] = [found]
+                region.load_masks[v] = [self.mask(found)]
+            elif found not in known:
+                known.append(found)
+                region.load_masks[v].append(self.mask(found))
 
     def _through(self, unit: Unit, edge: Edge, place: Place) -> Place:
         """The place that an edge with index expressions reads."""
@@ -234,90 +247,92 @@ class _Pull:
     def _pick(self, unit: Unit, atom: Atom, place: Place) -> Index:
         """A position that the data decides, under a name of its own for each place."""
         axes = dict(unit.trace.picks)[atom.name]
-        mask = self.mask(tuple(place[a] for a in axes))
         nth = self.region.places[unit.number].index(place[: unit.rank])
         name = f"{atom.name}.{unit.number}.{nth}"
-        self.picks[name] = mask
+        self.picks[name] = self.mask(tuple(place[a] for a in axes))
         return value(name, atom.extent)
 
     def mask(self, place: Place) -> int:
         """The axes that a place depends on."""
-        found = 0
-        for term in place:
-            if not isinstance(term, int):
-                found |= self._expr_mask(term)
-            elif term >= 0:
-                found |= 1 << term
+        found = self.known_masks.get(place)
+        if found is None:
+            found = 0
+            for term in place:
+                if not isinstance(term, int):
+                    found |= self._expr_mask(term)
+                elif term >= 0:
+                    found |= 1 << term
+            self.known_masks[place] = found
         return found
 
     def _expr_mask(self, e: Expr) -> int:
-        known = self.expr_masks.get(e)
-        if known is None:
-            known = 0
-            for atom in atoms(e):
-                if atom.kind == "axis":
-                    known |= 1 << int(atom.name[1:])
-                elif atom.kind == "value":
-                    known |= self.picks[atom.name]
-            self.expr_masks[e] = known
-        return known
+        found = 0
+        for atom in atoms(e):
+            if atom.kind == "axis":
+                found |= 1 << int(atom.name[1:])
+            elif atom.kind == "value":
+                found |= self.picks[atom.name]
+        return found
 
     # ---- verdict -------------------------------------------------------------------------------
 
     def _levels(self) -> None:
-        levels = self.region.levels
-        members = self.region.members
-        for u in reversed(self.region.masks):  # operands before readers
+        region = self.region
+        if not region.ended:
+            return
+        levels = region.levels
+        for u in reversed(region.masks):  # operands before readers
             unit = self.units.unit(u)
             below = 0
             for edge in unit.edges:
-                if members >> edge.producer & 1:  # needed, hence seen
-                    below = max(below, levels[edge.producer])
-            levels[u] = below + bool(unit.ended)
+                below = max(below, levels.get(edge.producer, 0))
+            levels[u] = below + unit.is_fold
+        for mask in region.ended.values():
+            region.folded |= mask
 
     def _judge(self) -> Region:
         """Finds the grid, or the fault."""
         region = self.region
+        simple = not region.ended
         for u, places in region.places.items():
             unit = self.units.unit(u)
-            if not unit.ended and unit.along < 0:
+            one = len(places) == 1 and all(isinstance(t, int) for t in places[0])
+            simple = simple and one
+            if not unit.is_fold and unit.along < 0:
                 continue
-            if len(places) > 1 or any(not isinstance(t, int) for t in places[0]):
+            if not one:
                 return region.refuse("reduction-crossing", u)
             if unit.along >= 0:
                 along = places[0][unit.along]
-                assert isinstance(along, int)
-                region.scanned |= 1 << along if along >= 0 else 0
-                if along < 0 or region.scanned != 1 << along:
+                region.scanned |= 1 << along if isinstance(along, int) and along >= 0 else 0
+                if region.scanned.bit_count() != 1:
                     return region.refuse("reduction-crossing", u)
         common = region.all_axes
-        walked: list[int] = []
+        every = 0
         for u in bits(region.stored):
-            own = region.masks[u][0]
-            common &= own
-            walked.append(self._walked(u))
+            common &= region.masks[u][0]
+            every |= region.masks[u][0]
         region.grid = common & ~region.folded & ~region.scanned
-        for k, mask in enumerate(walked):
-            for other in walked[:k]:
-                if not mask & other and mask | other:
-                    return region.refuse("different-axes", list(bits(region.stored))[k])
-        return region
+        region.flat = simple and region.grid == region.all_axes
+        region.even = region.flat and all(m == [region.grid] for m in region.masks.values())
+        return region if common == every else self._related()
 
-    def _walked(self, u: int) -> int:
-        """Axes that computing a stored unit visits: its own and those that end below it."""
+    def _related(self) -> Region:
+        """Results over different axes must meet in the axes that computing them walks."""
         region = self.region
-        found = region.masks[u][0]
-        seen = 0
-        pending = [u]
-        while pending:
-            k = pending.pop()
-            if seen >> k & 1:
-                continue
-            seen |= 1 << k
-            found |= region.ended.get(k, 0)
-            pending += [e.producer for e in self.units.unit(k).edges
-                        if region.members >> e.producer & 1]  # fmt: skip
-        return found
+        walked: dict[int, int] = {}
+        for u in reversed(region.masks):
+            found = region.masks[u][0] | region.ended.get(u, 0)
+            for edge in self.units.unit(u).edges:
+                found |= walked.get(edge.producer, 0)
+            walked[u] = found
+        seen: list[int] = []
+        for u in bits(region.stored):
+            for other in seen:
+                if not walked[u] & other and walked[u] | other:
+                    return region.refuse("different-axes", u)
+            seen.append(walked[u])
+        return region
 
 
 def _find(parent: dict[int, int], key: int) -> int:
@@ -327,3 +342,97 @@ def _find(parent: dict[int, int], key: int) -> int:
     while key != root:
         parent[key], key = root, parent.get(key, root)
     return root
+
+
+# ---- joining flat regions ----------------------------------------------------------------------
+
+
+def join_flat(one: Region, other: Region, stored: int) -> Region | None:
+    """The region of two flat ones together, found from what crosses between them alone.
+
+    `other` may read `one`, the other way round, or neither (siblings).  None if the two spaces are
+    not seen to be the same, or if anything else is out of the ordinary: then `look` knows.  Only
+    stored units have places in the result.
+    """
+    turn = _turn(one, other)
+    again = one.members & other.members
+    if turn is None or (again and not (one.even and other.even)):
+        return None
+    found = Region(one.members | other.members, stored, list(other.axes))
+    for region, moves in ((other, None), (one, turn)):
+        for u in bits(region.stored & stored):
+            if u not in found.places:
+                (place,) = region.places[u]
+                found.places[u] = [_moved(place, moves)]
+                found.masks[u] = [found.all_axes]
+        if not _add_loads(found, region, moves):
+            return None
+    found.grid, found.flat, found.even = found.all_axes, True, one.even and other.even
+    return found
+
+
+def _turn(one: Region, other: Region) -> tuple[int, ...] | None:
+    """For each axis of `one`, the axis of `other` that it is."""
+    if len(one.axes) != len(other.axes):
+        return None
+    turn: tuple[int, ...] | None = None
+    values = [v for v in other.loads if one.stored >> v & 1]
+    pairs = [(one.places[v], other.loads[v]) for v in values]
+    pairs += [(one.loads[v], other.places[v]) for v in one.loads if other.stored >> v & 1]
+    for mine, theirs in pairs:
+        found = _match(mine, theirs, len(one.axes))
+        if found is None or (turn is not None and found != turn):
+            return None
+        turn = found
+    if turn is None:
+        for v, mine in one.loads.items():
+            theirs = other.loads.get(v)
+            found = None if theirs is None else _match(mine, theirs, len(one.axes))
+            if found is not None:
+                return found
+    return turn
+
+
+def _match(mine: list[Place], theirs: list[Place], rank: int) -> tuple[int, ...] | None:
+    """The renaming of axes that makes one place another, if it covers all axes."""
+    if len(mine) != 1 or len(theirs) != 1:
+        return None
+    turn = [-1] * rank
+    for a, b in zip(mine[0], theirs[0], strict=True):
+        if not isinstance(a, int) or not isinstance(b, int) or (a < 0) != (b < 0):
+            return None
+        if a >= 0:
+            turn[a] = b
+    return tuple(turn) if sorted(turn) == list(range(rank)) else None
+
+
+def _moved(place: Place, turn: tuple[int, ...] | None) -> Place:
+    if turn is None:
+        return place
+    return tuple([turn[t] if isinstance(t, int) and t >= 0 else t for t in place])
+
+
+def _add_loads(found: Region, region: Region, turn: tuple[int, ...] | None) -> bool:
+    """Adds the loads of a part, with its axes renamed; False if they cannot be."""
+    still = turn is None or turn == tuple(range(len(turn)))
+    for v, places in region.loads.items():
+        if found.members >> v & 1:
+            continue
+        if not still and any(not isinstance(t, int) for p in places for t in p):
+            return False
+        known = found.loads.setdefault(v, [])
+        masks = found.load_masks.setdefault(v, [])
+        for place, mask in zip(places, region.load_masks[v], strict=True):
+            moved = place if still else _moved(place, turn)
+            if moved not in known:
+                known.append(moved)
+                masks.append(mask if still else _mask(moved))
+    return True
+
+
+def _mask(place: Place) -> int:
+    found = 0
+    for t in place:
+        if isinstance(t, int) and t >= 0:
+            found |= 1 << t
+    return found

@@ -25,19 +25,20 @@ of candidates is that of gains, then of numbers: equal graphs give equal plans.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 from smelt import knobs
 from smelt.fusion import memory
 from smelt.fusion.assemble import Group, clusters_of
+from smelt.fusion.chains import chains
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import Refusal, Wishes, refuse_cost, refuse_region, refuse_sets
 from smelt.fusion.plan import Plan
 from smelt.fusion.reach import Reach
-from smelt.fusion.region import Region, look
+from smelt.fusion.region import Region, join_flat, look
 from smelt.fusion.sets import Hints, bits
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
@@ -46,12 +47,10 @@ from smelt.target import Target
 
 MOST_COPIES = 6
 """Readers beyond which a producer is not copied into each of them."""
+MOST_READERS = 4
+"""Readers that a producer is tried to be joined with."""
 MOST_SIBLINGS = 12
 """Readers of one array that are tried in pairs."""
-CHAIN_STREAMS = 12
-"""Arrays that a chain may read before the model is asked about every further join."""
-CHAIN_SIZE = 200.0
-"""Scalar operations that a chain may hold before the model is asked."""
 CROSSING = "reduction-crossing"
 FORCED = 1e18
 """The gain of a join that the user demands."""
@@ -69,19 +68,34 @@ class Cluster:
     stored: int
     """Members that are written, because somebody outside reads them."""
     reads: int
+    """Values that it reads from memory."""
+    size: float
+    """Scalar operations, dear ones counted by their cost."""
+    region: Region
     cost: Cost
-    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
+
+    region: Region
+    cost: Cost | None = None
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What would become of a set of clusters."""
+    """What would become of a producer and its readers."""
 
     gain: float
-    joined: tuple[tuple[int, int, int, Cost], ...] = ()
-    """For each cluster that remains: its number, members, stored units and cost."""
+    joined: tuple[tuple[int, Verdict], ...] = ()
+    """The clusters that remain, by number, as they would be."""
     refusal: Refusal | None = None
     copies: bool = False
+
+
+NO_MOVE = Candidate(0.0)
 
 
 def plan(
@@ -114,7 +128,7 @@ def plan(
     if journal is not None:
         for decision in decisions.found:
             journal.record(decision)
-        moved = sum(c.cost.read + c.cost.written for c in search.clusters.values())
+        moved = sum(c.cost.moved for c in search.clusters.values())
         seconds = perf_counter() - start
         count = len(units.units)
         journal.record(
@@ -139,29 +153,31 @@ class Search:
         """For each unit, the clusters that compute it."""
         self.readers: list[int] = [0] * len(units.values)
         """For each value, the clusters that read it from memory."""
-        self.judged: dict[tuple[int, int], tuple[Cost | None, Refusal | None]] = {}
+        self.judged: dict[tuple[int, int], Verdict] = {}
         self.walked: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
         """Shapes other than their own under which sets have to walk their results."""
         self.reach = Reach({})
         for unit in units.units:
             self._place(unit.number, 1 << unit.number)
         self.apart_ns = sum(c.cost.total for c in self.clusters.values())
-        self.apart_bytes = sum(c.cost.read + c.cost.written for c in self.clusters.values())
+        self.apart_bytes = sum(c.cost.moved for c in self.clusters.values())
 
     # ---- clusters ------------------------------------------------------------------------------
 
     def _place(self, c: int, members: int) -> None:
         """A new cluster that owns all its members."""
-        for u in bits(members):
-            self.holders[u] = 1 << c
         stored = 0
         for u in bits(members):
+            self.holders[u] = 1 << c
             users = self.units.users[u]
             if users & ~members or self.units.outputs >> u & 1 or not users:
                 stored |= 1 << u
-        cost, _ = self.judge(members, stored)
-        self.clusters[c] = Cluster(members, stored, self.reads(members), cost or Cost())
-        for v in bits(self.clusters[c].reads):
+        found = self.judge(members, stored)
+        reads = self.reads(members)
+        size = self._size(members, ())
+        cost = found.cost or Cost()
+        self.clusters[c] = Cluster(members, stored, reads, size, found.region, cost)
+        for v in bits(reads):
             self.readers[v] |= 1 << c
 
     def reads(self, members: int) -> int:
@@ -192,25 +208,48 @@ class Search:
             found |= self.holders[v]
         return found
 
-    def judge(self, members: int, stored: int) -> tuple[Cost | None, Refusal | None]:
-        """The cost of a set as one kernel, or why it is none.  Both if only its size forbids it."""
+    def judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
+        """A set of units as one kernel.  `parts` are two clusters that it joins, if any."""
         key = members, stored
         known = self.judged.get(key)
-        if known is None:
-            cost: Cost | None = None
-            refusal = refuse_sets(self.units, members, self.wishes)
-            if refusal is None:
-                region = look(self.units, members, stored)
-                if region.fault == CROSSING:
-                    region = self._walked_otherwise(region)
-                refusal = refuse_region(self.units, region)
-                if region.fault is None:
-                    cost = self.model.cost(region)
-                    refusal = refusal or refuse_cost(self.model, cost)
-            if members.bit_count() == 1:
-                refusal = None
-            known = self.judged[key] = cost, refusal
+        if known is not None:
+            return known
+        refusal = refuse_sets(self.units, members, self._size(members, parts), self.wishes)
+        if refusal is not None:
+            known = Verdict(Region(members, stored), refusal=refusal)
+        else:
+            region = self._region(members, stored, parts)
+            refusal = refuse_region(self.units, region)
+            cost = None
+            if region.fault is None:
+                cost = self.model.cost(region)
+                refusal = refusal or refuse_cost(self.model, cost)
+            if members & (members - 1) == 0:
+                refusal = None  # an operator by itself is always a kernel
+            known = Verdict(region, cost, refusal)
+        self.judged[key] = known
         return known
+
+    def _size(self, members: int, parts: Sequence[Cluster]) -> float:
+        """Scalar operations of a set."""
+        size = self.units.size
+        if not parts:
+            return sum(size[u] for u in bits(members))
+        one, other = parts
+        return one.size + other.size - sum(size[u] for u in bits(one.members & other.members))
+
+    def _region(self, members: int, stored: int, parts: Sequence[Cluster]) -> Region:
+        """The region of a set: from those of its parts where that is possible."""
+        if parts and parts[0].region.flat and parts[1].region.flat:
+            one, other = (part.region for part in parts)
+            found = join_flat(one, other, stored)
+            if found is not None and found.members == members:
+                found.work = one.work + other.work
+                for u in bits(one.members & other.members):
+                    found.work -= self.model.step_ns[u] * self.model.elements[u]
+                return found
+        region = look(self.units, members, stored)
+        return self._walked_otherwise(region) if region.fault == CROSSING else region
 
     def _walked_otherwise(self, region: Region) -> Region:
         """The region with its results walked under the shape of a member with as many elements,
@@ -241,96 +280,80 @@ class Search:
         self._refusals()
 
     def _chains(self) -> None:
-        """Joins values with their only readers where that is no question."""
-        units = self.units
+        """Joins values with the cluster of their readers where that is no question."""
         if self.wishes.never:
             return
-        homes = {unit.number: unit.number for unit in units.units}
-        sets = {unit.number: 1 << unit.number for unit in units.units}
-        size = list(units.size)
-        users: dict[int, int] = {}
-        inputs = [ops.bit_count() for ops in units.operands]
-        for unit in reversed(units.units):
-            p = unit.number
-            user = units.users[p].bit_length() - 1
-            if units.users[p].bit_count() != 1 or units.outputs >> p & 1:
-                continue
-            if not self._follows(p, user):
-                continue
-            home = homes[user]
-            streams = inputs[home] + inputs[p] - 1
-            if streams > CHAIN_STREAMS or size[home] + size[p] > CHAIN_SIZE:
-                continue
-            size[home] += size[p]
-            inputs[home] = streams
-            homes[p] = home
-            users[p] = user
-            sets[home] |= sets.pop(p)
-        for c, members in sets.items():
-            if members.bit_count() > 1:
+        for c, members in chains(self.units, self.model.nbytes).items():
+            if members & (members - 1):
                 apart = [self.clusters.pop(u).cost for u in bits(members)]
                 for v in bits(members | self.reads(members)):
                     self.readers[v] &= ~members
                 self._place(c, members)
-                joins = [(p, users[p]) for p in bits(members) if p != c]
+                joins = [(p, (self.units.users[p] & members).bit_length() - 1)
+                         for p in bits(members) if p != c]  # fmt: skip
                 self.decisions.chain(joins, self.clusters[c], apart)
 
-    def _follows(self, p: int, c: int) -> bool:
-        """Whether unit `c` reads unit `p` exactly once at each of its positions."""
-        unit, user = self.units.unit(p), self.units.unit(c)
-        if unit.is_library or user.is_library or unit.along >= 0:
-            return False
-        edges = [e for e in user.edges if e.producer == p]
-        if len(edges) != 1 or not edges[0].simple:
-            return False
-        walked = {k for k, e in enumerate(user.axes) if e != self.units.one}
-        if {t for t in edges[0].terms if t != -1} != walked:  # type: ignore[comparison-overlap]
-            return False
-        shared = bool(self.units.users[c].bit_count() > 1)
-        dearer = self.model.nbytes[c] > self.model.nbytes[p]
-        return not (shared and dearer) and not (unit.is_fold and user.is_fold)
-
     def _producers(self, fresh: Iterable[int]) -> None:
-        """Moves producers into their readers, the largest gain first."""
-        queue: list[tuple[float, int, int]] = []
+        """Moves producers into their readers, the largest gain first.
+
+        The queue holds what a producer may gain at most until it comes up; only then the model is
+        asked, and the producer goes back into the queue with its true gain.
+        """
+        queue: list[tuple[float, int, int, Candidate | None]] = []
+        stamps: dict[int, int] = {}
 
         def ask(c: int) -> None:
-            found = self.best(c)
-            if found.gain > LEAST_GAIN:
-                heapq.heappush(queue, (-found.gain, c, self.clusters[c].version))
+            stamps[c] = stamps.get(c, 0) + 1
+            bound = self.bound(c)
+            if bound > LEAST_GAIN:
+                heapq.heappush(queue, (-bound, c, stamps[c], None))
 
         for c in fresh:
             if c in self.clusters:
                 ask(c)
         while queue:
-            gain, c, version = heapq.heappop(queue)
-            cluster = self.clusters.get(c)
-            if cluster is None or cluster.version != version:
+            _, c, stamp, move = heapq.heappop(queue)
+            if c not in self.clusters or stamps[c] != stamp:
                 continue
-            move = self.best(c)
-            if move.gain <= LEAST_GAIN:
-                continue
-            if move.gain < -gain - LEAST_GAIN:
-                heapq.heappush(queue, (-move.gain, c, version))
-                continue
+            if move is None:
+                move = self.best(c)
+                if move.gain <= LEAST_GAIN:
+                    continue
+                if queue and move.gain < -queue[0][0]:
+                    heapq.heappush(queue, (-move.gain, c, stamp, move))
+                    continue
             changed = self.apply(c, move)
             again = changed
             for k in bits(changed):
                 again |= self.producers(k)
             for k in bits(again):
-                if k in self.clusters:
-                    ask(k)
+                ask(k)
+
+    def bound(self, p: int) -> float:
+        """The most that moving a producer can gain: its own time and the reading of its results."""
+        producer = self.clusters[p]
+        if producer.members & self.units.calls:
+            return 0.0
+        found = 0.0
+        for u in bits(producer.stored):
+            count = (self.readers[u] & ~(1 << p)).bit_count()
+            if count:
+                found += count * self.model.read_ns(u, self.model.nbytes[u], 1)
+        if self.wishes.must:
+            return FORCED
+        return found + producer.cost.total if self.successors(p) else 0.0
 
     def best(self, p: int) -> Candidate:
         """The best thing to do with a producer and its readers."""
-        readers = [c for c in bits(self.successors(p)) if c != p]
-        best = Candidate(0.0)
-        if not readers or self.clusters[p].members & self.units.calls:
-            return best
-        if 1 < len(readers) <= MOST_COPIES and not self.clusters[p].stored & self.units.outputs:
-            best = max(best, self.copied(p, readers), key=lambda m: m.gain)
-        for c in readers[: 2 * MOST_COPIES]:
-            best = max(best, self.joined(p, c), key=lambda m: m.gain)
+        best = NO_MOVE
+        readers = list(bits(self.successors(p)))
+        copyable = not self.clusters[p].stored & self.units.outputs
+        if 1 < len(readers) <= MOST_COPIES and copyable:
+            best = self.copied(p, readers)
+        for c in readers[:MOST_READERS]:
+            move = self.joined(p, c)
+            if move.gain > best.gain:
+                best = move
         return best
 
     def joined(self, p: int, c: int) -> Candidate:
@@ -348,31 +371,31 @@ class Search:
             needed = self.readers[u] & outside or self.units.outputs >> u & 1
             if needed or not self.units.users[u]:
                 stored |= 1 << u
-        members = one.members | other.members
-        cost, refusal = self.judge(members, stored)
-        if cost is None or refusal is not None:
-            return Candidate(0.0, ((c, members, stored, cost or Cost()),), refusal)
-        gain = one.cost.total + other.cost.total - cost.total
-        gain -= again_ns(cost.arithmetic - one.cost.arithmetic - other.cost.arithmetic)
+        found = self.judge(one.members | other.members, stored, (one, other))
+        joined = ((c, found),)
+        if found.cost is None or found.refusal is not None:
+            return Candidate(0.0, joined, found.refusal)
         if self.wishes.must and self.wishes.demand(one.members, other.members):
-            gain = FORCED
-        return Candidate(gain, ((c, members, stored, cost),))
+            return Candidate(FORCED, joined)
+        gain = one.cost.total + other.cost.total - found.cost.total
+        more = found.cost.arithmetic - one.cost.arithmetic - other.cost.arithmetic
+        return Candidate(gain - again_ns(more), joined)
 
     def copied(self, p: int, readers: list[int]) -> Candidate:
         """A producer computed again in each of its readers, and written nowhere."""
         producer = self.clusters[p]
-        gain = producer.cost.total
-        more = -producer.cost.arithmetic
-        joined: list[tuple[int, int, int, Cost]] = []
+        gain, more = producer.cost.total, -producer.cost.arithmetic
+        joined: list[tuple[int, Verdict]] = []
         for c in readers:
             cluster = self.clusters[c]
-            members = cluster.members | self._needed(producer, cluster)
-            cost, refusal = self.judge(members, cluster.stored)
-            if cost is None or refusal is not None:
-                return Candidate(0.0, refusal=refusal, copies=True)
-            gain += cluster.cost.total - cost.total
-            more += cost.arithmetic - cluster.cost.arithmetic
-            joined.append((c, members, cluster.stored, cost))
+            needed = self._needed(producer, cluster)
+            parts = (producer, cluster) if needed == producer.members else ()
+            found = self.judge(cluster.members | needed, cluster.stored, parts)
+            if found.cost is None or found.refusal is not None:
+                return Candidate(0.0, refusal=found.refusal, copies=True)
+            gain += cluster.cost.total - found.cost.total
+            more += found.cost.arithmetic - cluster.cost.arithmetic
+            joined.append((c, found))
         return Candidate(gain - again_ns(more), tuple(joined), copies=True)
 
     def _needed(self, producer: Cluster, reader: Cluster) -> int:
@@ -395,8 +418,9 @@ class Search:
         for u in bits(producer.members):
             self.holders[u] &= ~(1 << p)
         changed = 0
-        for c, members, stored, cost in move.joined:
+        for c, found in move.joined:
             cluster = self.clusters[c]
+            members, stored = found.region.members, found.region.stored
             if not move.copies:
                 self.reach.join(p, c)
             for u in bits(members & ~cluster.members):
@@ -407,8 +431,8 @@ class Search:
             for v in bits(reads & ~cluster.reads):
                 self.readers[v] |= 1 << c
             cluster.members, cluster.stored, cluster.reads = members, stored, reads
-            cluster.cost = cost
-            cluster.version += 1
+            cluster.region, cluster.cost = found.region, found.cost or Cost()
+            cluster.size = self._size(members, ())
             changed |= 1 << c
         if move.copies:
             self.reach.drop(p)
@@ -418,44 +442,55 @@ class Search:
     def _record(self, p: int, move: Candidate, beside: bool) -> None:
         producer = self.clusters[p]
         if move.copies:
-            readers = [(self.clusters[c], cost) for c, _, _, cost in move.joined]
+            readers = [(self.clusters[c], found.cost or Cost()) for c, found in move.joined]
             self.decisions.copied(producer, readers, move.gain)
             return
-        c, _, stored, cost = move.joined[0]
+        c, found = move.joined[0]
         self.decisions.joined(
-            producer, self.clusters[c], cost, stored, forced=move.gain == FORCED, beside=beside
-        )
+            producer, self.clusters[c], found.cost or Cost(), found.region.stored,
+            forced=move.gain == FORCED, beside=beside,
+        )  # fmt: skip
 
     # ---- siblings ------------------------------------------------------------------------------
 
     def _siblings(self) -> list[int]:
         """Joins kernels that read the same arrays; returns those that changed."""
-        changed: dict[int, None] = {}
-        while True:
-            best: tuple[float, int, int, Candidate] | None = None
-            for a, b in self._pairs():
+        queue: list[tuple[float, int, int, Candidate]] = []
+
+        def ask(pairs: Iterable[tuple[int, int]]) -> None:
+            for a, b in pairs:
                 move = self.beside(a, b)
-                if move.gain > LEAST_GAIN and (best is None or move.gain > best[0]):
-                    best = move.gain, a, b, move
-            if best is None:
-                break
-            _, a, b, move = best
+                if move.gain > LEAST_GAIN:
+                    heapq.heappush(queue, (-move.gain, a, b, move))
+
+        changed: dict[int, None] = {}
+        ask(self._pairs())
+        while queue:
+            _, a, b, move = heapq.heappop(queue)
+            if a not in self.clusters or b not in self.clusters:
+                continue
+            if self.beside(a, b) != move:  # one of the two has changed since
+                ask([(a, b)])
+                continue
             self.apply(a, move, beside=True)
             changed[b] = None
-            for k in bits(self.producers(b)):
-                changed[k] = None
+            changed |= dict.fromkeys(bits(self.producers(b)))
+            ask(self._pairs(b))
         return [c for c in changed if c in self.clusters]
 
-    def _pairs(self) -> list[tuple[int, int]]:
-        """Pairs of kernels that share an input, in order."""
+    def _pairs(self, only: int = -1) -> list[tuple[int, int]]:
+        """Pairs of kernels that share an input, in order; of one kernel and others with `only`."""
         found: dict[tuple[int, int], None] = {}
-        for readers in self.readers:
+        values = bits(self.clusters[only].reads) if only >= 0 else range(len(self.readers))
+        for v in values:
+            readers = self.readers[v]
             if readers & (readers - 1) == 0:
                 continue
             able = [c for c in bits(readers) if not self.clusters[c].members & self.units.calls]
             for k, a in enumerate(able[:MOST_SIBLINGS]):
                 for b in able[k + 1 : MOST_SIBLINGS]:
-                    found[a, b] = None
+                    if only in (a, b, -1):
+                        found[a, b] = None
         return list(found)
 
     def beside(self, a: int, b: int) -> Candidate:
@@ -467,7 +502,8 @@ class Search:
         move = self.joined(a, b)
         if not move.joined or move.gain == FORCED:
             return move
-        launches = one.cost.launch + other.cost.launch - move.joined[0][3].launch
+        after = move.joined[0][1].cost
+        launches = one.cost.launch + other.cost.launch - (after.launch if after else 0.0)
         return Candidate(move.gain - launches, move.joined, move.refusal)
 
     # ---- what was refused ----------------------------------------------------------------------
@@ -484,7 +520,7 @@ class Search:
                 self._refuse(a, b, self.beside(a, b), beside=True)
 
     def _refuse(self, a: int, b: int, move: Candidate, *, beside: bool) -> None:
-        after = move.joined[0][3] if move.joined and move.joined[0][3].total else None
+        after = move.joined[0][1].cost if move.joined else None
         if after is None and move.refusal is None:
             return
         self.decisions.split(self.clusters[a], self.clusters[b], after, move.refusal, beside=beside)

@@ -45,6 +45,8 @@ class Edge:
     terms: tuple[Term, ...]
     simple: bool
     """No term is an expression."""
+    same: bool = False
+    """The reader's own position, dimension by dimension."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +165,8 @@ class Units:
         leaves_in_order = [leaf for x in node.inputs for leaf in self._leaves(x)]
         extents = node.type.shape + found.ended
         edges = dict.fromkeys(
-            self._edge(read, leaves_in_order[read.leaf], extents) for read in found.reads
+            self._edge(read, leaves_in_order[read.leaf], extents, node.type.rank)
+            for read in found.reads
         )
         axes = tuple(map(self._extent, extents))
         return Unit(number, node, node.type.rank, axes, tuple(edges), found, False)
@@ -175,12 +178,13 @@ class Units:
             self.extents.append(e)
         return found
 
-    def _edge(self, read: Read, leaf: Node, extents: tuple[Index, ...]) -> Edge:
+    def _edge(self, read: Read, leaf: Node, extents: tuple[Index, ...], rank: int) -> Edge:
         terms = tuple(
             follow(term, dim, extents)
             for term, dim in zip(read.terms, leaf.type.shape, strict=True)
         )
-        return Edge(self.number[leaf], terms, all(isinstance(t, int) for t in terms))
+        same = rank == len(terms) and all(t == k for k, t in enumerate(terms))
+        return Edge(self.number[leaf], terms, all(isinstance(t, int) for t in terms), same)
 
     def _is_leaf(self, node: Node) -> bool:
         """Whether readers see `node` as a value instead of looking through it."""

@@ -1,0 +1,249 @@
+"""The schedule that the code generator will give a region, foreseen: tasks, nests, what is kept.
+
+A fold is a barrier: what reads its result belongs to a later level, hence to a later loop nest.  A
+value that a later nest needs is computed again there when that is cheap, and kept in scratch memory
+otherwise.  When too few positions are independent, a folded axis is split.  Each rule has its
+counterpart in `smelt.lower.roles` or `smelt.codegen.llvm.nests`, and so have the constants.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from smelt.fusion.region import Place, Region
+from smelt.fusion.sets import bits
+from smelt.fusion.trace import MOVE_COST
+from smelt.fusion.units import Units
+
+BLOCK = 2048
+"""Positions of the innermost grid axis that one task visits."""
+COLUMNS = 512
+"""The same where each position of that axis is folded over another."""
+KEEP_ABOVE = 4.0
+"""Row cost above which a value that a later nest needs is kept."""
+PARTS = 64
+"""Parts of a split fold."""
+SPLIT_TASKS = 8
+"""A grid with fewer tasks than this is split, if its folds allow it."""
+SPLIT_ABOVE = 1 << 15
+"""Elements of a fold below which it is not split."""
+
+Nest: TypeAlias = tuple[int, int]
+"""A loop nest: the level of folds that it waits for, and the axes that one task walks in it."""
+
+
+class Sweeps:
+    """The loop nests of one region.  Sets of axes are bit masks."""
+
+    def __init__(self, units: Units, region: Region, extents: list[int]) -> None:
+        self.units, self.region = units, region
+        self.sizes = [extents[e] for e in region.axes]
+        self.volumes: dict[int, int] = {0: 1}
+        self.block = COLUMNS if region.ended else BLOCK
+        self.local = region.all_axes & ~region.grid
+        self.vector = self._vector()
+        self.blocks = 1
+        """Blocks of the vector axis, where it belongs to the grid."""
+        if self.vector & region.grid:
+            self.blocks = -(-self.volume(self.vector) // self.block)
+        self.split = self._split() if region.ended else 0
+        self.kept = 0
+        self.needs: dict[Nest, int] = {}
+        """The units that each nest computes."""
+        self.sweeps: dict[int, int] = {}
+        """How many nests read a value, where there are several nests."""
+        self.roots: dict[Nest, int] = {}
+        self.nest_loads = 0
+        self.costs: dict[int, float] = {}
+
+    def volume(self, axes: int) -> int:
+        """Positions of a set of axes."""
+        found = self.volumes.get(axes)
+        if found is None:
+            found = 1
+            for a in bits(axes):
+                found *= self.sizes[a]
+            self.volumes[axes] = found
+        return found
+
+    def inner(self, axes: int) -> int:
+        """The axes that one task walks itself."""
+        return axes & (self.local | self.vector)
+
+    def evaluations(self, axes: int) -> float:
+        """How often something along `axes` is computed by all tasks together."""
+        grid = self.region.grid
+        found = self.volume((grid & ~self.vector) | self.inner(axes))
+        return float(found if self.vector & axes else found * self.blocks)
+
+    def row(self, axes: int) -> int:
+        """Elements of something along `axes` that one task holds."""
+        inner = self.inner(axes)
+        found = self.volume(inner & ~self.vector)
+        if inner & self.vector:
+            whole = self.volume(self.vector)
+            found *= min(whole, self.block) if self.vector & self.region.grid else whole
+        return -(-found // PARTS) if self.split & inner else found
+
+    def is_across(self, places: list[Place]) -> bool:
+        """Whether a load walks its rows across the vector axis."""
+        a = self.vector.bit_length() - 1
+        return a >= 0 and any(a in place and place[-1] != a for place in places)
+
+    def _vector(self) -> int:
+        """The axis along which most memory is walked in unit steps."""
+        region = self.region
+        if len(region.axes) < 2:
+            return region.all_axes
+        score = [0.0] * len(region.axes)
+        for v, places in region.loads.items():
+            for place, mask in zip(places, region.load_masks[v], strict=True):
+                _vote(score, place, mask, 1.0)
+        for u in bits(region.stored):
+            _vote(score, region.places[u][0], region.masks[u][0], 1.5)
+        return 1 << max(range(len(score)), key=lambda a: (score[a], a))
+
+    # ---- tasks ---------------------------------------------------------------------------------
+
+    def tasks(self) -> int:
+        """Independent pieces of work."""
+        grid = self.region.grid
+        found = self.volume(grid & ~self.vector) * self.blocks
+        if not self.local:
+            found = max(found, -(-self.volume(grid) // self.block))
+        return found * PARTS if self.split else found
+
+    def _split(self) -> int:
+        """The folded axis that is split over the grid, as a mask; 0 if none is."""
+        region = self.region
+        if region.scanned or self._columns() >= SPLIT_TASKS:
+            return 0
+        if self.volume(region.all_axes) < SPLIT_ABOVE:
+            return 0
+        able = [a for a in bits(region.folded) if self._one_sweep(a)]
+        long = [a for a in able if self.sizes[a] >= PARTS]
+        if long:
+            return 1 << min(long, key=self._depth)
+        return 1 << max(able, key=lambda a: self.sizes[a]) if able else 0
+
+    def _columns(self) -> int:
+        """Tasks of the grid, where neighbouring positions in memory go together."""
+        runs = 0
+        for places in self.region.loads.values():
+            for place in places:
+                if place and isinstance(place[-1], int) and place[-1] >= 0:
+                    runs |= 1 << place[-1]
+        found = self.volume(self.region.grid & ~runs)
+        for a in bits(self.region.grid & runs):
+            found *= -(-self.sizes[a] // COLUMNS)
+        return found
+
+    def _depth(self, a: int) -> int:
+        """How far in an axis stands in the arrays that it walks; the slowest is 0."""
+        places = [p for found in self.region.loads.values() for p in found]
+        return min((p.index(a) for p in places if a in p), default=0)
+
+    def _one_sweep(self, a: int) -> bool:
+        """Whether nothing along axis `a` waits for a fold over `a`."""
+        late = 0
+        region = self.region
+        for u in reversed(region.masks):  # operands before readers
+            waits = self.units.operands[u] & late
+            over = region.ended.get(u, 0) >> a & 1
+            if over and (waits or self.units.unit(u).trace.positional):
+                return False
+            if waits and any(mask >> a & 1 for mask in region.masks[u]):
+                return False
+            if over or waits:
+                late |= 1 << u
+        return True
+
+    # ---- nests ---------------------------------------------------------------------------------
+
+    def work(self) -> list[tuple[int, float]]:
+        """Each unit that a nest computes, and how often."""
+        region = self.region
+        found: list[tuple[int, float]] = []
+        for members in self.needs.values():
+            for u in bits(members):
+                over = region.ended.get(u, 0)
+                found += [(u, self.evaluations(mask | over)) for mask in region.masks[u]]
+        return found
+
+    def arrange(self) -> None:
+        """Finds which units each nest computes, and what is kept for later nests."""
+        region = self.region
+        if not self.local:  # one nest over the grid
+            self.needs[0, 0] = sum(1 << u for u in region.masks) if region.work < 0 else 0
+            return
+        for u, ended in region.ended.items():
+            self._root(u, region.levels[u] - 1, ended | region.masks[u][0])
+        for u in bits(region.stored):
+            self._root(u, region.levels.get(u, 0), region.masks[u][0])
+        for level in range(max(level for level, _ in self.roots), -1, -1):
+            for nest in [k for k in self.roots if k[0] == level]:
+                self._close(nest)
+
+    def _root(self, u: int, level: int, axes: int) -> None:
+        nest = level, self.inner(axes)
+        self.roots[nest] = self.roots.get(nest, 0) | 1 << u
+
+    def _close(self, nest: Nest) -> None:
+        """Finds what one nest computes and reads."""
+        levels = self.region.levels
+        self.needs[nest] = self.nest_loads = 0
+        for u in bits(self.roots[nest]):
+            if self.units.unit(u).is_fold and levels[u] > nest[0]:
+                self.needs[nest] |= 1 << u
+                self._operands(u, nest)
+            else:
+                self._need(u, nest)
+        for v in bits(self.nest_loads):
+            self.sweeps[v] = self.sweeps.get(v, 0) + 1
+
+    def _need(self, u: int, nest: Nest) -> None:
+        if self.needs[nest] >> u & 1:
+            return
+        region = self.region
+        inner = self.inner(region.masks[u][0])
+        if u in region.ended:
+            if inner:
+                self.kept |= 1 << u
+            return
+        if inner and region.levels.get(u, 0) < nest[0]:
+            if not self.kept >> u & 1 and self._again(u) > KEEP_ABOVE:
+                self.kept |= 1 << u
+                self._root(u, region.levels[u], inner)
+            if self.kept >> u & 1:
+                return
+        self.needs[nest] |= 1 << u
+        self._operands(u, nest)
+
+    def _operands(self, u: int, nest: Nest) -> None:
+        operands = self.units.operands[u]
+        self.nest_loads |= operands & ~self.region.members
+        for p in bits(operands & self.region.members):
+            self._need(p, nest)
+
+    def _again(self, u: int) -> float:
+        """Row cost of computing a value from memory and finished folds."""
+        region = self.region
+        if self.kept >> u & 1 or u in region.ended or not self.inner(region.masks[u][0]):
+            return 0.0
+        known = self.costs.get(u)
+        if known is None:
+            unit = self.units.unit(u)
+            operands = self.units.operands[u]
+            known = float("inf") if unit.along >= 0 else unit.trace.cost
+            known += MOVE_COST * (operands & ~region.members).bit_count()
+            known += sum(self._again(p) for p in bits(operands & region.members))
+            self.costs[u] = known
+        return known
+
+
+def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:
+    """Counts an access for the axis it walks in unit steps, against the others it walks."""
+    last = place[-1] if place else -1
+    weight *= 4.0 ** mask.bit_count()
+    for a in bits(mask):
+        score[a] += 2 * weight if last == a else -weight
