@@ -109,7 +109,8 @@ class Env:
                 pass
 
     def _state(self, s: State) -> Bound:
-        return Bound(s.dtype or dtype_of(s.init, self), frozenset(s.axes))
+        dtype = s.dtype.compute if s.dtype else dtype_of(s.init, self)
+        return Bound(dtype, frozenset(s.axes))
 
     def bind_all(self, body: Iterable[Statement]) -> None:
         """`bind` for statements one after another, going into streams."""

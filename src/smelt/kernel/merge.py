@@ -170,7 +170,8 @@ class _Deriver:
     def _dtype(self, name: str) -> DType:
         state = self.states[name]
         init = state.init
-        return state.dtype or (init.dtype if isinstance(init, Const) else _unknown(name))
+        known = state.dtype or (init.dtype if isinstance(init, Const) else _unknown(name))
+        return known.compute
 
     def _sample(self, name: str, k: int) -> Any:
         return np.asarray((3, 1, 2, -1, 4, 5, 2, 7, 3)[k % 9], self._dtype(name).numpy)

@@ -21,6 +21,10 @@ _TOKEN: Final = re.compile(
 )
 
 
+DEEPEST: Final = 40
+"""Brackets, signs and conditions that may be open at once: reading is recursive."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A word: its kind (`name`, `number`, `mark` or `end`), text and place."""
@@ -65,6 +69,8 @@ def lines(source: str) -> list[Line]:
         elif kind not in ("space", "newline"):
             depth += (text in "([") - (text in ")]") if kind == "mark" else 0
             current.append(Token(kind, text, at, touching))
+            if depth > DEEPEST:
+                fail(source, current[-1], f"brackets nest deeper than {DEEPEST}")
         touching = kind not in ("space", "newline")
         at = found.end()
     _end(out, current, source)
@@ -74,6 +80,12 @@ def lines(source: str) -> list[Line]:
 def _end(out: list[Line], current: list[Token], source: str) -> None:
     if not current:
         return
+    run = conditions = 0
+    for token in current:
+        run = run + 1 if token.text in ("-", "~") else 0
+        conditions += token.text == "if"
+        if max(run, conditions) > DEEPEST:
+            fail(source, token, f"more than {DEEPEST} signs or conditions in one value")
     first = current[0].offset
     out.append(Line(tuple(current), first - (source.rfind("\n", 0, first) + 1)))
     current.clear()

@@ -272,13 +272,13 @@ class _Reader:
         reader = ValueReader(c, self.names)
         piece = reader.operand(LEVELS["if"] + 1)
         if not c.at("if"):
-            value = reader.settle(piece, None).value
+            value = reader.shallow(reader.settle(piece, None)).value
             return self._finish(c, ir.Let(token.text, value), token)
         c.take()
         cut = c.token
         condition = reader.condition()
         if c.at("else"):
-            value = reader.chosen(piece, condition).value
+            value = reader.shallow(reader.chosen(piece, condition)).value
             return self._finish(c, ir.Let(token.text, value), token)
         old = self.names.env.names.get(token.text)
         if not isinstance(condition.value, ir.Partial) or old is None:

@@ -25,7 +25,8 @@ from smelt.kernel.text_grammar import (
     bare_type,
     operand_types,
 )
-from smelt.kernel.text_lex import Cursor, Token
+from smelt.kernel.text_lex import DEEPEST, Cursor, Token
+from smelt.kernel.walk import children
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types import dtype as dtypes
@@ -202,11 +203,20 @@ class ValueReader:
 
     def value(self, expected: DType | None = None) -> Typed:
         """A value; bare numbers at its top become `expected`."""
-        return self.settle(self.conditional(expected), expected)
+        return self.shallow(self.settle(self.conditional(expected), expected))
 
     def value_tight(self) -> Typed:
         """A value without a condition behind it."""
-        return self.settle(self.operand(LEVELS["if"] + 1), None)
+        return self.shallow(self.settle(self.operand(LEVELS["if"] + 1), None))
+
+    def shallow(self, found: Typed) -> Typed:
+        """The value, unless it is so deep that walking it would run out of stack."""
+        level, deep = [found.value], 0
+        while level:
+            level, deep = [child for v in level for child in children(v)], deep + 1
+            if deep > 4 * DEEPEST:
+                self.c.fail("a value of so many operators has to be cut in pieces with names")
+        return found
 
     def settle(self, piece: Piece, expected: DType | None) -> Typed:
         """A piece with its type."""

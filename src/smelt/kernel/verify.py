@@ -244,7 +244,7 @@ class _Verifier:
         for state in s.states:
             self._fresh(state.name)
             dtype = place.check(state.init)
-            if state.dtype is not None and state.dtype != dtype:
+            if state.dtype is not None and state.dtype.compute != dtype:
                 refuse(f"{state.name} is declared {state.dtype.name} and starts as {dtype.name}")
             for a in state.axes:
                 if a not in place.extents:
