@@ -143,3 +143,8 @@ def test_positions_from_data_are_bounds():
     assert not found.exact
     assert found.loads["x"].elements == 40  # ten rows at most
     assert traffic(kernel, {"r": 3, "c": 4, "n": 10}).loads["x"].elements == 12  # all there is
+    bound = parse(
+        "kernel rows(x: f32[r,c], i: i64[n]) -> y: f32[n,c]\n"
+        "  axis n, c, r\n  grid n, c\n  v = i[n]\n  p = position(v, size(r))\n  y[n,c] = x[p,c]"
+    )
+    assert traffic(bound, {"r": 1000, "c": 4, "n": 10}).loads["x"].elements == 40

@@ -207,6 +207,7 @@ def compare(a: Array, b: Array, dtype: DType, limit: float | None = None) -> Dif
     x, y = a.astype(np.float64), b.astype(np.float64)
     finite = np.isfinite(x) & np.isfinite(y)
     special = np.array_equal(x[~finite], y[~finite], equal_nan=True)
-    gap = float(np.max(np.abs(x - y), where=finite, initial=0.0))
-    most = float(np.max(np.abs(x), where=finite, initial=0.0))
+    x, y = x[finite], y[finite]
+    gap = float(np.max(np.abs(x - y), initial=0.0))
+    most = float(np.max(np.abs(x), initial=0.0))
     return Difference(gap, gap / most if most else gap, allowed, special)

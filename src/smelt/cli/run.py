@@ -140,9 +140,12 @@ def _summary(a: Array) -> str:
         return "empty"
     if a.size <= 4:
         return " ".join(f"{v:.6g}" for v in a.astype(np.float64).ravel())
-    x = a.astype(np.float64)
-    with np.errstate(all="ignore"):
-        return f"min {np.nanmin(x):.6g}  mean {np.nanmean(x):.6g}  max {np.nanmax(x):.6g}"
+    x = a.astype(np.float64).ravel()
+    finite = x[np.isfinite(x)]
+    strange = f"  ({x.size - finite.size} not finite)" if finite.size < x.size else ""
+    if not finite.size:
+        return f"nothing finite{strange}"
+    return f"min {finite.min():.6g}  mean {finite.mean():.6g}  max {finite.max():.6g}{strange}"
 
 
 def _save(folder: Path, program: Program, results: Sequence[Array]) -> None:

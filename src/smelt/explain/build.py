@@ -40,7 +40,6 @@ from smelt.explain.names import one, place_of
 from smelt.explain.plans import plan_text
 from smelt.explain.predict import predict
 from smelt.explain.unfused import apart
-from smelt.fusion import is_library
 from smelt.fusion.plan import Plan
 from smelt.graph.ir import Node
 from smelt.graph.text import operator_text
@@ -74,7 +73,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
     graph, plan, journal = compiled.graph, compiled.plan, compiled.journal
     labels = Labels(plan.graph)
     kernels = _kernels(compiled, sizes, labels, times)
-    nodes = _nodes(plan, sizes, labels)
+    nodes = _nodes(compiled, sizes, labels)
     return ReportData(
         format=FORMAT,
         version=VERSION,
@@ -84,7 +83,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
         plan=plan_text(plan),
         sizes=dict(sizes),
         target=_target(compiled.target),
-        total=_total(compiled, kernels, labels, times),
+        total=_total(compiled, kernels, nodes, times),
         memory=memory_of(compiled.executable, sizes, kernels),
         passes=tuple(_pass(fact) for fact in journal.of(PassRan)),
         nodes=nodes,
@@ -121,7 +120,13 @@ def _homes(plan: Plan) -> dict[Node, tuple[int, ...]]:
     return found
 
 
-def _kind(node: Node) -> NodeKind:
+def _called(compiled: Compiled) -> set[Node]:
+    """The nodes that library calls compute."""
+    pairs = zip(compiled.plan.clusters, compiled.kernels, strict=True)
+    return {n for cluster, kernel in pairs if kernel is None for n in cluster.nodes}
+
+
+def _kind(node: Node, called: set[Node]) -> NodeKind:
     if isinstance(node.op, Input):
         return "input"
     if isinstance(node.op, Constant):
@@ -130,10 +135,11 @@ def _kind(node: Node) -> NodeKind:
         return "source"
     if node.op.is_view:
         return "view"
-    return "call" if is_library(node) else "operator"
+    return "call" if node in called or not node.op.fusible else "operator"
 
 
-def _nodes(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[NodeData, ...]:
+def _nodes(compiled: Compiled, sizes: Sizes, labels: Labels) -> tuple[NodeData, ...]:
+    plan, called = compiled.plan, _called(compiled)
     homes, outputs = _homes(plan), set(plan.graph.outputs)
     made: list[NodeData] = []
     for number, node in enumerate(labels.nodes):
@@ -145,7 +151,7 @@ def _nodes(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[NodeData, ...]:
                 label=labels.label[node],
                 op=name,
                 attributes=attributes.strip(),
-                kind=_kind(node),
+                kind=_kind(node, called),
                 dtype=node.type.dtype.name,
                 shape=shape_text(node.type.shape),
                 dims=dims_at(node.type.shape, sizes),
@@ -269,7 +275,10 @@ def code_sizes(executable: Executable) -> dict[str, int]:
 
 
 def _total(
-    compiled: Compiled, kernels: Sequence[KernelData], labels: Labels, times: Times | None
+    compiled: Compiled,
+    kernels: Sequence[KernelData],
+    nodes: Sequence[NodeData],
+    times: Times | None,
 ) -> TotalData:
     predicted = [k.predicted_ns for k in kernels]
     seconds = [
@@ -280,7 +289,7 @@ def _total(
     seconds += [f.seconds for f in compiled.journal.of(PassRan)]
     seconds += [f.seconds for f in compiled.journal.of(Planned)]
     return TotalData(
-        operators=sum(_kind(n) in ("operator", "call") for n in labels.nodes),
+        operators=sum(n.kind in ("operator", "call") for n in nodes),
         kernels=sum(k.kind == "kernel" for k in kernels),
         calls=sum(k.kind == "call" for k in kernels),
         bytes=sum(k.bytes for k in kernels),

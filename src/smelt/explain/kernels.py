@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from smelt import lower
-from smelt.errors import SmeltError
 from smelt.explain.data import (
     AxisData,
     CompileData,
@@ -30,7 +28,6 @@ from smelt.graph.ir import Node
 from smelt.kernel.ir import Block, Kernel, Split, Stream
 from smelt.kernel.text_print import text
 from smelt.kernel.walk import statements
-from smelt.ops.spec import dims_at
 from smelt.target import Target
 from smelt.types.expr import evaluate
 from smelt.types.expr import text as expr_text
@@ -46,9 +43,9 @@ def kernel_data(
     labels: Labels, apart: Apart, note: CompileData, measured: TimeData | None,
     predicted_ns: float | None,
 ) -> KernelData:  # fmt: skip
-    """The entry of a cluster; `kernel` None means a library call."""
+    """The entry of a cluster; `kernel` None means a library call, whose work nobody counts."""
     moved = _whole(cluster, sizes) if kernel is None else traffic(kernel, sizes)
-    done = _work_of_call(cluster, sizes) if kernel is None else work(kernel, sizes)
+    done = Work() if kernel is None else work(kernel, sizes)
     params = _params(cluster, kernel, moved, sizes, labels)
     level = target.level(moved.nbytes, target.cores)
     again = set(cluster.recomputed)
@@ -160,13 +157,3 @@ def _params(
                 )
             )
     return tuple(found)
-
-
-def _work_of_call(cluster: Cluster, sizes: Sizes) -> Work:
-    """Operations of a contraction, which has a definition; of anything else nothing is known."""
-    if any(0 in dims_at(n.type.shape, sizes) for n in cluster.inputs) or cluster.is_extern:
-        return Work()
-    try:
-        return work(lower.run(cluster, "eager", sizes), sizes)
-    except SmeltError:
-        return Work()

@@ -71,7 +71,8 @@ def _memory(data: ReportData) -> str:
     if t.bytes_unfused > t.bytes:
         less = f" ({show_times(t.bytes_unfused / t.bytes)} less)" if t.bytes else ""
         words[0] += f" instead of {show_bytes(t.bytes_unfused)}{less}"
-    words.append(f"{show_count(t.transfers, 'array')} instead of {t.transfers_unfused}")
+    apart = f" instead of {t.transfers_unfused}" if t.transfers_unfused > t.transfers else ""
+    words.append(show_count(t.transfers, "array") + apart)
     temp = data.memory.temp
     words.append(f"{show_bytes(temp)} of intermediates" if temp else "no intermediates in memory")
     return ", ".join(words)
@@ -127,8 +128,10 @@ def kernel_line(data: ReportData, k: KernelData) -> list[str]:
 
 
 def _rate(data: ReportData, k: KernelData, time: float) -> str:
-    """`61 GB/s (91 % of roof)`, or operations where arithmetic is the nearer roof."""
-    if not time:
+    """`61 GB/s (91 % of roof)`, or operations where arithmetic is the nearer roof.
+
+    Nothing is said of a call that was not measured: the model knows its traffic only."""
+    if not time or (k.kind == "call" and k.measured is None):
         return ""
     peak = k.flops / data.target.gflops if data.target.gflops else 0.0
     if peak > k.floor_ns:
@@ -204,7 +207,7 @@ def _kernel(data: ReportData, k: KernelData, most: int = 0) -> list[str]:
 def _compiled(k: KernelData) -> str:
     """`reads 1.20 MB, writes 1.20 MB, 1.5 M operations, 300 k functions, compiled in 34 ms`"""
     words = [f"reads {show_bytes(k.read_bytes)}", f"writes {show_bytes(k.written_bytes)}"]
-    if k.flops or k.transcendentals:
+    if k.flops:
         words.append(f"{_millions(k.flops)} operations")
     if k.transcendentals:
         words.append(f"{_millions(k.transcendentals)} functions")
@@ -269,11 +272,9 @@ def _met(data: ReportData, d: DecisionData) -> bool:
 def _refusals(data: ReportData, refused: Sequence[DecisionData]) -> list[str]:
     lines = ["not fused, dearest first (report.why tells more)"]
     for d in refused:
-        amount = " = ".join(
-            [*([show_bytes(d.saves_bytes)] if d.saves_bytes else []),
-             *([show_time(d.saves_ns)] if d.saves_ns else [])]
-        )  # fmt: skip
+        amount = show_bytes(d.saves_bytes) if d.saves_bytes else show_time(d.saves_ns)
+        cost = f", cost {show_time(d.costs_ns)}" if d.costs_ns else ""
         place = short(d.b_place) or short(d.a_place)
-        line = f"  {pair_text(d)}  {d.code} {d.reason}  would save {amount}  {place}"
+        line = f"  {pair_text(d)}  {d.code} {d.reason}  would save {amount}{cost}  {place}"
         lines.append(line.rstrip())
     return lines

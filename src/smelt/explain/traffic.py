@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from smelt.kernel.env import Axes, Env
 from smelt.kernel.ir import (
     Block,
     If,
@@ -125,9 +126,11 @@ class _Visit:
     sizes: Mapping[str, int]
     loads: dict[str, list[_Access]] = field(default_factory=dict[str, list[_Access]])
     stores: dict[str, list[_Access]] = field(default_factory=dict[str, list[_Access]])
-    positions: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    positions: dict[str, Axes] = field(default_factory=dict[str, Axes])
+    """The axes that a computed position varies along."""
 
     def __post_init__(self) -> None:
+        self.env = Env.after(self.kernel)
         self.extents = {a.name: int(evaluate(a.extent, self.sizes)) for a in self.kernel.axes}
 
     def run(self) -> None:
@@ -140,8 +143,8 @@ class _Visit:
             for value in values_of(s):
                 self._value(value, sure)
             match s:
-                case Position(name=name, value=value):
-                    self.positions[name] = tuple(self._axes(value))
+                case Position(name=name):
+                    self.positions[name] = self.env.lookup(name).axes
                 case Store(param=param, index=index, where=where):
                     access = self._access(index, sure and where is None)
                     self.stores.setdefault(param, []).append(access)
@@ -157,13 +160,6 @@ class _Visit:
             found.append(self._access(value.index, sure))
         for child in children(value):
             self._value(child, sure and not isinstance(value, If))
-
-    def _axes(self, value: Value) -> list[str]:
-        """The axes under a value, which are all that a computed position can vary along."""
-        own: list[str] = []
-        if isinstance(value, Load):
-            own = [a for e in value.index for a in axes_of(e)]
-        return own + [a for child in children(value) for a in self._axes(child)]
 
     def _access(self, index: tuple[Index, ...], sure: bool) -> _Access:
         return _Access(tuple(rebuild(e, self._leaf) for e in index), sure)
@@ -195,7 +191,7 @@ class _Visit:
             names.update(axes_of(e))
             for a in atoms(e):
                 if a.kind == "value":
-                    names.update(self.positions.get(a.name, ()))
+                    names.update(self.positions.get(a.name, frozenset()))
         return math.prod(self.extents[n] for n in names)
 
     def _union(self, shape: tuple[int, ...], found: list[_Access]) -> tuple[int, bool]:

@@ -13,7 +13,6 @@ from smelt import fusion, lower
 from smelt.explain.traffic import traffic
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Node
-from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import evaluate
 
@@ -50,10 +49,9 @@ def apart(plan: Plan, target: Target, sizes: Sizes) -> list[Apart]:
 
 def _moved(cluster: Cluster, sizes: Sizes) -> Apart:
     transfers = len(cluster.inputs) + len(cluster.outputs)
-    if any(fusion.is_library(n) for n in cluster.nodes):
+    if cluster.is_extern:
         return Apart(moved_by_call(cluster, sizes), transfers)
-    kernel: Kernel = lower.run(cluster, "eager", sizes)
-    return Apart(traffic(kernel, sizes).nbytes, transfers)
+    return Apart(traffic(lower.run(cluster, "eager", sizes), sizes).nbytes, transfers)
 
 
 def moved_by_call(cluster: Cluster, sizes: Sizes) -> int:

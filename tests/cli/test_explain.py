@@ -1,0 +1,199 @@
+"""`smelt explain` and `smelt run`: from files to answers, and mistakes in the call told plainly."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tests.explain.programs import TEXTS
+
+from smelt import knobs
+from smelt.cli import judges, main
+
+KERNEL = "kernel rows(x: f32[r,c]) -> y: f32[r]\n  grid r\n  y[r] = sum(x[r,c] over c)\n"
+FUNCTIONS = """
+import smelt as sm
+
+def norm(x: "f32[n,64]", g: "f32[64]", eps: float = 1e-5):
+    mean = sm.mean(x, axis=-1, keepdims=True)
+    d = x - mean
+    return d / sm.sqrt(sm.mean(d * d, axis=-1, keepdims=True) + eps) * g
+
+def plain(a, b):
+    return sm.exp(a) + b
+
+jitted = sm.jit(plain)
+number = 3
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Call `smelt ...` among the files of the test; a mistake of ours shows as itself."""
+    monkeypatch.setenv("SMELT_CACHE", "off")
+    knobs.reset()
+    monkeypatch.chdir(tmp_path)
+    for name, text in TEXTS.items():
+        (tmp_path / f"{name}.smelt").write_text(text)
+    (tmp_path / "rows.smelt").write_text(f"# a kernel\n{KERNEL}")
+    (tmp_path / "model.py").write_text(FUNCTIONS)
+    runner = CliRunner()
+
+    def call(*words: str, code: int = 0, given: str | None = None) -> str:
+        result = runner.invoke(main.smelt, list(words), input=given, catch_exceptions=True)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result.stdout if code == 0 else result.output
+
+    yield call
+    knobs.reset()
+
+
+# --- explain: graphs ----------------------------------------------------------------------------
+
+
+def test_explain_a_graph(run):
+    told = run("explain", "softmax.smelt", "--size", "r=30", "--size", "c=1_000")
+    assert told.startswith("softmax: 5 operators in 1 kernel   r=30 c=1000")
+    assert "us a call" in told and "kernel k0(x: f32[r,c])" in told
+
+
+def test_explain_predicts_without_running(run):
+    told = run("explain", "softmax.smelt", "--predict", "--level", "1")
+    assert "a call" not in told and "predicted" in told and "kernel k0(" not in told
+
+
+def test_explain_json(run):
+    data = json.loads(run("explain", "layer.smelt", "--json", "--size", "r=4", "--size", "c=8"))
+    assert data["format"] == "smelt-report" and data["sizes"] == {"r": 4, "c": 8}
+    assert data["kernels"][0]["measured"]["runs"] > 0
+
+
+def test_explain_why(run):
+    told = run("explain", "softmax.smelt", "--why", "sub", "exp")
+    assert told.startswith("sub#2 and exp#3 are in one kernel") and "never_fuse" in told
+    data = json.loads(run("explain", "softmax.smelt", "--why", "sub", "exp", "--json"))
+    assert data["together"] and data["reasons"] == [data["decisions"][0]["code"]]
+
+
+def test_sizes_that_are_not_given_are_told(run, tmp_path):
+    result = CliRunner().invoke(
+        main.smelt, ["explain", "apart.smelt", "--predict", "--size", "r=8"]
+    )
+    assert "sizes that were not given: c=1024" in result.stderr
+    assert "r=8 c=1024" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nothing.smelt",), "nothing.smelt: No such file"),
+        (("nothing.py:f",), "neither FILE.py:FUNCTION nor a .smelt file"),
+        (("softmax.smelt", "--size", "q=3"), "no size 'q'; sizes: r, c"),
+        (("softmax.smelt", "--size", "r=-3"), "not a number >= 0"),
+        (("softmax.smelt", "--size", "r"), "'r' is not NAME=NUMBER"),
+        (("softmax.smelt", "--level", "5"), "Invalid value for '--level'"),
+        (("model.py:absent",), "has no function 'absent'"),
+        (("model.py:number",), "has no function 'number'"),
+        (("model.py:plain",), "say what a is: --arg 'a=f32[n]'"),
+        (("model.py:plain", "--arg", "c=f32[n]"), "no argument 'c'; arguments: a, b"),
+        (("model.py:plain", "--arg", "a=f32[n", "--arg", "b=1"), "neither a type"),
+    ],
+)
+def test_mistakes_in_the_call(run, words, told):
+    assert told in " ".join(run("explain", *words, code=2).split())
+
+
+def test_unknown_operator(run):
+    from smelt.errors import UnknownNameError
+
+    with pytest.raises(UnknownNameError, match="no operator or line is called 'expo'"):
+        run("explain", "softmax.smelt", "--why", "expo", "div")
+
+
+# --- explain: functions -------------------------------------------------------------------------
+
+
+def test_explain_a_function_by_its_annotations(run):
+    told = run("explain", "model.py:norm", "--size", "n=100")
+    assert told.startswith("norm: ") and "model.py:7" in told and "a call" in told
+
+
+@pytest.mark.parametrize("name", ["plain", "jitted"])
+def test_explain_a_function_by_options(run, name):
+    words = ("--arg", "a=f32[n,8]", "--arg", "b=2.5", "--size", "n=10", "--json")
+    data = json.loads(run("explain", f"model.py:{name}", *words))
+    assert {n["op"] for n in data["nodes"]} >= {"exp", "add"}
+    assert data["total"]["kernels"] == 1
+
+
+# --- run ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_all_judges_agree(run, name):
+    data = json.loads(
+        run("run", f"{name}.smelt", "--judge", "all", "--size", "r=12", "--size", "c=10", "--json")
+    )
+    assert list(data["ns"]) == ["graph", "kernel", "native"]
+    for row in data["outputs"]:
+        assert row["kernel"]["same"] and row["native"]["same"]
+
+
+def test_run_a_kernel(run):
+    told = run("run", "rows.smelt", "--judge", "all", "--size", "r=5", "--size", "c=7")
+    assert "native agrees" in told and "f32[5]" in told
+    assert "there is no graph" in run("run", "rows.smelt", "--judge", "graph", code=2)
+
+
+def test_run_from_stdin(run):
+    assert "rows  r=1024 c=1024" in run("run", "-", given=KERNEL)
+
+
+def test_run_on_files_and_save(run, tmp_path):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.save(tmp_path / "x.npy", x)
+    run("run", "rows.smelt", "--input", "x=x.npy", "--save", "out")
+    assert np.array_equal(np.load(tmp_path / "out" / "y.npy"), x.sum(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("array", "told"),
+    [(np.zeros(3, np.float32), "not f32[r,c]"), (np.zeros((2, 2)), "not f32[r,c]")],
+)
+def test_run_refuses_arrays_that_do_not_fit(run, tmp_path, array, told):
+    np.save(tmp_path / "x.npy", array)
+    assert told in run("run", "rows.smelt", "--input", "x=x.npy", code=2)
+
+
+def test_run_refuses_files_that_are_no_arrays(run, tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"no array")
+    assert "x.npy:" in run("run", "rows.smelt", "--input", "x=x.npy", code=2)
+    assert "has no 'z'; it has x, r, c" in run("run", "rows.smelt", "--input", "z=x.npy", code=2)
+
+
+def test_run_refuses_sizes_that_contradict_an_array(run, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
+    told = run("run", "rows.smelt", "--input", "x=x.npy", "--size", "r=5", code=2)
+    assert "x is [3, 4], not [5, 4]" in told
+
+
+def test_run_exits_with_1_where_results_differ(run, monkeypatch):
+    wrong = {"kernel": lambda kernel, arrays, sizes: [np.full(sizes["r"], 7, np.float32)]}
+    monkeypatch.setattr(judges, "_KERNEL_JUDGES", judges._KERNEL_JUDGES | wrong)
+    assert "DIFFERS" in run("run", "rows.smelt", "--judge", "all", code=1)
+    run("run", "rows.smelt", "--judge", "all", "--rtol", "1e9")
+
+
+def test_what_differs_counts():
+    from smelt.types.dtype import f32, i64
+
+    nan, inf = np.array([np.nan, 1, np.inf], np.float32), np.array([np.nan, 1, 3], np.float32)
+    assert judges.compare(nan, nan, f32).fine
+    assert not judges.compare(nan, inf, f32).fine
+    assert judges.compare(np.float32([1, 2]), np.float32([1, 2.00001]), f32).fine
+    assert not judges.compare(np.float32([1, 2]), np.float32([1, 2.01]), f32).fine
+    assert not judges.compare(np.array([1, 2]), np.array([1, 3]), i64).fine

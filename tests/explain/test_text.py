@@ -1,0 +1,90 @@
+"""The page: a golden of each level, lines that fit, the report that was stored reads the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.explain.made import DATA, KERNELS
+from tests.explain.programs import SIZES, TEXTS, arrays, compiled
+
+from smelt import explain, knobs
+from smelt.errors import ArgumentError
+from smelt.explain.data import ReportData, to_data
+from smelt.explain.text import page, refusals
+from smelt.explain.units import show_bytes, show_count, show_rate, show_time
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "explain"
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_page(level):
+    assert page(DATA, level) + "\n" == (GOLDEN / f"embed{level}.txt").read_text()
+
+
+def test_a_report_that_was_stored_reads_the_same():
+    """Of this version: a reader of 1.x must go on taking it."""
+    stored = (GOLDEN / "embed-1.0.json").read_text()
+    assert json.loads(stored) == json.loads(json.dumps(to_data(DATA)))
+    data = msgspec.json.decode(stored, type=ReportData)
+    assert data == DATA and page(data) == page(DATA)
+
+
+def test_lines_fit():
+    for level in (1, 2, 3, 4):
+        assert max(map(len, page(DATA, level).splitlines())) <= 102
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_small_programs_fit_a_screen(name):
+    with knobs.config(cache=False):
+        made = compiled(name)
+        report = explain.report(made, SIZES, arrays(made.graph.inputs))
+    lines = str(report).splitlines()
+    assert len(lines) <= 25, len(lines)
+    assert max(map(len, lines)) <= 110
+    assert "\x1b" not in str(report)
+    assert repr(report).startswith(f"<report of {name}: ")
+
+
+def test_slowest_kernel_is_the_one_that_is_shown():
+    assert "\nk1, 53 % of the time: reads" in page(DATA)
+    assert "kernel k0(" not in page(DATA) and "kernel k0(" in page(DATA, 3)
+
+
+def test_refusals_leave_out_pairs_that_met():
+    assert [d.id for d in refusals(DATA)] == [2]
+    met = replace(DATA.decisions[0], id=3, verdict="split")
+    assert [d.id for d in refusals(replace(DATA, decisions=(*DATA.decisions, met)))] == [2]
+
+
+def test_predictions_are_marked():
+    kernels = tuple(replace(k, measured=None) for k in KERNELS)
+    told = page(replace(DATA, kernels=kernels), 1)
+    assert "~396 us" in told
+
+
+def test_upper_bounds_are_marked():
+    told = page(replace(DATA, total=replace(DATA.total, exact=False)), 1)
+    assert "moves    at most 50.4 MB" in told
+
+
+def test_unknown_level():
+    with knobs.config(cache=False):
+        report = explain.report(compiled("apart"), SIZES)
+    with pytest.raises(ArgumentError, match="1 to 4"):
+        report.text(5)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [(show_bytes(0), "0 B"), (show_bytes(999), "999 B"), (show_bytes(1000), "1.00 kB"),
+     (show_bytes(999_600), "1.00 MB"), (show_bytes(2.5e13), "25.0 TB"), (show_time(0), "0 ns"),
+     (show_time(0.4), "0.40 ns"), (show_time(999.6), "1.00 us"), (show_time(6.1e10), "61.0 s"),
+     (show_rate(1.5e12), "1.5e+03 GB/s"), (show_count(1, "kernel"), "1 kernel")],
+)  # fmt: skip
+def test_units(shown, text):
+    assert shown == text
