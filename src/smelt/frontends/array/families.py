@@ -17,7 +17,7 @@ import numpy as np
 from smelt.errors import DTypeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, together
-from smelt.frontends.array.scope import mismatch
+from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.value import Foreign, Value, infer, record
 from smelt.ops.elementwise import Map
 from smelt.origin import here

@@ -1,19 +1,23 @@
 """Running what is pending: live arrays become the outputs of a graph, equal programs share a plan.
 
-The graph is recorded with the sizes of this moment.  Before it is compiled, every distinct size of
-a leaf (above 1) is turned into a symbol and the attributes of views into expressions over these
-symbols, as long as that gives the same graph for the sizes at hand; so the same program with other
-sizes finds the plan that is already there.
+A program that was run before, sizes and all, finds its plan at once.  One that differs from an
+earlier program only in sizes or in constants finds the plan of that one, if its guards hold (see
+`smelt.frontends.array.lift`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from smelt.frontends.array.engine import compile_graph
-from smelt.frontends.array.lift import lift, structure
+from smelt.frontends.array.lift import Lifted, lift
+from smelt.frontends.array.program import Program
 from smelt.frontends.array.value import STATE, Buffer, Value
-from smelt.ops.create import Input
+from smelt.knobs import fingerprint
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
@@ -21,9 +25,54 @@ if TYPE_CHECKING:
 __all__ = ["flush", "realise"]
 
 _SEEN_LIMIT = 2048
+_PLANS_LIMIT = 16
 
-_SEEN: dict[Any, tuple[Compiled, tuple[int, ...]]] = {}
-_COMPILED: dict[Any, Compiled] = {}
+
+@dataclass(slots=True)
+class Family:
+    """Programs with one skeleton: their plans, and what is known of their numbers."""
+
+    plans: list[tuple[Lifted, Compiled]] = field(default_factory=list)
+    numbers: tuple[int, ...] = ()
+    constants: tuple[float, ...] = ()
+    moved: set[int] = field(default_factory=set)
+    varying: set[int] = field(default_factory=set)
+
+    def find(self, program: Program) -> tuple[Lifted, Compiled, tuple[int, ...]] | None:
+        """The plan whose guards hold for this program."""
+        for lifted, compiled in self.plans:
+            sizes = lifted.match(*program.numbers)
+            if sizes is not None and all(program.constants[k] == v for k, v in lifted.fixed):
+                return lifted, compiled, sizes
+        return None
+
+    def learn(self, program: Program) -> None:
+        """Note which numbers and constants are not the same as ever."""
+        if self.plans:
+            self.moved |= _differ(program.numbers, self.numbers)
+            self.varying |= _differ(program.constants, self.constants)
+        self.numbers, self.constants = program.numbers, program.constants
+
+    def add(self, program: Program) -> tuple[Lifted, Compiled, tuple[int, ...]]:
+        """A new plan for this program and its like."""
+        first = not self.plans
+        self.learn(program)
+        moved = None if first else frozenset(self.moved)
+        lifted = lift(program, moved, frozenset(self.varying))
+        compiled = compile_graph(lifted.graph, lifted.hints)
+        self.plans.insert(0, (lifted, compiled))
+        del self.plans[_PLANS_LIMIT:]
+        sizes = lifted.match(*program.numbers)
+        assert sizes is not None, "a plan does not fit the program it was made for"
+        return lifted, compiled, sizes
+
+
+def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
+    return {k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
+
+
+_SEEN: dict[Hashable, tuple[Lifted, Compiled, tuple[int, ...]]] = {}
+_FAMILIES: dict[Hashable, Family] = {}
 
 
 def realise(value: Value) -> Buffer:
@@ -47,47 +96,26 @@ def flush(*wanted: Value) -> None:
         array = reference()
         if array is not None and array._node.data is None and array._node.scope is None:
             outputs[array._node] = None
-    nodes = _walk(outputs)
-    _run(nodes, tuple(outputs))
+    if outputs:
+        _run(Program(outputs))
 
 
-def _walk(outputs: dict[Value, None]) -> list[Value]:
-    """Every value that has to be computed or read, operands before users."""
-    order: list[Value] = []
-    seen: set[Value] = set()
-    stack: list[tuple[Any, bool]] = [(node, False) for node in reversed(outputs)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            order.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        if node.data is None:
-            stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)
-    return order
-
-
-def _run(nodes: list[Value], outputs: tuple[Value, ...]) -> None:
-    leaves = [x for x in nodes if x.data is not None or isinstance(x.op, Input)]
-    buffers: list[Buffer] = []
-    for x in leaves:
-        data = x.buffer()
-        assert data is not None
-        buffers.append(data)
-    key = structure(nodes, leaves, outputs)
+def _run(program: Program) -> None:
+    settings = fingerprint()
+    key = (program.skeleton, program.numbers, program.constants, settings)
     found = _SEEN.get(key)
     if found is None:
-        lifted = lift(nodes, leaves, outputs)
-        executable = _COMPILED.get(lifted.key)
-        if executable is None:
-            executable = _COMPILED[lifted.key] = compile_graph(lifted.graph, lifted.hints)
         if len(_SEEN) > _SEEN_LIMIT:
             _SEEN.clear()
-        found = _SEEN[key] = executable, lifted.sizes
-    executable, sizes = found
-    for node, data in zip(outputs, executable.run(buffers, sizes), strict=True):
+        family = _FAMILIES.setdefault((program.skeleton, settings), Family())
+        found = _SEEN[key] = family.find(program) or family.add(program)
+    lifted, compiled, sizes = found
+    buffers = program.buffers
+    if lifted.free:
+        free = lifted.graph.inputs[len(buffers) :]
+        buffers = buffers + [
+            np.asarray(program.constants[k], x.type.dtype.numpy) for k, x in zip(lifted.free, free)
+        ]
+    for node, data in zip(program.outputs, compiled.run(buffers, sizes), strict=True):
         node.data = data
         node.inputs = ()

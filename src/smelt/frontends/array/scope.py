@@ -1,247 +1,49 @@
-"""The scope of one recording: its size symbols, what is known of them, and what it captured.
-
-Inside `jit` every dimension that is not 0 or 1 is a symbol with a *hint*, its value in the call
-that is being recorded.  Where the program needs sizes to be equal, or Python looks at one, the hint
-decides and the scope writes down the *guard* under which the recording is valid.  An equality also
-*binds* a symbol, so that types recorded later mention only the survivor.
+"""The scope of one recording by `jit`: its sizes, its arguments, and what it captured.
 
 >>> s = Scope("f")
->>> n, m = s.symbol(6), s.symbol(6)
->>> s.same(n, m), s.canon(m), [str(g) for g in s.guards]
-(True, n0, ['n0 == n1'])
->>> s.divisible(n, 3), s.canon(n), s.canon(m // 3)
-(True, n0_3*3, n0_3)
+>>> x = s.input("x", intern(f32, (s.symbol(6), 4)), None)
+>>> s.record(Map("exp"), (x,)).type
+TensorType(dtype=f32, shape=(n0, 4))
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from smelt.errors import LeakError, ShapeError
+from smelt.errors import LeakError
 from smelt.frontends.array.flush import realise
+from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import Value, intern, layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
+from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
-from smelt.origin import Origin, here
-from smelt.types.dtype import f64, i64
-from smelt.types.expr import (
-    Expr, Index, add, atoms, evaluate, floordiv, mod, mul, nonnegative, size, sizes_of, sub,
-    substitute, text,
-)  # fmt: skip
-from smelt.types.tensor import Shape, TensorType
+from smelt.origin import here
+from smelt.types.dtype import f32, f64, i64
+from smelt.types.tensor import TensorType
 
-RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
-}  # fmt: skip
-_NEGATED = {"==": "!=", "!=": "=="}
+__all__ = ["Map", "Scope", "f32"]
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """`left relation right` holds for the sizes this recording was made for."""
-
-    left: Index
-    relation: str
-    right: Index
-    origin: Origin
-
-    def __str__(self) -> str:
-        return f"{text(self.left)} {self.relation} {text(self.right)}"
-
-
-class Scope:
+class Scope(Sizes):
     """One recording.  `name` is the function's; `symbol` and `input` make its arguments."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
         self.open = True
-        self.hints: dict[str, int] = {}
-        self.bound: dict[str, Index] = {}
-        self.meaning: dict[str, Index] = {}
-        self.guards: list[Guard] = []
         self.captured: dict[Value, Value] = {}
         self.scalars: dict[Value, tuple[str, Any]] = {}
         self.fixed: dict[str, Any] = {}
-        self._canonical: dict[TensorType, TensorType] = {}
 
-    # Symbols
+    def allowed(self) -> None:
+        """Raises LeakError when the recording has ended."""
+        self.alive("a size")
 
-    def symbol(self, hint: int, name: str = "") -> Index:
-        """A new size symbol whose value in this call is `hint`."""
-        if not name:
-            number = len(self.hints)
-            while f"n{number}" in self.hints:
-                number += 1
-            name = f"n{number}"
-        self.hints[name] = hint
-        return size(name)
-
-    def canon(self, e: Index) -> Index:
-        """`e` in terms of the symbols that are not bound."""
-        if isinstance(e, int) or not self.bound:
-            return e
-        return substitute(e, self.bound, "size")
-
-    def hint(self, e: Index) -> int:
-        """The value of `e` in the call that is being recorded."""
-        return e if isinstance(e, int) else int(evaluate(e, self.hints))
-
-    def shape(self, shape: Shape) -> Shape:
-        return tuple(self.canon(d) for d in shape)
-
-    def type(self, type: TensorType) -> TensorType:
-        """`type` with canonical dimensions."""
-        if not self.bound:
-            return type
-        found = self._canonical.get(type)
-        if found is None:
-            found = self._canonical[type] = intern(type.dtype, self.shape(type.shape))
-        return found
-
-    def concrete(self, type: TensorType) -> TensorType:
-        """`type` with the sizes of the call that is being recorded."""
-        return TensorType(type.dtype, tuple(self.hint(d) for d in type.shape))
-
-    def _bind(self, name: str, e: Index) -> None:
-        self.bound = {k: substitute(v, {name: e}, "size") for k, v in self.bound.items()}
-        self.bound[name] = e
-        self._canonical.clear()
-
-    def _guard(self, left: Index, relation: str, right: Index) -> None:
-        self._check_open()
-        self.guards.append(Guard(left, relation, right, here()))
-
-    # Questions; each answer is either provable or becomes a guard
-
-    def same(self, a: Index, b: Index) -> bool:
-        """Whether two sizes are equal; if they are, they are the same expression from now on."""
-        a, b = self.canon(a), self.canon(b)
-        if a == b:
-            return True
-        if self._never_negative(sub(sub(a, b), 1)) or self._never_negative(sub(sub(b, a), 1)):
-            return False
-        if self.hint(a) != self.hint(b):
-            self._guard(a, "!=", b)
-            return False
-        for whole, part in _quotients(a, b):
-            self.divisible(whole, part)
-        a, b = _cancel(self.canon(a), self.canon(b))
-        if a != b:
-            self._guard(a, "==", b)
-            self._unite(a, b)
-        return True
-
-    def _never_negative(self, e: Index) -> bool:
-        """Provable for all sizes: arguments' are at least 2 here, quotients of them at least 1."""
-        if isinstance(e, Expr):
-            own = {n: add(size(n), 1) for n in sizes_of(e) if n not in self.meaning}
-            e = substitute(e, own, "size")
-        return nonnegative(e)
-
-    def _unite(self, a: Index, b: Index) -> None:
-        """Bind symbols until `a` and `b` are equal as expressions."""
-        solved = _solve(a, b, self._rank)
-        if solved is not None:
-            self._bind(*solved)
-        if self.canon(a) != self.canon(b):
-            self.pin(a)
-            self.pin(b)
-
-    def _rank(self, name: str) -> int:
-        return list(self.hints).index(name)
-
-    def pin(self, e: Index) -> int:
-        """The value of `e`; the recording is valid for this value only."""
-        value = self.hint(e)
-        for name in sizes_of(self.canon(e)):
-            self._guard(size(name), "==", self.hints[name])
-            self._bind(name, self.hints[name])
-        return value
-
-    def pin_scalars(self, node: Node) -> None:
-        """The recording is valid only for the values that `node`, a number, is computed from."""
-        self._check_open(node)
-        if node in self.scalars:
-            name, value = self.scalars[node]  # type: ignore[index]
-            self.fixed[name] = value
-        elif isinstance(node.op, SizeOf):
-            self.pin(node.op.expr)
-        for x in node.inputs:
-            self.pin_scalars(x)
-
-    def divisible(self, e: Index, divisor: Index) -> bool:
-        """Whether `divisor` divides `e`; if so, `e` is a multiple of it as an expression."""
-        e, divisor = self.canon(e), self.canon(divisor)
-        rest = mod(e, divisor)
-        if rest == 0:
-            return True
-        if self.hint(divisor) == 0 or self.hint(rest) != 0:
-            self._guard(rest, "!=", 0)
-            return False
-        for name in sizes_of(e):
-            left = mod(size(name), divisor)
-            if name in sizes_of(divisor) or self.hint(left) != 0:
-                continue
-            if mod(substitute(e, {name: mul(divisor, size("?"))}, "size"), divisor) == 0:
-                self._guard(left, "==", 0)
-                part = f"{name}_{text(divisor)}" if isinstance(divisor, int) else f"{name}_"
-                self.meaning[part] = floordiv(size(name), divisor)
-                quotient = self.symbol(self.hints[name] // self.hint(divisor), part)
-                self._bind(name, mul(divisor, quotient))
-                return True
-        self.pin(e)
-        self.pin(divisor)
-        return True
-
-    def holds(self, left: Index, relation: str, right: Index) -> bool:
-        """Whether `left relation right`; relations are == != < <=."""
-        if relation == "==":
-            return self.same(left, right)
-        if relation == "!=":
-            return not self.same(left, right)
-        left, right = self.canon(left), self.canon(right)
-        gap = sub(sub(right, left), 1 if relation == "<" else 0)
-        if self._never_negative(gap):
-            return True
-        if self._never_negative(sub(-1, gap)):
-            return False
-        truth = RELATIONS[relation](self.hint(left), self.hint(right))
-        if truth:
-            self._guard(left, relation, right)
-        else:
-            self._guard(right, "<" if relation == "<=" else "<=", left)
-        return truth
-
-    def broadcast(self, what: str, *types: TensorType) -> tuple[TensorType, ...]:
-        """Canonical types whose dimensions agree or are 1.  Raises ShapeError."""
-        rank = max(len(t.shape) for t in types)
-        for place in range(1, rank + 1):
-            kept: Index = 1
-            for t in types:
-                dim = self.canon(t.shape[-place]) if place <= len(t.shape) else 1
-                if self.hint(dim) == 1:
-                    self.pin(dim)
-                elif kept == 1:
-                    kept = dim
-                elif not self.same(dim, kept):
-                    raise mismatch(what, types, -place, (kept, dim), self)
-        return tuple(self.type(t) for t in types)
-
-    # Recording
-
-    def _check_open(self, value: object = "a value") -> None:
+    def alive(self, value: object) -> bool:
+        """True while the recording runs.  Raises LeakError afterwards."""
         if not self.open:
             raise LeakError(value=str(value), function=self.name)
-
-    def alive(self, x: Value) -> bool:
-        """True while the recording runs.  Raises LeakError afterwards."""
-        self._check_open(x.type)
         return True
 
     def check(self, x: Value) -> None:
@@ -251,7 +53,7 @@ class Scope:
 
     def record(self, op: TensorOp, inputs: tuple[Value, ...]) -> Value:
         """`op` on values of this recording; others are captured as constant inputs."""
-        self._check_open(inputs[0].type if inputs else "a size")
+        self.alive(inputs[0].told if inputs else "a size")
         own = tuple(x if x.scope is self else self.capture(x) for x in inputs)
         if not self.bound:
             result = op.infer(*(x.type for x in own))
@@ -270,6 +72,17 @@ class Scope:
         self.scalars[node] = f"k{len(self.scalars)}", value
         return node
 
+    def pin_scalars(self, node: Node) -> None:
+        """The recording is valid only for the values that `node`, a number, is computed from."""
+        self.alive(node)
+        if node in self.scalars:
+            name, value = self.scalars[node]  # type: ignore[index]
+            self.fixed[name] = value
+        elif isinstance(node.op, SizeOf):
+            self.pin(node.op.expr)
+        for x in node.inputs:
+            self.pin_scalars(x)
+
     def capture(self, x: Value) -> Value:
         """A value from outside as an input that is the same in every call."""
         if isinstance(x.op, Constant):
@@ -281,66 +94,3 @@ class Scope:
             found = self.input(f"c{len(self.captured)}", x.type, layout(realise(x)))
             self.captured[x] = found
         return found
-
-
-def mismatch(
-    what: str,
-    types: tuple[TensorType, ...],
-    place: int,
-    sizes: tuple[Index, Index],
-    scope: Scope | None = None,
-) -> ShapeError:
-    """The error for two dimensions that should be equal; sizes are those of the call at hand."""
-    a, b = sizes if scope is None else [scope.hint(d) for d in sizes]
-    named = types if scope is None else [scope.concrete(t) for t in types]
-    return ShapeError(
-        op=what,
-        operands=", ".join(map(str, named)),
-        reason=f"dimension {place} is {text(a)} in one and {text(b)} in another",
-    )
-
-
-def _quotients(a: Index, b: Index) -> list[tuple[Index, Index]]:
-    """Divisions inside two expressions: exact ones let the whole cancel."""
-    return [
-        (atom.args[0], atom.args[1])
-        for e in (a, b)
-        for atom in atoms(e)
-        if atom.kind == "//"
-    ]  # fmt: skip
-
-
-def _cancel(a: Index, b: Index) -> tuple[Index, Index]:
-    """Both sides without the factors they share, where each is one product."""
-    if not (isinstance(a, Expr) and isinstance(b, Expr)):
-        return a, b
-    if len(a.terms) != 1 or len(b.terms) != 1:
-        return a, b
-    (left, c), (right, k) = a.terms[0], b.terms[0]
-    left_rest, right_rest = list(left), list(right)
-    for atom in left:
-        if atom in right_rest:
-            left_rest.remove(atom)
-            right_rest.remove(atom)
-    common = int(np.gcd(c, k))
-    return (
-        Expr(((tuple(left_rest), c // common),)) if left_rest else c // common,
-        Expr(((tuple(right_rest), k // common),)) if right_rest else k // common,
-    )
-
-
-def _solve(a: Index, b: Index, rank: Callable[[str], int]) -> tuple[str, Index] | None:
-    """A symbol and what it must equal so that a == b; the youngest symbol that stands alone."""
-    gap = sub(a, b)
-    best: tuple[int, str, Index] | None = None
-    for monomial, c in gap.terms if isinstance(gap, Expr) else ():
-        if len(monomial) != 1 or monomial[0].kind != "size" or abs(c) != 1:
-            continue
-        name = monomial[0].name
-        rest = mul(sub(mul(size(name), c), gap), c)
-        if name not in sizes_of(rest) and (best is None or rank(name) > best[0]):
-            best = (rank(name), name, rest)
-    return None if best is None else best[1:]
-
-
-__all__ = ["Guard", "Scope", "mismatch"]

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from smelt.errors import StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.engine import compile_graph, size_names
 from smelt.frontends.array.number import Number, Scalar, Size
-from smelt.frontends.array.scope import Guard, Scope
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.rebuild import again, facts
+from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout
 from smelt.graph import build
-from smelt.graph.ir import Fact, Graph, Node
+from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type
-from smelt.ops.create import Constant, Input, SizeOf
+from smelt.ops.create import Constant, Input
 from smelt.types.dtype import DType, bool_, from_numpy
-from smelt.types.expr import Index, size, sizes_of, substitute, text
+from smelt.types.expr import Index, size, sizes_of, text
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
@@ -223,12 +223,13 @@ def _finish(
         made[given[k]] = _input(scope, given[k], label)
     for x in order:
         if x not in made:
-            made[x] = _again(scope, x, made)
+            made[x] = again(scope, x, made)
     inputs = tuple(made[given[k]] for k in used)
-    graph = Graph(scope.name, inputs, tuple(made[x] for x in outputs), _facts(scope))
+    graph = Graph(scope.name, inputs, tuple(made[x] for x in outputs))
+    names = size_names(graph)
+    graph = replace(graph, facts=facts(scope, names))
     arguments = tuple(k for k in used if k < len(leaves))
     captured = list(scope.captured)
-    names = size_names(graph)
     return Trace(
         graph, arguments, tuple(captured[k - len(leaves)] for k in used if k >= len(leaves)),
         tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
@@ -279,15 +280,19 @@ _BAD = re.compile(r"\W+")
 
 def _labels(ops: list[Any]) -> list[str]:
     """Names of inputs as the text form allows them, all different."""
-    taken: dict[str, int] = {}
+    taken: set[str] = set()
     labels: list[str] = []
     for op in ops:
         parts = [_BAD.sub("_", part) for part in op.label.split(".")]
         label = ".".join(parts)
         if not label[:1].isidentifier():
             label = f"x{label}" if label[:1].isdigit() else f"x_{label}"
-        count = taken[label] = taken.get(label, 0) + 1
-        labels.append(label if count == 1 else f"{label}_{count}")
+        plain, count = label, 1
+        while label in taken:
+            count += 1
+            label = f"{plain}_{count}"
+        taken.add(label)
+        labels.append(label)
     return labels
 
 
@@ -295,36 +300,6 @@ def _input(scope: Scope, x: Value, label: str) -> Node:
     op = x.op
     assert isinstance(op, Input)
     return build.input(label, scope.type(x.type), op.strides, x.origin)
-
-
-def _again(scope: Scope, x: Node, made: dict[Node, Node]) -> Node:
-    """The node with canonical sizes, its type inferred once more."""
-    if isinstance(x.op, Constant):
-        return x
-    if isinstance(x.op, SizeOf) and isinstance(scope.canon(x.op.expr), int):
-        number = scope.canon(x.op.expr)
-        assert isinstance(number, int)
-        value = float(number) if x.op.dtype.is_float else number
-        return build.constant(value, x.op.dtype, x.origin)
-    op = map_indices(x.op, scope.canon)
-    return build.apply(op, *(made[i] for i in x.inputs), origin=x.origin)
-
-
-def _facts(scope: Scope) -> tuple[Fact, ...]:
-    """The guards that say more than the equalities already built into the graph's types."""
-    facts: dict[tuple[str, str, str], Fact] = {}
-    for g in scope.guards:
-        left, right = scope.canon(g.left), scope.canon(g.right)
-        if g.relation != "==" and sizes_of(left) + sizes_of(right):
-            facts[text(left), g.relation, text(right)] = Fact(left, g.relation, right)
-    return tuple(facts.values())
-
-
-def _source(scope: Scope, e: Index) -> str:
-    """`e` as Python text over the symbols of the arguments' own dimensions."""
-    while any(name in scope.meaning for name in sizes_of(e)):
-        e = substitute(e, scope.meaning, "size")
-    return text(e)
 
 
 def _parameters(scope: Scope, leaves: list[Value]) -> str:
@@ -336,20 +311,8 @@ def _parameters(scope: Scope, leaves: list[Value]) -> str:
 
 
 def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
-    parameters = _parameters(scope, leaves)
-    tests = dict.fromkeys(
-        f"{_source(scope, g.left)} {g.relation} {_source(scope, g.right)}" for g in scope.guards
-    )
-    tests |= dict.fromkeys(f"{name} == {value!r}" for name, value in scope.fixed.items())
-    values = "".join(f"{_value_of(scope, name)}, " for name in names)
-    body = f"({values})"
-    if tests:
-        body = f"{body} if {' and '.join(tests)} else None"
-    return eval(f"lambda {parameters}: {body}", {"inf": np.inf, "nan": np.nan})  # noqa: S307
-
-
-def _value_of(scope: Scope, name: str) -> str:
-    return f"({_source(scope, scope.meaning[name])})" if name in scope.meaning else name
+    fixed = tuple(f"{name} == {value!r}" for name, value in scope.fixed.items())
+    return scope.matcher(_parameters(scope, leaves), names, fixed)
 
 
 def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable[..., Any] | None:
@@ -357,8 +320,5 @@ def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable
     exprs = [r.value for r in results if r.kind == "size"]
     if not exprs:
         return None
-    parameters = _parameters(scope, leaves)
-    values = "".join(f"{_source(scope, e)}, " for e in exprs)
-    return eval(f"lambda {parameters}: ({values})")  # noqa: S307
-
-
+    values = "".join(f"{scope.source(e)}, " for e in exprs)
+    return scope.formula(_parameters(scope, leaves), f"({values})")

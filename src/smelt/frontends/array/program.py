@@ -1,0 +1,163 @@
+"""What is pending, as a key: the operators without their numbers, and the numbers.
+
+Two programs with one *skeleton* differ in sizes and constants only.  The numbers are listed in a
+fixed order: dimensions of leaves, then the sizes in the attributes of views.  0 and 1 belong to the
+skeleton, because broadcasting and empty arrays depend on them.
+
+>>> a, b = (record(Map("exp"), (leaf(np.ones(n)),)) for n in (3, 4))
+>>> p, q = Program((a,)), Program((b,))
+>>> p.skeleton == q.skeleton, p.numbers, q.numbers
+(True, (3,), (4,))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import numpy as np
+
+from smelt.frontends.array.value import Buffer, Map, Value, layout, leaf, record
+from smelt.ops.create import Constant, Input, Iota
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Expand, Pad, Reshape, Slice
+
+__all__ = ["ATTRIBUTES", "Map", "Program", "leaf", "np", "record", "replace_numbers"]
+
+Numbers = tuple[int, ...]
+
+
+class Program:
+    """The values that `outputs` need, operands first; equal programs have equal keys."""
+
+    __slots__ = ("buffers", "constants", "leaves", "nodes", "numbers", "outputs", "skeleton")
+
+    def __init__(self, outputs: Iterable[Value]) -> None:
+        """Raises DonatedError and ChangedError for leaves that cannot be read any more."""
+        self.outputs = tuple(outputs)
+        order = _walk(self.outputs)
+        self.leaves = [x for x in order if x.data is not None or isinstance(x.op, Input)]
+        self.buffers: list[Buffer] = []
+        for x in self.leaves:
+            data = x.buffer()
+            assert data is not None
+            self.buffers.append(data)
+        self.nodes = [x for x in order if x.data is None and not isinstance(x.op, (Constant, Input))]
+        self._key(order)
+
+    def _key(self, order: list[Value]) -> None:
+        numbers: list[int] = []
+        constants: list[float] = []
+        places: dict[Any, int] = {}
+        parts: list[Hashable] = []
+        for x, data in zip(self.leaves, self.buffers, strict=True):
+            places[x] = len(places)
+            parts += x.type.dtype.name, _split(data.shape, numbers), layout(data)
+        for x in order:
+            if x.__class__ is Value and isinstance(x.op, Constant):
+                places[x] = -1
+        for x in self.nodes:
+            places[x] = len(places)
+            taken = ATTRIBUTES.get(x.op.__class__)
+            parts.append(x.op if taken is None else (x.op.__class__, *taken(x.op, numbers)))
+            for i in x.inputs:
+                if isinstance(i.op, Constant) and i.data is None:  # type: ignore[attr-defined]
+                    parts.append(_constant(i.op, constants))
+                else:
+                    parts.append(places[i])
+        parts.append(tuple(_constant(x.op, constants) if isinstance(x.op, Constant) and x.data is None
+                           else places[x] for x in self.outputs))  # fmt: skip
+        self.skeleton = tuple(parts)
+        self.numbers = tuple(numbers)
+        self.constants = tuple(constants)
+
+
+def _walk(outputs: tuple[Value, ...]) -> list[Value]:
+    """Every value that has to be computed or read, operands before users."""
+    order: list[Value] = []
+    seen: set[Value] = set()
+    stack: list[tuple[Any, bool]] = [(node, False) for node in reversed(outputs)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            if node.data is None:
+                stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)
+    return order
+
+
+# Constants
+
+
+_LITERAL = {0.0, 1.0, -1.0, 2.0, 0.5}
+"""Numbers that change the code (x·1, x^2): programs that differ in them differ."""
+
+
+def _constant(op: Constant, constants: list[float]) -> Hashable:
+    """A constant's part of the skeleton; ordinary numbers go to the list."""
+    if not is_free(op):
+        return op
+    constants.append(op.value)
+    return "constant", op.dtype.name
+
+
+def is_free(op: Constant) -> bool:
+    """Whether a constant is an ordinary number, which may become an operand of the program."""
+    value = op.value
+    if isinstance(value, bool) or value in _LITERAL:
+        return False
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+# Sizes in attributes
+
+
+def _split(shape: Iterable[Any], numbers: list[int]) -> tuple[int, ...]:
+    """0 and 1 stay; other sizes go to the list and leave -1."""
+    left: list[int] = []
+    for n in shape:
+        if n < 2:
+            left.append(n)
+        else:
+            left.append(-1)
+            numbers.append(n)
+    return tuple(left)
+
+
+def _shaped(op: Any, numbers: list[int]) -> tuple[Hashable, ...]:
+    return (_split(op.shape, numbers),)
+
+
+def _iota(op: Iota, numbers: list[int]) -> tuple[Hashable, ...]:
+    return _split(op.shape, numbers), op.axis, op.dtype.name
+
+
+def _slice(op: Slice, numbers: list[int]) -> tuple[Hashable, ...]:
+    return _split(op.starts, numbers), _split(op.sizes, numbers), op.steps
+
+
+def _pad(op: Pad, numbers: list[int]) -> tuple[Hashable, ...]:
+    return _split(op.low, numbers), _split(op.high, numbers), op.value.__class__, op.value
+
+
+ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]]] = {
+    Reshape: _shaped, Expand: _shaped, Iota: _iota, Slice: _slice, Pad: _pad,
+}  # fmt: skip
+"""Operators whose attributes hold sizes: what stays in the skeleton, the sizes to the list."""
+
+_FIELDS: dict[type[TensorOp], tuple[str, ...]] = {
+    Reshape: ("shape",), Expand: ("shape",), Iota: ("shape",), Slice: ("starts", "sizes"),
+    Pad: ("low", "high"),
+}  # fmt: skip
+
+
+def replace_numbers(op: TensorOp, other: Callable[[int], Any]) -> dict[str, tuple[Any, ...]]:
+    """The fields of `op` that hold sizes, those of 2 and more replaced, in the list's order."""
+    return {
+        name: tuple(other(n) if n >= 2 else n for n in getattr(op, name))
+        for name in _FIELDS.get(op.__class__, ())
+    }  # fmt: skip
