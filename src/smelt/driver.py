@@ -34,7 +34,9 @@ from smelt.journal import (
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
+from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
+from smelt.runtime import probe
 from smelt.runtime.cache import Cache
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
 from smelt.runtime.loader import Loaded, load
@@ -91,11 +93,24 @@ def compile(  # noqa: A001 - the field's word, as re.compile
 
 @lru_cache(maxsize=8)
 def _host(choice: Literal["auto", "avx512", "avx2", "portable"]) -> Target:
-    return Target.host() if choice == "auto" else Target.for_isa(choice)
+    if choice != "auto":
+        return Target.for_isa(choice)
+    found = probe.host_target()
+    if found.measured or knobs.PROBE.get() == "off":
+        return found
+    if knobs.PROBE.get() == "now":
+        found = probe.measure(found)
+        probe.store(found)
+    else:
+        probe.start_background(done=lambda _: _host.cache_clear())
+    return found
 
 
 def host() -> Target:
-    """This machine, or what the knob TARGET asks for."""
+    """This machine, or what the knob TARGET asks for.
+
+    The cost model's figures are measured once and stored; until then, sane ones are assumed.
+    """
     return _host(knobs.TARGET.get())
 
 
@@ -110,6 +125,8 @@ def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Ke
         return None
     start = perf_counter()
     kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
+    if knobs.VERIFY.get():
+        verify_kernel(kernel)
     operators = tuple(n.op.name for n in cluster.nodes)
     again = tuple(n.op.name for n in cluster.recomputed)
     journal.record(KernelLowered(cluster.name, kernel_text(kernel), operators, again,
