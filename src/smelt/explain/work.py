@@ -20,27 +20,32 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from smelt.kernel.env import Axes, Bound, Env
-from smelt.kernel.env import axes_of as value_axes
 from smelt.kernel.ir import (
     Apply,
     Block,
     Dot,
+    IndexValue,
     Kernel,
+    Let,
+    Load,
     Merge,
+    Position,
     Reduce,
+    Ref,
     Scan,
     Split,
     Statement,
     Stream,
+    Update,
     Value,
-)  # fmt: skip
-from smelt.kernel.walk import states, values_of, visit
+)
+from smelt.kernel.walk import children, values_of, visit
 from smelt.ops import scalar_functions
-from smelt.types.expr import evaluate
+from smelt.types.expr import Index, atoms, evaluate
 
 __all__ = ["Work", "work"]
 
+Axes = frozenset[str]
 TRANSCENDENTAL = frozenset(row.name for row in scalar_functions.ROWS)
 """Elementary functions beyond the four operations: counted apart, as in JAX's cost analysis."""
 
@@ -64,78 +69,116 @@ def work(kernel: Kernel, sizes: Mapping[str, int]) -> Work:
 class _Count:
     """Statements in order, with the axes of every name.
 
-    Two kinds of pseudo-axes stand for repetition that a kernel's text leaves unsaid: the parts of
-    a split axis, and the visits of a stream.
+    Repetition that a kernel's text leaves unsaid has axes of its own: `visits:n` are the blocks of
+    `n` that a stream visits (all parts together), and the name of a split's grid axis its parts.
     """
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         self.kernel = kernel
         self.extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes}
+        self.extents |= {s.name: s.parts for s in kernel.grid if isinstance(s, Split)}
+        self.fixed = frozenset(b.axis for b in kernel.grid if isinstance(b, Block) and b.size == 1)
+        self.names: dict[str, Axes] = {}
+        self.new: dict[str, Axes] = {}
+        self.visited: Axes = frozenset()
+        """Axes of the streams around."""
         self.total = Work()
-        blocks = [b for b in kernel.grid if isinstance(b, Block)]
-        self.grid = frozenset(b.axis for b in blocks if b.size == 1)
-        self.parts = [s for s in kernel.grid if isinstance(s, Split)]
-        for s in self.parts:
-            self.extents[s.name] = s.parts
 
     def run(self) -> Work:
-        self._body(self.kernel.body, Env.of(self.kernel), frozenset())
+        grid = [b.axis for b in self.kernel.grid if isinstance(b, Block)]
+        if all(self.extents[a] for a in grid):
+            self._body(self.kernel.body)
         return self.total
 
-    def _body(self, body: Iterable[Statement], env: Env, inside: Axes) -> None:
+    def _body(self, body: Iterable[Statement]) -> None:
         for s in body:
             for value in values_of(s):
                 for v in visit(value):
-                    self.total += self._own(v, env)
-            if isinstance(s, Merge):
-                self._merge(s)
-            env.bind(s)
-            if isinstance(s, Stream):
-                self._stream(s, env, inside)
+                    self.total += self._own(v)
+            match s:
+                case Let(name=name, value=value) | Position(name=name, value=value):
+                    self.names[name] = self.axes(value)
+                case Update(state=name, value=value):
+                    self.new[name] = self.axes(value) | self.names[name]
+                case Merge():
+                    self._merge(s)
+                case Stream():
+                    self._stream(s)
+                case _:
+                    pass
 
-    def _stream(self, s: Stream, env: Env, inside: Axes) -> None:
-        visits = f"visits {len(self.extents)}"
+    def _stream(self, s: Stream) -> None:
+        outer, self.visited = self.visited, self.visited | {b.axis for b in s.blocks}
+        for b in s.blocks:
+            self.extents[f"visits:{b.axis}"] = self._visits(b)
+        around = self.fixed | {f"visits:{a}" for a in outer}
+        own = around | {f"visits:{b.axis}" for b in s.blocks}
+        for state in s.states:
+            self.names[state.name] = frozenset(state.axes) | own
+        if all(self.extents[b.axis] for b in s.blocks):
+            self._body(s.body)
         parts = frozenset(b.part for b in s.blocks if b.part is not None)
-        share = math.prod(self.extents[p] for p in parts)
-        self.extents[visits] = math.prod(self._visits(b, share) for b in s.blocks)
-        outer = {state.name: env.names[state.name] for state in s.states}
-        hidden = self.grid | inside | parts
-        inner = env.child()
-        for name, bound in outer.items():
-            repeated = bound.axes | hidden | {visits}
-            inner.names[name] = Bound(bound.dtype, repeated, bound.index)
-        self._body(s.body, inner, inside | parts | {visits})
-        for name, bound in outer.items():
-            env.names[name] = Bound(bound.dtype, bound.axes | self.grid | inside, bound.index)
+        for state in s.states:
+            self.names[state.name] = frozenset(state.axes) | around | parts
+        self.visited = outer
 
-    def _visits(self, b: Block, parts: int) -> int:
-        """Blocks of an axis that one part visits."""
-        extent = -(-self.extents[b.axis] // (parts if b.part is not None else 1))
-        return -(-extent // b.size) if b.size else min(extent, 1)
+    def _visits(self, b: Block) -> int:
+        """Blocks of an axis, over all parts."""
+        parts = 1 if b.part is None else self.extents[b.part]
+        extent = -(-self.extents[b.axis] // parts)
+        return parts * (-(-extent // b.size) if b.size else min(extent, 1))
 
     def _merge(self, s: Merge) -> None:
-        found = states(self.kernel)
         joins = max(self.extents[s.part] - 1, 0)
         for name in s.states:
-            points = self._points(self.grid | frozenset(found[name].axes))
-            self.total += Work(flops=joins * points)
+            self.names[name] -= {s.part}
+            self.total += Work(flops=joins * self._points(self.names[name]))
 
     def _points(self, axes: Axes) -> int:
-        return math.prod(self.extents[a] for a in axes)
+        """Positions of axes; the visits of an axis are among its positions."""
+        within = {f"visits:{a}" for a in axes}
+        return math.prod(self.extents[a] for a in axes if a not in within)
 
-    def _own(self, v: Value, env: Env) -> Work:
+    def axes(self, v: Value) -> Axes:
+        """What a value varies along, repetition included."""
+        match v:
+            case Ref(name=name, next=new):
+                return (self.new if new else self.names)[name]
+            case Load(index=index):
+                return self._index_axes(index)
+            case IndexValue(index=index):
+                return self._index_axes((index,))
+            case Scan(arg=arg, along=along):
+                return self.axes(arg) | {along}
+            case Reduce(over=over) | Dot(over=over):
+                inside = frozenset[str]().union(*(self.axes(c) for c in children(v)))
+                return (inside - set(over)) | {f"visits:{a}" for a in over if a in self.visited}
+            case _:
+                return frozenset[str]().union(*(self.axes(c) for c in children(v)))
+
+    def _index_axes(self, index: Iterable[Index]) -> Axes:
+        found: set[str] = set()
+        for e in index:
+            for atom in atoms(e):
+                if atom.kind == "axis":
+                    found.add(atom.name)
+                elif atom.kind == "value":
+                    found |= self.names[atom.name]
+        return frozenset(found)
+
+    def _own(self, v: Value) -> Work:
         match v:
             case Apply(op=op):
-                points = self._points(value_axes(v, env))
+                points = self._points(self.axes(v))
                 if op in TRANSCENDENTAL:
                     return Work(transcendentals=points)
                 return Work(flops=points)
             case Reduce(arg=arg, over=over):
-                return Work(flops=self._points(value_axes(arg, env) | frozenset(over)))
+                return Work(flops=self._points(self.axes(arg) | set(over)))
             case Scan():
-                return Work(flops=self._points(value_axes(v, env)))
+                return Work(flops=self._points(self.axes(v)))
             case Dot(left=left, right=right, over=over):
-                axes = value_axes(left, env) | value_axes(right, env) | frozenset(over)
+                axes = self.axes(left) | self.axes(right) | set(over)
                 return Work(flops=2 * self._points(axes))
             case _:
                 return Work()
