@@ -53,8 +53,9 @@ def test_passes_reach_a_fixed_point(program: Program) -> None:
 
 
 @effort(300)
-@given(graphs(max_nodes=12, flavours=("counting", "uniform", "normal")))
+@given(graphs(max_nodes=12, flavours=("counting", "uniform", "normal"), excluded=("eq", "ne")))
 def test_fast_passes_differ_by_rounding_only(program: Program) -> None:
+    """Equality is left out: whether two rounded numbers are equal is an accident."""
     with knobs.config(verify=True):
         after = passes.run(program.graph, rounding="fast")
     judge = Judge(program.graph, program.arrays)

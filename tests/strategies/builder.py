@@ -48,6 +48,7 @@ class Builder:
         self.sizes: dict[str, int] = {}
         self.facts: dict[Fact, None] = {}
         self.dims: list[Index] = []
+        self.excluded: frozenset[str] = frozenset()
         self.flavour = str(draw(st.sampled_from(data.FLAVOURS)))
 
     # -- drawing

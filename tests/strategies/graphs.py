@@ -38,14 +38,17 @@ def graphs(
     symbolic: bool = True,
     steps: Sequence[str] | None = None,
     flavours: Sequence[str] | None = None,
+    excluded: Sequence[str] = (),
 ) -> Program:
     """Programs of up to about `max_nodes` operators over inputs of `dtypes`.
 
     `symbolic` allows size symbols beside numbers; `steps` limits the kinds of steps to some of
-    `STEPS`; `flavours` limits the data to some of `FLAVOURS`.
+    `STEPS`; `flavours` limits the data to some of
+    `FLAVOURS`; scalar operators in `excluded` do not occur.
     """
     allowed = [d for d in dtypes if d in COMPUTABLE]
     b = Builder(draw, allowed, symbolic)
+    b.excluded = frozenset(excluded)
     if flavours is not None:
         b.flavour = str(b.choose(flavours))
     for _ in range(b.number(1, 3)):

@@ -76,7 +76,11 @@ def _unary(b: Builder) -> None:
     x = b.value()
     if x is None:
         return
-    rows = [r for r in SCALARS.values() if r.arity == 1 and x.type.dtype.kind in r.rule.accepts[0]]
+    rows = [
+        r
+        for r in SCALARS.values()
+        if r.arity == 1 and x.type.dtype.kind in r.rule.accepts[0] and r.name not in b.excluded
+    ]
     row = b.choose(rows)
     assert isinstance(row, ScalarOp)
     safe = x.type.dtype.is_float and b.flavour != "special"
@@ -119,6 +123,7 @@ def _binary(b: Builder) -> None:
         and x.type.dtype.kind in r.rule.accepts[0]
         and r.rule.accepts[0] == r.rule.accepts[1]
         and r.cost < 50
+        and r.name not in b.excluded
     ]
     row = b.choose(rows)
     assert isinstance(row, ScalarOp)
@@ -141,7 +146,8 @@ def _select(b: Builder) -> None:
         return
     y = _partner(b, x)
     z = _partner(b, x, y)
-    mask = build.map(str(b.choose(("lt", "eq", "ge"))), x, y)
+    names = [name for name in ("lt", "eq", "ge") if name not in b.excluded]
+    mask = build.map(str(b.choose(names)), x, y)
     b.add(build.map("select", mask, x, z))
 
 
