@@ -2,6 +2,7 @@
 
 from smelt.fusion.plan import Cluster, Plan, Slot
 from smelt.fusion.search import plan
+from smelt.fusion.traffic import traffic
 from smelt.fusion.units import is_contraction, is_library
 
-__all__ = ["Cluster", "Plan", "Slot", "is_contraction", "is_library", "plan"]
+__all__ = ["Cluster", "Plan", "Slot", "is_contraction", "is_library", "plan", "traffic"]

@@ -184,9 +184,17 @@ class _Traffic:
         self.touch = self.sweeps = 0.0
         self.read = self.row = 0
         rows = around = 0.0
+        every = region.all_axes if not sweeps.sweeps else -1
+        axis = sweeps.vector.bit_length() - 1
         for v, places in region.loads.items():
             masks = region.load_masks[v]
             itemsize = model.itemsize[v]
+            if len(masks) == 1 and masks[0] == every and places[0][-1] == axis:
+                nbytes = model.nbytes[v]  # each element once, in the order of memory
+                self.read += nbytes
+                self.touch += model.read_ns(v, nbytes, threads)
+                self.row += sweeps.row(every) * itemsize
+                continue
             distinct = min(model.elements[v], sum(map(sweeps.volume, masks)))
             nbytes = distinct * itemsize
             self.read += nbytes

@@ -1,14 +1,41 @@
-"""Where values between clusters live: one arena, offsets as expressions over sizes."""
+"""Where values between clusters live: one arena, with offsets that are right for all sizes.
+
+1. A value lives from the launch that writes it to the last launch that reads it.
+2. A flat kernel may write a result over an input that dies there and is read at the same positions.
+3. Buffers are packed by size at the hints' sizes: largest first, into the lowest gap that fits.
+4. Only the order of that packing is kept: of two buffers that live at the same time, one stands
+   below the other.  The offset of a buffer is the largest end of those below it, as an expression:
+   a maximum of sums of sizes.  At other sizes the packing is less tight, but never wrong.
+
+Greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
+(2020).  Sums are polynomials in the sizes with positive coefficients, so that a sum whose
+coefficients are all at least another's is never smaller.
+
+>>> n = size("n")
+>>> ceiling([rounded(n * 256), rounded(n * 128), rounded(n * 100)], {"n": 10})
+[n*256, ((n*100 + 63)//64)*64]
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from smelt.fusion.plan import Cluster, Slot
+from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
-from smelt.types.expr import Index, add, floordiv, mul
+from smelt.types.expr import Expr, Index, add, floordiv, maximum, mul, size
+
+__all__ = ["assign", "ceiling", "lower_bound", "peak", "rounded", "size"]
 
 LINE = 64
+"""Bytes of a cache line: buffers start at multiples of it."""
+MOST_SUMS = 8
+"""Sums that one offset is the maximum of; beyond, two are replaced by a common upper bound."""
+
+Reuses = Mapping[Node, Sequence[Node]]
+"""For a result, the inputs of its cluster whose memory it may take over."""
 
 
 def rounded(nbytes: Index) -> Index:
@@ -16,27 +43,189 @@ def rounded(nbytes: Index) -> Index:
     return mul(floordiv(add(nbytes, LINE - 1), LINE), LINE)
 
 
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Memory of one value, or of several one after the other."""
+
+    nodes: list[Node]
+    nbytes: Index
+    hint: int
+    first: int
+    last: int
+    at: int = -1
+    """Offset at the hints' sizes."""
+    below: list[Buffer] = field(default_factory=list["Buffer"])
+    """Those that it must stand above: enough of them to imply the others."""
+    sums: list[Index] = field(default_factory=list[Index])
+    """Its offset is the largest of these."""
+
+    def meets(self, other: Buffer) -> bool:
+        """Whether both live at some time."""
+        return self.first <= other.last and other.first <= self.last
+
+
 def assign(
     graph: Graph,
-    clusters: tuple[Cluster, ...],
-    launches: tuple[tuple[int, ...], ...],
+    clusters: Sequence[Cluster],
+    launches: Sequence[Sequence[int]],
     hints: Mapping[str, int],
+    reuses: Reuses,
 ) -> tuple[Slot, ...]:
-    """A slot for each value that a cluster writes."""
-    del launches, hints
+    """A slot for each value that a cluster writes, in order of writing."""
+    when = {k: step for step, group in enumerate(launches) for k in group}
     last: dict[Node, int] = {}
     for k, cluster in enumerate(clusters):
         for node in cluster.inputs:
-            last[node] = k
+            last[node] = max(last.get(node, 0), k)
     results = set(graph.outputs)
-    slots: list[Slot] = []
-    top: Index = 0
+    home: dict[Node, Buffer] = {}
+    taken: dict[Node, Node] = {}
     for k, cluster in enumerate(clusters):
         for node in cluster.outputs:
-            nbytes = node.type.nbytes
             if node in results:
-                slots.append(Slot(node, nbytes, None, k, len(clusters) - 1))
                 continue
-            slots.append(Slot(node, nbytes, top, k, last.get(node, k)))
-            top = add(top, rounded(nbytes))
+            end = when[last.get(node, k)]
+            old = _dying(node, cluster, k, home, reuses, last, when, clusters)
+            if old is not None:
+                buffer = home[node] = home[old]
+                buffer.nodes.append(node)
+                buffer.last = end
+                taken[node] = old
+                continue
+            nbytes = rounded(node.type.nbytes)
+            home[node] = Buffer([node], nbytes, at_hints(nbytes, hints), when[k], end)
+    _place(list(dict.fromkeys(home.values())), hints)
+    slots: list[Slot] = []
+    for k, cluster in enumerate(clusters):
+        for node in cluster.outputs:
+            buffer = home.get(node)
+            final = len(clusters) - 1 if node in results else last.get(node, k)
+            offset = None if buffer is None else _largest(buffer.sums)
+            slots.append(Slot(node, node.type.nbytes, offset, k, final, taken.get(node)))
     return tuple(slots)
+
+
+def _dying(
+    node: Node, cluster: Cluster, k: int, home: Mapping[Node, Buffer], reuses: Reuses,
+    last: Mapping[Node, int], when: Mapping[int, int], clusters: Sequence[Cluster],
+) -> Node | None:  # fmt: skip
+    """An input of a cluster whose memory a result may take over: nobody else needs it any more."""
+    for old in reuses.get(node, ()):
+        buffer = home.get(old)
+        if buffer is None or buffer.nodes[-1] is not old or buffer.last != when[k]:
+            continue
+        together = (c for j, c in enumerate(clusters) if when[j] == when[k] and c is not cluster)
+        if last[old] == k and not any(old in c.inputs for c in together):
+            return old
+    return None
+
+
+# ---- packing at the hints ----------------------------------------------------------------------
+
+
+def _place(buffers: list[Buffer], hints: Mapping[str, int]) -> None:
+    """Packs buffers, remembers who stands on whom, and makes offsets of that."""
+    bound = lower_bound(buffers)
+    best: list[int] | None = None
+    for order in (
+        lambda b: (-b.hint, b.first - b.last, b.first),
+        lambda b: (-b.hint * (b.last - b.first + 1), b.first),
+        lambda b: (b.first, -b.hint),
+    ):
+        _pack(sorted(buffers, key=order))
+        if best is None or peak(buffers) < _peak_of(buffers, best):
+            best = [b.at for b in buffers]
+        if peak(buffers) <= bound:
+            break
+    for b, at in zip(buffers, best or [], strict=True):
+        b.at = at
+    standing = sorted(buffers, key=lambda b: (b.at, b.first))
+    for k, b in enumerate(standing):
+        under = [c for c in standing[:k] if b.meets(c)]
+        covered = {id(d) for c in under for d in c.below}
+        b.below = [c for c in under if id(c) not in covered]
+        ends = [add(s, c.nbytes) for c in b.below for s in c.sums]
+        b.sums = ceiling(ends, hints) if ends else [0]
+
+
+def _pack(order: Iterable[Buffer]) -> None:
+    placed: list[Buffer] = []
+    for b in order:
+        b.at = 0
+        best: int | None = None
+        room = 0
+        end = 0
+        for c in placed:
+            if not b.meets(c):
+                continue
+            gap = c.at - end
+            if gap >= b.hint and (best is None or gap < room):
+                best, room = end, gap
+            end = max(end, c.at + c.hint)
+        b.at = end if best is None else best
+        placed.append(b)
+        placed.sort(key=lambda c: (c.at, c.hint))
+
+
+def peak(buffers: Iterable[Buffer]) -> int:
+    """Bytes of the arena at the hints' sizes."""
+    return max((b.at + b.hint for b in buffers), default=0)
+
+
+def _peak_of(buffers: Sequence[Buffer], places: Sequence[int]) -> int:
+    return max((at + b.hint for b, at in zip(buffers, places, strict=True)), default=0)
+
+
+def lower_bound(buffers: Sequence[Buffer]) -> int:
+    """Bytes that live together at the fullest time: no arena is smaller."""
+    times = {b.first for b in buffers}
+    return max((sum(b.hint for b in buffers if b.first <= t <= b.last) for t in times), default=0)
+
+
+# ---- offsets -----------------------------------------------------------------------------------
+
+
+def ceiling(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]:
+    """Few sums of which one is at least as large as each of `sums`, for all sizes; the largest at
+    the hints first.  Raises nothing, and is exact as long as there are few to begin with."""
+    ranked = sorted(dict.fromkeys(sums), key=lambda e: (-at_hints(e, hints), str(e)))
+    kept: list[Index] = []
+    for e in ranked:
+        if not any(_covers(k, e) for k in kept):
+            kept = [k for k in kept if not _covers(e, k)] + [e]
+    while len(kept) > MOST_SUMS:
+        a, b = kept.pop(), kept.pop()  # the least at the hints
+        kept.append(_common(a, b))
+        kept.sort(key=lambda e: (-at_hints(e, hints), str(e)))
+    return kept
+
+
+def _covers(a: Index, b: Index) -> bool:
+    """a >= b, seen by every coefficient."""
+    mine = dict(_terms(a))
+    return all(c <= mine.get(m, 0) for m, c in _terms(b))
+
+
+def _common(a: Index, b: Index) -> Index:
+    """A sum that is at least as large as both."""
+    found = dict(_terms(a))
+    for m, c in _terms(b):
+        found[m] = max(c, found.get(m, 0))
+    total: Index = 0
+    for m, c in found.items():
+        total = add(total, Expr(((m, c),)) if m else c)
+    return total
+
+
+def _terms(e: Index) -> Sequence[tuple[tuple[object, ...], int]]:
+    return e.terms if isinstance(e, Expr) else (((), e),)
+
+
+def _largest(sums: Sequence[Index]) -> Index:
+    found = sums[0]
+    for e in sums[1:]:
+        found = _larger(found, e)
+    return found
+
+
+_larger = lru_cache(maxsize=1024)(maximum)

@@ -50,6 +50,8 @@ class Slot:
     """Number of the cluster that writes it."""
     last: int
     """Number of the last cluster that reads it."""
+    reuses: Node | None = None
+    """The value whose memory it takes over in place: `first` is that one's last reader."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

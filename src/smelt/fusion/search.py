@@ -41,7 +41,8 @@ from smelt.fusion.reach import Reach
 from smelt.fusion.region import Region, join_flat, look
 from smelt.fusion.sets import Hints, bits
 from smelt.fusion.units import Units
-from smelt.graph.ir import Graph
+from smelt.fusion.verify import verify
+from smelt.graph.ir import Graph, Node
 from smelt.journal import Journal, Planned
 from smelt.target import Target
 
@@ -123,8 +124,10 @@ def plan(
     else:
         decisions.off()
     clusters, launches = clusters_of(units, search.groups(), sizes)
-    slots = memory.assign(graph, clusters, launches, sizes)
+    slots = memory.assign(graph, clusters, launches, sizes, search.reuses())
     result = Plan(graph, clusters, launches, tuple(decisions.found), slots)
+    if knobs.VERIFY.get():
+        verify(result)
     if journal is not None:
         for decision in decisions.found:
             journal.record(decision)
@@ -193,6 +196,19 @@ class Search:
             Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}))
             for _, c in sorted(self.clusters.items())
         ]
+
+    def reuses(self) -> dict[Node, list[Node]]:
+        """For each result of a flat kernel, the inputs that it may be written over: of its own
+        type and read at its own positions only."""
+        found: dict[Node, list[Node]] = {}
+        values = self.units.values
+        for cluster in self.clusters.values():
+            region = cluster.region
+            for u in bits(region.stored if region.flat else 0):
+                place, kind = region.places[u], values[u].type
+                same = [v for v, read in region.loads.items() if read == place]
+                found[values[u]] = [values[v] for v in same if values[v].type == kind]
+        return found
 
     def successors(self, c: int) -> int:
         """Clusters that read what `c` writes."""
@@ -455,21 +471,22 @@ class Search:
 
     def _siblings(self) -> list[int]:
         """Joins kernels that read the same arrays; returns those that changed."""
-        queue: list[tuple[float, int, int, Candidate]] = []
+        queue: list[tuple[float, int, int]] = []
 
         def ask(pairs: Iterable[tuple[int, int]]) -> None:
             for a, b in pairs:
                 move = self.beside(a, b)
                 if move.gain > LEAST_GAIN:
-                    heapq.heappush(queue, (-move.gain, a, b, move))
+                    heapq.heappush(queue, (-move.gain, a, b))
 
         changed: dict[int, None] = {}
         ask(self._pairs())
         while queue:
-            _, a, b, move = heapq.heappop(queue)
+            gain, a, b = heapq.heappop(queue)
             if a not in self.clusters or b not in self.clusters:
                 continue
-            if self.beside(a, b) != move:  # one of the two has changed since
+            move = self.beside(a, b)
+            if move.gain != -gain:  # one of the two has changed since
                 ask([(a, b)])
                 continue
             self.apply(a, move, beside=True)

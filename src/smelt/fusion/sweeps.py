@@ -95,6 +95,10 @@ class Sweeps:
         region = self.region
         if len(region.axes) < 2:
             return region.all_axes
+        lasts = {place[-1] for places in region.loads.values() for place in places if place}
+        lasts.update(region.places[u][0][-1] for u in bits(region.stored) if region.places[u][0])
+        if len(lasts) == 1 and isinstance(only := lasts.pop(), int) and only >= 0:
+            return 1 << only
         score = [0.0] * len(region.axes)
         for v, places in region.loads.items():
             for place, mask in zip(places, region.load_masks[v], strict=True):

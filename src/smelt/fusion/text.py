@@ -1,0 +1,240 @@
+"""The text of a plan: printer and parser, the names being those of the graph's text.
+
+    plan    = "plan" NAME "{" {cluster} {slot} "}"
+    cluster = STEP ":" NAME "(" [value {"," value}] ")" "->" value {"," value} "=" {value}
+              ["again" {value}] ["walks" shape {shape}]
+    slot    = value "@" ("out" | expr | "over" value) ":" expr "bytes" "," NAME "to" NAME
+    shape   = "[" [expr {"," expr}] "]"
+
+Clusters with the same STEP start together.  Constants belong to whoever reads them and are left
+out, unless they are results.  `#` starts a comment; with the sizes of a call the printer says there
+what each cluster moves, and what its operators would move one by one.
+
+>>> from smelt.fusion.search import plan
+>>> from smelt.graph.text import parse as parse_graph
+>>> from smelt.target import Target
+>>> graph = parse_graph('''graph f(x: f32[n,m], b: f32[m]) {
+...   v0 = add(x, b)
+...   v1 = max(v0, 0.0:f32)
+...   v2 = log(v1)
+...   return v2
+... }''')
+>>> found = plan(graph, Target.for_isa("avx2"), None, {"n": 1000, "m": 1000})
+>>> print(text(found, {"n": 1000, "m": 1000}))
+plan f {
+  0: k0(x, b) -> v2 = v0 v1 v2  # 8004000 B moved (apart: 24004000 B)
+  v2 @ out: m*n*4 bytes, k0 to k0
+}
+>>> text(parse(text(found), graph)) == text(found)
+True
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from smelt.errors import PlanTextError
+from smelt.fusion.plan import Cluster, Plan, Slot
+from smelt.fusion.traffic import traffic
+from smelt.graph.ir import Graph, Node
+from smelt.graph.text import name_values
+from smelt.graph.text import parse as parse_graph
+from smelt.graph.text import text as graph_text
+from smelt.ops.create import Constant
+from smelt.types.expr import Index, size
+from smelt.types.expr import text as expr_text
+from smelt.types.parse_expr import parse as parse_expr
+from smelt.types.tensor import Shape, shape_text
+
+_CLUSTER = re.compile(
+    r"(?P<step>\d+): (?P<name>[\w.]+)\((?P<ins>[^)]*)\) -> (?P<outs>[^=]*?) = (?P<nodes>.*?)"
+    r"(?: again (?P<again>.*?))?(?: walks (?P<shapes>.*))?"
+)
+_SLOT = re.compile(
+    r"(?P<node>\S+) @ (?P<place>.+?): (?P<nbytes>.+) bytes, (?P<first>\S+) to (?P<last>\S+)"
+)
+
+
+def text(plan: Plan, hints: Mapping[str, int] | None = None, *, graph: bool = False) -> str:
+    """The plan as text; with `hints` what it moves at these sizes, with `graph` its graph first."""
+    names = name_values(plan.graph)
+    moved = None if hints is None else traffic(plan, hints)
+    steps = {k: step for step, group in enumerate(plan.launches) for k in group}
+    lines = [f"plan {plan.graph.name} {{"]
+    for k, cluster in enumerate(plan.clusters):
+        line = f"  {steps[k]}: {_cluster(cluster, names)}"
+        if moved is not None:
+            line += f"  # {moved[k][0]} B moved (apart: {moved[k][1]} B)"
+        lines.append(line)
+    lines += [f"  {_slot(slot, names, plan)}" for slot in plan.slots]
+    lines.append("}")
+    return "\n".join([graph_text(plan.graph), *lines] if graph else lines)
+
+
+def _cluster(cluster: Cluster, names: Mapping[Node, str]) -> str:
+    def listed(nodes: tuple[Node, ...], between: str) -> str:
+        return between.join(names[node] for node in nodes)
+
+    shown = tuple(n for n in cluster.nodes if _is_shown(n, cluster))
+    line = f"{cluster.name}({listed(cluster.inputs, ', ')}) -> {listed(cluster.outputs, ', ')}"
+    line += f" = {listed(shown, ' ')}"
+    if cluster.recomputed:
+        line += f" again {listed(cluster.recomputed, ' ')}"
+    if cluster.shapes:
+        line += " walks " + " ".join(f"[{shape_text(s)}]" for s in cluster.shapes)
+    return line
+
+
+def _is_shown(node: Node, cluster: Cluster) -> bool:
+    return not isinstance(node.op, Constant) or node in cluster.outputs
+
+
+def _slot(slot: Slot, names: Mapping[Node, str], plan: Plan) -> str:
+    if slot.reuses is not None:
+        place = f"over {names[slot.reuses]}"
+    else:
+        place = "out" if slot.offset is None else expr_text(slot.offset)
+    first, last = plan.clusters[slot.first].name, plan.clusters[slot.last].name
+    return f"{names[slot.node]} @ {place}: {expr_text(slot.nbytes)} bytes, {first} to {last}"
+
+
+# ---- parser ------------------------------------------------------------------------------------
+
+
+def parse(source: str, graph: Graph | None = None) -> Plan:
+    """The plan that `source` spells, of `graph` or of the graph whose text comes first.
+
+    Raises PlanTextError with the line that is no part of a plan or names a value the graph lacks.
+    """
+    start = 0
+    if graph is None:
+        head = re.match(r"\s*(graph.*?^\})\s*$", source, re.DOTALL | re.MULTILINE)
+        if head is None:
+            _fail(source, 0, "the text of a graph before that of its plan")
+        graph = parse_graph(head[1])
+        start = head.end()
+    return _Reader(source, start, graph).plan()
+
+
+def _fail(source: str, at: int, expected: str) -> NoReturn:
+    rest = source[at:].split("\n", 1)[0].strip()
+    line, column = PlanTextError.position(source, at).values()
+    raise PlanTextError(
+        expected=expected, found=repr(rest) if rest else "the end", source=source,
+        line=line, column=column,
+    )  # fmt: skip
+
+
+class _Reader:
+    """Reads the lines after the graph's."""
+
+    def __init__(self, source: str, start: int, graph: Graph) -> None:
+        self.source, self.graph = source, graph
+        self.at = start
+        self.values: dict[str, Node] = {}
+        for node, name in name_values(graph).items():
+            self.values.setdefault(name, node)
+        self.clusters: list[Cluster] = []
+        self.numbers: dict[str, int] = {}
+        self.launches: list[list[int]] = []
+        self.slots: dict[Node, Slot] = {}
+
+    def plan(self) -> Plan:
+        """Everything from `plan` to the brace."""
+        if self.line() != f"plan {self.graph.name} {{":
+            _fail(self.source, self.at, f"`plan {self.graph.name} {{`")
+        while (line := self.next()) != "}":
+            cluster = _CLUSTER.fullmatch(line)
+            slot = None if cluster else _SLOT.fullmatch(line)
+            if cluster is not None:
+                self.cluster(cluster)
+            elif slot is not None:
+                self.slot(slot)
+            else:
+                _fail(self.source, self.at, "a cluster, a buffer or `}`")
+        launches = tuple(map(tuple, self.launches))
+        return Plan(self.graph, tuple(self.clusters), launches, (), tuple(self.slots.values()))
+
+    def line(self) -> str:
+        """The next line that is not blank, without its comment; `at` is where it starts."""
+        while self.at < len(self.source):
+            end = self.source.find("\n", self.at)
+            end = len(self.source) if end < 0 else end
+            found = self.source[self.at : end].partition("#")[0].strip()
+            if found:
+                return found
+            self.at = end + 1
+        _fail(self.source, len(self.source), "`}`")
+
+    def next(self) -> str:
+        """The line after the one at `at`."""
+        end = self.source.find("\n", self.at)
+        self.at = len(self.source) if end < 0 else end + 1
+        return self.line()
+
+    def read(self, what: str, source: str, function: Callable[[str], Index]) -> Index:
+        try:
+            return function(source)
+        except (ValueError, ZeroDivisionError):
+            _fail(self.source, self.at, what)
+
+    def expression(self, source: str) -> Index:
+        return self.read("an expression over sizes", source, lambda s: parse_expr(s, size))
+
+    def nodes(self, source: str) -> tuple[Node, ...]:
+        """Values by name, separated by commas or blanks."""
+        found: list[Node] = []
+        for name in source.replace(",", " ").split():
+            if name not in self.values:
+                _fail(self.source, self.at, f"a value of graph {self.graph.name}, not {name},")
+            found.append(self.values[name])
+        return tuple(found)
+
+    def shapes(self, source: str | None) -> tuple[Shape, ...]:
+        rows = re.findall(r"\[([^\]]*)\]", source or "")
+        return tuple(tuple(self.expression(d) for d in row.split(",") if d.strip()) for row in rows)
+
+    def cluster(self, m: re.Match[str]) -> None:
+        """One cluster, the constants that its nodes read included."""
+        shown = self.nodes(m["nodes"])
+        nodes = dict.fromkeys(shown)
+        for node in shown:
+            nodes |= dict.fromkeys(x for x in node.inputs if isinstance(x.op, Constant))
+        order = {node: k for k, node in enumerate(self.graph.nodes())}
+        step = int(m["step"])
+        if step not in (len(self.launches) - 1, len(self.launches)):
+            _fail(self.source, self.at, f"step {len(self.launches)}")
+        if step == len(self.launches):
+            self.launches.append([])
+        self.launches[step].append(len(self.clusters))
+        self.numbers[m["name"]] = len(self.clusters)
+        self.clusters.append(
+            Cluster(
+                m["name"],
+                tuple(sorted(nodes, key=order.__getitem__)),
+                self.nodes(m["ins"]),
+                self.nodes(m["outs"]),
+                self.nodes(m["again"] or ""),
+                self.shapes(m["shapes"]),
+            )
+        )
+
+    def slot(self, m: re.Match[str]) -> None:
+        """One buffer."""
+        (node,) = self.nodes(m["node"])
+        nbytes = self.expression(m["nbytes"])
+        if m["first"] not in self.numbers or m["last"] not in self.numbers:
+            _fail(self.source, self.at, "clusters that stand above")
+        first, last = self.numbers[m["first"]], self.numbers[m["last"]]
+        reuses: Node | None = None
+        offset: Index | None = None
+        if m["place"].startswith("over "):
+            (reuses,) = self.nodes(m["place"][5:])
+            if reuses not in self.slots:
+                _fail(self.source, self.at, "a buffer that stands above")
+            offset = self.slots[reuses].offset
+        elif m["place"] != "out":
+            offset = self.expression(m["place"])
+        self.slots[node] = Slot(node, nbytes, offset, first, last, reuses)

@@ -1,0 +1,164 @@
+"""Is a plan well formed?  Everything is computed, before it is read, into memory of its own.
+
+What holds of every plan: each result of the graph is written once; a cluster reads inputs of the
+graph and what earlier launches wrote; clusters of one launch do not read one another; inside a
+cluster operands come first; library calls stand alone; buffers that live at the same time do not
+overlap, at whatever sizes (tried at several).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+from smelt.errors import VerifyError
+from smelt.fusion.plan import Cluster, Plan, Slot
+from smelt.fusion.units import is_free, is_library
+from smelt.graph.ir import Node
+from smelt.graph.text import name_values
+from smelt.graph.walk import sizes
+from smelt.ops.create import Input
+from smelt.types.expr import evaluate
+
+_TRIED = (1, 2, 3, 7, 16, 61, 100, 1000, 4096)
+"""Sizes at which buffers are compared, in turn for each size of the graph."""
+
+
+def verify(plan: Plan) -> Plan:
+    """`plan` itself.  Raises VerifyError if it is not well formed."""
+    _launches(plan)
+    written: dict[Node, int] = {}
+    for step, group in enumerate(plan.launches):
+        fresh: dict[Node, int] = {}
+        for k in group:
+            cluster = plan.clusters[k]
+            _reads(plan, cluster, written)
+            _inside(plan, cluster)
+            for node in cluster.outputs:
+                if node in written or node in fresh:
+                    _fail(plan, cluster, f"{_name(plan, node)} is written twice")
+                fresh[node] = step
+        written |= fresh
+    for node in plan.graph.outputs:
+        if node not in written and not isinstance(node.op, Input):
+            _fail(plan, None, f"result {_name(plan, node)} is never written")
+    _recomputed(plan)
+    _slots(plan, written)
+    for sizes_ in _samples(plan):
+        _disjoint(plan, sizes_)
+    return plan
+
+
+def _launches(plan: Plan) -> None:
+    listed = [k for group in plan.launches for k in group]
+    if listed != list(range(len(plan.clusters))):
+        _fail(plan, None, f"launches {plan.launches} do not list the clusters in order")
+    for group in plan.launches:
+        calls = [k for k in group if any(is_library(n) for n in plan.clusters[k].nodes)]
+        if calls and len(group) > 1:
+            _fail(plan, plan.clusters[calls[0]], "a library call starts together with others")
+
+
+def _reads(plan: Plan, cluster: Cluster, written: Mapping[Node, int]) -> None:
+    for node in cluster.inputs:
+        if not isinstance(node.op, Input) and node not in written:
+            _fail(plan, cluster, f"{_name(plan, node)} is read before it is written")
+
+
+def _inside(plan: Plan, cluster: Cluster) -> None:
+    """Operands first, nothing idle, calls alone."""
+    known = set(cluster.inputs)
+    for node in cluster.nodes:
+        for operand in node.inputs:
+            if operand not in known:
+                _fail(plan, cluster, f"{_name(plan, operand)} is not there for its reader")
+        known.add(node)
+    wanted = set(cluster.outputs)
+    for node in reversed(cluster.nodes):
+        if node not in wanted:
+            _fail(plan, cluster, f"{_name(plan, node)} is computed for nobody")
+        wanted.update(node.inputs)
+    if not cluster.outputs or not set(cluster.outputs) <= set(cluster.nodes):
+        _fail(plan, cluster, "it does not compute what it writes")
+    unread = [x for x in cluster.inputs if x not in wanted]
+    if unread:
+        _fail(plan, cluster, f"{_name(plan, unread[0])} is read for nothing")
+    real = [n for n in cluster.nodes if not is_free(n)]
+    if any(is_library(n) for n in real) and len(real) > 1:
+        _fail(plan, cluster, "a library call shares a cluster with other operators")
+    if cluster.shapes and len(cluster.shapes) != len(cluster.outputs):
+        _fail(plan, cluster, "there is not one shape for each result")
+
+
+def _recomputed(plan: Plan) -> None:
+    times: dict[Node, int] = {}
+    for cluster in plan.clusters:
+        for node in cluster.nodes:
+            times[node] = times.get(node, 0) + 1
+    for cluster in plan.clusters:
+        wrong = [n for n in cluster.recomputed if n not in cluster.nodes or times[n] < 2]
+        wrong += [n for n in cluster.nodes
+                  if times[n] > 1 and not is_free(n) and n not in cluster.recomputed]  # fmt: skip
+        if wrong:
+            _fail(plan, cluster, f"{_name(plan, wrong[0])} is marked wrongly as computed again")
+
+
+def _slots(plan: Plan, written: Mapping[Node, int]) -> None:
+    slots = {slot.node: slot for slot in plan.slots}
+    if set(slots) != set(written) or len(slots) != len(plan.slots):
+        _fail(plan, None, "there is not one buffer for each written value")
+    results = set(plan.graph.outputs)
+    for k, cluster in enumerate(plan.clusters):
+        for node in cluster.outputs:
+            if slots[node].first != k or (slots[node].offset is None) != (node in results):
+                _fail(plan, cluster, f"the buffer of {_name(plan, node)} is not its own")
+        for node in cluster.inputs:
+            if node in slots and slots[node].last < k:
+                _fail(plan, cluster, f"the buffer of {_name(plan, node)} ends too early")
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+def _samples(plan: Plan) -> Iterator[dict[str, int]]:
+    names = sizes(plan.graph)
+    for turn in range(len(_TRIED)):
+        yield {name: _TRIED[(turn + k) % len(_TRIED)] for k, name in enumerate(names)}
+
+
+def overlapping(plan: Plan, sizes_: Mapping[str, int]) -> tuple[Slot, Slot] | None:
+    """Two buffers that share memory while both hold something that is still needed.
+
+    Clusters of one launch run at the same time.  A value may stand where one stood that its own
+    cluster was the last to read, if the plan says so.
+    """
+    step = {k: s for s, group in enumerate(plan.launches) for k in group}
+    placed: list[tuple[int, int, Slot]] = []
+    for slot in plan.slots:
+        if slot.offset is None:
+            continue
+        start = int(evaluate(slot.offset, sizes_))
+        end = start + int(evaluate(slot.nbytes, sizes_))
+        for begin, stop, other in placed:
+            apart = end <= begin or stop <= start or begin == stop or start == end
+            late = step[slot.first] > step[other.last] or step[other.first] > step[slot.last]
+            if not apart and not late and slot.reuses is not other.node:
+                return other, slot
+        placed.append((start, end, slot))
+    return None
+
+
+def _disjoint(plan: Plan, sizes_: Mapping[str, int]) -> None:
+    found = overlapping(plan, sizes_)
+    if found is not None:
+        a, b = (_name(plan, slot.node) for slot in found)
+        _fail(plan, None, f"the buffers of {a} and {b} overlap at {dict(sizes_)}")
+
+
+def _name(plan: Plan, node: Node) -> str:
+    return name_values(plan.graph).get(node, repr(node))
+
+
+def _fail(plan: Plan, cluster: Cluster | None, reason: str) -> NoReturn:
+    where = "" if cluster is None else f", cluster {cluster.name}"
+    raise VerifyError(f"plan of {plan.graph.name}{where}: {reason}")
