@@ -189,7 +189,7 @@ class _Traffic:
         for v, places in region.loads.items():
             masks = region.load_masks[v]
             itemsize = model.itemsize[v]
-            if len(masks) == 1 and masks[0] == every and places[0][-1] == axis:
+            if every and masks == [every] and places[0][-1] == axis:
                 nbytes = model.nbytes[v]  # each element once, in the order of memory
                 self.read += nbytes
                 self.touch += model.read_ns(v, nbytes, threads)
