@@ -240,8 +240,6 @@ _CHOICES = (
     rule("choice of false or true", "select(m, false, true)", "not(m)", ("bool",)),
     rule("chosen twice", "select(m, select(m, x, y), z)", "select(m, x, z)"),
     rule("rejected twice", "select(m, x, select(m, y, z))", "select(m, x, z)"),
-    rule("choice of the lesser", "select(lt(x, y), x, y)", "min(x, y)", INTEGERS),
-    rule("choice of the greater", "select(gt(x, y), x, y)", "max(x, y)", INTEGERS),
 )
 
 
