@@ -12,8 +12,10 @@ from tests.explain import programs, schema
 from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 from tests.strategies.graphs import graphs
 
-from smelt import driver, explain, knobs
+from smelt import driver, knobs
 from smelt.errors import ArgumentError, UnsupportedError
+from smelt.explain import as_text, cost_analysis, memory_analysis
+from smelt.explain import report as report_of
 from smelt.explain.data import ReportData
 from smelt.graph.interp import solve_sizes
 from smelt.kernel import interp
@@ -37,7 +39,7 @@ def test_schema_file_is_that_of_the_classes():
 @pytest.mark.parametrize("name", NAMES)
 def test_json_has_the_schema(name):
     made = compiled(name)
-    found = explain.report(made, SIZES, arrays(made.graph.inputs))
+    found = report_of(made, SIZES, arrays(made.graph.inputs))
     text = found.to_json()
     data = msgspec.json.decode(text, type=ReportData, strict=True)
     assert json.loads(text) == json.loads(msgspec.json.encode(data)), "keys beyond the schema"
@@ -46,7 +48,7 @@ def test_json_has_the_schema(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_references_resolve_and_sums_add_up(name):
-    data = explain.report(compiled(name), SIZES).data
+    data = report_of(compiled(name), SIZES).data
     count = len(data.nodes)
     assert [n.id for n in data.nodes] == list(range(count))
     for n in data.nodes:
@@ -69,7 +71,7 @@ def test_references_resolve_and_sums_add_up(name):
 
 
 def test_virtual_values_are_told_from_stored_ones():
-    data = explain.report(compiled("library"), SIZES).data
+    data = report_of(compiled("library"), SIZES).data
     kinds = {(data.nodes[e.producer].op, data.nodes[e.reader].op): e.kind for e in data.edges}
     assert kinds["exp", "scatter.add"] == kinds["scatter.add", "mul"] == "memory"
     assert kinds["mul", "add"] == "virtual"
@@ -80,14 +82,14 @@ def test_virtual_values_are_told_from_stored_ones():
 
 
 def test_axes_have_roles():
-    kernel = explain.report(compiled("softmax"), SIZES).data.kernels[0]
+    kernel = report_of(compiled("softmax"), SIZES).data.kernels[0]
     assert [(a.name, a.size, a.role) for a in kernel.axes] == [
         ("r", 48, "grid"), ("c", 40, "tile"),
     ]  # fmt: skip
 
 
 def test_lines_of_the_program():
-    data = explain.report(compiled("softmax"), SIZES).data
+    data = report_of(compiled("softmax"), SIZES).data
     places = {n.label: n.place for n in data.nodes}
     assert places["exp#3"].line == 13 and places["exp#3"].file == "/home/ann/model.py"
     assert [p.line for p in data.kernels[0].places] == list(range(10, 17))
@@ -129,24 +131,24 @@ def test_bytes_accessed_are_what_the_interpreter_counts(program):
                 single = driver.compile(graph, hints=sizes)
         except UnsupportedError:
             assume(False)
-    data = explain.report(fused, sizes).data
+    data = report_of(fused, sizes).data
     names = {n.op for n in data.nodes}
     seen = counted(fused, given_, sizes)
     if data.total.exact:
         assert data.total.bytes == seen
-        costs = explain.cost_analysis(fused, sizes)
+        costs = cost_analysis(fused, sizes)
         assert costs["bytes accessed"] == seen
     else:
         assert data.total.bytes >= seen
         assert any("gather" in name for name in names)
-    apart = explain.report(single, sizes).data
+    apart = report_of(single, sizes).data
     assert data.total.bytes_unfused == apart.total.bytes
     if apart.total.exact:
         assert apart.total.bytes == counted(single, given_, sizes)
 
 
 def test_softmax_moves_two_arrays_instead_of_eight():
-    t = explain.report(compiled("softmax"), SIZES).data.total
+    t = report_of(compiled("softmax"), SIZES).data.total
     array, row = 4 * 48 * 40, 4 * 48
     assert (t.bytes, t.bytes_unfused) == (2 * array, 8 * array + 4 * row)
     assert (t.transfers, t.transfers_unfused) == (2, 12)
@@ -155,22 +157,22 @@ def test_softmax_moves_two_arrays_instead_of_eight():
 
 def test_sizes_of_another_call():
     made = compiled("softmax")
-    t = explain.report(made, {"r": 1000, "c": 2000}).data.total
+    t = report_of(made, {"r": 1000, "c": 2000}).data.total
     assert t.bytes == 2 * 4 * 1000 * 2000
-    assert explain.report(made, (1000, 2000)).data.total.bytes == t.bytes
+    assert report_of(made, (1000, 2000)).data.total.bytes == t.bytes
 
 
 @pytest.mark.parametrize("wrong", [{"r": 4}, {"r": 4, "c": 4, "z": 4}, {"r": -1, "c": 2}, (4,)])
 def test_wrong_sizes_are_refused(wrong):
     with pytest.raises(ArgumentError, match="a number for each size: c, r"):
-        explain.report(compiled("softmax"), wrong)
+        report_of(compiled("softmax"), wrong)
 
 
 # --- texts and caches ---------------------------------------------------------------------------
 
 
 def test_texts_are_made_when_asked_for():
-    report = explain.report(compiled("library"), SIZES)
+    report = report_of(compiled("library"), SIZES)
     _, call, kernel = report.kernels
     assert (call.text, call.llvm, call.asm) == ("", "", "")
     assert kernel.text.startswith("kernel k2(") and "define" in kernel.llvm
@@ -181,10 +183,10 @@ def test_texts_are_made_when_asked_for():
 def test_a_warm_cache_explains_as_well_as_a_cold_one(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "_LOADED", {})
     with knobs.config(cache=True, cache_dir=str(tmp_path)):
-        cold = explain.report(compiled("softmax"), SIZES)
+        cold = report_of(compiled("softmax"), SIZES)
         monkeypatch.setattr(driver, "_LOADED", {})
-        warm = explain.report(compiled("softmax"), SIZES)
-        memory = explain.report(compiled("softmax"), SIZES)
+        warm = report_of(compiled("softmax"), SIZES)
+        memory = report_of(compiled("softmax"), SIZES)
     states = [r.data.kernels[0].compile.cache for r in (cold, warm, memory)]
     assert states == ["miss", "hit-disk", "hit-memory"]
     assert cold.data.kernels[0].compile.emit_seconds > 0
@@ -198,7 +200,7 @@ def test_a_warm_cache_explains_as_well_as_a_cold_one(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_programs_give_equal_texts(name):
-    one, other = (explain.report(compiled(name), SIZES) for _ in range(2))
+    one, other = (report_of(compiled(name), SIZES) for _ in range(2))
     assert one.to_json(times=False) == other.to_json(times=False)
     assert one.to_json(times=False) == one.to_json(times=False)
 
@@ -211,7 +213,7 @@ def test_every_step_is_measured_on_its_own_data(name):
     made = compiled(name)
     given_ = arrays(made.graph.inputs)
     before = [a.copy() for a in given_]
-    report = explain.report(made, SIZES, given_)
+    report = report_of(made, SIZES, given_)
     for k in report.data.kernels:
         assert k.measured.runs >= 6 and 0 <= k.measured.least_ns <= k.measured.median_ns
     assert report.data.total.measured.median_ns > 0
@@ -237,10 +239,10 @@ def test_steps_alone_compute_what_they_compute_together():
 
 def test_operations_are_counted_as_written():
     r, c = SIZES["r"], SIZES["c"]
-    costs = explain.cost_analysis(compiled("softmax"), SIZES)
+    costs = cost_analysis(compiled("softmax"), SIZES)
     assert costs["flops"] == 4 * r * c  # max, sub, sum, div
     assert costs["transcendentals"] == r * c
-    layer = explain.cost_analysis(compiled("layer"), SIZES)
+    layer = cost_analysis(compiled("layer"), SIZES)
     assert layer["flops"] == 2 * r * c * 32 + 3 * r * 32
 
 
@@ -248,7 +250,7 @@ def test_operations_are_counted_as_written():
 
 
 def test_cost_analysis_keys():
-    costs = explain.cost_analysis(compiled("library"), SIZES)
+    costs = cost_analysis(compiled("library"), SIZES)
     r, c = SIZES["r"], SIZES["c"]
     moved = 4 * (6 * r * c + 8 * c) + 8 * 8
     assert costs["bytes accessed"] == moved
@@ -262,28 +264,28 @@ def test_cost_analysis_keys():
 
 def test_memory_analysis():
     r, c = SIZES["r"], SIZES["c"]
-    m = explain.memory_analysis(compiled("library"), SIZES)
+    m = memory_analysis(compiled("library"), SIZES)
     assert m.argument_size_in_bytes == 4 * (r * c + 8 * c) + 8 * 8
     assert m.output_size_in_bytes == 4 * r * c and m.alias_size_in_bytes == 0
     assert m.generated_code_size_in_bytes > 0
     assert 4 * r * c <= m.temp_size_in_bytes <= 8 * r * c  # exp, scatter: one place or two
-    same = explain.memory_analysis(compiled("identity"), SIZES)
+    same = memory_analysis(compiled("identity"), SIZES)
     assert same.alias_size_in_bytes == same.output_size_in_bytes == 4 * r * c
 
 
 def test_as_text():
     made = compiled("library")
-    assert explain.as_text(made, "graph").startswith("graph library(")
-    assert "k1: scatter.add#1" in explain.as_text(made, "plan")
-    assert explain.as_text(made).startswith("kernel k0(")
-    assert "define" in explain.as_text(made, "llvm")
-    assert explain.as_text(made, "asm")
+    assert as_text(made, "graph").startswith("graph library(")
+    assert "k1: scatter.add#1" in as_text(made, "plan")
+    assert as_text(made).startswith("kernel k0(")
+    assert "define" in as_text(made, "llvm")
+    assert as_text(made, "asm")
     with pytest.raises(ArgumentError, match="graph, plan, kernel, llvm, asm"):
-        explain.as_text(made, "html")
+        as_text(made, "html")
 
 
 def test_nothing_to_do():
-    report = explain.report(compiled("identity"), SIZES)
+    report = report_of(compiled("identity"), SIZES)
     assert report.kernels == () and report.data.total.bytes == 0
     assert "0 operators in 0 kernels" in str(report)
 
@@ -292,6 +294,6 @@ def test_sizes_of_zero():
     made = compiled("softmax")
     empty = {"r": 0, "c": 40}
     x = np.zeros((0, 40), np.float32)
-    report = explain.report(made, empty, [x])
+    report = report_of(made, empty, [x])
     assert report.data.total.bytes == 0 and "0 B" in str(report)
     assert programs.ANYWHERE.isa == "avx2"

@@ -11,8 +11,9 @@ import pytest
 from tests.explain.made import DATA, KERNELS
 from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 
-from smelt import explain, knobs
+from smelt import knobs
 from smelt.errors import ArgumentError
+from smelt.explain import report as report_of
 from smelt.explain.data import ReportData, to_data
 from smelt.explain.text import page, refusals
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
@@ -42,7 +43,7 @@ def test_lines_fit():
 def test_small_programs_fit_a_screen(name):
     with knobs.config(cache=False):
         made = compiled(name)
-        report = explain.report(made, SIZES, arrays(made.graph.inputs))
+        report = report_of(made, SIZES, arrays(made.graph.inputs))
     lines = str(report).splitlines()
     assert len(lines) <= 25, len(lines)
     assert max(map(len, lines)) <= 110
@@ -74,7 +75,7 @@ def test_upper_bounds_are_marked():
 
 def test_unknown_level():
     with knobs.config(cache=False):
-        report = explain.report(compiled("apart"), SIZES)
+        report = report_of(compiled("apart"), SIZES)
     with pytest.raises(ArgumentError, match="1 to 4"):
         report.text(5)
 

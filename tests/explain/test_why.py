@@ -12,8 +12,9 @@ from tests.explain import made
 from tests.explain.made import DATA, NODES
 from tests.explain.programs import SIZES, compiled
 
-from smelt import explain, knobs
+from smelt import knobs
 from smelt.errors import UnknownNameError
+from smelt.explain import report as report_of
 from smelt.explain.names import find
 from smelt.explain.why import why
 
@@ -137,7 +138,7 @@ def test_any_question_has_an_answer(a, b, gone):
 def reports():
     with knobs.config(cache=False):
         names = ("softmax", "layer", "twice", "apart", "library")
-        return {name: explain.report(compiled(name), SIZES) for name in names}
+        return {name: report_of(compiled(name), SIZES) for name in names}
 
 
 def test_every_pair_of_every_program_is_explained(reports):
@@ -175,5 +176,5 @@ def test_the_setting_that_is_offered_works(reports):
     pair = str(answer).split("never_fuse=[")[1].split("]")[0]
     a, b = (part.strip(' ()"') for part in pair.split(","))
     with knobs.config(cache=False, never_fuse=[(a, b)]):
-        apart = explain.report(compiled("softmax"), SIZES)
+        apart = report_of(compiled("softmax"), SIZES)
     assert not apart.why("sub", "exp").together

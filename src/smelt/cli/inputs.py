@@ -2,7 +2,8 @@
 
 >>> sizes_of_options(("n=1000", "m=4"))
 {'n': 1000, 'm': 4}
->>> random_array(parse_type("f32[2,3]"), {}, 0).shape
+>>> from smelt.types.dtype import f32
+>>> random_array(TensorType(f32, (2, 3)), {}, 0).shape
 (2, 3)
 """
 
