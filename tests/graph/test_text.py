@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smelt.errors import GraphTextError, ShapeError
+from smelt.errors import ExprTextError, GraphTextError, ShapeError
 from smelt.graph import build
 from smelt.graph.ir import Graph
 from smelt.graph.names import FAMILIES, PLAIN, make, operators
@@ -106,6 +106,12 @@ def test_names_of_values() -> None:
 def test_types_read_back(dtype: object) -> None:
     spelled = f"{dtype!r}[n*2 + 1,4,min(m, n)]"
     assert str(parse_type(spelled)) == spelled
+
+
+@pytest.mark.parametrize("source", ["f32[n/2]", "f31[n]", "f32[n", "f32[n] x", "f32"])
+def test_types_that_do_not_read(source: str) -> None:
+    with pytest.raises(ExprTextError, match="expected"):
+        parse_type(source)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from smelt.errors import GraphTextError, SmeltError
+from smelt.errors import ExprTextError, GraphTextError, SmeltError
 from smelt.graph import build
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.graph.names import make
@@ -187,14 +187,23 @@ def parse(source: str) -> Graph:
 
 
 def parse_type(source: str) -> TensorType:
-    """The type that `f32[n,4]` spells.  Raises GraphTextError for anything else.
+    """The type that `f32[n,4]` spells.  Raises ExprTextError for anything else.
 
     >>> parse_type("f32[n*4, 3]").shape
     (n*4, 3)
     """
     reader = _Reader(source)
-    found = reader.type()
-    reader.end()
+    try:
+        found = reader.type()
+        reader.end()
+    except GraphTextError as error:
+        raise ExprTextError(
+            error.message,
+            source=source,
+            line=error.line,
+            column=error.column,
+            length=error.length,
+        ) from None
     return found
 
 
