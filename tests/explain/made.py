@@ -183,7 +183,7 @@ DATA = ReportData(
     outputs=(6, 8),
     kernels=KERNELS,
     launches=((0, 2), (1,)),
-    buffers=(BufferData(node=2, place="arena", nbytes=H, offset=0, first=0, last=1),),
+    buffers=(BufferData(node=2, place="arena", nbytes=H, offset=0, first=0, last=1, reuses=None),),
     decisions=DECISIONS,
 )  # fmt: skip
 

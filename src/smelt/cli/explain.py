@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from smelt import driver
 from smelt.cli.inputs import complete, pairs_of_options, random_array, sizes_of_options
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
-from smelt.frontends.array.flush import realise
+from smelt.frontends.array.explained import explain
 from smelt.frontends.array.jit import Jit, jit
 from smelt.frontends.array.lowered import as_arguments
 from smelt.graph.text import parse, parse_type
@@ -143,16 +142,12 @@ def _of_function(
         name: random_array(t, sizes, k) if isinstance(t, TensorType) else t
         for k, (name, t) in enumerate(wanted.items())
     }
+    if not predict:
+        return explain(function, **values)
     jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
     bound = jitted.options.bind((), values)
-    arguments = as_arguments(bound)
-    trace, numbers = jitted.find(bound, arguments)
-    arrays = [
-        a.data if a.data is not None else np.asarray(a.number)
-        for a in (arguments[k] for k in trace.arguments)
-    ]
-    arrays += [realise(x) for x in trace.captured]
-    return report(trace.executable, numbers, None if predict else arrays)
+    trace, numbers = jitted.find(bound, as_arguments(bound))
+    return report(trace.executable, numbers)
 
 
 def _arguments(function: Callable[..., Any], given: Mapping[str, str]) -> dict[str, Any]:

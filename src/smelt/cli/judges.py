@@ -26,6 +26,7 @@ from smelt.kernel import interp as kernel_interp
 from smelt.kernel import text as kernel_text
 from smelt.kernel.ir import Kernel
 from smelt.ops.create import Input
+from smelt.ops.spec import dims_at
 from smelt.runtime.executable import Executable, KernelStep, Native, Value
 from smelt.runtime.loader import Loaded, load
 from smelt.types.dtype import DType
@@ -112,8 +113,9 @@ def _by_kernels(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Arr
             known.update({n: local[n] for n in cluster.outputs})
             continue
         found = kernel_interp.run(kernel, given, sizes)
-        made = (found[p.name] for p in kernel.outputs)
-        known.update(zip(cluster.outputs, made, strict=True))
+        for node, param in zip(cluster.outputs, kernel.outputs, strict=True):
+            # a kernel may walk its result under another shape with the same elements in order
+            known[node] = found[param.name].reshape(dims_at(node.type.shape, sizes))
     return [known[n] for n in plan.graph.outputs]
 
 

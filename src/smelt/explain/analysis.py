@@ -16,7 +16,7 @@ from smelt.errors import ArgumentError
 from smelt.explain.build import build
 from smelt.explain.compiled import Compiled, Sizes, named_sizes
 from smelt.explain.data import ReportData, to_data
-from smelt.explain.plans import plan_text
+from smelt.fusion.text import text as plan_text
 from smelt.graph.text import text as graph_text
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text

@@ -37,10 +37,10 @@ from smelt.explain.kernels import kernel_data
 from smelt.explain.labels import Labels
 from smelt.explain.measure import Times
 from smelt.explain.names import one, place_of
-from smelt.explain.plans import plan_text
 from smelt.explain.predict import predict
 from smelt.explain.unfused import apart
 from smelt.fusion.plan import Plan
+from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Node
 from smelt.graph.text import operator_text
 from smelt.graph.text import text as graph_text
@@ -340,7 +340,7 @@ def _buffers(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[BufferData, ...]
     made = [
         BufferData(
             node=labels.number[n], place="input", nbytes=_nbytes(n.type, sizes), offset=None,
-            first=0, last=last.get(n, 0),
+            first=0, last=last.get(n, 0), reuses=None,
         )
         for n in plan.graph.inputs
     ]  # fmt: skip
@@ -354,6 +354,7 @@ def _buffers(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[BufferData, ...]
                 offset=int(evaluate(slot.offset, sizes)) if slot.offset is not None else None,
                 first=slot.first,
                 last=slot.last if arena else end,
+                reuses=labels.number[slot.reuses] if slot.reuses is not None else None,
             )
         )
     return tuple(made)

@@ -167,7 +167,8 @@ class KernelData:
 class BufferData:
     """Where a value lives and from the writing kernel to the last reading one (`first`, `last`).
 
-    `offset` is in bytes from the start of the arena; None outside the arena."""
+    `offset` is in bytes from the start of the arena; None outside the arena.  `reuses` is the node
+    whose memory it takes over in place."""
 
     node: int
     place: Literal["input", "output", "arena"]
@@ -175,6 +176,7 @@ class BufferData:
     offset: int | None
     first: int
     last: int
+    reuses: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
