@@ -1,164 +1,190 @@
 """Smelt: a kernel-fusion compiler for array code.
 
+The namespace of the Python array API standard (2024.12), and beyond it: `jit` and `explain`, the
+network blocks in `nn`, random numbers from explicit keys in `random`, settings in `config`.
+
 >>> import smelt as sm
 >>> f = sm.jit(lambda x, b: sm.log(sm.maximum(x + b, 1)))
 >>> f(sm.asarray([0.0, 1.0]), 2.0)
 Array([0.69314718, 1.09861229])
 """
 
-from smelt import errors as errors
-from smelt.frontends.array import linalg as linalg
-from smelt.frontends.array import nn as nn
-from smelt.frontends.array import random as random
-from smelt.frontends.array.array import Array as Array
-from smelt.frontends.array.creation import arange as arange
-from smelt.frontends.array.creation import asarray as asarray
-from smelt.frontends.array.creation import empty as empty
-from smelt.frontends.array.creation import empty_like as empty_like
-from smelt.frontends.array.creation import eye as eye
-from smelt.frontends.array.creation import from_dlpack as from_dlpack
-from smelt.frontends.array.creation import full as full
-from smelt.frontends.array.creation import full_like as full_like
-from smelt.frontends.array.creation import linspace as linspace
-from smelt.frontends.array.creation import meshgrid as meshgrid
-from smelt.frontends.array.creation import ones as ones
-from smelt.frontends.array.creation import ones_like as ones_like
-from smelt.frontends.array.creation import tril as tril
-from smelt.frontends.array.creation import triu as triu
-from smelt.frontends.array.creation import zeros as zeros
-from smelt.frontends.array.creation import zeros_like as zeros_like
-from smelt.frontends.array.dtypes import astype as astype
-from smelt.frontends.array.dtypes import can_cast as can_cast
-from smelt.frontends.array.dtypes import finfo as finfo
-from smelt.frontends.array.dtypes import iinfo as iinfo
-from smelt.frontends.array.dtypes import isdtype as isdtype
-from smelt.frontends.array.dtypes import result_type as result_type
-from smelt.frontends.array.elementwise import abs as abs
-from smelt.frontends.array.elementwise import acos as acos
-from smelt.frontends.array.elementwise import acosh as acosh
-from smelt.frontends.array.elementwise import add as add
-from smelt.frontends.array.elementwise import asin as asin
-from smelt.frontends.array.elementwise import asinh as asinh
-from smelt.frontends.array.elementwise import atan as atan
-from smelt.frontends.array.elementwise import atan2 as atan2
-from smelt.frontends.array.elementwise import atanh as atanh
-from smelt.frontends.array.elementwise import bitwise_and as bitwise_and
-from smelt.frontends.array.elementwise import bitwise_invert as bitwise_invert
-from smelt.frontends.array.elementwise import bitwise_left_shift as bitwise_left_shift
-from smelt.frontends.array.elementwise import bitwise_or as bitwise_or
-from smelt.frontends.array.elementwise import bitwise_right_shift as bitwise_right_shift
-from smelt.frontends.array.elementwise import bitwise_xor as bitwise_xor
-from smelt.frontends.array.elementwise import ceil as ceil
-from smelt.frontends.array.elementwise import clip as clip
-from smelt.frontends.array.elementwise import conj as conj
-from smelt.frontends.array.elementwise import copysign as copysign
-from smelt.frontends.array.elementwise import cos as cos
-from smelt.frontends.array.elementwise import cosh as cosh
-from smelt.frontends.array.elementwise import divide as divide
-from smelt.frontends.array.elementwise import equal as equal
-from smelt.frontends.array.elementwise import erf as erf
-from smelt.frontends.array.elementwise import erfc as erfc
-from smelt.frontends.array.elementwise import exp as exp
-from smelt.frontends.array.elementwise import exp2 as exp2
-from smelt.frontends.array.elementwise import expm1 as expm1
-from smelt.frontends.array.elementwise import floor as floor
-from smelt.frontends.array.elementwise import floor_divide as floor_divide
-from smelt.frontends.array.elementwise import greater as greater
-from smelt.frontends.array.elementwise import greater_equal as greater_equal
-from smelt.frontends.array.elementwise import hypot as hypot
-from smelt.frontends.array.elementwise import imag as imag
-from smelt.frontends.array.elementwise import isfinite as isfinite
-from smelt.frontends.array.elementwise import isinf as isinf
-from smelt.frontends.array.elementwise import isnan as isnan
-from smelt.frontends.array.elementwise import less as less
-from smelt.frontends.array.elementwise import less_equal as less_equal
-from smelt.frontends.array.elementwise import log as log
-from smelt.frontends.array.elementwise import log10 as log10
-from smelt.frontends.array.elementwise import log1p as log1p
-from smelt.frontends.array.elementwise import log2 as log2
-from smelt.frontends.array.elementwise import logaddexp as logaddexp
-from smelt.frontends.array.elementwise import logical_and as logical_and
-from smelt.frontends.array.elementwise import logical_not as logical_not
-from smelt.frontends.array.elementwise import logical_or as logical_or
-from smelt.frontends.array.elementwise import logical_xor as logical_xor
-from smelt.frontends.array.elementwise import maximum as maximum
-from smelt.frontends.array.elementwise import minimum as minimum
-from smelt.frontends.array.elementwise import multiply as multiply
-from smelt.frontends.array.elementwise import negative as negative
-from smelt.frontends.array.elementwise import nextafter as nextafter
-from smelt.frontends.array.elementwise import not_equal as not_equal
-from smelt.frontends.array.elementwise import positive as positive
-from smelt.frontends.array.elementwise import pow as pow
-from smelt.frontends.array.elementwise import real as real
-from smelt.frontends.array.elementwise import reciprocal as reciprocal
-from smelt.frontends.array.elementwise import remainder as remainder
-from smelt.frontends.array.elementwise import round as round
-from smelt.frontends.array.elementwise import rsqrt as rsqrt
-from smelt.frontends.array.elementwise import sigmoid as sigmoid
-from smelt.frontends.array.elementwise import sign as sign
-from smelt.frontends.array.elementwise import signbit as signbit
-from smelt.frontends.array.elementwise import sin as sin
-from smelt.frontends.array.elementwise import sinh as sinh
-from smelt.frontends.array.elementwise import sqrt as sqrt
-from smelt.frontends.array.elementwise import square as square
-from smelt.frontends.array.elementwise import subtract as subtract
-from smelt.frontends.array.elementwise import tan as tan
-from smelt.frontends.array.elementwise import tanh as tanh
-from smelt.frontends.array.elementwise import trunc as trunc
-from smelt.frontends.array.elementwise import where as where
-from smelt.frontends.array.info import __array_api_version__ as __array_api_version__
-from smelt.frontends.array.info import __array_namespace_info__ as __array_namespace_info__
-from smelt.frontends.array.info import e as e
-from smelt.frontends.array.info import inf as inf
-from smelt.frontends.array.info import nan as nan
-from smelt.frontends.array.info import newaxis as newaxis
-from smelt.frontends.array.info import pi as pi
-from smelt.frontends.array.jit import jit as jit
-from smelt.frontends.array.lowered import spec as spec
-from smelt.frontends.array.linalg import matmul as matmul
-from smelt.frontends.array.linalg import matrix_transpose as matrix_transpose
-from smelt.frontends.array.linalg import tensordot as tensordot
-from smelt.frontends.array.linalg import vecdot as vecdot
-from smelt.frontends.array.manipulation import broadcast_arrays as broadcast_arrays
-from smelt.frontends.array.manipulation import broadcast_to as broadcast_to
-from smelt.frontends.array.manipulation import concat as concat
-from smelt.frontends.array.manipulation import expand_dims as expand_dims
-from smelt.frontends.array.manipulation import flip as flip
-from smelt.frontends.array.manipulation import moveaxis as moveaxis
-from smelt.frontends.array.manipulation import permute_dims as permute_dims
-from smelt.frontends.array.manipulation import repeat as repeat
-from smelt.frontends.array.manipulation import reshape as reshape
-from smelt.frontends.array.manipulation import roll as roll
-from smelt.frontends.array.manipulation import squeeze as squeeze
-from smelt.frontends.array.manipulation import stack as stack
-from smelt.frontends.array.manipulation import tile as tile
-from smelt.frontends.array.manipulation import unstack as unstack
-from smelt.frontends.array.searching import argmax as argmax
-from smelt.frontends.array.searching import argmin as argmin
-from smelt.frontends.array.searching import nonzero as nonzero
-from smelt.frontends.array.searching import searchsorted as searchsorted
-from smelt.frontends.array.searching import take as take
-from smelt.frontends.array.searching import take_along_axis as take_along_axis
-from smelt.frontends.array.sorting import argsort as argsort
-from smelt.frontends.array.sorting import sort as sort
-from smelt.frontends.array.sorting import unique_all as unique_all
-from smelt.frontends.array.sorting import unique_counts as unique_counts
-from smelt.frontends.array.sorting import unique_inverse as unique_inverse
-from smelt.frontends.array.sorting import unique_values as unique_values
-from smelt.frontends.array.statistical import all as all
-from smelt.frontends.array.statistical import any as any
-from smelt.frontends.array.statistical import count_nonzero as count_nonzero
-from smelt.frontends.array.statistical import cumulative_prod as cumulative_prod
-from smelt.frontends.array.statistical import cumulative_sum as cumulative_sum
-from smelt.frontends.array.statistical import diff as diff
-from smelt.frontends.array.statistical import max as max
-from smelt.frontends.array.statistical import mean as mean
-from smelt.frontends.array.statistical import min as min
-from smelt.frontends.array.statistical import prod as prod
-from smelt.frontends.array.statistical import std as std
-from smelt.frontends.array.statistical import sum as sum
-from smelt.frontends.array.statistical import var as var
-from smelt.knobs import config as config
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from smelt import errors
+from smelt.frontends.array import linalg, nn, random
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.creation import (
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    from_dlpack,
+    full,
+    full_like,
+    linspace,
+    meshgrid,
+    ones,
+    ones_like,
+    tril,
+    triu,
+    zeros,
+    zeros_like,
+)
+from smelt.frontends.array.dtypes import (
+    astype,
+    can_cast,
+    finfo,
+    iinfo,
+    isdtype,
+    result_type,
+)
+from smelt.frontends.array.elementwise import (
+    abs,
+    acos,
+    acosh,
+    add,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    bitwise_and,
+    bitwise_invert,
+    bitwise_left_shift,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    ceil,
+    clip,
+    conj,
+    copysign,
+    cos,
+    cosh,
+    divide,
+    equal,
+    erf,
+    erfc,
+    exp,
+    exp2,
+    expm1,
+    floor,
+    floor_divide,
+    greater,
+    greater_equal,
+    hypot,
+    imag,
+    isfinite,
+    isinf,
+    isnan,
+    less,
+    less_equal,
+    log,
+    log1p,
+    log2,
+    log10,
+    logaddexp,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    nextafter,
+    not_equal,
+    positive,
+    pow,
+    real,
+    reciprocal,
+    remainder,
+    round,
+    rsqrt,
+    sigmoid,
+    sign,
+    signbit,
+    sin,
+    sinh,
+    sqrt,
+    square,
+    subtract,
+    tan,
+    tanh,
+    trunc,
+    where,
+)
+from smelt.frontends.array.explained import explain
+from smelt.frontends.array.info import (
+    __array_api_version__,
+    __array_namespace_info__,
+    e,
+    inf,
+    nan,
+    newaxis,
+    pi,
+)
+from smelt.frontends.array.jit import jit
+from smelt.frontends.array.linalg import (
+    matmul,
+    matrix_transpose,
+    tensordot,
+    vecdot,
+)
+from smelt.frontends.array.lowered import spec
+from smelt.frontends.array.manipulation import (
+    broadcast_arrays,
+    broadcast_to,
+    concat,
+    expand_dims,
+    flip,
+    moveaxis,
+    permute_dims,
+    repeat,
+    reshape,
+    roll,
+    squeeze,
+    stack,
+    tile,
+    unstack,
+)
+from smelt.frontends.array.searching import (
+    argmax,
+    argmin,
+    nonzero,
+    searchsorted,
+    take,
+    take_along_axis,
+)
+from smelt.frontends.array.sorting import (
+    argsort,
+    sort,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
+from smelt.frontends.array.statistical import (
+    all,
+    any,
+    count_nonzero,
+    cumulative_prod,
+    cumulative_sum,
+    diff,
+    max,
+    mean,
+    min,
+    prod,
+    std,
+    sum,
+    var,
+)
+from smelt.knobs import config
 from smelt.types.dtype import bf16 as bfloat16
 from smelt.types.dtype import bool_ as bool
 from smelt.types.dtype import c64 as complex64
@@ -174,4 +200,196 @@ from smelt.types.dtype import u8 as uint8
 from smelt.types.dtype import u16 as uint16
 from smelt.types.dtype import u32 as uint32
 from smelt.types.dtype import u64 as uint64
-from smelt.version import __version__ as __version__
+from smelt.version import __version__
+
+__all__ = [
+    "Array",
+    "__array_api_version__",
+    "__array_namespace_info__",
+    "__version__",
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "all",
+    "any",
+    "arange",
+    "argmax",
+    "argmin",
+    "argsort",
+    "asarray",
+    "asin",
+    "asinh",
+    "astype",
+    "atan",
+    "atan2",
+    "atanh",
+    "bfloat16",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "bool",
+    "broadcast_arrays",
+    "broadcast_to",
+    "can_cast",
+    "ceil",
+    "clip",
+    "complex64",
+    "complex128",
+    "concat",
+    "config",
+    "conj",
+    "copysign",
+    "cos",
+    "cosh",
+    "count_nonzero",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
+    "divide",
+    "e",
+    "empty",
+    "empty_like",
+    "equal",
+    "erf",
+    "erfc",
+    "errors",
+    "exp",
+    "exp2",
+    "expand_dims",
+    "explain",
+    "expm1",
+    "eye",
+    "finfo",
+    "flip",
+    "float16",
+    "float32",
+    "float64",
+    "floor",
+    "floor_divide",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "greater",
+    "greater_equal",
+    "hypot",
+    "iinfo",
+    "imag",
+    "inf",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "isdtype",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "jit",
+    "less",
+    "less_equal",
+    "linalg",
+    "linspace",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "matmul",
+    "matrix_transpose",
+    "max",
+    "maximum",
+    "mean",
+    "meshgrid",
+    "min",
+    "minimum",
+    "moveaxis",
+    "multiply",
+    "nan",
+    "negative",
+    "newaxis",
+    "nextafter",
+    "nn",
+    "nonzero",
+    "not_equal",
+    "ones",
+    "ones_like",
+    "permute_dims",
+    "pi",
+    "positive",
+    "pow",
+    "prod",
+    "random",
+    "real",
+    "reciprocal",
+    "remainder",
+    "repeat",
+    "reshape",
+    "result_type",
+    "roll",
+    "round",
+    "rsqrt",
+    "searchsorted",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "sin",
+    "sinh",
+    "sort",
+    "spec",
+    "sqrt",
+    "square",
+    "squeeze",
+    "stack",
+    "std",
+    "subtract",
+    "sum",
+    "take",
+    "take_along_axis",
+    "tan",
+    "tanh",
+    "tensordot",
+    "tile",
+    "tril",
+    "triu",
+    "trunc",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+    "unstack",
+    "var",
+    "vecdot",
+    "where",
+    "zeros",
+    "zeros_like",
+]
+
+
+class _Face(ModuleType):
+    """The package as a module whose `explain` stays the function.
+
+    Loading the package `smelt.explain` would put itself in the function's place.
+    """
+
+    @property
+    def explain(self) -> Any:
+        """See `smelt.frontends.array.explained.explain`."""
+        return explain
+
+    @explain.setter
+    def explain(self, value: Any) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Face

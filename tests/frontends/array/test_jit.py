@@ -40,7 +40,12 @@ def test_one_recording_for_all_sizes() -> None:
 
 def test_sizes_zero_and_one_are_their_own() -> None:
     f = sm.jit(lambda x, y: x + y)
-    for shape_x, shape_y in (((3, 4), (1, 4)), ((3, 4), (3, 1)), ((0, 4), (1, 4)), ((1, 1), (5, 5))):
+    for shape_x, shape_y in (
+        ((3, 4), (1, 4)),
+        ((3, 4), (3, 1)),
+        ((0, 4), (1, 4)),
+        ((1, 1), (5, 5)),
+    ):
         x, y = rng.standard_normal(shape_x), rng.standard_normal(shape_y)
         for _ in range(2):
             np.testing.assert_array_equal(f(x, y), x + y)
@@ -112,7 +117,9 @@ def test_size_arithmetic_stays_symbolic() -> None:
 
     for b, length, size in ((2, 3, 8), (5, 7, 12), (3, 2, 64)):
         x = rng.standard_normal((b, length, size))
-        wanted = x.reshape(b, length, 4, -1).transpose(0, 2, 1, 3).reshape(b * 4, length, -1) / length
+        wanted = (
+            x.reshape(b, length, 4, -1).transpose(0, 2, 1, 3).reshape(b * 4, length, -1) / length
+        )
         np.testing.assert_allclose(f(x), wanted, rtol=1e-15)
     assert recordings(f) == 1
     with pytest.raises(sm.errors.ShapeError, match="do not fill"):
@@ -123,7 +130,19 @@ def test_sizes_as_numbers_of_every_kind() -> None:
     @sm.jit
     def f(x: Any) -> Any:
         n = x.shape[0]
-        whole = (n + 1, 2 * n - 1, n // 2, n % 3, -n, n**2, abs(n), max(n, 4), min(n, 4), 7 // n, 9 % n)
+        whole = (
+            n + 1,
+            2 * n - 1,
+            n // 2,
+            n % 3,
+            -n,
+            n**2,
+            abs(n),
+            max(n, 4),
+            min(n, 4),
+            7 // n,
+            9 % n,
+        )
         return [x[0] * k for k in (*whole, n / 2, 1 / n, n**0.5, n**-0.5, divmod_sum(n), float(n))]
 
     for n in (5, 8, 3):
@@ -299,7 +318,9 @@ def test_numbers_do_not_record_again() -> None:
 def test_numbers_keep_the_dtype_of_arrays() -> None:
     f = sm.jit(lambda x, s, k: (x * s, x + k, x.astype if False else x // k))
     for dtype in (np.float32, np.float16):
-        assert [v.dtype for v in f(np.ones(3, dtype), 2.0, 3)] == [sm.asarray(np.ones(1, dtype)).dtype] * 3
+        assert [v.dtype for v in f(np.ones(3, dtype), 2.0, 3)] == [
+            sm.asarray(np.ones(1, dtype)).dtype
+        ] * 3
     assert sm.jit(lambda x, s: x * s)(np.ones(3, np.int8), 0.5).dtype == sm.float64
 
 
@@ -357,14 +378,14 @@ def test_constants_can_be_returned() -> None:
 
 
 def test_nested_jit_is_inlined() -> None:
-    inner = sm.jit(lambda x: sm.exp(x))
+    inner = sm.jit(sm.exp)
     outer = sm.jit(lambda x: inner(x) + inner(x * 2))
     np.testing.assert_allclose(outer(np.ones(3)), np.exp(1) + np.exp(2) * np.ones(3))
     assert recordings(inner) == 0
 
 
 def test_settings_record_again() -> None:
-    f = sm.jit(lambda x: sm.exp(x))
+    f = sm.jit(sm.exp)
     f(np.ones(3))
     with sm.config(rounding="exact"):
         f(np.ones(3))
@@ -381,7 +402,7 @@ def line_of(error: Exception) -> str:
 
 def test_values_are_not_there_yet() -> None:
     cases: list[Any] = [
-        lambda x: x if sm.sum(x) > 0 else -x, lambda x: float(x[0]), lambda x: np.asarray(x),
+        lambda x: x if sm.sum(x) > 0 else -x, lambda x: float(x[0]), lambda x: np.asarray(x) + 1,
         lambda x: int(x[0]), lambda x: x.tolist(), lambda x: x[x[0]] if 0 else sm.unique_values(x),
         lambda x: [0, 1][x.astype if 0 else sm.argmax(x)],
     ]  # fmt: skip
@@ -486,8 +507,8 @@ def test_donated_arrays_cannot_be_read() -> None:
     x = sm.asarray(np.ones(8), copy=True)
     alias = x[...]
     assert sm.jit(lambda x, y: x + y, donate=("x",))(x, 1.0).tolist() == [2.0] * 8
-    for use in (lambda: x[0], lambda: np.asarray(x), lambda: (x + 1).tolist(), lambda: float(x[0])):
-        with pytest.raises(sm.errors.DonatedError, match="test_jit.py"):
+    for use in (lambda: x[0], lambda: np.asarray(x), (x + 1).tolist, lambda: float(x[0])):
+        with pytest.raises(sm.errors.DonatedError, match="test_jit"):
             np.asarray(use())
     del alias
 
@@ -496,7 +517,9 @@ def test_donated_arrays_cannot_be_read() -> None:
 
 
 def test_lower_and_compile() -> None:
-    lowered = sm.jit(lambda x, w: sm.exp(x) @ w).lower(sm.spec("f32[b,n]"), sm.spec(("n", 4), "float32"))
+    lowered = sm.jit(lambda x, w: sm.exp(x) @ w).lower(
+        sm.spec("f32[b,n]"), sm.spec(("n", 4), "float32")
+    )
     assert "x: f32[b,n], w: f32[n,4]" in lowered.as_text()
     compiled = lowered.compile()
     x, w = rng.standard_normal((3, 5)).astype(np.float32), np.ones((5, 4), np.float32)

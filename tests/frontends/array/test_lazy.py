@@ -19,6 +19,7 @@ from smelt.frontends.array import flush as flushing
 from smelt.frontends.array.value import STATE
 
 rng = np.random.default_rng(4)
+A = rng.standard_normal((4, 5))
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_what_nobody_holds_is_never_computed(compiled: list[Any]) -> None:
 
 def test_memory_of_intermediates_is_released() -> None:
     x = sm.asarray(np.ones(5), copy=True)
-    data = weakref.ref(x._node)
+    data = weakref.ref(x.node)
     y = x + 1
     del x
     y.tolist()
@@ -167,7 +168,7 @@ LAYOUTS = {
     "transposed": lambda: rng.standard_normal((4, 5)).T,
     "broadcast": lambda: np.broadcast_to(rng.standard_normal(5), (4, 5)),
     "byte-swapped": lambda: rng.standard_normal((4, 5)).astype(">f8"),
-    "unaligned": lambda: np.frombuffer(b"x" + rng.standard_normal(20).tobytes(), np.float64, offset=1),
+    "unaligned": lambda: np.frombuffer(b"x" + A.tobytes(), np.float64, offset=1),
     "odd strides": lambda: np.zeros(4, np.dtype([("a", "i1"), ("b", "f8")]))["b"],
     "read-only": lambda: np.frombuffer(rng.standard_normal(6).tobytes()),
     "fortran": lambda: np.asfortranarray(rng.standard_normal((4, 5))),
@@ -378,8 +379,12 @@ def test_in_place() -> None:
 
 
 def test_impossible_sizes() -> None:
-    for wrong in (lambda: sm.zeros((2**40, 2**40)), lambda: sm.zeros((-1,)), lambda: sm.ones((3, -2)),
-                  lambda: sm.ones((2**40, 1)) + sm.ones((1, 2**40))):  # fmt: skip
+    for wrong in (
+        lambda: sm.zeros((2**40, 2**40)),
+        lambda: sm.zeros((-1,)),
+        lambda: sm.ones((3, -2)),
+        lambda: sm.ones((2**40, 1)) + sm.ones((1, 2**40)),
+    ):
         with pytest.raises(sm.errors.SmeltError):
             wrong()
     with pytest.raises(sm.errors.OverflowSizeError):

@@ -62,7 +62,7 @@ class Array(Operators):
     def of(node: Value) -> Array:
         """The array that stands for a recorded value."""
         array = Array.__new__(Array)
-        array._node = node
+        array.node = node
         if node.data is None and node.scope is None:
             array._wait()
         return array
@@ -75,7 +75,7 @@ class Array(Operators):
 
     def renew(self, node: Value) -> None:
         """Make `node` the newest version of this array."""
-        self._node = node
+        self.node = node
         if node.data is None and node.scope is None:
             self._wait()
 
@@ -84,12 +84,12 @@ class Array(Operators):
     @property
     def dtype(self) -> DType:
         """The element type."""
-        return self._node.type.dtype
+        return self.node.type.dtype
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """Sizes of the dimensions; inside `jit` they calculate symbolically."""
-        node = self._node
+        node = self.node
         scope = node.scope
         if scope is None:
             return node.type.shape
@@ -98,12 +98,12 @@ class Array(Operators):
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
-        return len(self._node.type.shape)
+        return len(self.node.type.shape)
 
     @property
     def size(self) -> Any:
         """The number of elements."""
-        return shown(product(shape_of(self._node)), self._node.scope)
+        return shown(product(shape_of(self.node)), self.node.scope)
 
     @property
     def device(self) -> str:
@@ -115,7 +115,7 @@ class Array(Operators):
         """The transpose of a matrix.  Raises ShapeError for other ranks."""
         if self.ndim != 2:
             raise ShapeError(
-                op="T", operands=self._node.told, reason="only a matrix has it; use .mT"
+                op="T", operands=self.node.told, reason="only a matrix has it; use .mT"
             )
         return self.mT
 
@@ -125,14 +125,14 @@ class Array(Operators):
         rank = self.ndim
         if rank < 2:
             raise ShapeError(
-                op="mT", operands=self._node.told, reason="it has fewer than two dimensions"
+                op="mT", operands=self.node.told, reason="it has fewer than two dimensions"
             )
-        return Array.of(permute(self._node, (*range(rank - 2), rank - 1, rank - 2)))
+        return Array.of(permute(self.node, (*range(rank - 2), rank - 1, rank - 2)))
 
     # Reading
 
     def _read(self, use: str) -> Buffer:
-        node = self._node
+        node = self.node
         if node.scope is not None:
             raise TracerError(use=use, value=node.told)
         return realise(node)
@@ -140,7 +140,7 @@ class Array(Operators):
     def _number(self, use: str) -> Any:
         data = self._read(use)
         if data.size != 1 or data.ndim:
-            raise ArgumentError(f"{use} needs an array of rank 0, not {self._node.told}")
+            raise ArgumentError(f"{use} needs an array of rank 0, not {self.node.told}")
         return data.item() if data.dtype.kind != "V" else float(data)
 
     def __bool__(self) -> bool:
@@ -157,14 +157,14 @@ class Array(Operators):
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
-            raise DTypeError(f"{self._node.told} is no integer and cannot be an index")
+            raise DTypeError(f"{self.node.told} is no integer and cannot be an index")
         return operator.index(self._number("an index"))
 
     def item(self) -> bool | int | float:
         """The only element as a Python number."""
         data = self._read("item()")
         if data.size != 1:
-            raise ArgumentError(f"item() needs one element, not {self._node.told}")
+            raise ArgumentError(f"item() needs one element, not {self.node.told}")
         return data.item()
 
     def tolist(self) -> Any:
@@ -176,13 +176,13 @@ class Array(Operators):
         if copy or (dtype is not None and data.dtype != dtype):
             return np.array(data, dtype=dtype, copy=copy)
         flush()  # memory that others can write must have been read by what is pending
-        self._node.share()
+        self.node.share()
         return data
 
     def __dlpack__(self, **options: Any) -> Any:
         data = self._read("a DLPack export")
         flush()
-        self._node.share()
+        self.node.share()
         try:
             return data.__dlpack__(**options)
         except BufferError:
@@ -209,12 +209,12 @@ class Array(Operators):
         return self
 
     def __repr__(self) -> str:
-        node = self._node
+        node = self.node
         if node.scope is not None:
             return f"Array(<{node.type}>)"
         data = self._read("repr(x)")
         body = np.array2string(data, prefix="Array(", separator=", ", threshold=1000)
-        plain = data.dtype.kind in "b" or data.dtype in (np.float64, np.int64)
+        plain = data.dtype.kind == "b" or data.dtype in (np.float64, np.int64)
         return f"Array({body})" if plain and data.size else f"Array({body}, dtype={self.dtype})"
 
     def __format__(self, spec: str) -> str:
@@ -236,16 +236,16 @@ class Array(Operators):
         return bool((self == x)._read("x in array").any())
 
     def __getitem__(self, key: Any) -> Array:
-        return Array.of(get(self._node, key))
+        return Array.of(get(self.node, key))
 
     def __setitem__(self, key: Any, x: Any) -> None:
-        self.renew(put(self._node, key, number_or_value(x, "x[key] = value")))
+        self.renew(put(self.node, key, number_or_value(x, "x[key] = value")))
 
     def __copy__(self) -> Array:
-        return Array.of(self._node)
+        return Array.of(self.node)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
-        return Array.of(self._node)
+        return Array.of(self.node)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
@@ -276,7 +276,7 @@ def number_or_value(x: Any, what: str) -> Any:
 def value(x: Any, what: str) -> Value:
     """An argument that must be an array.  Raises ArgumentError for numbers and anything else."""
     if x.__class__ is Array:
-        return x._node
+        return x.node
     found = None if isinstance(x, (bool, int, float)) else number_or_value(x, what)
     if isinstance(found, Number):
         return found.node(found.dtype)

@@ -19,7 +19,18 @@ from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.subscript import (
-    SELECT, Many, New, Part, Point, Range, adjacent, as_array, is_mask, parse, plain, range_of,
+    SELECT,
+    Many,
+    New,
+    Part,
+    Point,
+    Range,
+    adjacent,
+    as_array,
+    is_mask,
+    parse,
+    plain,
+    range_of,
     take,
 )  # fmt: skip
 from smelt.frontends.array.value import Value, record
@@ -38,7 +49,7 @@ def put(x: Value, key: Any, value: Value | Any) -> Value:
     v = value if isinstance(value, Value) else number(value, x.type.dtype, "x[key] = value")
     v = _same_kind(v, x)
     single = None if isinstance(key, tuple) else plain(key)
-    if is_mask(single) and len(v.type.shape) == 0:
+    if isinstance(single, Value) and is_mask(single) and len(v.type.shape) == 0:
         mask = reshape(single, (*shape_of(single), *[1] * (len(x.type.shape) - single.type.rank)))
         align("x[mask] = value", mask, x)
         return record(SELECT, (mask, v, x))

@@ -80,7 +80,8 @@ class Options:
         donate: int | str | Iterable[int | str] = (),
     ) -> None:
         self.function = function
-        self.name = getattr(function, "__name__", type(function).__name__)
+        inner = getattr(function, "func", function)  # of a functools.partial
+        self.name = getattr(inner, "__name__", type(inner).__name__)
         self.parameters = _parameters(function)
         self.takes_out = "out" in self.parameters
         self.static = self._slots(_several(static_argnums), _several(static_argnames))
@@ -144,7 +145,7 @@ class Options:
         return Bound(leaves, tree, tuple(statics), len(args), self)
 
     def _hashable(self, slot: Slot, value: Any) -> Hashable:
-        reason = ""
+        reason, found = "", value
         if isinstance(value, (Array, np.ndarray)):
             reason = "arrays are never static"
         else:
@@ -157,7 +158,7 @@ class Options:
                 argument=f"static argument {self.spell(str(slot))!r}",
                 type=type(value).__name__, reason=reason,
             )  # fmt: skip
-        return value
+        return found
 
 
 def _several(given: Any) -> list[Any]:

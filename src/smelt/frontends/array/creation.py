@@ -17,7 +17,13 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
 from smelt.frontends.array.array import Array, check_device, number_or_value, value
-from smelt.frontends.array.convert import as_buffer, from_host, is_foreign_array, number_dtype, usable
+from smelt.frontends.array.convert import (
+    as_buffer,
+    from_host,
+    is_foreign_array,
+    number_dtype,
+    usable,
+)
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.number import Number, Size, as_dim, dims, shown
@@ -91,11 +97,11 @@ def _recast(x: Array, wanted: DType | None, copy: bool | None) -> Array:
     if wanted is not None and wanted is not x.dtype:
         if copy is False:
             raise ArgumentError(f"asarray: {x.dtype} becomes {wanted} only by a copy")
-        return Array.of(cast(x._node, wanted))
+        return Array.of(cast(x.node, wanted))
     if not copy:
         return x
-    data = x._node.buffer()
-    return Array.of(x._node if data is None else leaf(data.copy()))
+    data = x.node.buffer()
+    return Array.of(x.node if data is None else leaf(data.copy()))
 
 
 def _from_memory(obj: Any, wanted: DType | None, copy: bool | None) -> Array:
@@ -116,7 +122,7 @@ def _from_memory(obj: Any, wanted: DType | None, copy: bool | None) -> Array:
 
 def _from_lists(obj: Any, wanted: DType | None) -> Array:
     if isinstance(obj, (list, tuple)) and _holds_arrays(obj):
-        parts = [asarray(item)._node for item in obj]
+        parts = [asarray(item).node for item in obj]
         parts = [reshape(p, (1, *shape_of(p))) for p in parts]
         joined = concat(parts, 0, "asarray")
         return Array.of(cast(joined, wanted) if wanted is not None else joined)
@@ -130,9 +136,10 @@ def _from_lists(obj: Any, wanted: DType | None) -> Array:
 
 def _holds_arrays(obj: Any) -> bool:
     return any(
-        isinstance(item, (Array, Number)) or (isinstance(item, (list, tuple)) and _holds_arrays(item))
+        isinstance(item, (Array, Number))
+        or (isinstance(item, (list, tuple)) and _holds_arrays(item))
         for item in obj
-    )  # fmt: skip
+    )
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
@@ -254,7 +261,9 @@ def _count(start: Any, stop: Any, step: Any) -> Index:
     if step < 0:
         span = mul(span, -1)
     scope = STATE.scope
-    positive = span > 0 if isinstance(span, int) else scope is not None and scope.holds(0, "<", span)
+    positive = (
+        span > 0 if isinstance(span, int) else scope is not None and scope.holds(0, "<", span)
+    )
     return floordiv(add(span, abs(step) - 1), abs(step)) if positive else 0
 
 
@@ -288,7 +297,9 @@ def linspace(
     else:
         assert STATE.scope is not None
         size = Size(steps, STATE.scope).node(f64)
-        values = BINARY["add"](BINARY["multiply"](line, BINARY["divide"](width, size)), float(start))
+        values = BINARY["add"](
+            BINARY["multiply"](line, BINARY["divide"](width, size)), float(start)
+        )
     if endpoint:
         last = BINARY["equal"](line, own_value(shown(steps, STATE.scope), "linspace"))
         values = record(SELECT, (last, constant(float(stop), f64), values))
@@ -356,5 +367,3 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
         line[order.index(k)] = sizes[k]
         out.append(Array.of(expand(reshape(node, tuple(line)), shape)))
     return tuple(out)
-
-

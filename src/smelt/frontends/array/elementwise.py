@@ -40,8 +40,8 @@ def _two(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
     family = BINARY[name]
 
     def function(x1: Any, x2: Any, /) -> Array:
-        x = x1._node if x1.__class__ is Array else number_or_value(x1, name)
-        y = x2._node if x2.__class__ is Array else number_or_value(x2, name)
+        x = x1.node if x1.__class__ is Array else number_or_value(x1, name)
+        y = x2.node if x2.__class__ is Array else number_or_value(x2, name)
         if kinds:
             _check(name, kinds, x, y)
         return Array.of(family(x, y))

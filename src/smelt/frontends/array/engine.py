@@ -19,7 +19,7 @@ from smelt.types.expr import sizes_of
 if TYPE_CHECKING:
     from smelt.driver import Compiled
 
-__all__ = ["compile_graph", "size_names"]
+__all__ = ["compile_graph", "explaining", "size_names"]
 
 Buffer = np.ndarray[Any, Any]
 
@@ -29,10 +29,16 @@ def _driver() -> Any:
     return import_module("smelt.driver")
 
 
+@cache
+def explaining() -> Any:
+    """The package that turns a compiled graph into reports and texts."""
+    return import_module("smelt.explain")
+
+
 def compile_graph(
     graph: Graph, hints: Mapping[str, int], donate: Sequence[int] = ()
 ) -> Compiled:  # fmt: skip
-    """Compile.  `hints` are the sizes of the call at hand; inputs in `donate` may be overwritten."""
+    """Compile.  `hints` are sizes of the call at hand; inputs in `donate` may be overwritten."""
     return _driver().compile(graph, hints=hints, donate=tuple(donate))
 
 

@@ -83,7 +83,7 @@ def realise(value: Value) -> Buffer:
     data = value.buffer()
     if data is None:
         flush(value)
-        data = value.data
+        data = value.buffer()
         assert data is not None
     return data
 
@@ -94,8 +94,8 @@ def flush(*wanted: Value) -> None:
     outputs: dict[Value, None] = dict.fromkeys(wanted)
     for reference in pending:
         array = reference()
-        if array is not None and array._node.data is None and array._node.scope is None:
-            outputs[array._node] = None
+        if array is not None and array.node.data is None and array.node.scope is None:
+            outputs[array.node] = None
     if outputs:
         _run(Program(outputs))
 

@@ -51,49 +51,57 @@ class Jit(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if kwargs or not self._plain:
-            return self._general(args, kwargs, None)
+            return self._nested(args, kwargs)
         key: list[Any] = [fingerprint()]
         buffers: list[Buffer] = []
-        for x in args:
-            if x.__class__ is Array:
-                data = x._node.data  # type: ignore[attr-defined]
+        data: Any
+        for data in args:
+            if data.__class__ is Array:
+                data = data.node.data
                 if data.__class__ is not np.ndarray:
-                    return self._general(args, kwargs, None)
-            elif x.__class__ is np.ndarray:
-                data = x
-            else:
-                return self._general(args, kwargs, None)
+                    return self._nested(args, kwargs)
+            elif data.__class__ is not np.ndarray:
+                return self._nested(args, kwargs)
             buffers.append(data)
             key += data.dtype, data.shape, data.flags.num & _READABLE
         exact = tuple(key)
         found = self._exact.get(exact)
         if found is None:
-            return self._general(args, kwargs, exact)
-        trace, sizes = found
-        if trace.captured:
-            buffers += [realise(x) for x in trace.captured]
-        results = trace.compiled.run(buffers, sizes)  # type: ignore[union-attr]
-        if trace.single:
-            return Array.of(leaf(results[0]))  # type: ignore[return-value]
-        return pack(trace, [Array.of(leaf(data)) for data in results])
+            return self._general(self.options.bind(args, kwargs), exact, None)
+        return _again(found, buffers)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
-    def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], exact: Hashable) -> Any:
-        """Any call; `exact` is the key under which a plain one will be found next time."""
+    def _nested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with containers, numbers, keywords or options."""
         out = None
         if "out" in kwargs and not self.options.takes_out:
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
         bound = self.options.bind(args, kwargs)
+        if out is not None or self.options.donate:
+            return self._general(bound, None, out)
+        key: list[Any] = [fingerprint(), bound.tree, bound.statics]
+        buffers: list[Buffer] = []
+        for x in bound.leaves:
+            data = _memory(x)
+            if data is None:
+                return self._general(bound, None, None)
+            buffers.append(data)
+            key += data.dtype, data.shape, data.flags.num & _READABLE, x.__class__ in _NUMBERS
+        exact = tuple(key)
+        found = self._exact.get(exact)
+        return self._general(bound, exact, None) if found is None else _again(found, buffers)
+
+    def _general(self, bound: Bound, exact: Hashable, out: Any) -> Any:
+        """Any call; `exact` is the key under which it will be found next time."""
         if any(_traced(x) for x in bound.leaves):
-            return self.options.function(*args, **kwargs)
+            return bound.call(bound.leaves)
         arguments = as_arguments(bound)
         trace, sizes = self.find(bound, arguments)
-        simple = trace.plain and trace.arguments == tuple(range(len(arguments)))
         found = deliver(trace, sizes, arguments, bound, out)
-        if exact is not None and simple and not _copied(arguments, bound):
+        if exact is not None and _repeatable(trace, bound, arguments):
             if len(self._exact) >= _EXACT_LIMIT:
                 self._exact.clear()
             self._exact[exact] = trace, sizes
@@ -103,7 +111,7 @@ class Jit(Generic[P, R]):
         """Record ahead of time, for arrays or `sm.spec`s in place of arguments."""
         bound = self.options.bind(args, kwargs)
         arguments = as_arguments(bound)
-        trace = record_call(self.options.name, arguments, bound.call, bound.donated)
+        trace = record_call(self.options.name, bound.names, arguments, bound.call, bound.donated)
         return Lowered(trace, bound, tuple(arguments))
 
     def find(self, bound: Bound, arguments: Sequence[Argument]) -> tuple[Trace, tuple[int, ...]]:
@@ -123,7 +131,7 @@ class Jit(Generic[P, R]):
                 if place:
                     traces.insert(0, traces.pop(place))
                 return trace, sizes
-        trace = record_call(self.options.name, arguments, bound.call, bound.donated)
+        trace = record_call(self.options.name, bound.names, arguments, bound.call, bound.donated)
         sizes = trace.match(*measures)
         assert sizes is not None, "a recording does not hold for the call it was made in"
         traces.insert(0, trace)
@@ -133,17 +141,48 @@ class Jit(Generic[P, R]):
 
 def _traced(x: Any) -> bool:
     if isinstance(x, Array):
-        scope = x._node.scope
-        return scope is not None and scope.alive(x._node)
+        scope = x.node.scope
+        return scope is not None and scope.alive(x.node)
     return isinstance(x, Number)
 
 
-def _copied(arguments: Sequence[Argument], bound: Bound) -> bool:
-    """Whether an argument had to be converted before kernels could read it."""
-    return any(
-        isinstance(x, np.ndarray) and a.data is not x
-        for a, x in zip(arguments, bound.leaves, strict=True)
-    )
+_NUMBERS = (float, int)
+
+
+def _memory(x: Any) -> Buffer | None:
+    """What a leaf gives a kernel to read, if that takes no thinking."""
+    kind = x.__class__
+    if kind is np.ndarray:
+        return x
+    if kind is Array:
+        data = x.node.data
+        return data if data.__class__ is np.ndarray else None
+    if kind is float:
+        return np.array(x)
+    return np.array(x, np.int64) if kind is int and abs(x) < 2**63 else None
+
+
+def _repeatable(trace: Trace, bound: Bound, arguments: Sequence[Argument]) -> bool:
+    """Whether a call with the same types and shapes may skip everything but running."""
+    return (
+        trace.plain
+        and not trace.fixed
+        and all(a.data is x or not isinstance(x, np.ndarray)
+                for a, x in zip(arguments, bound.leaves, strict=True))
+    )  # fmt: skip
+
+
+def _again(found: tuple[Trace, tuple[int, ...]], buffers: list[Buffer]) -> Any:
+    """Run what an equal call ran."""
+    trace, sizes = found
+    if not trace.whole:
+        buffers = [buffers[k] for k in trace.arguments]
+    if trace.captured:
+        buffers += [realise(x) for x in trace.captured]
+    results = trace.compiled.run(buffers, sizes)  # type: ignore[union-attr]
+    if trace.single:
+        return Array.of(leaf(results[0]))
+    return pack(trace, [Array.of(leaf(data)) for data in results])
 
 
 @overload

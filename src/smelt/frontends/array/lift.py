@@ -56,8 +56,8 @@ class Lifted:
 def lift(program: Program, moved: frozenset[int] | None, varying: frozenset[int]) -> Lifted:
     """A graph for `program` and its like.
 
-    `moved` are the places of numbers that were not the same in all programs with this skeleton, None
-    for the first program; `varying` places of such constants.
+    `moved` are the places of numbers that were not the same in all programs with this skeleton,
+    None for the first program; `varying` places of such constants.
     """
     return _Lift(program, moved, varying).result()
 
@@ -300,8 +300,8 @@ def _group(lift: _Lift, source: list[Index], target: list[Index]) -> None:
             other = lift.twin(d) if d is not solved and not lift.stays(d) else None
             if other is not None:
                 sizes.same(d, other)
-        open_ = [d for d in rest if not isinstance(sizes.canon(d), int)
-                 and lift.twin(d) is None or d is solved]  # fmt: skip
+        open_ = [d for d in rest if (not isinstance(sizes.canon(d), int)
+                 and lift.twin(d) is None) or d is solved]  # fmt: skip
         solved = solved if solved is not None else (open_[0] if open_ else rest[0])
         for d in open_:
             if d is not solved:

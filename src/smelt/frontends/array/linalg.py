@@ -101,7 +101,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     n, m = array.shape[-2:]
     first, second = max(0, -offset), max(0, offset)
     rows, columns = n - first, m - second
-    count = builtins.max(0, rows if rows <= columns else columns)
+    count = builtins.max(0, min(rows, columns))
     line = arange(count)
     return array[..., line + first, line + second]
 
@@ -143,7 +143,7 @@ def vector_norm(
         return least(size, axis=axis, keepdims=keepdims)
     if ord == 0:
         found = count_nonzero(array, axis=axis, keepdims=keepdims)
-        return Array.of(cast(found._node, array.dtype))
+        return Array.of(cast(found.node, array.dtype))
     if ord == 1:
         return total(size, axis=axis, keepdims=keepdims)
     if ord == 2:
@@ -160,7 +160,7 @@ def matrix_norm(
     """
     array = Array.of(_floating(x, "matrix_norm"))
     if array.ndim < 2:
-        raise ShapeError(op="matrix_norm", operands=array._node.told, reason="it is no matrix")
+        raise ShapeError(op="matrix_norm", operands=array.node.told, reason="it is no matrix")
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord not in (1, -1, math.inf, -math.inf):

@@ -11,12 +11,12 @@ import operator
 from collections.abc import Hashable
 from typing import Any
 
-
 from smelt.errors import ArgumentError, GuardError, StaticArgError, StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound
 from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
+from smelt.frontends.array.engine import explaining
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.results import deliver, measure
 from smelt.frontends.array.trace import Argument, Spec, Trace
@@ -57,23 +57,23 @@ def _dimension(d: Any) -> int | str:
 
 def as_arguments(bound: Bound) -> list[Argument]:
     """The leaves of a call.  Raises StaticArgError for what is neither array nor number."""
-    return [_argument(name, x) for name, x in zip(bound.names, bound.leaves, strict=True)]
-
-
-def _argument(name: str, x: Any) -> Argument:
-    if isinstance(x, Array):
-        return Argument(name, realise(x._node))
-    if isinstance(x, (bool, int, float)):
-        return Argument(name, number=x)
-    if isinstance(x, Spec):
-        return Argument(name, spec=x)
-    if is_foreign_array(x):
-        return Argument(name, usable(as_buffer(x)))
-    raise StaticArgError(
-        argument=f"argument {name!r}",
-        type=type(x).__name__,
-        reason="it is neither an array nor a number, nor declared static",
-    )
+    arguments: list[Argument] = []
+    for place, x in enumerate(bound.leaves):
+        if isinstance(x, Array):
+            arguments.append(Argument(realise(x.node)))
+        elif isinstance(x, (bool, int, float)):
+            arguments.append(Argument(number=x))
+        elif isinstance(x, Spec):
+            arguments.append(Argument(spec=x))
+        elif is_foreign_array(x):
+            arguments.append(Argument(usable(as_buffer(x))))
+        else:
+            raise StaticArgError(
+                argument=f"argument {bound.names[place]!r}",
+                type=type(x).__name__,
+                reason="it is neither an array nor a number, nor declared static",
+            )
+    return arguments
 
 
 def signature(a: Argument) -> Hashable:
@@ -88,7 +88,7 @@ class Lowered:
     """A function recorded for given arguments, not compiled yet."""
 
     def __init__(self, trace: Trace, bound: Bound, arguments: tuple[Argument, ...]) -> None:
-        self._trace = trace
+        self.trace = trace
         self._bound = bound
         self._arguments = arguments
 
@@ -99,12 +99,12 @@ class Lowered:
                 op="as_text", argument="form", value=repr(form),
                 expected="'graph'; compile() has the others",
             )  # fmt: skip
-        return text(self._trace.graph)
+        return text(self.trace.graph)
 
     def compile(self) -> Executable:
         """Generate code."""
-        assert self._trace.executable
-        return Executable(self._trace, self._bound, self._arguments)
+        assert self.trace.executable
+        return Executable(self.trace, self._bound, self._arguments)
 
 
 class Executable:
@@ -113,7 +113,7 @@ class Executable:
     FORMS = ("graph", "plan", "kernel", "llvm", "asm")
 
     def __init__(self, trace: Trace, bound: Bound, arguments: tuple[Argument, ...]) -> None:
-        self._trace = trace
+        self.trace = trace
         self._bound = bound
         self._expected = arguments
 
@@ -125,14 +125,14 @@ class Executable:
                 "the arguments are nested, or their static ones are, otherwise than in lower()"
             )
         arguments = as_arguments(bound)
-        for given, expected in zip(arguments, self._expected, strict=True):
-            _check(given, expected)
-        sizes = self._trace.match(*measure(arguments))
+        for name, *pair in zip(bound.names, arguments, self._expected, strict=True):
+            _check(name, *pair)
+        sizes = self.trace.match(*measure(arguments))
         if sizes is None:
             shapes = [list(a.data.shape) for a in arguments if a.data is not None]
-            guards = " and ".join(map(str, self._trace.guards))
+            guards = " and ".join(map(str, self.trace.guards))
             raise GuardError(guard=guards, found=f"arguments of shapes {shapes}")
-        return deliver(self._trace, sizes, arguments, bound, out)
+        return deliver(self.trace, sizes, arguments, bound, out)
 
     def as_text(self, form: str = "kernel") -> str:
         """One representation as text: "graph", "plan", "kernel", "llvm" or "asm".
@@ -143,18 +143,18 @@ class Executable:
             raise ArgumentError(
                 op="as_text", argument="form", value=repr(form), expected=f"one of {self.FORMS}"
             )
-        return self._trace.executable.as_text(form)
+        return explaining().as_text(self.trace.executable, form)
 
     def cost_analysis(self) -> dict[str, Any]:
         """Counts for the sizes it was lowered with: flops, bytes accessed, and what they save."""
-        return self._trace.executable.cost_analysis()
+        return explaining().cost_analysis(self.trace.executable, self.trace.hints)
 
     def memory_analysis(self) -> Any:
         """Bytes of arguments, outputs, temporaries and code for those sizes."""
-        return self._trace.executable.memory_analysis()
+        return explaining().memory_analysis(self.trace.executable, self.trace.hints)
 
 
-def _check(given: Argument, expected: Argument) -> None:
+def _check(name: str, given: Argument, expected: Argument) -> None:
     """Raises GuardError unless dtype, rank, fixed sizes and layout are the compiled ones."""
     wanted, found = (_described(a) for a in (expected, given))
     same = wanted == found
@@ -172,7 +172,7 @@ def _check(given: Argument, expected: Argument) -> None:
     elif given.data is not None or expected.data is not None:
         same = signature(given) == signature(expected)
     if not same:
-        raise GuardError(guard=f"argument {expected.name}: {wanted}", found=f"it is {found}")
+        raise GuardError(guard=f"argument {name}: {wanted}", found=f"it is {found}")
 
 
 def _described(a: Argument) -> str:
@@ -182,5 +182,3 @@ def _described(a: Argument) -> str:
         return type(a.number).__name__ if not isinstance(a.number, bool) else repr(a.number)
     strided = "" if a.data.flags.c_contiguous else " with strides"
     return f"{from_numpy(a.data.dtype).name}{list(a.data.shape)}{strided}"
-
-

@@ -25,6 +25,7 @@ from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.families import align
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.number import Size, dims
+from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.subscript import take
 from smelt.frontends.array.value import Value, leaf
 from smelt.frontends.array.views import axes_of, axis_of, shape_of, take_range
@@ -68,7 +69,11 @@ def moveaxis(
     rank = node.type.rank
     sides = [(s,) if isinstance(s, int) else tuple(s) for s in (source, destination)]
     first, second = (tuple(axis_of(int(a), rank, "moveaxis") for a in side) for side in sides)
-    if len(first) != len(second) or len(set(first)) != len(first) or len(set(second)) != len(second):
+    if (
+        len(first) != len(second)
+        or len(set(first)) != len(first)
+        or len(set(second)) != len(second)
+    ):
         raise AxisError(f"moveaxis: {source} and {destination} do not pair distinct dimensions")
     perm = [a for a in range(rank) if a not in first]
     for place, a in sorted(zip(second, first, strict=True)):
@@ -93,7 +98,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
     places = axes_of(axis, node.type.rank, "squeeze")
     shape = shape_of(node)
     for a in places:
-        one = shape[a] == 1 or node.scope is not None and node.scope.same(shape[a], 1)
+        one = shape[a] == 1 or (node.scope is not None and node.scope.same(shape[a], 1))
         if not one:
             raise ShapeError(op="squeeze", operands=node.told, reason=f"axis {a} is not 1")
     rest = tuple(d for a, d in enumerate(shape) if a not in places)
@@ -230,16 +235,21 @@ def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
     if counts.scope is not None:
         raise TracerError(use="repeat", value=counts.told)
     known = realise(counts)
-    n = shape_of(x)[axis]
-    if not isinstance(n, int) and x.scope is not None:
-        n = x.scope.pin(n)
-    if known.size not in (1, n) or known.size and int(known.min()) < 0:
+    size = shape_of(x)[axis]
+    n = size if isinstance(size, int) else Size(size, _scope(x)).value()
+    if known.size not in (1, n) or (known.size and int(known.min()) < 0):
         raise ArgumentError(
             op="repeat", argument="repeats", value=repr(known),
             expected=f"counts for {n} elements, none negative",
         )  # fmt: skip
     places = np.repeat(np.arange(n), known.reshape(-1) if known.size != 1 else int(known.item()))
     return Array.of(take(x, [leaf(places)], axis))
+
+
+def _scope(x: Value) -> Scope:
+    """The recording of a value whose shape is symbolic."""
+    assert x.scope is not None
+    return x.scope
 
 
 def tile(x: Any, repetitions: Any, /) -> Array:
@@ -253,6 +263,6 @@ def tile(x: Any, repetitions: Any, /) -> Array:
     pairs = [d for n in shape for d in (1, n)]
     wide = [d for t, n in zip(times, shape, strict=True) for d in (t, n)]
     found = views.expand(views.reshape(node, tuple(pairs)), tuple(wide))
-    return Array.of(views.reshape(found, tuple(mul(t, n) for t, n in zip(times, shape, strict=True))))
-
-
+    return Array.of(
+        views.reshape(found, tuple(mul(t, n) for t, n in zip(times, shape, strict=True)))
+    )

@@ -18,7 +18,17 @@ from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import arange
 from smelt.frontends.array.elementwise import (
-    cos, erf, exp, log, log1p, maximum, rsqrt, sigmoid, sin, tanh, where,
+    cos,
+    erf,
+    exp,
+    log,
+    log1p,
+    maximum,
+    rsqrt,
+    sigmoid,
+    sin,
+    tanh,
+    where,
 )  # fmt: skip
 from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import concat, expand_dims, matrix_transpose, reshape
@@ -45,7 +55,7 @@ def _wide(x: Any, what: str) -> Array:
 def _narrow(found: Array, x: Any) -> Array:
     """Back in the dtype of `x`, if that is a float."""
     dtype = value(x, "nn").type.dtype
-    return Array.of(cast(found._node, dtype)) if dtype.is_float else found
+    return Array.of(cast(found.node, dtype)) if dtype.is_float else found
 
 
 def relu(x: Any, /) -> Array:
@@ -153,7 +163,7 @@ def group_norm(
     """
     wide = _wide(x, "group_norm")
     if wide.ndim < 2:
-        raise ShapeError(op="group_norm", operands=wide._node.told, reason="no channels")
+        raise ShapeError(op="group_norm", operands=wide.node.told, reason="no channels")
     shape = wide.shape
     split = reshape(wide, (shape[0], groups, shape[1] // groups, *shape[2:]))
     axes = tuple(range(2, split.ndim))
@@ -180,7 +190,7 @@ def batch_norm(
     """
     wide = _wide(x, "batch_norm")
     if wide.ndim < 2:
-        raise ShapeError(op="batch_norm", operands=wide._node.told, reason="no channels")
+        raise ShapeError(op="batch_norm", operands=wide.node.told, reason="no channels")
     if mean_ is None:
         axes = (0, *range(2, wide.ndim))
         centred = wide - mean(wide, axis=axes, keepdims=True)
@@ -228,7 +238,8 @@ def cross_entropy(
         return _narrow(loss, logits)
     if reduction == "sum" or counts is None:
         return _narrow(total(loss) if reduction == "sum" else mean(loss), logits)
-    return _narrow(total(loss) / total(where(counts, 1.0, 0.0)), logits)
+    number = Array.of(cast(counts.node, wide.dtype))
+    return _narrow(total(loss) / total(number), logits)
 
 
 def attention(
@@ -286,11 +297,11 @@ def rotary(
     wide = _wide(x, "rotary")
     length, size = wide.shape[-2:]
     if size % 2 != 0:
-        raise ShapeError(op="rotary", operands=wide._node.told, reason="the size is odd")
+        raise ShapeError(op="rotary", operands=wide.node.told, reason="the size is odd")
     half = size // 2
     at = arange(length) if positions is None else Array.of(value(positions, "rotary"))
-    steps = Array.of(cast(arange(half)._node, wide.dtype)) * (-2.0 * math.log(base) / size)
-    angle = expand_dims(Array.of(cast(at._node, wide.dtype)), axis=-1) * exp(steps)
+    steps = Array.of(cast(arange(half).node, wide.dtype)) * (-2.0 * math.log(base) / size)
+    angle = expand_dims(Array.of(cast(at.node, wide.dtype)), axis=-1) * exp(steps)
     c, s = cos(angle), sin(angle)
     if interleaved:
         pairs = reshape(wide, (*wide.shape[:-1], half, 2))
@@ -301,5 +312,3 @@ def rotary(
         return _narrow(reshape(turned, wide.shape), x)
     a, b = wide[..., :half], wide[..., half:]
     return _narrow(concat([a * c - b * s, a * s + b * c], axis=-1), x)
-
-

@@ -253,7 +253,7 @@ def _methods(what: str, plain: Callable[..., Any], exact: Callable[..., Index] |
 def _exact(rule: Callable[..., Index], a: Index, b: Index, scope: Scope) -> Any:
     a, b = scope.canon(a), scope.canon(b)
     if rule in (floordiv, mod) and isinstance(b, int) and b < 0:
-        a, b = scope.pin(a), b
+        a = scope.pin(a)
     if rule in (floordiv, mod) and not isinstance(b, int) and scope.hint(b) < 1:
         b = scope.pin(b)
     return shown(rule(a, b), scope)
@@ -292,5 +292,3 @@ def dims(shape: Any) -> tuple[Index, ...]:
     if isinstance(shape, (int, np.integer, Number)):
         return (as_dim(shape),)
     return tuple(as_dim(d) for d in shape)
-
-

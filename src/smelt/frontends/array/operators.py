@@ -40,9 +40,11 @@ _GREATER_EQUAL = BINARY["greater_equal"]
 class Operators:
     """The operators of `smelt.Array`; the other operand may be an array or a Python number."""
 
-    __slots__ = ("__weakref__", "_node")
+    __hash__ = None  # type: ignore[assignment]
 
-    _node: Value
+    __slots__ = ("__weakref__", "node")
+
+    node: Value
 
     @staticmethod
     def of(node: Value) -> Any:
@@ -161,10 +163,10 @@ class Operators:
     def __irshift__(self, other: Any) -> Self:
         return _in_place(_BITWISE_RIGHT_SHIFT, self, other)
 
-    def __eq__(self, other: Any) -> Self:  # type: ignore[override]
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]
         return _forward(_EQUAL, self, other)
 
-    def __ne__(self, other: Any) -> Self:  # type: ignore[override]
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]
         return _forward(_NOT_EQUAL, self, other)
 
     def __lt__(self, other: Any) -> Self:
@@ -181,29 +183,33 @@ class Operators:
 
     def __matmul__(self, other: Any) -> Self:
         y = operand(other)
-        return self.of(matmul(self._node, y)) if isinstance(y, Value) else NotImplemented
+        if not isinstance(y, Value):
+            return NotImplemented
+        return self.of(matmul(self.node, y))
 
     def __rmatmul__(self, other: Any) -> Self:
         x = operand(other)
-        return self.of(matmul(x, self._node)) if isinstance(x, Value) else NotImplemented
+        if not isinstance(x, Value):
+            return NotImplemented
+        return self.of(matmul(x, self.node))
 
     def __imatmul__(self, other: Any) -> Self:
         y = operand(other)
         if not isinstance(y, Value):
             return NotImplemented
-        return _replace(self, "matmul", matmul(self._node, y))
+        return _replace(self, "matmul", matmul(self.node, y))
 
     def __neg__(self) -> Self:
-        return self.of(UNARY["negative"](self._node))
+        return self.of(UNARY["negative"](self.node))
 
     def __pos__(self) -> Self:
-        return self.of(self._node)
+        return self.of(self.node)
 
     def __abs__(self) -> Self:
-        return self.of(UNARY["abs"](self._node))
+        return self.of(UNARY["abs"](self.node))
 
     def __invert__(self) -> Self:
-        return self.of(UNARY["bitwise_invert"](self._node))
+        return self.of(UNARY["bitwise_invert"](self.node))
 
 
 T = TypeVar("T", bound=Operators)
@@ -211,25 +217,25 @@ T = TypeVar("T", bound=Operators)
 
 def _forward(family: Binary, x: T, other: Any) -> T:
     if other.__class__ is x.__class__:
-        return x.of(family(x._node, other._node))
+        return x.of(family(x.node, other.node))
     y = operand(other)
-    return y if y is NotImplemented else x.of(family(x._node, y))
+    return y if y is NotImplemented else x.of(family(x.node, y))
 
 
 def _reflected(family: Binary, x: T, other: Any) -> T:
     y = operand(other)
-    return y if y is NotImplemented else x.of(family(y, x._node))
+    return y if y is NotImplemented else x.of(family(y, x.node))
 
 
 def _in_place(family: Binary, x: T, other: Any) -> T:
     y = operand(other)
-    return y if y is NotImplemented else _replace(x, family.what, family(x._node, y))
+    return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
 
 
 def operand(x: Any) -> Any:
     """The other operand of a dunder: a value, a number, or NotImplemented."""
     if isinstance(x, Operators):
-        return x._node
+        return x.node
     if isinstance(x, (bool, int, float, Number)):
         return x
     if isinstance(x, complex):
@@ -247,13 +253,15 @@ def _replace(x: T, what: str, result: Value) -> T:
 
     Raises ShapeError if the result is larger, DTypeError if its kind does not fit.
     """
-    old = x._node.type
-    if shape_of(result) != shape_of(x._node):
+    old = x.node.type
+    if shape_of(result) != shape_of(x.node):
         raise ShapeError(
-            op=what, operands=f"{x._node.told}, ...",
+            op=what, operands=f"{x.node.told}, ...",
             reason=f"in place the result {result.told} would not have the array's shape",
         )  # fmt: skip
     if _RANK[result.type.dtype.kind] > _RANK[old.dtype.kind]:
-        raise DTypeError(f"{what} in place: the result {result.told} does not fit into {x._node.told}")
+        raise DTypeError(
+            f"{what} in place: the result {result.told} does not fit into {x.node.told}"
+        )
     x.renew(cast(result, old.dtype))
     return x

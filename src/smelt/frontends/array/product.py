@@ -15,6 +15,7 @@ import numpy as np
 
 from smelt.errors import DTypeError, ShapeError
 from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.sizes import mismatch
@@ -30,11 +31,11 @@ __all__ = ["contract", "from_host", "matmul", "np", "tensordot", "vecdot"]
 @lru_cache(maxsize=1024)
 def _row(left: str, right: str, out: str) -> Contract:
     """`bmk`, `bkn`, `bmn` as an operator."""
-    sides = (tuple(axis(name, 0) for name in side) for side in (left, right))
-    return Contract(*sides, tuple(out))
+    first, second = (tuple(axis(name, 0) for name in side) for side in (left, right))
+    return Contract(first, second, tuple(out))
 
 
-def contract(what: str, left: str, right: str, out: str, a: Value, b: Value) -> Value:
+def contract(what: str, a: Value, b: Value, left: str, right: str, out: str) -> Value:
     """Sum over the letters that `out` lacks.  Raises ShapeError where sizes of a letter differ."""
     dtype = common(what, a.type.dtype, b.type.dtype)
     if dtype.kind == "bool":
@@ -47,7 +48,19 @@ def contract(what: str, left: str, right: str, out: str, a: Value, b: Value) -> 
             scope = a.scope or b.scope
             if known != d and (scope is None or not scope.same(known, d)):
                 raise mismatch(what, (a.type, b.type), place - len(letters), (known, d), scope)
+    if not set(left + right) - set(out):
+        return _outer(a, b, left, right, out)
     return record(_row(left, right, out), (a, b))
+
+
+def _outer(a: Value, b: Value, left: str, right: str, out: str) -> Value:
+    """No letter ends: a product of elements, each operand a row of the other's table."""
+    sides: list[Value] = []
+    for x, letters in ((a, left), (b, right)):
+        x = permute(x, sorted(range(len(letters)), key=lambda k: out.index(letters[k])))
+        known = dict(zip(sorted(letters, key=out.index), shape_of(x), strict=True))
+        sides.append(reshape(x, tuple(known.get(c, 1) for c in out)))
+    return BINARY["multiply"](*sides)
 
 
 @replayed
@@ -75,7 +88,7 @@ def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
         sides.append(used)
         values.append(x)
     batch = "".join(c for c in letters if c in sides[0] + sides[1])
-    found = contract(what, sides[0] + left, sides[1] + right, batch + out, *values)
+    found = contract(what, values[0], values[1], sides[0] + left, sides[1] + right, batch + out)
     if batch == letters:
         return found
     shape = list(shape_of(found))
@@ -115,7 +128,7 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
         right[j] = left[i]
     out = [c for i, c in enumerate(left) if i not in first]
     out += [c for j, c in enumerate(right) if j not in second]
-    return contract("tensordot", "".join(left), "".join(right), "".join(out), a, b)
+    return contract("tensordot", a, b, "".join(left), "".join(right), "".join(out))
 
 
 def vecdot(a: Value, b: Value, axis: int) -> Value:
@@ -128,4 +141,4 @@ def vecdot(a: Value, b: Value, axis: int) -> Value:
         rank = x.type.rank
         place = axis_of(axis, rank, "vecdot")
         moved.append(permute(x, [*(i for i in range(rank) if i != place), place]))
-    return _stacked("vecdot", *moved, "k", "k", "")
+    return _stacked("vecdot", moved[0], moved[1], "k", "k", "")

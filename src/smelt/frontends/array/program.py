@@ -43,7 +43,9 @@ class Program:
             data = x.buffer()
             assert data is not None
             self.buffers.append(data)
-        self.nodes = [x for x in order if x.data is None and not isinstance(x.op, (Constant, Input))]
+        self.nodes = [
+            x for x in order if x.data is None and not isinstance(x.op, (Constant, Input))
+        ]
         self._key(order)
 
     def _key(self, order: list[Value]) -> None:
@@ -66,8 +68,11 @@ class Program:
                     parts.append(_constant(i.op, constants))
                 else:
                     parts.append(places[i])
-        parts.append(tuple(_constant(x.op, constants) if isinstance(x.op, Constant) and x.data is None
-                           else places[x] for x in self.outputs))  # fmt: skip
+        for x in self.outputs:
+            if isinstance(x.op, Constant) and x.data is None:
+                parts.append(_constant(x.op, constants))
+            else:
+                parts.append(places[x])
         self.skeleton = tuple(parts)
         self.numbers = tuple(numbers)
         self.constants = tuple(constants)

@@ -78,17 +78,16 @@ def common(what: str, *dtypes: DType) -> DType:
 
 def together(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
     """Two operands in their common type; one of them may be a Python number."""
-    if isinstance(x, Value) and isinstance(y, Value):
-        dtype = common(what, x.type.dtype, y.type.dtype)
-        return cast(x, dtype), cast(y, dtype)
-    if isinstance(x, Value):
+    if not isinstance(x, Value):
+        if not isinstance(y, Value):
+            return together(what, own_value(x, what), own_value(y, what))
+        dtype = weak(y.type.dtype, x)
+        return number(x, dtype, what), cast(y, dtype)
+    if not isinstance(y, Value):
         dtype = weak(x.type.dtype, y)
         return cast(x, dtype), number(y, dtype, what)
-    if not isinstance(y, Value):
-        plain = own_value(x, what), own_value(y, what)
-        return together(what, *plain)
-    dtype = weak(y.type.dtype, x)
-    return number(x, dtype, what), cast(y, dtype)
+    dtype = common(what, x.type.dtype, y.type.dtype)
+    return cast(x, dtype), cast(y, dtype)
 
 
 def own_value(x: Number, what: str) -> Value:

@@ -39,7 +39,7 @@ _SPLIT = 1 << 63
 def key(seed: Any) -> Array:
     """A key (uint64, rank 0) from an integer.  Raises ArgumentError for a seed that is none."""
     if isinstance(seed, Array):
-        return Array.of(cast(seed._node, u64))
+        return Array.of(cast(seed.node, u64))
     try:
         return asarray(operator.index(seed) % 2**64, dtype=u64)
     except TypeError:
@@ -131,8 +131,8 @@ def normal(
     wide = f64 if target is f64 else f32
     first, second = split(key)
     shape = dims(shape)
-    radius = BINARY["subtract"](number(1.0, wide, "normal"), _unit(first._node, shape, wide))
-    angle = BINARY["multiply"](_unit(second._node, shape, wide), 2 * math.pi)
+    radius = BINARY["subtract"](number(1.0, wide, "normal"), _unit(first.node, shape, wide))
+    angle = BINARY["multiply"](_unit(second.node, shape, wide), 2 * math.pi)
     length = UNARY["sqrt"](BINARY["multiply"](UNARY["log"](radius), -2.0))
     found = BINARY["multiply"](length, UNARY["cos"](angle))
     if std != 1.0:

@@ -29,7 +29,7 @@ Axes = tuple[int, ...]
 
 @replayed
 def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
-    """A reduction over axes in increasing order.  Raises ShapeError for an empty one without value."""
+    """A reduction over axes in increasing order.  Raises ShapeError where nothing has no value."""
     shape = shape_of(x)
     row = COMBINES[combine]
     if row.has_no_empty_value:
@@ -64,7 +64,7 @@ def count(x: Value, axes: Axes) -> Index:
 
 
 def floating(x: Value) -> Value:
-    """`x` in the float type that means are computed in: float64 for integers, float32 for halves."""
+    """`x` in the float type of means: float64 for integers, float32 for half types."""
     dtype = x.type.dtype
     return cast(x, dtype.compute if dtype.is_float else f64)
 

@@ -57,8 +57,8 @@ class _Recipe:
         origin = here(3)
         made: list[Any] = []
         for op, operands, type in self.steps:
-            inputs = [
-                i if i.__class__ is Value else made[i] if i >= 0 else arguments[-1 - i]  # type: ignore[operator,index]
+            inputs: list[Any] = [
+                i if isinstance(i, Value) else made[i] if i >= 0 else arguments[-1 - i]
                 for i in operands
             ]
             made.append(Value(op, tuple(inputs), type, origin))

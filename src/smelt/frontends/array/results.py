@@ -21,7 +21,7 @@ from smelt.ops.spec import dims_at
 from smelt.origin import here
 from smelt.types.dtype import from_numpy
 
-__all__ = ["deliver", "pack"]
+__all__ = ["buffers_of", "deliver", "measure", "pack"]
 
 _WORK = 10_000
 """How hard to look whether two strided arrays really overlap; beyond it they are said to."""
@@ -43,8 +43,7 @@ def deliver(
 
     Raises OutArgumentError, StructureError and AliasError about `out` before anything runs.
     """
-    buffers = [_memory(arguments[k]) for k in trace.arguments]
-    buffers += [realise(x) for x in trace.captured]
+    buffers = buffers_of(trace, arguments)
     targets = None if out is None else _targets(trace, sizes, out, buffers, arguments)
     if out is not None or bound.donated:
         flush()  # what is pending reads the old values
@@ -57,6 +56,12 @@ def deliver(
         return pack(trace, found)
     _settle(trace, out, targets, found)
     return out
+
+
+def buffers_of(trace: Trace, arguments: Sequence[Argument]) -> list[Buffer]:
+    """What the graph reads in a call with these arguments."""
+    buffers = [_memory(arguments[k]) for k in trace.arguments]
+    return buffers + [realise(x) for x in trace.captured]
 
 
 def _run(
@@ -108,7 +113,10 @@ def measure(arguments: Sequence[Argument]) -> list[Any]:
 
 
 def _targets(
-    trace: Trace, sizes: tuple[int, ...], out: Any, buffers: Sequence[Buffer],
+    trace: Trace,
+    sizes: tuple[int, ...],
+    out: Any,
+    buffers: Sequence[Buffer],
     arguments: Sequence[Argument],
 ) -> list[Buffer]:
     """The memory that each leaf of the result goes to, checked."""
@@ -143,7 +151,7 @@ def _nest(tree: Any) -> str:
 
 def _target(x: Any) -> Buffer:
     if isinstance(x, Array):
-        return realise(x._node)
+        return realise(x.node)
     if not is_foreign_array(x) or isinstance(x, np.generic):
         raise OutArgumentError(expected="an array", found=type(x).__name__)
     return as_buffer(x)
@@ -188,7 +196,7 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
     try:
-        return bool(np.may_share_memory(a, b)) and bool(np.shares_memory(a, b, max_work=_WORK))
+        return bool(np.may_share_memory(a, b)) and bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
@@ -204,10 +212,10 @@ def _settle(trace: Trace, out: Any, targets: Sequence[Buffer], found: Sequence[A
         flatten(out)[0], targets, trace.results, found, strict=True
     ):  # fmt: skip
         if r.kind != "graph":
-            node = value._node if isinstance(value, Array) else number(value, given.dtype, "out=")
+            node = value.node if isinstance(value, Array) else number(value, given.dtype, "out=")
             target[...] = realise(cast(node, from_numpy(target.dtype)))
-        elif target is not realise(value._node):
-            target[...] = realise(value._node)
+        elif target is not realise(value.node):
+            target[...] = realise(value.node)
         if isinstance(given, Array):
             _give_away(given)  # other names of it
             given.renew(leaf(target))
@@ -219,4 +227,4 @@ def _settle(trace: Trace, out: Any, targets: Sequence[Buffer], found: Sequence[A
 def _give_away(x: Any) -> None:
     """Nobody may read the old values of an array any more, under whatever name."""
     if isinstance(x, Array):
-        x._node.data = Donated(str(here()))
+        x.node.data = Donated(str(here()))

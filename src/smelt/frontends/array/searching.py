@@ -14,6 +14,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.creation import iota
 from smelt.frontends.array.families import align
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.library import call
@@ -23,7 +24,6 @@ from smelt.frontends.array.subscript import positions
 from smelt.frontends.array.subscript import take as gather
 from smelt.frontends.array.value import Buffer, Value, leaf
 from smelt.frontends.array.views import axes_of, axis_of, reshape, shape_of
-from smelt.frontends.array.creation import iota
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
 
@@ -158,5 +158,3 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
 
 def _zero() -> Value:
     return number(0, i64, "take_along_axis")
-
-

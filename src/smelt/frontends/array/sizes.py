@@ -27,8 +27,20 @@ from smelt.errors import ShapeError
 from smelt.frontends.array.value import intern
 from smelt.origin import Origin, here
 from smelt.types.expr import (
-    Expr, Index, add, atoms, evaluate, floordiv, mod, mul, nonnegative, size, sizes_of, sub,
-    substitute, text,
+    Expr,
+    Index,
+    add,
+    atoms,
+    evaluate,
+    floordiv,
+    mod,
+    mul,
+    nonnegative,
+    size,
+    sizes_of,
+    sub,
+    substitute,
+    text,
 )  # fmt: skip
 from smelt.types.tensor import Shape, TensorType
 

@@ -16,10 +16,16 @@ from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast, own_value
-from smelt.frontends.array.reduction import floating, fold, mean as mean_of, variance
+from smelt.frontends.array.reduction import floating, fold, variance
+from smelt.frontends.array.reduction import mean as mean_of
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import (
-    axes_of, axis_of, concat, expand, shape_of, take_range,
+    axes_of,
+    axis_of,
+    concat,
+    expand,
+    shape_of,
+    take_range,
 )  # fmt: skip
 from smelt.ops.reduce import Scan
 from smelt.types.dtype import bool_, i64
@@ -62,7 +68,7 @@ def prod(
 
 
 def max(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The greatest element over `axis`; NaN if there is one.  Raises ShapeError for an empty axis."""
+    """The greatest element over `axis`; NaN if there is one.  Raises ShapeError if it is empty."""
     return _reduced("max", x, axis, None, keepdims)
 
 
@@ -164,7 +170,9 @@ def cumulative_prod(
     return _running("cumulative_prod", "prod", x, axis, dtype, include_initial)
 
 
-def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
+def diff(
+    x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+) -> Array:
     """Differences of neighbours along `axis`, `n` times; one element fewer each time.
 
     `prepend` and `append` are arrays put before and after x first.  For bool, whether neighbours
@@ -188,5 +196,3 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
         later = take_range(node, start, count, ones)
         node = BINARY[what](later, take_range(node, (0,) * len(shape), count, ones))
     return Array.of(node)
-
-

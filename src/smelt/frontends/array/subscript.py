@@ -27,7 +27,12 @@ from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import STATE, Value, constant, leaf, record
 from smelt.frontends.array.views import (
-    flip, permute, reshape, scope_of, shape_of, take_range,
+    flip,
+    permute,
+    reshape,
+    scope_of,
+    shape_of,
+    take_range,
 )  # fmt: skip
 from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
@@ -165,7 +170,7 @@ def plain(item: Any) -> Any:
         return item if not isinstance(item, bool) else from_host(np.asarray(item))
     if isinstance(item, Scalar):
         return item.node(item.dtype)
-    node = getattr(item, "_node", item)
+    node = getattr(item, "node", item)
     if isinstance(node, Value):
         return node
     if isinstance(item, np.integer):
@@ -283,6 +288,7 @@ def basic(x: Value, parts: Sequence[Part]) -> Value:
 
 
 def range_of(p: Part) -> Range:
+    """A slice or an integer as a range."""
     if isinstance(p, Point):
         return Range(p.axis, p.at, 1, 1)
     assert isinstance(p, Range)
@@ -301,6 +307,7 @@ def adjacent(parts: Sequence[Part]) -> bool:
 
 
 def as_array(p: Many | Point) -> Value:
+    """Positions, or one of them, as an integer value."""
     if isinstance(p, Many):
         return p.at
     if isinstance(p.at, int):

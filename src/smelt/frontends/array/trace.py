@@ -1,7 +1,7 @@
-"""Recording a function once: symbolic arguments in, a graph and the conditions of its validity out.
+"""Recording a function once: symbolic arguments in, a graph and its conditions out.
 
-A `Trace` is what one recording leaves: the compiled graph, which argument or captured array is which
-input, how the results are put together, and `match`, one Python function from the sizes of a call
+A `Trace` is what one recording leaves: the graph, which argument or captured array is which input,
+how the results are put together, and `match`, one Python function from the sizes of a call
 to the values of the graph's size symbols, or None where a guard fails.
 """
 
@@ -17,8 +17,8 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.engine import compile_graph, size_names
 from smelt.frontends.array.number import Number, Scalar, Size
-from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.rebuild import again, facts
+from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout
@@ -53,9 +53,8 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A leaf of the arguments: an array's memory, a Python number, or a spec; and its name."""
+    """A leaf of the arguments: an array's memory, a Python number, or a spec."""
 
-    name: str
     data: Buffer | None = None
     number: float | None = None
     spec: Spec | None = None
@@ -89,16 +88,21 @@ class Trace:
     """The sizes of the call that was recorded."""
     donate: tuple[int, ...]
     """Inputs of the graph whose memory a run may overwrite."""
+    leaves: int
+    """How many leaves the arguments have."""
     sizes_of_results: Callable[..., tuple[int, ...]] | None = None
     fixed: bool = False
     """Whether the value of a number argument was looked at."""
     plain: bool = field(init=False)
     """Every result is an output of the graph, in order."""
+    whole: bool = field(init=False)
+    """All leaves of the arguments are inputs of the graph, in order."""
     single: bool = field(init=False)
     """The result is one array that the graph computes."""
     compiled: Compiled | None = None
 
     def __post_init__(self) -> None:
+        self.whole = self.arguments == tuple(range(self.leaves))
         self.single = self.tree == LEAF and self.results[0].kind == "graph"
         self.plain = all(r.kind == "graph" and r.place == k for k, r in enumerate(self.results))
 
@@ -112,18 +116,19 @@ class Trace:
 
 def record_call(
     name: str,
+    labels: Sequence[str],
     arguments: Sequence[Argument],
     call: Callable[[list[Any]], Any],
     donate: tuple[int, ...] = (),
 ) -> Trace:
-    """Record `call`, which gets the symbolic leaves.
+    """Record `call`, which gets the symbolic leaves; `labels` are their names.
 
     Whatever `call` raises goes through, and leaves no state behind.
     """
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
     try:
-        leaves = [_leaf(scope, a) for a in arguments]
+        leaves = [_leaf(scope, *pair) for pair in zip(labels, arguments, strict=True)]
         found, tree = flatten(call([_shown(scope, a, x) for a, x in zip(arguments, leaves)]))
         results, outputs = _results(scope, leaves, found)
         return _finish(scope, leaves, results, outputs, tree, donate)
@@ -132,18 +137,18 @@ def record_call(
         scope.open = False
 
 
-def _leaf(scope: Scope, argument: Argument) -> Value:
+def _leaf(scope: Scope, label: str, argument: Argument) -> Value:
     if argument.spec is not None:
         shape = tuple(_named(scope, d) for d in argument.spec.shape)
-        return scope.input(argument.name, intern(argument.spec.dtype, shape), None)
+        return scope.input(label, intern(argument.spec.dtype, shape), None)
     if isinstance(argument.number, bool):  # as good as static; nothing refers to this node
         return Value(Constant(argument.number, bool_), (), intern(bool_, ()))
     if argument.number is not None:
-        return scope.scalar(argument.name, argument.number)
+        return scope.scalar(label, argument.number)
     data = argument.data
     assert data is not None
     shape = tuple(n if n < 2 else scope.symbol(n) for n in data.shape)
-    return scope.input(argument.name, intern(from_numpy(data.dtype), shape), layout(data))
+    return scope.input(label, intern(from_numpy(data.dtype), shape), layout(data))
 
 
 GUESSES = (5040, 2520, 7560, 1680, 10080, 3360, 840, 15120)
@@ -196,7 +201,7 @@ def _results(
 
 def _result_node(leaf: Any) -> Value | None:
     if isinstance(leaf, Array):
-        return leaf._node
+        return leaf.node
     if isinstance(leaf, Number):
         return leaf.node(leaf.dtype)
     if isinstance(leaf, (bool, int, float, complex, str, bytes)):
@@ -234,7 +239,7 @@ def _finish(
         graph, arguments, tuple(captured[k - len(leaves)] for k in used if k >= len(leaves)),
         tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
         {n: scope.hints[n] for n in names},
-        tuple(arguments.index(k) for k in donate if k in arguments),
+        tuple(arguments.index(k) for k in donate if k in arguments), len(leaves),
         _sizer(scope, leaves, results), bool(scope.fixed),
     )  # fmt: skip
 
@@ -243,9 +248,7 @@ def _walk(outputs: list[Value]) -> list[Any]:
     return list(Graph("walk", (), tuple(outputs)).nodes())
 
 
-def _needed(
-    scope: Scope, given: list[Value], order: list[Any], results: list[Result]
-) -> list[int]:
+def _needed(scope: Scope, given: list[Value], order: list[Any], results: list[Result]) -> list[int]:
     """Inputs that are read, and those whose shapes tell a size that is needed."""
     read = set(order)
     used = [x in read for x in given]
@@ -283,8 +286,7 @@ def _labels(ops: list[Any]) -> list[str]:
     taken: set[str] = set()
     labels: list[str] = []
     for op in ops:
-        parts = [_BAD.sub("_", part) for part in op.label.split(".")]
-        label = ".".join(parts)
+        label = _BAD.sub("_", op.label)
         if not label[:1].isidentifier():
             label = f"x{label}" if label[:1].isdigit() else f"x_{label}"
         plain, count = label, 1

@@ -30,8 +30,19 @@ from smelt.types.tensor import Shape, TensorType, check_bytes
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
 
-__all__ = ["Donated", "Foreign", "foreign", "Map", "State", "Value", "constant", "intern", "layout",
-           "leaf", "record"]  # fmt: skip
+__all__ = [
+    "Donated",
+    "Foreign",
+    "Map",
+    "State",
+    "Value",
+    "constant",
+    "foreign",
+    "intern",
+    "layout",
+    "leaf",
+    "record",
+]  # fmt: skip
 
 Buffer = np.ndarray[Any, Any]
 
@@ -90,7 +101,7 @@ class Value(Node):
     def share(self) -> None:
         """From now on somebody else may write to the memory."""
         if self.__class__ is Value:
-            self.__class__ = Foreign
+            self.__class__ = Foreign  # type: ignore[assignment]
             self.sample = None
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,8 +52,8 @@ def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int
     """Axes counted from 0, in increasing order; all of them for None.  Raises AxisError."""
     if axes is None:
         return tuple(range(rank))
-    given = (axes,) if not isinstance(axes, (tuple, list)) else axes
-    places = [axis_of(int(a), rank, what) for a in given]
+    given: Sequence[int] = axes if isinstance(axes, (tuple, list)) else (operator.index(axes),)  # type: ignore[arg-type]
+    places = [axis_of(operator.index(a), rank, what) for a in given]
     if len(set(places)) != len(places):
         raise AxisError(f"{what}: axes {tuple(given)} name one axis twice")
     return tuple(sorted(places))
@@ -177,5 +178,3 @@ def concat(values: Sequence[Value], axis: int, what: str = "concat") -> Value:
                 op=what, operands=operands, reason=f"only axis {axis} may differ in size"
             )
     return values[0] if len(values) == 1 else record(Concat(axis), tuple(values), scope)
-
-

@@ -1,0 +1,49 @@
+"""`sm.explain`: what became of a function for given arguments, and why.
+
+print(sm.explain(f, x, y))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from smelt.errors import ArgumentError
+from smelt.frontends.array.bind import Options
+from smelt.frontends.array.engine import explaining
+from smelt.frontends.array.jit import Jit
+from smelt.frontends.array.lowered import as_arguments
+from smelt.frontends.array.results import buffers_of
+
+if TYPE_CHECKING:
+    from smelt.explain import Report
+
+__all__ = ["explain"]
+
+
+def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
+    """What the compiler makes of a call: kernels, bytes, times and every decision.
+
+    Args:
+        function: a plain function or one that `sm.jit` has made; it is compiled if need be.
+        *args: arguments as of a call.  With arrays times are measured, with `sm.spec`s predicted.
+        **kwargs: keyword arguments as of a call.
+
+    Returns:
+        A report: `print` it, ask it `why(a, b)`, or take `to_json()` and `kernels[i].text`.
+
+    Raises what a call raises, ArgumentError for something that is no function.
+    """
+    if not callable(function):
+        raise ArgumentError(
+            op="explain", argument="function", value=repr(function), expected="a function"
+        )
+    jitted = function if isinstance(function, Jit) else Jit(Options(function))
+    bound = jitted.options.bind(args, kwargs)
+    arguments = as_arguments(bound)
+    if any(a.spec is not None for a in arguments):
+        lowered = jitted.lower(*args, **kwargs)
+        return explaining().report(lowered.trace.executable, lowered.trace.hints)
+    trace, sizes = jitted.find(bound, arguments)
+    buffers = buffers_of(trace, arguments)
+    return explaining().report(trace.executable, sizes, buffers)
