@@ -33,13 +33,18 @@ def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
 
     Raises DTypeError for an unknown one, UnsupportedError for complex ones.
     """
-    if isinstance(dtype, DType):
-        return computable(dtype)
     if dtype is None and default is not None:
         return default
+    return computable(_named(dtype))
+
+
+def _named(dtype: DTypeLike) -> DType:
+    """The dtype that something names, a complex one too."""
+    if isinstance(dtype, DType):
+        return dtype
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
-    return computable(parse(dtype) if isinstance(dtype, str) else from_numpy(dtype))
+    return parse(dtype) if isinstance(dtype, str) else from_numpy(dtype)
 
 
 def astype(
@@ -59,12 +64,12 @@ def astype(
 
 
 def _type_of(x: Any) -> DType:
-    return x.dtype if isinstance(x, (Array, Number)) else as_dtype(getattr(x, "dtype", x))
+    return x.dtype if isinstance(x, (Array, Number)) else _named(getattr(x, "dtype", x))
 
 
 def can_cast(from_: Any, to: DTypeLike, /) -> bool:
     """Whether every value of one dtype (or array) is one of the other by the promotion rules."""
-    target = as_dtype(to)
+    target = _named(to)
     try:
         return types.promote(_type_of(from_), target) is target
     except DTypeError:
@@ -102,14 +107,14 @@ def isdtype(dtype: DTypeLike, kind: Any, /) -> bool:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
-    row = dtype if isinstance(dtype, DType) else as_dtype(dtype)
+    row = _named(dtype)
     if isinstance(kind, str):
         if kind not in _KINDS:
             raise ArgumentError(
                 op="isdtype", argument="kind", value=repr(kind), expected=f"one of {list(_KINDS)}"
             )
         return row.kind in _KINDS[kind]
-    return row is (kind if isinstance(kind, DType) else from_numpy(kind))
+    return row is _named(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +140,12 @@ class IInfo:
 
 
 def finfo(type: Any, /) -> FInfo:
-    """Limits of a floating-point dtype or array.  Raises DTypeError for other kinds."""
+    """Limits of a floating-point dtype or array; a complex one has those of its parts.
+
+    Raises DTypeError for other kinds.
+    """
     dtype = _type_of(type)
+    dtype = {types.c64: types.f32, types.c128: types.f64}.get(dtype, dtype)
     if not dtype.is_float:
         raise DTypeError(f"finfo({dtype.long}): not a floating-point type")
     info = ml_dtypes.finfo(dtype.numpy)
