@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from tests.strategies.effort import effort
 from tests.strategies.graphs import Program, graphs
 from tests.strategies.judge import Judge, same_bits
@@ -14,6 +15,7 @@ from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
 from smelt.ops.contract import Contract
 from smelt.passes import PASSES, Pass
+from smelt.passes.pipeline import run_steps
 
 EXACT = [step for step in PASSES if not step.fast]
 
@@ -42,6 +44,14 @@ def test_each_pass_keeps_every_bit(step: Pass, program: Program) -> None:
 def test_all_passes_keep_every_bit(program: Program) -> None:
     with knobs.config(verify=True):
         after = passes.run(program.graph)
+    check_bits(program, run(after, program.arrays))
+
+
+@effort(150)
+@given(graphs(max_nodes=12), st.permutations(EXACT))
+def test_the_order_of_passes_does_not_matter(program: Program, order: list[Pass]) -> None:
+    with knobs.config(verify=True):
+        after = run_steps(run_steps(program.graph, order), order)
     check_bits(program, run(after, program.arrays))
 
 

@@ -19,8 +19,9 @@ from smelt.rewrite.rule import Rule, RuleSet
 from smelt.rewrite.term import Call, Num, Number, Term, V, Values, Var, number_type
 from smelt.types.dtype import DType
 
-BUDGET = 32
-"""Rules that may fire on one value.  Every rule makes terms smaller, so this is never reached."""
+BUDGET = 64
+"""Rules that may fire on one value and its parts.  Every rule makes terms smaller, so that this is
+never reached."""
 
 
 class Rewriter(Generic[V]):
@@ -30,14 +31,17 @@ class Rewriter(Generic[V]):
         self.values = values
         self.fired: Counter[str] = Counter()
         self._rules = rules.by_operator
+        self._left = BUDGET
 
     def rewrite(self, value: V) -> V:
         """`value` in its simplest form; its operands must be in theirs."""
-        for _ in range(BUDGET):
+        self._left = BUDGET
+        return self._rewrite(value)
+
+    def _rewrite(self, value: V) -> V:
+        while self._left > 0:
             op = self.values.op(value)
-            if op is None:
-                break
-            new = self._once(value, op)
+            new = None if op is None else self._once(value, op)
             if new is None:
                 break
             value = new
@@ -48,6 +52,7 @@ class Rewriter(Generic[V]):
             bound = match(left, value, self.values)
             if bound is None or not self._granted(rule, bound):
                 continue
+            self._left -= 1
             new = self._build(rule.right, bound, rule, value, self.values.dtype(value))
             if new is not None:
                 self.fired[rule.name] += 1
@@ -96,7 +101,7 @@ class Rewriter(Generic[V]):
             result = t.row.result(*dtypes)
             number = found.astype(np.float64) if result.is_float else found
             return self.values.constant(number.item(), result, like)
-        return self.rewrite(self.values.apply(t.op, args, like))
+        return self._rewrite(self.values.apply(t.op, args, like))
 
 
 def _is_typed(t: Term, bound: dict[str, V]) -> bool:

@@ -1,0 +1,106 @@
+"""The runner: order, journal, verification after each step, names."""
+
+from __future__ import annotations
+
+import pytest
+
+from smelt import knobs, passes
+from smelt.errors import UnknownNameError, VerifyError
+from smelt.graph import build
+from smelt.graph.ir import Graph
+from smelt.graph.text import parse, text
+from smelt.journal import Journal, PassRan
+from smelt.passes import PASSES, Pass
+from smelt.passes.canonicalize import holds
+from smelt.passes.pipeline import run_steps
+from smelt.types.dtype import COMPUTABLE, DType, f32
+
+GRAPH = parse("""graph f(x: f32[n,m]) {
+  a = neg(x)
+  b = neg(a)
+  c = exp(b)
+  return c
+}""")
+
+
+def test_the_journal_tells_what_ran() -> None:
+    journal = Journal()
+    passes.run(GRAPH, journal)
+    ran = journal.of(PassRan)
+    assert [fact.name for fact in ran[: len(PASSES)] if fact.name == "simplify"] == ["simplify"]
+    (first,) = [fact for fact in ran if fact.name == "simplify" and fact.before != fact.after]
+    assert (first.before, first.after) == (4, 2)
+    assert all(fact.seconds >= 0 for fact in ran)
+    assert not any("fast" in fact.name or fact.name == "precision" for fact in ran)
+
+
+def test_fast_runs_one_simplifier() -> None:
+    journal = Journal()
+    passes.run(GRAPH, journal, "fast")
+    names = {fact.name for fact in journal.of(PassRan)}
+    assert {"simplify-fast", "precision"} <= names
+    assert "simplify" not in names
+
+
+def test_nothing_to_do_gives_the_same_graph() -> None:
+    once = passes.run(GRAPH)
+    assert passes.run(once) is once
+    assert passes.run(once, rounding="exact") is once
+
+
+def broken(graph: Graph) -> Graph:
+    """A pass with a mistake: it gives something else."""
+    return Graph(graph.name, graph.inputs, (build.map("isnan", *graph.inputs),))
+
+
+def test_a_broken_pass_is_named_with_the_text_to_replay() -> None:
+    steps = [Pass("broken", broken)]
+    with knobs.config(verify=True), pytest.raises(VerifyError) as caught:
+        run_steps(GRAPH, steps)
+    told = str(caught.value)
+    assert "after the pass broken, graph f: output 0 was f32[n,m] and is bool[n,m] now" in told
+    assert "smelt opt --pass broken <<'END'\n" + text(GRAPH) in told
+    with knobs.config(verify=False):
+        run_steps(GRAPH, steps)
+
+
+def test_names() -> None:
+    assert text(passes.run_named(GRAPH, ["simplify"])) == text(passes.run(GRAPH))
+    with pytest.raises(UnknownNameError, match="did you mean simplify"):
+        passes.run_named(GRAPH, ["simplifi"])
+    assert all(step.doc for step in PASSES)
+    assert len({step.name for step in PASSES}) == len(PASSES)
+
+
+@pytest.mark.parametrize("wide", COMPUTABLE, ids=lambda d: d.name)
+@pytest.mark.parametrize("narrow", [d for d in COMPUTABLE if d.bits <= 16], ids=lambda d: d.name)
+def test_what_a_type_holds(wide: DType, narrow: DType) -> None:
+    """By all values: converting there and back gives the same bits, but for NaN."""
+    import numpy as np
+    from tests.rewrite.machine import every
+
+    x = every(narrow)
+    with np.errstate(all="ignore"):
+        there = x.astype(wide.numpy)
+        back = there.astype(narrow.numpy)
+        kept = bool(np.all((back == x) | (x != x)))
+        finite = x[np.isfinite(x.astype(np.float64))]
+        same = bool(
+            np.all(finite.astype(wide.numpy).astype(np.float64) == finite.astype(np.float64))
+        )
+    assert holds(wide, narrow) == (kept and same and (wide.is_float or not narrow.is_float))
+
+
+def test_facts_and_origins_survive() -> None:
+    graph = parse(
+        "graph f(x: f32[n]) {\n require 3 <= n\n a = neg(x) b = neg(a) c = exp(b) return c }"
+    )
+    assert passes.run(graph).facts == graph.facts
+    x = build.input("x", GRAPH.inputs[0].type)
+    from smelt.origin import Origin
+
+    here = Origin("user.py", 7)
+    y = build.map("div", x, build.constant(2.0, f32), origin=here)
+    (out,) = passes.run(Graph("g", (x,), (y,))).outputs
+    assert out.op != y.op
+    assert out.origin == here
