@@ -290,6 +290,11 @@ class _Pull:
         for mask in region.ended.values():
             region.folded |= mask
 
+    def _dear_folds(self) -> list[int]:
+        """Contractions if there are any, since nothing else counts beside them; else all folds."""
+        ended = self.region.ended
+        return [u for u in ended if self.units.unit(u).trace.dots] or list(ended)
+
     def _judge(self) -> Region:
         """Finds the grid, or the fault."""
         region = self.region
@@ -312,6 +317,8 @@ class _Pull:
         for u in bits(region.stored):
             common &= region.masks[u][0]
             every |= region.masks[u][0]
+        for u in self._dear_folds():  # they would be done again along axes that they lack
+            common &= region.masks[u][0] | region.ended[u]
         region.grid = common & ~region.folded & ~region.scanned
         region.flat = simple and region.grid == region.all_axes
         region.even = region.flat and all(m == [region.grid] for m in region.masks.values())

@@ -13,7 +13,8 @@ from typing import TypeAlias
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST
-from smelt.fusion.units import Units
+from smelt.fusion.units import Edge, Units
+from smelt.types.expr import axes_of
 
 BLOCK = 2048
 """Positions of the innermost grid axis that one task visits."""
@@ -21,6 +22,9 @@ COLUMNS = 512
 """The same where each position of that axis is folded over another."""
 KEEP_ABOVE = 4.0
 """Row cost above which a value that a later nest needs is kept."""
+PRODUCT_ROWS, WHOLE_ROWS, PRODUCT_COLUMNS = 144, 48, 256
+"""Positions of a contraction's own axes that one task takes: rows, rows where it takes all columns,
+and columns."""
 PARTS = 64
 """Parts of a split fold."""
 SPLIT_TASKS = 8
@@ -42,11 +46,15 @@ class Sweeps:
         self.block = COLUMNS if region.ended else BLOCK
         self.local = region.all_axes & ~region.grid
         self.vector = self._vector()
-        self.blocks = 1
-        """Blocks of the vector axis, where it belongs to the grid."""
-        if self.vector & region.grid:
-            self.blocks = -(-self.volume(self.vector) // self.block)
-        self.split = self._split() if region.ended else 0
+        self.cut: dict[int, int] = {}
+        """Grid axes that tasks take in blocks, and how many positions."""
+        products = [u for u in region.ended if units.unit(u).trace.dots]
+        if products:
+            self._cut_products(products)
+        elif self.vector & region.grid:
+            self.cut = {self.vector.bit_length() - 1: self.block}
+        self.cut_axes = sum(1 << a for a in self.cut)
+        self.split = self._split() if region.ended and not products else 0
         self.kept = 0
         self.needs: dict[Nest, int] = {}
         """The units that each nest computes."""
@@ -68,22 +76,55 @@ class Sweeps:
 
     def inner(self, axes: int) -> int:
         """The axes that one task walks itself."""
-        return axes & (self.local | self.vector)
+        return axes & (self.local | self.vector | self.cut_axes)
+
+    def blocks(self, a: int) -> int:
+        """Blocks of an axis that is cut."""
+        return -(-self.sizes[a] // self.cut[a])
 
     def evaluations(self, axes: int) -> float:
         """How often something along `axes` is computed by all tasks together."""
-        grid = self.region.grid
-        found = self.volume((grid & ~self.vector) | self.inner(axes))
-        return float(found if self.vector & axes else found * self.blocks)
+        found = self.volume((self.region.grid & ~self.cut_axes) | self.inner(axes))
+        for a in self.cut:
+            if not axes >> a & 1:
+                found *= self.blocks(a)
+        return float(found)
 
     def row(self, axes: int) -> int:
         """Elements of something along `axes` that one task holds."""
         inner = self.inner(axes)
-        found = self.volume(inner & ~self.vector)
-        if inner & self.vector:
-            whole = self.volume(self.vector)
-            found *= min(whole, self.block) if self.vector & self.region.grid else whole
+        found = self.volume(inner & ~self.cut_axes)
+        for a, block in self.cut.items():
+            if inner >> a & 1:
+                found *= min(self.sizes[a], block)
         return -(-found // PARTS) if self.split & inner else found
+
+    def _cut_products(self, products: list[int]) -> None:
+        """Blocks of the axes that only one operand of a contraction has."""
+        grid = self.region.grid
+        for u in products:
+            sides = [self._side(u, edge) for edge in self.units.unit(u).edges]
+            if len(sides) != 2:
+                continue
+            own = [sides[0] & ~sides[1], sides[1] & ~sides[0]]
+            chosen = [(x & ~grid or x).bit_length() - 1 for x in own]
+            if min(chosen) < 0:
+                continue
+            rows = PRODUCT_ROWS if grid >> chosen[1] & 1 else WHOLE_ROWS
+            for a, block in zip(chosen, (rows, PRODUCT_COLUMNS), strict=True):
+                if grid >> a & 1:
+                    self.cut[a] = min(block, self.cut.get(a, block))
+
+    def _side(self, u: int, edge: Edge) -> int:
+        """The axes of a contraction's result that one operand varies along."""
+        place = self.region.places[u][0]
+        found = 0
+        for term in edge.terms:
+            names = [term] if isinstance(term, int) else [int(a[1:]) for a in axes_of(term)]
+            for k in names:
+                if 0 <= k < len(place) and isinstance(at := place[k], int) and at >= 0:
+                    found |= 1 << at
+        return found
 
     def is_across(self, places: list[Place]) -> bool:
         """Whether a load walks its rows across the vector axis."""
@@ -112,7 +153,9 @@ class Sweeps:
     def tasks(self) -> int:
         """Independent pieces of work."""
         grid = self.region.grid
-        found = self.volume(grid & ~self.vector) * self.blocks
+        found = self.volume(grid & ~self.cut_axes)
+        for a in self.cut:
+            found *= self.blocks(a)
         if not self.local:
             found = max(found, -(-self.volume(grid) // self.block))
         return found * PARTS if self.split else found

@@ -33,6 +33,9 @@ Term: TypeAlias = int | Expr
 Key: TypeAlias = tuple[Any, ...]
 """(operator, type, keys of operands) of a view that is entered, (None, type, ()) of a value."""
 
+STEP_COST = 0.5
+"""Row cost of one multiply-add of a contraction, whose operands are packed and whose sums stay in
+registers."""
 MOVE_COST = 0.5
 """Row cost of a conversion or of a position as a number."""
 GUARD_COST = 1.0
@@ -120,7 +123,7 @@ class _Tracer:
         body: Callable[[tuple[Index, ...]], tuple[Axes, Axes]],
     ) -> Axes:  # fmt: skip
         self.dots += 1
-        self.cost += 1.0
+        self.cost += STEP_COST
         self.size += 2
         return self._over(extents, lambda j: NOWHERE.union(*body(j)))
 

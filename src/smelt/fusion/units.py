@@ -84,16 +84,13 @@ def is_free(node: Node) -> bool:
 
 
 def is_contraction(node: Node) -> bool:
-    """Whether an operator multiplies and sums: found by asking its definition.
-
-    The one switch that keeps contractions in calls of their own.
-    """
+    """Whether an operator multiplies and sums: found by asking its definition."""
     return node.op.fusible and trace_of(node).dots > 0
 
 
 def is_library(node: Node) -> bool:
     """Whether a node becomes one library call instead of a part of a kernel."""
-    return not isinstance(node.op, Input) and (not node.op.fusible or is_contraction(node))
+    return not isinstance(node.op, Input) and not node.op.fusible
 
 
 def trace_of(node: Node) -> Trace:

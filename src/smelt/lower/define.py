@@ -34,7 +34,7 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )  # fmt: skip
-from smelt.ops.combine import Combine
+from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
@@ -206,12 +206,21 @@ class Pullback:
         body: Callable[[Position_], Value],
     ) -> Value:  # fmt: skip
         over, element = self._over(extents, body)
+        if not over:
+            return Const(0, dtype) if combine.positional else self.bind(Cast(element, dtype))
         return self.bind(Reduce(combine.name, element, over, dtype))
 
     def dot(
         self, dtype: DType, extents: Position_, body: Callable[[Position_], tuple[Value, Value]]
     ) -> Value:
         over, (left, right) = self._over(extents, body)
+        if not over:
+            given = (x.type.dtype.compute for x in self.current[-1][0].inputs)
+            factors = tuple(
+                v if known == dtype.compute else self.bind(Cast(v, dtype.compute))
+                for v, known in zip((left, right), given, strict=True)
+            )
+            return self.bind(Apply(SUM_OF_PRODUCTS[1], factors))
         return self.bind(Dot(left, right, over, dtype))
 
     def _over(

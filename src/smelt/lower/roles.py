@@ -114,9 +114,10 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     common = frozenset(d.axes)
     for s in stores:
         common &= index_axes(s.index, facts.axes)
-    for s in d.body:  # a fold without an axis would be done again at each of its positions
-        if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot)):
-            common &= facts.axes[s.name] | set(s.value.over)
+    folds = [s for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
+    products = [s for s in folds if isinstance(s.value, Dot)]
+    for s in products or folds:  # they would be done again along axes that they lack
+        common &= facts.axes[s.name] | set(s.value.over)  # type: ignore[union-attr]
     grid = [a for a in d.axes.values() if a.name in common and a.name not in facts.ended]
     split = _split_axis(d, facts, grid, hints)
     if split is not None:
@@ -149,7 +150,9 @@ def _split_axis(
 ) -> Axis | None:
     """The axis to split, if the grid is too small and one sweep is all that the folds need."""
     folds = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
-    if not folds or any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
+    if not folds or any(isinstance(f, Dot) for f in folds):
+        return None
+    if any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
         return None
     shared = set(folds[0].over).union(*(f.over for f in folds))
     candidates = [d.axes[a] for a in shared if _one_sweep(d, facts, a)]
