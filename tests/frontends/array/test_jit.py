@@ -507,10 +507,11 @@ def test_donated_arrays_cannot_be_read() -> None:
     x = sm.asarray(np.ones(8), copy=True)
     alias = x[...]
     assert sm.jit(lambda x, y: x + y, donate=("x",))(x, 1.0).tolist() == [2.0] * 8
-    for use in (lambda: x[0], lambda: np.asarray(x), (x + 1).tolist, lambda: float(x[0])):
+    with pytest.raises(sm.errors.DonatedError):
+        x[0]
+    for use in (lambda: x, lambda: alias, lambda: x + 1, lambda: float(x[0])):
         with pytest.raises(sm.errors.DonatedError, match="test_jit"):
             np.asarray(use())
-    del alias
 
 
 # Ahead of time
@@ -547,6 +548,32 @@ def test_lower_with_arrays() -> None:
 def test_wrong_specs(wrong: Any) -> None:
     with pytest.raises(sm.errors.SmeltError):
         sm.spec(*wrong)
+
+
+def test_specs_with_expressions() -> None:
+    compiled = (
+        sm.jit(lambda x, y: sm.reshape(x, (-1, 2)) + y)
+        .lower(sm.spec("f64[n*2]"), sm.spec("f64[n,2]"))
+        .compile()
+    )
+    x, y = rng.standard_normal(6), rng.standard_normal((3, 2))
+    np.testing.assert_array_equal(compiled(x, y), x.reshape(3, 2) + y)
+    with pytest.raises(sm.errors.GuardError):
+        compiled(np.ones(8), y)
+    with pytest.raises(sm.errors.ArgumentError, match="by itself"):
+        sm.jit(lambda x: x).lower(sm.spec("f64[n*2]"))
+    with pytest.raises(sm.errors.ExprTextError):
+        sm.spec("f64[n/2]")
+
+
+def test_arrays_may_be_keys_while_recording() -> None:
+    def f(x: Any, y: Any) -> Any:
+        scale = {x: 2, y: 3}
+        return x * scale[x] + y * scale[y]
+
+    assert sm.jit(f)(np.ones(2), np.ones(2)).tolist() == [5.0, 5.0]
+    with pytest.raises(sm.errors.StructureError, match="set"):
+        sm.jit(lambda x: {x})(np.ones(2))
 
 
 def test_recorded_graphs_are_well_formed() -> None:

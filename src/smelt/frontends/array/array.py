@@ -56,7 +56,6 @@ class Array(Operators):
 
     __slots__ = ()
     __array_priority__ = 1000  # NumPy's operators leave the work to ours
-    __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
     def of(node: Value) -> Array:

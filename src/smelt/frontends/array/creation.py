@@ -113,6 +113,8 @@ def _from_memory(obj: Any, wanted: DType | None, copy: bool | None) -> Array:
         node = leaf(data.copy())
     else:
         node = from_host(obj if data is given else data)
+        if data is given and copy is False:
+            node.share(watched=True)
     if wanted is not None and wanted is not node.type.dtype:
         if copy is False:
             raise ArgumentError(f"asarray: {node.type.dtype} becomes {wanted} only by a copy")

@@ -18,7 +18,7 @@ from smelt.errors import DTypeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, together
 from smelt.frontends.array.sizes import mismatch
-from smelt.frontends.array.value import Foreign, Value, infer, record
+from smelt.frontends.array.value import Value, infer, record
 from smelt.ops.elementwise import Map
 from smelt.origin import here
 from smelt.types.dtype import f64
@@ -67,10 +67,10 @@ class Binary:
         if isinstance(x, Value) and isinstance(y, Value):
             known = self.known.get((id(x.type), id(y.type)))
             if known is not None and x.scope is None and y.scope is None:
-                if x.__class__ is Foreign:
-                    x.touch()  # type: ignore[attr-defined]
-                if y.__class__ is Foreign:
-                    y.touch()  # type: ignore[attr-defined]
+                if x.__class__ is not Value:
+                    x.touch()
+                if y.__class__ is not Value:
+                    y.touch()
                 return Value(self.op, (x, y), known[0], here(2))
         x, y = together(self.what, x, y)
         if self.wide == "float" and not x.type.dtype.is_float:

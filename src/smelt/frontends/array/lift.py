@@ -273,7 +273,7 @@ def _expand(lift: _Lift, x: Value, op: Op, types: Types) -> None:
 def _reshape(lift: _Lift, x: Value, op: Op, types: Types) -> None:
     before = x.inputs[0].type.shape
     after = x.type.shape
-    if 0 in after:
+    if any(d == 0 for d in after):
         return
     s = t = 0
     for old, new in split_groups(before, after):

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import keyword
 import operator
 from collections.abc import Hashable
 from typing import Any
 
-from smelt.errors import ArgumentError, GuardError, StaticArgError, StructureError
+from smelt.errors import ArgumentError, ExprTextError, GuardError, StaticArgError, StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound
 from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
@@ -23,6 +22,8 @@ from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.frontends.array.value import layout
 from smelt.graph.text import text
 from smelt.types.dtype import from_numpy
+from smelt.types.expr import Index, size, sizes_of
+from smelt.types.parse_expr import parse as parse_expr
 
 __all__ = ["Executable", "Lowered", "Spec", "as_arguments", "signature", "spec"]
 
@@ -30,29 +31,34 @@ __all__ = ["Executable", "Lowered", "Spec", "as_arguments", "signature", "spec"]
 def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:
     """The shape and dtype of an argument: `spec((3, "n"), sm.float32)` or `spec("f32[3,n]")`.
 
-    A dimension is a number or the name of a size, which is equal wherever it has this name.
-    Raises ArgumentError for anything else, DTypeError for an unknown dtype.
+    A dimension is a number, the name of a size, which is equal wherever it has this name, or an
+    expression over names (`"n*2"`).  Raises ExprTextError for other text, ArgumentError for
+    negative numbers, DTypeError for an unknown dtype.
     """
     if isinstance(shape, str) and "[" in shape:
         dtype, _, rest = shape.rstrip("] ").partition("[")
-        parts = [part.strip() for part in rest.split(",")] if rest.strip() else []
-        shape = [int(part) if part.lstrip("-").isdigit() else part for part in parts]
+        shape = [part.strip() for part in rest.split(",")] if rest.strip() else []
     elif isinstance(shape, (int, str)):
         shape = (shape,)
     return Spec(tuple(_dimension(d) for d in shape), as_dtype(dtype))
 
 
-def _dimension(d: Any) -> int | str:
+def _dimension(d: Any) -> Index:
     if isinstance(d, str):
-        if not d.isidentifier() or keyword.iskeyword(d) or d in ("min", "max"):
-            raise ArgumentError(
-                op="spec", argument="dimension", value=repr(d), expected="a number or a name"
-            )
-        return d
-    number = operator.index(d)
-    if number < 0:
-        raise ArgumentError(op="spec", argument="dimension", value=number, expected="0 or more")
-    return number
+        try:
+            found = parse_expr(d, size)
+        except ValueError:
+            raise ExprTextError(
+                f"{d!r} is no dimension", source=d, line=1, column=1, length=len(d),
+                hint="Use numbers, names of sizes, + - * // and %.",
+            ) from None  # fmt: skip
+        if {"min", "max"} & set(sizes_of(found)):
+            raise ArgumentError("spec: min and max cannot be names of sizes")
+    else:
+        found = operator.index(d)
+    if isinstance(found, int) and found < 0:
+        raise ArgumentError(op="spec", argument="dimension", value=found, expected="0 or more")
+    return found
 
 
 def as_arguments(bound: Bound) -> list[Argument]:

@@ -40,7 +40,11 @@ _GREATER_EQUAL = BINARY["greater_equal"]
 class Operators:
     """The operators of `smelt.Array`; the other operand may be an array or a Python number."""
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        """Inside `jit` by identity, so that arrays may be kept in dicts and sets."""
+        if self.node.scope is None:
+            raise TypeError("an Array cannot be hashed: its elements may change")
+        return id(self)
 
     __slots__ = ("__weakref__", "node")
 

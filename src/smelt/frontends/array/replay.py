@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.frontends.array.value import Foreign, Map, Value, leaf, record
+from smelt.frontends.array.value import Map, Value, leaf, record
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
 from smelt.types.tensor import TensorType
@@ -97,8 +97,8 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
                 known[whole] = _Recipe(result, arguments)
             return result
         for x in values:
-            if x.__class__ is Foreign:
-                x.touch()  # type: ignore[attr-defined]
+            if x.__class__ is not Value:
+                x.touch()
         return recipe.repeat(arguments)
 
     return wrapper

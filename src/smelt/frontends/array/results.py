@@ -16,7 +16,7 @@ from smelt.frontends.array.flush import flush, realise
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import flatten, unflatten
-from smelt.frontends.array.value import Buffer, Donated, leaf
+from smelt.frontends.array.value import Buffer, leaf
 from smelt.ops.spec import dims_at
 from smelt.origin import here
 from smelt.types.dtype import from_numpy
@@ -227,4 +227,4 @@ def _settle(trace: Trace, out: Any, targets: Sequence[Buffer], found: Sequence[A
 def _give_away(x: Any) -> None:
     """Nobody may read the old values of an array any more, under whatever name."""
     if isinstance(x, Array):
-        x.node.data = Donated(str(here()))
+        x.node.give_away(str(here()))

@@ -17,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DTypeError, IndexRangeError, TracerError, UnsupportedError
+from smelt.errors import (
+    ArgumentError,
+    BoundsError,
+    DTypeError,
+    IndexRangeError,
+    TracerError,
+    UnsupportedError,
+)
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.flush import realise
@@ -34,6 +41,7 @@ from smelt.frontends.array.views import (
     shape_of,
     take_range,
 )  # fmt: skip
+from smelt.knobs import BOUNDS_CHECK
 from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather
@@ -341,13 +349,20 @@ def positions(index: Value, size: Index) -> Value:
 
     Values known now are checked.  Values known only later (a recording's, a pending array's) are
     kept inside the axis, so that no kernel ever reads outside an array.
-    Raises IndexRangeError.
+    Raises IndexRangeError; BoundsError, which names the access, under `SMELT_BOUNDS_CHECK`.
     """
     data = index.buffer()
     if data is not None and data.size:
         low, high = int(data.min()), int(data.max())
         for at in (low, high):
-            _check_inside(at, size)
+            try:
+                _check_inside(at, size)
+            except IndexRangeError:
+                if not BOUNDS_CHECK.get():
+                    raise
+                raise BoundsError(
+                    access="gather", index=at, buffer="an array", size=text(size)
+                ) from None
     unsigned = index.type.dtype.kind == "uint"
     index = cast(index, i64)
     n = as_array(Point(0, size))

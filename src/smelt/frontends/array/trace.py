@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smelt.errors import StructureError
+from smelt.errors import ArgumentError, StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.engine import compile_graph, size_names
@@ -28,6 +28,7 @@ from smelt.graph.walk import map_indices, map_type
 from smelt.ops.create import Constant, Input
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
+from smelt.types.tensor import Shape, shape_text
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
@@ -36,11 +37,11 @@ __all__ = ["Argument", "Result", "Spec", "Trace", "record_call"]
 
 
 class Spec:
-    """The shape and dtype of an argument without its elements; a named dimension is a symbol."""
+    """The shape and dtype of an argument without its elements; dimensions may name sizes."""
 
     __slots__ = ("dtype", "shape")  # no dataclass, which would be taken apart as a container
 
-    def __init__(self, shape: tuple[int | str, ...], dtype: DType) -> None:
+    def __init__(self, shape: Shape, dtype: DType) -> None:
         self.shape = shape
         self.dtype = dtype
 
@@ -48,7 +49,7 @@ class Spec:
         return f"spec({str(self)!r})"
 
     def __str__(self) -> str:
-        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+        return f"{self.dtype.name}[{shape_text(self.shape)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,9 @@ def record_call(
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
     try:
-        leaves = [_leaf(scope, *pair) for pair in zip(labels, arguments, strict=True)]
+        _name_sizes(scope, arguments)
+        placed: set[str] = set()
+        leaves = [_leaf(scope, placed, *pair) for pair in zip(labels, arguments, strict=True)]
         found, tree = flatten(call([_shown(scope, a, x) for a, x in zip(arguments, leaves)]))
         results, outputs = _results(scope, leaves, found)
         return _finish(scope, leaves, results, outputs, tree, donate)
@@ -137,9 +140,9 @@ def record_call(
         scope.open = False
 
 
-def _leaf(scope: Scope, label: str, argument: Argument) -> Value:
+def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Value:
     if argument.spec is not None:
-        shape = tuple(_named(scope, d) for d in argument.spec.shape)
+        shape = tuple(_spelt(scope, d, placed) for d in argument.spec.shape)
         return scope.input(label, intern(argument.spec.dtype, shape), None)
     if isinstance(argument.number, bool):  # as good as static; nothing refers to this node
         return Value(Constant(argument.number, bool_), (), intern(bool_, ()))
@@ -155,15 +158,28 @@ GUESSES = (5040, 2520, 7560, 1680, 10080, 3360, 840, 15120)
 """Hints of named sizes, which no call has given a value yet: many numbers divide them."""
 
 
-def _named(scope: Scope, d: int | str) -> Index:
-    """A dimension of a spec: a number, or a symbol that is the same wherever it has this name."""
+def _name_sizes(scope: Scope, arguments: Sequence[Argument]) -> None:
+    """Hints for the sizes that specs name.  Raises ArgumentError for one that no call can tell."""
+    dims = [d for a in arguments if a.spec is not None for d in a.spec.shape]
+    for name in dict.fromkeys(name for d in dims for name in sizes_of(d)):
+        if size(name) not in dims:
+            raise ArgumentError(
+                op="lower", argument="a spec", value=f"the size {name}",
+                expected="each size to be a dimension by itself somewhere",
+            )  # fmt: skip
+        scope.symbol(GUESSES[len(scope.hints) % len(GUESSES)], name)
+
+
+def _spelt(scope: Scope, d: Index, placed: set[str]) -> Index:
+    """A dimension of a spec; `placed` are the sizes that have had their own dimension."""
     if isinstance(d, int):
         return d
-    if d not in scope.hints:
-        taken = sum(name.isidentifier() for name in scope.hints)
-        return scope.symbol(GUESSES[taken % len(GUESSES)], d)
-    again = scope.symbol(scope.hints[d])
-    scope.same(size(d), again)
+    (name, *_) = sizes_of(d)
+    if d == size(name) and name not in placed:
+        placed.add(name)
+        return d
+    again = scope.symbol(scope.hint(d))
+    scope.same(d, again)
     return again
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
 
 __all__ = [
-    "Donated",
     "Foreign",
     "Map",
     "State",
@@ -51,15 +50,6 @@ SNAPSHOT_BYTES = 4096
 _REMEMBERED = 8192
 
 
-class Donated:
-    """Stands for the elements of a value whose memory was given to a call with `donate=`."""
-
-    __slots__ = ("where",)
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-
 class Value(Node):
     """A graph node with its elements (`data`) if they are known and the recording it belongs to.
 
@@ -68,6 +58,7 @@ class Value(Node):
 
     __slots__ = ("data", "sample", "scope")
 
+    inputs: tuple[Node, ...]
     sample: bytes | None
 
     def __init__(
@@ -83,7 +74,7 @@ class Value(Node):
         self.inputs = inputs
         self.type = type
         self.origin = origin
-        self.data: Buffer | Donated | None = data
+        self.data = data
         self.scope = scope
 
     @property
@@ -93,16 +84,24 @@ class Value(Node):
 
     def buffer(self) -> Buffer | None:
         """The elements, None while pending.  Raises DonatedError and ChangedError."""
-        data = self.data
-        if data.__class__ is Donated:
-            raise DonatedError(value=self.told, where=data.where)  # type: ignore[union-attr]
-        return data  # type: ignore[return-value]
+        return self.data
 
-    def share(self) -> None:
-        """From now on somebody else may write to the memory."""
+    def touch(self) -> None:
+        """Called when an operator that will read the elements later is recorded."""
+
+    def share(self, *, watched: bool = False) -> None:
+        """From now on somebody else may write to the memory; `watched` is never copied."""
         if self.__class__ is Value:
             self.__class__ = Foreign  # type: ignore[assignment]
             self.sample = None
+        if watched and self.__class__ is Foreign:
+            self.__class__ = Watched  # type: ignore[assignment]
+
+    def give_away(self, where: str) -> None:
+        """From now on reading raises DonatedError, under whatever name the value is known."""
+        self.__class__ = Gone  # type: ignore[assignment]
+        self.sample = where.encode()
+        self.op, self.inputs, self.data = _SOURCE, (), None
 
 
 class Foreign(Value):
@@ -117,23 +116,51 @@ class Foreign(Value):
     __slots__ = ()
 
     def touch(self) -> None:
-        """Called when an operator that will read the memory later is recorded."""
         data = self.data
-        if self.sample is not None or not isinstance(data, np.ndarray):
-            return
-        if data.nbytes <= SNAPSHOT_BYTES:
-            self.data = data.copy()
-            self.sample = b""
-        else:
-            self.sample = _sample(data)
+        if self.sample is None and data is not None:
+            if data.nbytes <= SNAPSHOT_BYTES:
+                self.data = data.copy()
+                self.sample = b""
+            else:
+                self.sample = _sample(data)
 
     def buffer(self) -> Buffer | None:
-        data = super().buffer()
+        data = self.data
         if data is not None and self.sample:
             what = "resized" if data.shape != self.type.shape else "written"
             if what == "resized" or _sample(data) != self.sample:
                 raise ChangedError(value=self.told, what=what, reader="a pending result")
         return data
+
+
+class Watched(Foreign):
+    """Foreign memory that is not to be copied, however small (`copy=False`)."""
+
+    __slots__ = ()
+
+    def touch(self) -> None:
+        if self.sample is None and self.data is not None:
+            self.sample = b"-" + _sample(self.data)
+
+    def buffer(self) -> Buffer | None:
+        data = self.data
+        if data is not None and self.sample is not None:
+            what = "resized" if data.shape != self.type.shape else "written"
+            if what == "resized" or b"-" + _sample(data) != self.sample:
+                raise ChangedError(value=self.told, what=what, reader="a pending result")
+        return data
+
+
+class Gone(Value):
+    """A value whose memory was given to a call with `donate=`; `sample` says where."""
+
+    __slots__ = ()
+
+    def touch(self) -> None:
+        self.buffer()
+
+    def buffer(self) -> Buffer | None:
+        raise DonatedError(value=self.told, where=(self.sample or b"").decode())
 
 
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
@@ -225,8 +252,8 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     for x in inputs:
         if x.scope is not None:
             scope = x.scope
-        elif x.__class__ is Foreign:
-            x.touch()  # type: ignore[attr-defined]
+        elif x.__class__ is not Value:
+            x.touch()
     if scope is not None:
         return scope.record(op, inputs)
     return Value(op, inputs, infer(op, inputs), here(2))
