@@ -40,7 +40,7 @@ BUDGET = 24
 """Vector registers that an unrolled loop body may hope for."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Nest:
     """Loops over `order` (outer to inner; `vector` is the last one, if any) with their roots."""
 
@@ -48,7 +48,6 @@ class Nest:
     order: tuple[str, ...]
     vector: str | None
     folds: list[Item] = field(default_factory=list)
-    scans: list[Item] = field(default_factory=list)
     saves: list[Item] = field(default_factory=list)
     stores: list[StoreItem] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
@@ -179,6 +178,7 @@ class _Planner:
         self.across, self.products = across, products
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
+        self.apart = self._scans_apart()
         self.levels = self._levels()
 
     def run(self, block: dict[str, int]) -> Schedule:
@@ -192,7 +192,8 @@ class _Planner:
         for level in range(max(k[0] for k in self.groups), -1, -1):
             for nest in [n for (at, _), n in self.groups.items() if at == level]:
                 self._close(nest)
-        nests = [self.groups[k] for k in sorted(self.groups, key=lambda k: k[0])]
+        nests = [n for k in sorted(self.groups, key=lambda k: k[0])
+                 for n in self._apart(self.groups[k])]  # fmt: skip
         for nest in nests:
             self._arrange(nest)
         return Schedule(self.phase, self.lanes, self.products, block, self.local, nests, self.kept)
@@ -216,8 +217,26 @@ class _Planner:
         levels: dict[Item, int] = {}
         for item in self.phase.items:
             below = max((levels[a] for a in item.args), default=0)
-            levels[item] = below + (item.kind in ("fold", "dot"))
+            levels[item] = below + (item.kind in ("fold", "dot") or item in self.apart)
         return levels
+
+    def _scans_apart(self) -> set[Item]:
+        """Scans that run in nests of their own, once: those that a contraction packs, block by
+        block, and those that something with more axes reads."""
+        local, found = set(self.local), set[Item]()
+        reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
+        for s in self.phase.stores:
+            roots = [self.phase.positions[n] for n in position_names(s.access)]
+            for item in (*roots, s.value, *([s.where] if s.where else [])):
+                reach[item] |= s.axes & local
+        for item in reversed(self.phase.items):
+            if item.kind == "scan" and reach[item] - self._domain(item):
+                found.add(item)
+            inner = item.kind == "fold" or item in found
+            for a in item.args:
+                reach[a] |= {"packed"} if item.kind == "dot" else \
+                    self._domain(item) if inner else reach[item]  # fmt: skip
+        return found
 
     def _domain(self, item: Item) -> frozenset[str]:
         """Local axes that a fold or a kept value is computed over."""
@@ -245,12 +264,48 @@ class _Planner:
             self._need(item, nest, wanted)
         nest.items = [i for i in self.phase.items if i in wanted]
 
+    def _apart(self, nest: Nest) -> list[Nest]:
+        """The nest, without folds that cannot share its loops: those have nests of their own.
+
+        Axes that a fold ends together with the vector axis are innermost, so that its state is in
+        registers; of two such folds, one must end all axes of the other."""
+        v = self._vector_of(nest)
+        chain: list[set[str]] = []
+        other = Nest(nest.level, nest.order, None)
+        for fold in nest.folds:
+            over = _ended_by(fold)
+            if v in over and not all(over <= o or o <= over for o in chain):
+                other.folds.append(fold)
+            elif v in over:
+                chain.append(over)
+        if not other.folds:
+            return [nest]
+        nest.folds = [f for f in nest.folds if f not in other.folds]
+        self._close(nest)
+        self._close(other)
+        return [*self._apart(nest), *self._apart(other)]
+
+    def _vector_of(self, nest: Nest) -> str | None:
+        """The axis of a nest that vectors run along: none that a scan runs along."""
+        domain = nest.order
+        if not domain:
+            return None
+        v = self.vector if self.vector in domain else _vector_axis(self.phase, set(domain))
+        serial = _serial(nest)
+        others = [a for a in domain if a not in serial]
+        return v if v not in serial else others[-1] if others else None
+
     def _need(self, item: Item, nest: Nest, wanted: set[Item]) -> None:
         if item in wanted:
             return
         if item.kind in ("fold", "dot"):
             if item.axes & set(self.local) and item not in self.kept:
                 self._keep(item)
+            return
+        if item in self.apart and (item not in nest.saves or nest.packed):
+            if item not in self.kept:
+                self._keep(item)
+                self._group(self.levels[item] - 1, self._domain(item)).saves.append(item)
             return
         late = self.levels[item] < nest.level and bool(item.axes & set(self.local))
         if late and (item not in nest.saves or nest.packed):
@@ -288,20 +343,14 @@ class _Planner:
         domain = nest.order
         if not domain:
             return
-        v = self.vector if self.vector in domain else _vector_axis(self.phase, set(domain))
-        nest.scans = [i for i in nest.items if i.kind == "scan"]
-        serial = {a for s in nest.scans if isinstance(s.payload, Folding) for a in s.payload.over}
-        if v in serial:
-            others = [a for a in domain if a not in serial]
-            v = others[-1] if others else None
+        v, serial = self._vector_of(nest), _serial(nest)
         rest = [a for a in domain if a != v]
         nest.vector = v
         ended = self._ended(nest, v)
         nest.order = (*(a for a in rest if a not in ended and a not in serial),
-                      *(a for a in rest if a in serial),
-                      *(a for a in rest if a in ended and a not in serial),
-                      *((v,) if v is not None else ()))  # fmt: skip
-        if self.across in rest and v == self.vector and v is not None and not ended | serial:
+                      *(a for a in rest if a in serial and a not in ended),
+                      *(a for a in ended if a != v), *((v,) if v is not None else ()))  # fmt: skip
+        if self.across in rest and v == self.vector and v is not None and not (ended or serial):
             nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items
                            if _turned_axis(i, self.phase, v) == self.across]  # fmt: skip
@@ -319,11 +368,13 @@ class _Planner:
         parts = accumulator(fold.payload.row, fold.args[0].dtype, fold.dtype).parts
         return 2 * max(sum(d.bits for d in parts) * self.lanes // 512, 1)
 
-    def _ended(self, nest: Nest, v: str | None) -> set[str]:
-        """Axes to run innermost: those ended by the folds that end the vector axis, if any do."""
-        overs = [set(f.payload.over) for f in nest.folds if isinstance(f.payload, Folding)]
-        with_vector = [o for o in overs if v in o]
-        return set[str]().union(*(with_vector or overs)) if overs else set()
+    def _ended(self, nest: Nest, v: str | None) -> list[str]:
+        """Axes to run innermost: those ended by the folds that end the vector axis, if any do;
+        the more folds end an axis the further in it is."""
+        overs = [_ended_by(f) for f in nest.folds]
+        overs = [o for o in overs if v in o] or overs
+        found = [a for a in nest.order if any(a in o for o in overs)]
+        return sorted(found, key=lambda a: sum(a in o for o in overs))
 
     def _width(self, nest: Nest) -> int:
         """How many vectors the main loop handles at once: more for light bodies."""
@@ -338,6 +389,18 @@ class _Planner:
         while wide > 1 and wide * live > BUDGET:
             wide //= 2
         return wide
+
+
+def _ended_by(fold: Item) -> set[str]:
+    """The axes that a fold ends."""
+    assert isinstance(fold.payload, Folding)
+    return set(fold.payload.over)
+
+
+def _serial(nest: Nest) -> set[str]:
+    """The axes that a nest's scans run along."""
+    scans = [i.payload for i in nest.items if i.kind == "scan"]
+    return {a for s in scans if isinstance(s, Folding) for a in s.over}
 
 
 def position_names(access: Access) -> list[str]:
