@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import given
-from tests.strategies.effort import effort
+from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
 from tests.strategies.judge import same_bits
 
@@ -11,6 +11,8 @@ from smelt.graph.interp import run, solve_sizes
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
 from smelt.graph.walk import rebuild, sizes, substitute_sizes, use_counts, users
+
+pytestmark = NIGHT
 
 SETTINGS = effort(250)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies.effort import effort
+from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
 from tests.strategies.judge import Judge, same_bits
 
@@ -16,6 +16,8 @@ from smelt.graph.verify import verify, verify_same_signature
 from smelt.ops.contract import Contract
 from smelt.passes import PASSES, Pass
 from smelt.passes.pipeline import run_steps
+
+pytestmark = NIGHT
 
 EXACT = [step for step in PASSES if not step.fast]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 FACTOR = 25
+NIGHT = [pytest.mark.nightly] if NIGHTLY else []
+"""Marks for a module of such tests, so that `-m nightly` selects them in the nightly form."""
 
 
 def effort(examples: int) -> settings:

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies.effort import effort
+from tests.strategies.effort import NIGHT, effort
 
 from smelt.types import expr
 from smelt.types.expr import Index, axis, size
 from smelt.types.parse_expr import parse
+
+pytestmark = NIGHT
 
 N, M = size("n"), size("m")
 A, B, C = axis("i", N), axis("j", 6), axis("k", N * M)
