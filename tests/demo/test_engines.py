@@ -28,7 +28,7 @@ def stand_in(log):
 
     def explain(program, *arguments):
         program(*arguments)
-        return types.SimpleNamespace(to_json=lambda: '{"kernels": [{}], "operators": 7}')
+        return types.SimpleNamespace(to_json=lambda: '{"total": {"kernels": 1, "operators": 7}}')
 
     namespace.jit, namespace.explain = jit, explain
     return namespace

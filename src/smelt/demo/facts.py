@@ -3,7 +3,7 @@
 Every number may be missing: what the report does not say stays None and is printed as such,
 never guessed.
 
->>> from_report('{"kernels": [{}, {}], "operators": 9, "totals": {"compile_ns": 5e6}}')
+>>> from_report('{"total": {"kernels": 2, "operators": 9, "compile_seconds": 0.005}}')
 Facts(kernels=2, operators=9, bytes_fused=None, bytes_unfused=None, compile_seconds=0.005)
 """
 
@@ -39,12 +39,11 @@ class Facts(NamedTuple):
 def from_report(report: str | Mapping[str, Any]) -> Facts:
     """Facts from `Report.to_json()`, which may be text or already a mapping."""
     data: Any = json.loads(report) if isinstance(report, str) else report
-    totals: Mapping[str, Any] = data.get("totals") or {}
-    kernels, compile_ns = data.get("kernels"), totals.get("compile_ns")
+    total: Mapping[str, Any] = data.get("total") or {}
     return Facts(
-        kernels=len(kernels) if isinstance(kernels, list) else kernels,
-        operators=data.get("operators"),
-        bytes_fused=totals.get("bytes_fused"),
-        bytes_unfused=totals.get("bytes_unfused"),
-        compile_seconds=None if compile_ns is None else compile_ns / 1e9,
+        kernels=total.get("kernels"),
+        operators=total.get("operators"),
+        bytes_fused=total.get("bytes"),
+        bytes_unfused=total.get("bytes_unfused"),
+        compile_seconds=total.get("compile_seconds"),
     )
