@@ -27,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "doctor": "What Smelt found on this machine, and whether it works.",
     "errors": "List every error, warning and reason with its code.",
     "explain": "What became of a function or a graph: kernels, bytes, times, reasons.",
+    "ops": "List every operator, or describe the one called NAME.",
+    "opt": "Run passes on a graph's text.",
     "run": "Run a graph or a kernel in text form.",
     "why": "Explain an error (E101) or the reason of a decision (F010).",
 }
