@@ -99,9 +99,6 @@ def test_simplification_keeps_the_value(tree: Tree) -> None:
         assert at(tree.simplified, v) == tree.plain(v), (tree.spelled, tree.simplified, v)
 
 
-@pytest.mark.xfail(
-    strict=False, reason="-(n//2) prints as -n//2, which reads as (-n)//2: types.expr._text"
-)
 @effort(200)
 @given(TREES)
 def test_text_reads_back(tree: Tree) -> None:

@@ -80,7 +80,8 @@ class Scatter(TensorOp):
         x, updates, *index = inputs
         out = np.array(x, copy=True)
         if self.mode == "add":
-            np.add.at(out, tuple(index), updates)
+            with np.errstate(all="ignore"):
+                np.add.at(out, tuple(index), updates)
         else:
             out[tuple(index)] = updates
         return out

@@ -195,6 +195,16 @@ class Pad(View):
     high: Shape
     value: float | int | bool
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pad) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Shape, Shape, str]:
+        """NaN equals itself here, and -0.0, 0.0, 0 and False are four values."""
+        return self.low, self.high, repr(self.value)
+
     def infer(self, *inputs: TensorType) -> TensorType:
         (x,) = inputs
         if not x.rank == len(self.low) == len(self.high):

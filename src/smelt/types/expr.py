@@ -295,8 +295,7 @@ def _extreme(kind: Literal["min", "max"], a: Index, b: Index) -> Index:
         return b if kind == "min" else a
     if nonnegative(sub(b, a)):
         return a if kind == "min" else b
-    first, second = sorted((a, b), key=str)
-    return _atom(Atom(kind, args=(first, second)))
+    return _atom(Atom(kind, args=tuple(sorted((a, b), key=str))))
 
 
 def bounds(e: Index) -> tuple[Index, Index] | None:
@@ -322,8 +321,7 @@ def _atom_bounds(atom: Atom) -> tuple[Index, Index] | None:
     if atom.kind in ("axis", "value"):
         return 0, add(atom.extent, -1)
     if atom.kind == "size":
-        own = _atom(atom)
-        return own, own
+        return _atom(atom), _atom(atom)
     if atom.kind == "%":
         return (0, add(atom.args[1], -1)) if positive(atom.args[1]) else None
     if atom.kind == "//":
@@ -396,7 +394,7 @@ def coefficient(e: Index, name: str) -> Index | None:
     for m, c in _terms(e):
         hits = [a for a in m if a.kind == "axis" and a.name == name]
         nested = any(name in axes_of(x) for a in m for x in a.args)
-        others = any(a.kind == "axis" and a.name != name for a in m)
+        others = any(axes_of(_atom(a)) for a in m if a not in hits)
         if nested or len(hits) > 1 or (hits and others):
             return None
         if hits:
@@ -426,8 +424,7 @@ _COMBINE: dict[str, Callable[[Index, Index], Index]] = {
 def _rebuild_atom(atom: Atom, leaf: Callable[[Atom], Index]) -> Index:
     if atom.kind in ("size", "axis", "value"):
         return leaf(atom)
-    first, second = (rebuild(a, leaf) for a in atom.args)
-    return _COMBINE[atom.kind](first, second)
+    return _COMBINE[atom.kind](*(rebuild(a, leaf) for a in atom.args))
 
 
 def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -> Index:
@@ -487,7 +484,8 @@ def _text(e: Index, index: bool) -> str:
         return str(e)
     out = ""
     for m, c in e.terms:
-        factors = [f"({a.text(index)})" if a.kind in ("//", "%") and len(m) + (abs(c) != 1) > 1
+        alone = len(m) == 1 and (c == 1 or (c == -1 and out != ""))
+        factors = [f"({a.text(index)})" if a.kind in ("//", "%") and not alone
                    else a.text(index) for a in m]  # fmt: skip
         if abs(c) != 1 or not m:
             factors.append(str(abs(c)))
