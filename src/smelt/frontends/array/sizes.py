@@ -131,20 +131,34 @@ class Sizes:
 
     def same(self, a: Index, b: Index) -> bool:
         """Whether two sizes are equal; if they are, they are the same expression from now on."""
+        equal = self._equal(a, b)
+        if equal and self.canon(a) != self.canon(b):
+            self.pin(a)
+            self.pin(b)
+        return equal
+
+    def _equal(self, a: Index, b: Index) -> bool:
+        """Whether two sizes are equal; if they are, one is expressed by the other where it can."""
         a, b = self.canon(a), self.canon(b)
         if a == b:
             return True
         if self._never_negative(sub(sub(a, b), 1)) or self._never_negative(sub(sub(b, a), 1)):
             return False
+        rest = _remainder(a, b)
+        if rest is not None:
+            return self.divisible(*rest)
         if self.hint(a) != self.hint(b):
             self._guard(a, "!=", b)
             return False
         for whole, part in _quotients(a, b):
-            self.divisible(whole, part)
+            if self.hint(mod(whole, part)) == 0:
+                self.divisible(whole, part)
         a, b = _cancel(self.canon(a), self.canon(b))
         if a != b:
             self._guard(a, "==", b)
-            self._unite(a, b)
+            solved = _solve(a, b, self._rank)
+            if solved is not None:
+                self._bind(*solved)
         return True
 
     def _never_negative(self, e: Index) -> bool:
@@ -153,15 +167,6 @@ class Sizes:
             own = {n: add(size(n), 1) for n in sizes_of(e) if n not in self.meaning}
             e = substitute(e, own, "size")
         return nonnegative(e)
-
-    def _unite(self, a: Index, b: Index) -> None:
-        """Bind symbols until `a` and `b` are equal as expressions."""
-        solved = _solve(a, b, self._rank)
-        if solved is not None:
-            self._bind(*solved)
-        if self.canon(a) != self.canon(b):
-            self.pin(a)
-            self.pin(b)
 
     def _rank(self, name: str) -> tuple[bool, int]:
         """Which symbol to express by others: guests first, then the youngest."""
@@ -204,9 +209,9 @@ class Sizes:
     def holds(self, left: Index, relation: str, right: Index) -> bool:
         """Whether `left relation right`; relations are == != < <=."""
         if relation == "==":
-            return self.same(left, right)
+            return self._equal(left, right)
         if relation == "!=":
-            return not self.same(left, right)
+            return not self._equal(left, right)
         left, right = self.canon(left), self.canon(right)
         gap = sub(sub(right, left), 1 if relation == "<" else 0)
         if self._never_negative(gap):
@@ -285,6 +290,16 @@ def mismatch(
         operands=", ".join(map(str, named)),
         reason=f"dimension {place} is {text(a)} in one and {text(b)} in another",
     )
+
+
+def _remainder(a: Index, b: Index) -> tuple[Index, Index] | None:
+    """x and d, if the question is whether x % d is 0."""
+    for e, other in ((a, b), (b, a)):
+        if other == 0 and isinstance(e, Expr) and len(e.terms) == 1:
+            (monomial, c), *_ = e.terms
+            if len(monomial) == 1 and monomial[0].kind == "%" and c in (1, -1):
+                return monomial[0].args[0], monomial[0].args[1]
+    return None
 
 
 def _quotients(a: Index, b: Index) -> list[tuple[Index, Index]]:
