@@ -437,6 +437,18 @@ def test_an_exception_inside_leaves_no_state() -> None:
     assert recordings(g) == 1
 
 
+def test_arrays_from_outside_are_not_written() -> None:
+    outside = sm.ones(3)
+
+    def f(x: Any) -> Any:
+        outside[0] = x[0]
+        return x
+
+    with pytest.raises(sm.errors.TracerError, match="from outside"):
+        sm.jit(f)(np.ones(3))
+    assert outside.tolist() == [1.0] * 3
+
+
 def test_a_leaked_array_is_refused() -> None:
     kept: list[Any] = []
     sm.jit(lambda x: kept.append(x) or kept.append(x.shape[0]) or x + 1)(np.ones(3))
@@ -512,6 +524,17 @@ def test_donated_arrays_cannot_be_read() -> None:
     for use in (lambda: x, lambda: alias, lambda: x + 1, lambda: float(x[0])):
         with pytest.raises(sm.errors.DonatedError, match="test_jit"):
             np.asarray(use())
+
+
+def test_what_others_see_is_not_overwritten() -> None:
+    g = sm.jit(lambda x, y: x + y, donate=0)
+    source = np.ones(4)
+    view = sm.asarray(np.ones(4), copy=True)
+    seen = np.asarray(view)
+    twice = sm.asarray(np.ones(4), copy=True)
+    for x, y in ((source[::1], source), (view, np.ones(4)), (twice, twice[...])):
+        assert g(x, y).tolist() == [2.0] * 4
+    assert seen.tolist() == source.tolist() == [1.0] * 4
 
 
 # Ahead of time

@@ -74,6 +74,11 @@ class Array(Operators):
 
     def renew(self, node: Value) -> None:
         """Make `node` the newest version of this array."""
+        if node.scope is not None and self.node.scope is None:
+            raise TracerError(
+                f"an array from outside is written inside sm.jit ({node.scope.name})",
+                hint="Return the new value; the function would write only while it is recorded.",
+            )
         self.node = node
         if node.data is None and node.scope is None:
             self._wait()

@@ -18,6 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
+from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound, Options
 from smelt.frontends.array.flush import realise
@@ -90,13 +91,18 @@ class Jit(Generic[P, R]):
                 return self._general(bound, None, None)
             buffers.append(data)
             key += data.dtype, data.shape, data.flags.num & _READABLE, x.__class__ in _NUMBERS
-        exact = tuple(key)
+        exact: Hashable = tuple(key)
         found = self._exact.get(exact)
+        if found is _BY_VALUE:
+            exact = exact, tuple([x for x in bound.leaves if x.__class__ in _NUMBERS])
+            found = self._exact.get(exact)
         return self._general(bound, exact, None) if found is None else _again(found, buffers)
 
     def _general(self, bound: Bound, exact: Hashable, out: Any) -> Any:
         """Any call; `exact` is the key under which it will be found next time."""
         if any(_traced(x) for x in bound.leaves):
+            if out is not None:
+                raise UnsupportedError("out= inside a recording: the result has no memory yet")
             return bound.call(bound.leaves)
         arguments = as_arguments(bound)
         trace, sizes = self.find(bound, arguments)
@@ -104,7 +110,10 @@ class Jit(Generic[P, R]):
         if exact is not None and _repeatable(trace, bound, arguments):
             if len(self._exact) >= _EXACT_LIMIT:
                 self._exact.clear()
-            self._exact[exact] = trace, sizes
+            if trace.fixed and exact[-1].__class__ is not tuple:  # type: ignore[index]
+                self._exact[exact] = _BY_VALUE
+            else:
+                self._exact[exact] = trace, sizes
         return found
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -116,13 +125,11 @@ class Jit(Generic[P, R]):
 
     def find(self, bound: Bound, arguments: Sequence[Argument]) -> tuple[Trace, tuple[int, ...]]:
         """The recording that is valid for these arguments, made now if there is none."""
+        donated = _to_overwrite(bound, arguments)
         key = (
-            bound.tree,
-            bound.statics,
-            tuple(signature(a) for a in arguments),
-            bound.donated,
+            bound.tree, bound.statics, tuple(signature(a) for a in arguments), donated,
             fingerprint(),
-        )
+        )  # fmt: skip
         traces = self.traces.setdefault(key, [])
         measures = measure(arguments)
         for place, trace in enumerate(traces):
@@ -131,7 +138,7 @@ class Jit(Generic[P, R]):
                 if place:
                     traces.insert(0, traces.pop(place))
                 return trace, sizes
-        trace = record_call(self.options.name, bound.names, arguments, bound.call, bound.donated)
+        trace = record_call(self.options.name, bound.names, arguments, bound.call, donated)
         sizes = trace.match(*measures)
         assert sizes is not None, "a recording does not hold for the call it was made in"
         traces.insert(0, trace)
@@ -146,7 +153,24 @@ def _traced(x: Any) -> bool:
     return isinstance(x, Number)
 
 
+def _to_overwrite(bound: Bound, arguments: Sequence[Argument]) -> tuple[int, ...]:
+    """The donated leaves whose memory may really be written: nobody else can see it."""
+    found: list[int] = []
+    for k in bound.donated:
+        data, given = arguments[k].data, bound.leaves[k]
+        if data is None or not (data.flags.c_contiguous and data.flags.writeable):
+            continue
+        if isinstance(given, Array) and given.node.shared:
+            continue
+        others = [a.data for j, a in enumerate(arguments) if j != k and a.data is not None]
+        if not any(np.may_share_memory(data, other) for other in others):
+            found.append(k)
+    return tuple(found)
+
+
 _NUMBERS = (float, int)
+_BY_VALUE: Any = object()
+"""Stands in the table of exact calls for: look again, with the values of the numbers."""
 
 
 def _memory(x: Any) -> Buffer | None:
@@ -166,7 +190,6 @@ def _repeatable(trace: Trace, bound: Bound, arguments: Sequence[Argument]) -> bo
     """Whether a call with the same types and shapes may skip everything but running."""
     return (
         trace.plain
-        and not trace.fixed
         and all(a.data is x or not isinstance(x, np.ndarray)
                 for a, x in zip(arguments, bound.leaves, strict=True))
     )  # fmt: skip

@@ -89,6 +89,11 @@ class Value(Node):
     def touch(self) -> None:
         """Called when an operator that will read the elements later is recorded."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether somebody else may see the memory."""
+        return self.__class__ is not Value
+
     def share(self, *, watched: bool = False) -> None:
         """From now on somebody else may write to the memory; `watched` is never copied."""
         if self.__class__ is Value:
