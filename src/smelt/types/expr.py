@@ -101,14 +101,8 @@ class Expr:
     def __floordiv__(self, other: Index) -> Index:
         return floordiv(self, other)
 
-    def __rfloordiv__(self, other: Index) -> Index:
-        return floordiv(other, self)
-
     def __mod__(self, other: Index) -> Index:
         return mod(self, other)
-
-    def __rmod__(self, other: Index) -> Index:
-        return mod(other, self)
 
 
 Index: TypeAlias = int | Expr
@@ -162,8 +156,9 @@ def _join_divisions(terms: dict[Monomial, int]) -> Index | None:
                 continue
             rest = monomial[:place] + monomial[place + 1 :]
             numerator, divisor = atom.args
-            quotient = _atom(Atom("//", args=(numerator, divisor)))
-            wanted = _terms(mul(mul(quotient, divisor), Expr(((rest, c),)) if rest else c))
+            wanted = _terms(
+                mul(mul(floordiv(numerator, divisor), divisor), Expr(((rest, c),)) if rest else c)
+            )
             if wanted and all(terms.get(m) == k for m, k in wanted):
                 left = {m: k for m, k in terms.items() if m != monomial}
                 for m, _ in wanted:
@@ -255,10 +250,15 @@ def floordiv(a: Index, b: Index) -> Index:
         return q
     if _within(add(r, b), b):
         return add(q, -1)
-    if isinstance(b, int) and isinstance(r, Expr) and len(r.terms) == 1:
-        (m, c), *_ = r.terms  # (x//p)//q -> x//(p*q)
-        if c == 1 and len(m) == 1 and m[0].kind == "//" and isinstance(m[0].args[1], int) and b > 0:
-            return add(q, floordiv(m[0].args[0], m[0].args[1] * b))
+    if isinstance(r, Expr) and len(r.terms) == 1 and positive(b):  # (x//p)//q -> x//(p*q)
+        (m, c), *_ = r.terms
+        if c == 1 and len(m) == 1 and m[0].kind == "//" and positive(m[0].args[1]):
+            return add(q, floordiv(m[0].args[0], mul(m[0].args[1], b)))
+    if isinstance(b, Expr) and len(b.terms) == 1 and b.terms[0][1] > 1:
+        fine: Index = Expr(((b.terms[0][0], 1),))  # (x*p + y)//(p*k) -> x//k for 0 <= y < p
+        coarse, rest = _split(r, fine)
+        if coarse != 0 and _within(rest, fine):
+            return add(q, floordiv(coarse, b.terms[0][1]))
     return add(q, _atom(Atom("//", args=(r, b))))
 
 
