@@ -391,3 +391,25 @@ def test_impossible_sizes() -> None:
         sm.zeros((2**40, 2**40))
     with pytest.raises(sm.errors.OverflowSizeError):
         sm.zeros((-1,))
+
+
+# Work outside the compiler
+
+
+def test_a_failing_library_call_is_told_as_such() -> None:
+    with pytest.raises(sm.errors.ExternError, match="ingular"):
+        np.asarray(sm.linalg.inv(sm.zeros((2, 2))))
+
+
+def test_strictness_refuses_library_calls() -> None:
+    x = sm.asarray([2.0, 1.0])
+    with sm.config(strict=True):
+        for wrong in (
+            sm.sort,
+            sm.nonzero,
+            sm.unique_values,
+            lambda x: sm.linalg.inv(x[:, None] * x),
+        ):
+            with pytest.raises(sm.errors.UnsupportedError, match="STRICT"):
+                wrong(x)
+    assert sm.sort(x).tolist() == [1.0, 2.0]

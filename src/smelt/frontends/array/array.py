@@ -43,7 +43,8 @@ from smelt.types.expr import product
 __all__ = ["Array", "operand", "value"]
 
 PENDING_LIMIT = 128
-"""So many pending arrays in a thread are computed without being read."""
+"""So many pending arrays in a thread are computed without being read: a chain of this length stays
+well inside Python's recursion limit when the compiler walks it."""
 DEVICE = "cpu"
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 

@@ -9,11 +9,13 @@ TensorType(dtype=f64, shape=(3,))
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from smelt.errors import UnsupportedError
+from smelt.errors import ExternError, UnsupportedError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
@@ -21,14 +23,31 @@ from smelt.ops.extern import Extern, ExternRow, register
 from smelt.types.dtype import i64
 from smelt.types.tensor import TensorType
 
-__all__ = ["call", "from_host"]
+__all__ = ["allowed", "call", "from_host"]
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:
     """A library call on values of one dtype.  Raises UnsupportedError under `SMELT_STRICT`."""
+    allowed(name)
+    return record(Extern(name, tuple(options.items())), values)
+
+
+def allowed(name: str) -> None:
+    """Raises UnsupportedError where nothing may run outside the compiler."""
     if STRICT.get():
         raise UnsupportedError(f"{name} runs outside the compiler, which SMELT_STRICT forbids")
-    return record(Extern(name, tuple(options.items())), values)
+
+
+def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, what it raises told as an ExternError."""
+
+    def run(*arrays: Buffer, **options: Any) -> Any:
+        try:
+            return function(*arrays, **options)
+        except Exception as error:
+            raise ExternError(op=name, reason=str(error)) from error
+
+    return run
 
 
 def _order(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
@@ -89,4 +108,4 @@ _ROWS = (
     ExternRow("linalg_solve", "solutions of linear systems", _solution, _solve),
 )
 for _row in _ROWS:
-    register(_row)
+    register(replace(_row, call=_guarded(_row.name, _row.call)))

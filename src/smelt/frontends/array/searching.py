@@ -17,7 +17,7 @@ from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.creation import iota
 from smelt.frontends.array.families import align
 from smelt.frontends.array.flush import realise
-from smelt.frontends.array.library import call
+from smelt.frontends.array.library import allowed, call
 from smelt.frontends.array.promote import cast, common, number
 from smelt.frontends.array.reduction import fold
 from smelt.frontends.array.subscript import positions
@@ -54,6 +54,7 @@ def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Arr
 
 def known(x: Any, what: str) -> Buffer:
     """The elements, for functions whose result's shape depends on them.  Raises TracerError."""
+    allowed(what)
     node = value(x, what)
     if node.scope is not None:
         raise TracerError(
