@@ -30,7 +30,7 @@ BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
 COLUMNS = 512
 """The same where each position is folded: accumulators stay in L1, rows are read in runs."""
-TILE = 64
+TILE = 128
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
 DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""
@@ -104,6 +104,8 @@ def schedule(phase: Phase, target: Target) -> Schedule:
     across = _across(phase, vector) if block and not products else None
     if vector is not None and across is not None:
         block = {across: TILE, vector: TILE}
+        # Neighbouring tasks go on along the rows that they read; what they store is not read.
+        phase.grid = [*(a for a in phase.grid if a != across), across]
     local = {a: n for a, n in phase.axes.items() if a not in grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
