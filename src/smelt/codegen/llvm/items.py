@@ -6,6 +6,7 @@ A phase is straight-line work over a grid; a program is one phase, or two where 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,6 +41,11 @@ class Access:
     offset: Index
     limits: tuple[tuple[Index, Index], ...] = ()
     other: float | int | bool = 0
+
+    @property
+    def gives_zero(self) -> bool:
+        """Whether positions outside read as 0 (but not -0), as lanes outside a mask do."""
+        return self.other == 0 and math.copysign(1.0, self.other) > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,7 +339,7 @@ class NestEmitter:
                 found = load_vector(m, address, dtype, mask)
             else:
                 found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
-        if inside is not None and access.other != 0:
+        if inside is not None and not access.gives_zero:
             found = m.select(inside, found, m.const(item.dtype, access.other))
         return found
 

@@ -60,8 +60,9 @@ class PhaseBuilder:
         axes: Iterable[str],
         dtype: DType,
     ) -> Item:
-        key = (kind, repr(payload) if isinstance(payload, float) else payload,
-               type(payload), args, dtype)  # fmt: skip
+        number = payload.other if isinstance(payload, Access) else payload  # 0.0 is not -0.0
+        key = (kind, payload, repr(number) if isinstance(number, float) else None, type(number),
+               args, dtype)  # fmt: skip
         found = self.known.get(key)
         if found is None:
             found = Item(len(self.phase.items), kind, payload, args, frozenset(axes), dtype)
