@@ -1,0 +1,114 @@
+"""Running folds along every axis, alone, with readers of other axes, and inside contractions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_folds import BITS, NAMES
+from tests.codegen.llvm.whole import RUNNABLE, whole
+
+from smelt.ops.combine import COMBINES
+from smelt.types.dtype import DType
+
+Array = np.ndarray[Any, Any]
+SHAPES = (
+    (1, 1, 1), (5, 3, 70), (70, 2, 17), (2, 67, 33), (4, 130, 1), (0, 3, 4), (3, 0, 2), (3, 2, 0),
+    (600, 2, 3), (2, 3, 700),
+)  # fmt: skip
+KINDS = [name for name, row in COMBINES.items() if row.prefix is not None]
+
+
+def data(dtype: DType, shape: tuple[int, ...], combine: str) -> Array:
+    rng = np.random.default_rng(len(combine) + sum(shape))
+    if dtype.is_integer:
+        return rng.integers(0, 5, shape).astype(dtype.numpy)
+    if combine == "prod":
+        return (1 + rng.standard_normal(shape) / 100).astype(dtype.numpy)
+    return rng.standard_normal(shape).astype(dtype.numpy)
+
+
+def near(found: Array, x: Array, combine: str, axis: int, dtype: DType) -> bool:
+    """Whether a running fold has no more than the rounding of its result."""
+    prefix = COMBINES[combine].prefix
+    assert prefix is not None
+    if not dtype.is_float:
+        with np.errstate(over="ignore"):
+            return bool(np.array_equal(found, prefix(x.astype(found.dtype), axis=axis)))
+    wanted = prefix(x.astype(np.longdouble), axis=axis)
+    step = 2.0 ** -BITS[dtype.name]
+    inner = 0 if combine in ("max", "min") else x.shape[axis] * 2.0**-52
+    allowed = np.abs(wanted) * step + prefix(np.abs(x).astype(float), axis=axis) * inner
+    return bool((np.abs(found.astype(np.longdouble) - wanted) <= allowed).all())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i8", "bf16"])
+@pytest.mark.parametrize("combine", KINDS)
+def test_every_axis(combine: str, dtype: str) -> None:
+    kind = NAMES[dtype]
+    for isa in RUNNABLE if dtype == "f32" else RUNNABLE[:1]:
+        for axis in range(3):
+            line = f"y = scan.{combine}(x) {{axis={axis}}}"
+            kernel = whole(f"graph f(x: {dtype}[a,b,c]) {{\n {line}\n return y\n}}", isa)
+            for shape in SHAPES:
+                x = data(kind, shape, combine)
+                (found,) = kernel(x)
+                assert found.dtype == COMBINES[combine].result(kind).numpy
+                assert near(found, x, combine, axis, kind), (shape, axis, isa)
+
+
+WIDER = """graph f(x: f32[a], z: f32[a,b]) {
+  s = scan.sum(x) {axis=0}
+  e = tanh(s)
+  t = reshape(e) {shape=(a,1)}
+  u = add(t, z)
+  w = scan.max(u) {axis=1}
+  v = reduce.max(w) {axes=(0,)}
+  return u, v
+}"""
+PACKED = """graph f(x: f32[a,b], y: f32[b,c]) {
+  s = scan.sum(x) {axis=1}
+  e = sin(s)
+  t = contract(e, y) {spec="a,b; b,c -> a,c"}
+  return t
+}"""
+CROSSED = """graph f(x: f32[a,b]) {
+  s = scan.sum(x) {axis=1}
+  t = scan.min(s) {axis=0}
+  u = reduce.sum(t) {axes=(0,)}
+  v = reduce.max(s) {axes=(1,)}
+  w = sub(s, reshape_v)
+  return t, u, v, w
+}""".replace("  w = sub", "  reshape_v = reshape(v) {shape=(a,1)}\n  w = sub")
+GUARDED = """graph f(x: f32[a,b]) {
+  m = reduce.max(x) {axes=(1,)}
+  n = reshape(m) {shape=(a,1)}
+  d = sub(x, n)
+  s = scan.sum(d) {axis=1}
+  i = iota() {shape=(a,b), axis=1, dtype=f32}
+  j = add(i, 1.0:f32)
+  y = div(s, j)
+  return y
+}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("code", [WIDER, PACKED, CROSSED, GUARDED],
+                         ids=["wider", "packed", "crossed", "guarded"])  # fmt: skip
+def test_scans_among_others(code: str, isa: str) -> None:
+    """A scan runs once in order, whatever loops its readers need."""
+    kernel = whole(code, isa)
+    rng = np.random.default_rng(2)
+    for a, b, c in ((5, 7, 3), (1, 300, 2), (300, 1, 40), (50, 600, 260), (64, 64, 64)):
+        shapes = {"x": (a,) if code is WIDER else (a, b), "y": (b, c), "z": (a, b)}
+        arrays = [(rng.standard_normal(shapes[p.name]) / 8).astype("f4")
+                  for p in kernel.kernel.inputs]  # fmt: skip
+        found = kernel(*arrays)
+        for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+            scale = 1 + float(np.abs(wanted).max())
+            assert np.allclose(got, wanted, rtol=1e-5, atol=3e-6 * scale), (a, b, c)
+        for at_end in (True, False):
+            again = run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end)
+            assert all(p.tobytes() == q.tobytes() for p, q in zip(again, found, strict=True))

@@ -1,0 +1,112 @@
+"""A graph's text as one kernel, whatever the planner would say, on any instruction set.
+
+>>> double = whole("graph f(x: f32[n]) {\\n y = add(x, x)\\n return y\\n}")
+>>> double(np.ones(3, "f4"))[0]
+array([2., 2., 2.], dtype=float32)
+>>> len(double.built.functions)
+1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from smelt import driver, lower
+from smelt.codegen.build import Built, build
+from smelt.fusion.plan import Cluster, Plan
+from smelt.graph.interp import run as interpret
+from smelt.graph.interp import solve_sizes
+from smelt.graph.ir import Graph
+from smelt.graph.text import parse
+from smelt.journal import Journal
+from smelt.kernel.ir import Kernel
+from smelt.kernel.verify import verify
+from smelt.ops.create import Input
+from smelt.runtime.executable import Executable
+from smelt.runtime.loader import Loaded, load
+from smelt.target import Isa, Target
+
+Array = np.ndarray[Any, Any]
+ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable")
+
+
+def runnable() -> tuple[Isa, ...]:
+    """The instruction sets that this processor can run, widest first."""
+    host = Target.host()
+    levels = {"avx512": 3, "avx2": 2, "portable": 1}
+    own = levels.get(host.isa, 0)
+    return tuple(isa for isa in ISAS if levels[isa] <= own)
+
+
+RUNNABLE = runnable()
+
+
+def one_cluster(graph: Graph) -> Cluster:
+    """All operators of a graph together."""
+    nodes = [n for n in graph.nodes() if not isinstance(n.op, Input)]
+    used = {x for n in nodes for x in n.inputs}
+    inputs = tuple(x for x in graph.inputs if x in used)
+    outputs = tuple(dict.fromkeys(graph.outputs))
+    return Cluster("k0", tuple(nodes), inputs, outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """One kernel and everything that is needed to run it."""
+
+    graph: Graph
+    kernel: Kernel
+    built: Built
+    loaded: Loaded
+    executable: Executable
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        return driver.size_names(self.graph)
+
+    def sizes(self, arrays: Sequence[Array]) -> dict[str, int]:
+        """Values of the size symbols for these inputs."""
+        return solve_sizes(self.graph, arrays)
+
+    def __call__(self, *arrays: Array, out: Sequence[Array | None] | None = None) -> list[Array]:
+        """The native code's results."""
+        named = self.sizes(arrays)
+        order = tuple(named[n] for n in self.size_names)
+        return self.executable.run(arrays, order, out)
+
+    def expected(self, *arrays: Array) -> list[Array]:
+        """The graph interpreter's results."""
+        return interpret(self.graph, list(arrays))
+
+
+def _whole(
+    source: str, isa: str, rounding: str, hints: Mapping[str, int], *, streaming: bool
+) -> Whole:
+    graph, target = parse(source), Target.for_isa(isa)  # type: ignore[arg-type]
+    cluster = one_cluster(graph)
+    named = dict.fromkeys(driver.size_names(graph), 64) | dict(hints)
+    kernel = verify(lower.run(cluster, rounding, named))
+    made = build(kernel, target, streaming=streaming)
+    loaded = load(made.code, [f.symbol for f in made.functions])
+    plan = Plan(graph, (cluster,), ((0,),))
+    executable = driver.assemble(plan, [kernel], [(made, loaded)], target, Journal())
+    return Whole(graph, kernel, made, loaded, executable)
+
+
+@cache
+def _kept(source: str, isa: str, rounding: str, hints: Any, streaming: bool) -> Whole:
+    return _whole(source, isa, rounding, dict(hints), streaming=streaming)
+
+
+def whole(
+    source: str, isa: str | None = None, *, rounding: str = "eager", streaming: bool = False,
+    **hints: int,
+) -> Whole:  # fmt: skip
+    """The graph as one kernel; made once for the same arguments.  `hints` are likely sizes."""
+    key = tuple(sorted(hints.items()))
+    return _kept(source, isa or RUNNABLE[0], rounding, key, streaming)
