@@ -1,4 +1,4 @@
-"""Writes the reference pages from the rows: errors, reasons, settings, operators, commands.
+"""Writes the reference pages from the rows and from the sources' own documentation.
 
 >>> cell("a | b")
 'a \\\\| b'
@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
+import smelt as sm
 from smelt import errors, knobs
 from smelt.cli.main import COMMANDS, smelt
 from smelt.errors import Page
@@ -27,6 +30,7 @@ from smelt.ops import (  # noqa: F401 - every module registers its rows
     spec,
     view,
 )
+from smelt.types.dtype import DType
 
 
 def write(folder: Path) -> None:
@@ -37,6 +41,8 @@ def write(folder: Path) -> None:
         "knobs.md": _knobs(),
         "operators.md": _operators(),
         "commands.md": _commands(),
+        "api.md": _api(),
+        "modules.md": _modules(),
     }
     pages |= {f"codes/{page.code}.md": _page(page) for page in errors.pages()}
     for name, text in pages.items():
@@ -146,6 +152,63 @@ def _kinds() -> list[type[spec.TensorOp]]:
             if not kind.__subclasses__() and kind.__module__.startswith("smelt.ops."):
                 found.append(kind)
     return sorted(found, key=lambda kind: kind.__name__)
+
+
+def _api() -> str:
+    """Every public name, by the chapter that it is defined in."""
+    chapters: dict[str, list[tuple[str, str]]] = {}
+    spaces = [("sm", sm, sm.__all__)]
+    spaces += [(f"sm.{m}", vars(sm)[m], vars(sm)[m].__all__) for m in ("nn", "random", "linalg")]
+    for prefix, module, names in spaces:
+        for name in names:
+            thing = getattr(module, name)
+            if isinstance(thing, ModuleType) or name.startswith("_"):
+                continue
+            chapter = prefix if prefix != "sm" else _chapter(thing)
+            chapters.setdefault(chapter, []).append((f"`{prefix}.{name}`", _first_line(thing)))
+    head = (
+        "# Functions\n\nNames and meanings are those of the [array API standard 2024.12]"
+        "(https://data-apis.org/array-api/2024.12/) where it has them; `help(sm.take)` prints the "
+        "whole documentation of one.\n"
+    )
+    headers = ("name", "meaning")
+    found = (
+        f"## {name}\n\n{_table(headers, sorted(chapters[name]))}\n" for name in sorted(chapters)
+    )
+    return "\n".join([head, *found])
+
+
+def _chapter(thing: Any) -> str:
+    """The module of a function says its chapter; what has none is a value."""
+    module = getattr(thing, "__module__", "") or ""
+    last = module.rpartition(".")[2]
+    if isinstance(thing, DType):
+        return "data types"
+    return (
+        last if module.startswith("smelt.frontends") and callable(thing) else "constants and more"
+    )
+
+
+def _first_line(thing: Any) -> str:
+    if isinstance(thing, (float, str, DType)) or thing is None:
+        return f"`{thing}`"
+    return (getattr(thing, "__doc__", None) or "").strip().split("\n\n")[0]
+
+
+def _modules() -> str:
+    """Every module with the first line of its documentation: the map of the sources."""
+    parts = ["# Map of the sources\n\nEach folder is a stage; imports go down only.\n"]
+    package = Path(sm.__file__).parent
+    for folder in sorted({path.parent for path in package.rglob("*.py")}):
+        rows = [(f"`{p.name}`", _module_line(p)) for p in sorted(folder.glob("*.py"))]
+        title = folder.relative_to(package.parent).as_posix()
+        parts.append(f"## {title}\n\n{_table(('module', 'what it is'), rows)}\n")
+    return "\n".join(parts)
+
+
+def _module_line(path: Path) -> str:
+    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return doc.split("\n\n")[0]
 
 
 def _commands() -> str:

@@ -1,0 +1,63 @@
+"""Code blocks of a page: found, run in order, and what they print.
+
+>>> blocks("```python\\nx = 1\\n```\\nand\\n```python\\nprint(x)\\n```\\n")
+['x = 1\\n', 'print(x)\\n']
+>>> printed("```python\\nx = 1\\n```\\nand\\n```python\\nprint(x)\\n```\\n", "page.md")
+'1\\n'
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
+
+import smelt as sm
+
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NAME = "model.py"
+"""The file that the lines of a page's program are in, as reports name it."""
+
+
+def blocks(page: str) -> list[str]:
+    """The Python blocks of a page, in order."""
+    return _BLOCK.findall(page)
+
+
+def run(page: str, where: str) -> list[str]:
+    """Run the blocks of a page one after another in one namespace; what each of them prints.
+
+    A block's lines keep their numbers in the program that all blocks make.  Raises what a block
+    raises, with a note that names the page and shows the block.
+    """
+    program = "".join(blocks(page))
+    linecache.cache[NAME] = len(program), None, program.splitlines(keepends=True), NAME
+    names: dict[str, Any] = {"__name__": "page"}
+    outputs: list[str] = []
+    above = 0
+    for block in blocks(page):
+        shown = StringIO()
+        try:
+            with redirect_stdout(shown):
+                exec(compile("\n" * above + block, NAME, "exec"), names)  # noqa: S102 - our own pages
+        except Exception as error:
+            error.add_note(f"in {where}:\n{block}")
+            raise
+        outputs.append(shown.getvalue())
+        above += block.count("\n")
+    return outputs
+
+
+def printed(page: str, where: str) -> str:
+    """What the last block prints, on a generic machine and with nothing in the cache."""
+    with sm.config(target="avx512", cache=False):
+        return run(page, where)[-1]
+
+
+def output_before(page: str, part: str, where: str) -> str:
+    """What the block before a generated part prints, as a code block."""
+    before, marker, _ = page.partition(f"<!-- generated: {part} -->")
+    assert marker, f"{where} has no part {part}"
+    return f"```text\n{printed(before, where).strip()}\n```\n"

@@ -1,0 +1,137 @@
+"""One function on its way through the compiler: the texts between the lines of ARCHITECTURE.md.
+
+Everything is for a machine that is the same everywhere (the generic AVX-512 target with assumed
+speeds), so that the texts are the same everywhere too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from examples.norm import norm
+
+import smelt as sm
+from smelt import driver
+from smelt.codegen.build import Built, build, llvm_text
+from smelt.errors import REASONS
+from smelt.explain.report import Report, report
+from smelt.fusion.text import text as plan_text
+from smelt.graph.ir import Graph
+from smelt.graph.text import text as graph_text
+from smelt.journal import Journal, PassRan
+from smelt.kernel.ir import Kernel
+from smelt.kernel.text import text as kernel_text
+from smelt.target import Target
+from smelt.types.expr import text as index_text
+
+TARGET = Target.for_isa("avx512")
+SIZES = {"n": 4096, "d": 768}
+WIDEST = 100
+
+
+@cache
+def recorded() -> Graph:
+    """What the front end makes of `norm`."""
+    x, g = sm.spec("f32[n,d]"), sm.spec("f32[d]")
+    return sm.jit(norm).lower(x, x, g).trace.graph
+
+
+@cache
+def compiled() -> driver.Compiled:
+    """The same, compiled; nothing comes from the cache but what this process has compiled."""
+    with sm.config(cache=False):
+        return driver.compile(recorded(), hints=SIZES, target=TARGET, journal=Journal())
+
+
+def kernel() -> Kernel:
+    """Its only kernel.  Raises ValueError if there are several."""
+    (found,) = compiled().kernels
+    assert found is not None
+    return found
+
+
+@cache
+def _built() -> Built:
+    return build(kernel(), TARGET)
+
+
+@cache
+def _report() -> Report:
+    return report(compiled(), SIZES)
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """A code block of Markdown."""
+    return f"```{language}\n{text.strip()}\n```\n"
+
+
+def _source() -> str:
+    return fenced(re.sub(r" *# noqa.*", "", inspect.getsource(norm)), "python")
+
+
+def _passes() -> str:
+    """Passes that changed something, with the number of nodes before and after."""
+    ran = compiled().journal.of(PassRan)
+    rows = [f"{fact.name:<14} {fact.before:>2} -> {fact.after} nodes" for fact in ran]
+    first = rows[: len(rows) // 2]
+    return fenced("\n".join(first))
+
+
+def _plan() -> str:
+    return fenced(plan_text(compiled().plan))
+
+
+def _decisions() -> str:
+    """The planner's decisions, one line each."""
+    lines = []
+    for d in compiled().plan.decisions:
+        row = REASONS[d.reason]
+        pair = f"{d.details['a_op']} -> {d.details['b_op']}"
+        lines.append(
+            f"{d.verdict}  {pair:<22} {row.code} {row.name:<20} saves {d.saves_bytes:,} bytes"
+        )
+    return fenced("\n".join(lines))
+
+
+def _llvm() -> str:
+    """The head of the function and its first loop."""
+    text = llvm_text(kernel(), TARGET)
+    head = re.search(r"^define .*\n{\n", text, re.MULTILINE)
+    loop = re.search(r"^loop:\n(?:  .*\n)+", text, re.MULTILINE)
+    assert head and loop
+    lines = [head[0].rstrip(), "  ...", loop[0].rstrip(), "  ..."]
+    assert all(len(line) <= WIDEST for line in "\n".join(lines).splitlines())
+    return fenced("\n".join(lines), "llvm")
+
+
+def _calls() -> str:
+    """What the runtime has to know to call the code."""
+    made = _built()
+    lines = [f"arguments   {', '.join(made.buffers)} (addresses), {', '.join(made.sizes)} (sizes)"]
+    for f in made.functions:
+        lines.append(f"entry {f.symbol}    {index_text(f.tasks)} tasks")
+        lines.append(f"scratch     {index_text(f.scratch)} bytes for each thread")
+        lines.append(f"work        about {index_text(f.cycles)} cycles of one core")
+    return fenced("\n".join(lines))
+
+
+def _explained() -> str:
+    return fenced(str(_report()))
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "source": _source,
+    "recorded": lambda: fenced(graph_text(recorded())),
+    "passes": _passes,
+    "graph": lambda: fenced(graph_text(compiled().graph)),
+    "decisions": _decisions,
+    "plan": _plan,
+    "kernel": lambda: fenced(kernel_text(kernel())),
+    "llvm": _llvm,
+    "calls": _calls,
+    "report": _explained,
+}
+"""Part of ARCHITECTURE.md -> what writes it."""
