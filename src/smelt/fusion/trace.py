@@ -25,7 +25,8 @@ from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import TensorOp
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType
-from smelt.types.expr import Expr, Index, atoms, axis, value
+from smelt.types.expr import Expr, Index, atoms, axis
+from smelt.types.expr import value as position_index
 from smelt.types.tensor import TensorType
 
 Axes: TypeAlias = frozenset[str]
@@ -102,11 +103,11 @@ class _Tracer:
         self.size += 1
         return self.axes(position)
 
-    def position(self, value_: Axes, extent: Index) -> Index:
+    def position(self, value: Axes, extent: Index) -> Index:
         name = f"p{len(self.picks)}"
-        self.picks[name] = value_
+        self.picks[name] = value
         self.size += 1
-        return value(name, extent)
+        return position_index(name, extent)
 
     def reduce(
         self, combine: Combine, dtype: DType, extents: tuple[Index, ...],

@@ -442,7 +442,7 @@ class _Reader:
     def value(self) -> Any:
         self.blank()
         start = self.at
-        if self.sees("("):
+        if not self.in_brackets() and self.sees("("):
             items: list[Any] = []
             while not self.sees(")"):
                 if items:
@@ -457,6 +457,15 @@ class _Reader:
         if source in _WORDS or _FLOAT.match(source):
             return _number(source)
         return _DTYPES[source] if source in _DTYPES else self.expression(source, start)
+
+    def in_brackets(self) -> bool:
+        """Whether a bracket here opens a part of an expression, as in (n + 1)//2, not a tuple."""
+        depth = 0
+        for place in range(self.at, len(self.source)):
+            depth += {"(": 1, ")": -1}.get(self.source[place], 0)
+            if depth == 0:
+                return place > self.at and self.source[place + 1 :].lstrip()[:1] in tuple("+-*/%")
+        return False
 
     def string(self) -> str:
         try:

@@ -40,11 +40,15 @@ from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import Expr, Index, axes_of, bounds, nonnegative, sizes_of, sub
+from smelt.types.expr import Expr, Index, axes_of, bounds, nonnegative, sizes_of, sub, substitute
 from smelt.types.expr import value as position_index
 
 Position_ = tuple[Index, ...]
 T = TypeVar("T")
+DEEPEST = 0
+"""Nesting of definitions below which long chains are looked for: at the outputs."""
+LONG = 32
+"""Operators in a chain that are more than the stack should hold."""
 
 
 @dataclass
@@ -134,6 +138,7 @@ class Pullback:
         key = (node, index, self.guarded > 0)
         found = self.memo.get(key)
         if found is None:
+            self._operands_first(node, index)
             self.busy.append({a for e in index for a in axes_of(e)})
             self.current.append((node, self.numbers[node]))
             found = node.op.define(self, index, *(Operand(self, x) for x in node.inputs))
@@ -141,6 +146,35 @@ class Pullback:
             self.current.pop()
             self.busy.pop()
             self.memo[key] = found
+        return found
+
+    def _operands_first(self, node: Node, index: Position_) -> None:
+        """Defines what `node` will ask for, deepest first: long chains need no deep stack."""
+        depth = len(self.current)
+        if depth > DEEPEST:
+            return
+        order: list[tuple[Node, Position_]] = []
+        pending, seen = [(node, index)], set[tuple[Node, Position_]]()
+        while pending:
+            place = pending.pop()
+            if place in seen or (*place, self.guarded > 0) in self.memo:
+                continue
+            seen.add(place)
+            order.append(place)
+            pending += self._asked(*place)
+        if len(order) > LONG:
+            for one, at in reversed(order[1:]):
+                self.element(one, at)
+
+    def _asked(self, node: Node, index: Position_) -> list[tuple[Node, Position_]]:
+        """What a node without axes of its own reads inside the cluster."""
+        own = {f"o{d}": e for d, e in enumerate(index)}
+        found: list[tuple[Node, Position_]] = []
+        for operand, at in reads(node):
+            x = node.inputs[operand]
+            names = {a for e in at for a in axes_of(e)}
+            if x in self.inside_cluster and names <= own.keys():
+                found.append((x, tuple(substitute(e, own) for e in at)))
         return found
 
     def _rounded(self, node: Node, found: Value) -> Value:

@@ -33,6 +33,8 @@ def _match(t: Term, value: V, values: Values[V], bound: dict[str, V]) -> bool:
     if isinstance(t, Num):
         if number is None:
             return False
+        if isinstance(t.value, bool) and values.dtype(value).kind != "bool":
+            return False  # true and false are not the numbers 1 and 0
         wanted = t.at(values.dtype(value))
         return wanted is not None and same_number(number, wanted)
     if t.constant and number is None:

@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import OutArgumentError
+from smelt import knobs
+from smelt.errors import OutArgumentError, OutOfMemory
 from smelt.kernel.abi import PARALLEL
+from smelt.knobs.values import show_bytes
 from smelt.runtime.memory import allocate
 from smelt.runtime.threads import pool
 from smelt.types.dtype import DType
@@ -256,6 +258,18 @@ class Executable:
 
     # ---- preparation -----------------------------------------------------------------------------
 
+    def _within_limit(self, p: Prepared) -> None:
+        """Raises OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
+        limit = knobs.MAX_EXTRA_MEMORY.get()
+        largest = max((nbytes for *_, nbytes in p.results), default=0)
+        needed = p.arena_bytes + sum(nbytes for *_, nbytes in p.results)
+        if limit is not None and needed > limit:
+            raise OutOfMemory(
+                needed=show_bytes(needed),
+                available=show_bytes(limit),
+                largest=f"the largest result takes {show_bytes(largest)}",
+            )
+
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
         named = dict(zip(self.size_names, sizes, strict=True))
         shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
@@ -268,6 +282,7 @@ class Executable:
                 nbytes = int(np.prod(shapes[v], dtype=object)) * value.dtype.itemsize
                 p.results.append((v, shapes[v], value.dtype.numpy, nbytes))
         p.results.sort(key=lambda r: self.values[r[0]].number)
+        self._within_limit(p)
         with self._lock:
             if len(self._prepared) >= KEPT_SIZES:
                 self._prepared.pop(next(iter(self._prepared)))
