@@ -177,7 +177,7 @@ class ProductEmitter:
                 scalar, element_address(b, column, number(i * ROW), dtype), dtype, None
             )
             wide = splat(b, one, tile.lanes)
-            following += [m.fma(wide, across[v], total[i * tile.vectors + v])
+            following += [self._multiply_add(m, wide, across[v], total[i * tile.vectors + v])
                           for v in range(tile.vectors)]  # fmt: skip
         after = b.add(k, number(1))
         k.add_incoming(after, loop)
@@ -187,3 +187,10 @@ class ProductEmitter:
         b.position_at_end(done)
         for p, s in zip(places, following, strict=True):
             store_vector(m, p, s, dtype, None)
+
+    def _multiply_add(self, m: LLVMMachine, a: Value, b: Value, c: Value) -> Value:
+        """a*b + c, rounded once where the processor can: in software that would cost a call."""
+        target = self.home.home.target
+        if target.has("fma") or target.isa == "neon":
+            return m.fma(a, b, c)
+        return m.add(m.mul(a, b), c)
