@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from tests.codegen.llvm.whole import Whole
@@ -38,7 +38,7 @@ class Guarded:
     def __init__(self) -> None:
         self.maps: list[tuple[int, int]] = []
 
-    def __enter__(self) -> Guarded:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -76,11 +76,17 @@ class Guarded:
 
 
 def run_guarded(
-    kernel: Whole, arrays: Sequence[Array], *, at_end: bool, one_by_one: bool = False
+    kernel: Whole,
+    arrays: Sequence[Array],
+    *,
+    at_end: bool,
+    one_by_one: bool = False,
+    sizes: Mapping[str, int] | None = None,
 ) -> list[Array]:
     """The kernel's functions called directly: every buffer, the partial results and the scratch
-    memory stand at forbidden pages.  `one_by_one`: each task is a call of its own, last first."""
-    named, built = kernel.sizes(arrays), kernel.built
+    memory stand at forbidden pages.  `one_by_one`: each task is a call of its own, last first.
+    `sizes` are told where the graph has inputs that the kernel does not read."""
+    named, built = kernel.sizes(arrays) if sizes is None else sizes, kernel.built
     with Guarded() as memory:
         places = {p.name: memory.copy(a, at_end=at_end)
                   for p, a in zip(kernel.kernel.inputs, arrays, strict=True)}  # fmt: skip
