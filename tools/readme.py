@@ -24,7 +24,7 @@ README = ROOT / "README.md"
 BENCH = ROOT / "docs" / "bench.json"
 LARGE = "large"
 """The group of rows whose arrays are beyond the caches."""
-UNMEASURED = "_No numbers yet: `smelt bench --write-docs && python -m tools.pages` writes them._\n"
+UNMEASURED = "_No numbers yet: `smelt bench --write-docs` and `make pages` write them._\n"
 
 
 def example(page: str) -> str:

@@ -1,0 +1,57 @@
+"""Everything that a page tells people to type: Python blocks are run, commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+from tests.docs.pages import PAGES, ROOT, commands, read
+from tools import snippets
+
+from smelt.cli.main import smelt
+
+WITH_CODE = [page for page in PAGES if snippets.blocks(read(page))]
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+CALLS = [(page, call) for page in PAGES for call in commands(read(page))]
+
+
+def test_the_pages_have_code():
+    assert {"README.md", "docs/start.md", "docs/explain.md", "docs/kernels.md"} <= set(WITH_CODE)
+    assert snippets.blocks("```python\nx = 1\n```\n") == ["x = 1\n"]
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if page != "ARCHITECTURE.md"])
+def test_python_blocks_run(page):
+    outputs = snippets.run(read(page), page)
+    assert len(outputs) == len(snippets.blocks(read(page)))
+
+
+def test_a_block_that_fails_names_its_page():
+    with pytest.raises(ZeroDivisionError) as caught:
+        snippets.run("```python\nx = 1\n```\n```python\nx / 0\n```\n", "page.md")
+    assert caught.value.__notes__ == ["in page.md:\nx / 0\n"]
+    assert caught.traceback[-1].lineno == 1  # counted from 0, over the blocks before
+
+
+def test_there_are_commands():
+    named = {call.split()[1] for _, call in CALLS if call.startswith("smelt ")}
+    assert {"explain", "why", "doctor", "run"} <= named
+
+
+@pytest.mark.parametrize(("page", "call"), CALLS, ids=[call for _, call in CALLS])
+def test_commands_exist(page, call):
+    program, name, *words = shlex.split(call)
+    if program == "make":
+        assert name in TARGETS, f"{page}: {call}"
+        return
+    context = click.Context(smelt, info_name="smelt")
+    command = smelt.get_command(context, name)
+    assert command is not None, f"{page}: {call}"
+    if isinstance(command, click.Group) and words:
+        command = command.get_command(click.Context(command, info_name=name), words[0])
+        assert command is not None, f"{page}: {call}"
+    options = {option for parameter in command.params for option in parameter.opts}
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert given <= options | {"--help"}, f"{page}: {call}"
