@@ -31,7 +31,7 @@ from smelt.errors import (
 )
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.flush import flush, realise
+from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
@@ -42,9 +42,8 @@ from smelt.types.expr import product
 
 __all__ = ["Array", "operand", "value"]
 
-PENDING_LIMIT = 128
-"""So many pending arrays in a thread are computed without being read: a chain of this length stays
-well inside Python's recursion limit when the compiler walks it."""
+PENDING_LIMIT = 512
+"""So many pending operators in a thread are computed without being read."""
 DEVICE = "cpu"
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
@@ -70,8 +69,8 @@ class Array(Operators):
     def _wait(self) -> None:
         pending = STATE.pending
         pending.append(weakref.ref(self))
-        if len(pending) >= PENDING_LIMIT:
-            flush()
+        if len(pending) >= STATE.due:
+            review(PENDING_LIMIT)
 
     def renew(self, node: Value) -> None:
         """Make `node` the newest version of this array."""

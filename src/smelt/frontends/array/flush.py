@@ -100,6 +100,26 @@ def flush(*wanted: Value) -> None:
         _run(Program(outputs))
 
 
+def review(limit: int) -> None:
+    """Compute what is pending if arrays that somebody holds wait for `limit` operators.
+
+    What nobody holds any more is forgotten, so that a loop that drops its results costs nothing.
+    """
+    held = [r for r in STATE.pending if (a := r()) is not None and a.node.data is None]
+    seen: set[Value] = set()
+    stack = [a.node for r in held if (a := r()) is not None]
+    while stack:
+        node = stack.pop()
+        if node.data is None and node not in seen:
+            seen.add(node)
+            stack.extend(node.inputs)
+    STATE.pending = held
+    if len(seen) >= limit:
+        flush()
+        seen.clear()
+    STATE.due = len(STATE.pending) + max(limit - len(seen), 16)
+
+
 def _run(program: Program) -> None:
     settings = fingerprint()
     key = (program.skeleton, program.numbers, program.constants, settings)

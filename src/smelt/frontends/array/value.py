@@ -188,6 +188,8 @@ class State(threading.local):
     def __init__(self) -> None:
         self.scope = None
         self.pending: list[weakref.ref[Any]] = []
+        self.due = 512
+        """Length of `pending` at which it is looked through."""
 
 
 STATE = State()
