@@ -1,0 +1,243 @@
+"""Whole kernels of many kinds: past the caches, one task at a time, for foreign processors.
+
+Each of `FAMILY` is run with its normal stores and with stores past the caches, with its tasks in
+any order and grouping, and compiled for every instruction set that there is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import platform
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+
+from smelt import lower
+from smelt.codegen.build import Built, asm_text, build, llvm_text
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.optimize import assembly
+from smelt.codegen.llvm.program import program
+from smelt.graph.text import parse
+from smelt.runtime.loader import compile_ir, load
+from smelt.target import Target
+
+Array = np.ndarray[Any, Any]
+
+FAMILY = {
+    "map": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = exp(x)\n b = mul(a, y)\n return b\n}",
+    "narrow": "graph f(x: i8[m,n], y: i8[m,n]) {\n a = add(x, y)\n return a\n}",
+    "two results": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = sin(x)\n b = add(a, y)\n"
+                   " c = lt(a, y)\n return a, b, c\n}",
+    "halves": "graph f(x: bf16[m,n], y: f16[m,n]) {\n a = cast(x) {dtype=f16}\n b = mul(a, y)\n"
+              " return b\n}",
+    "mixed": "graph f(x: f64[m,n], y: f32[m,n]) {\n a = cast(y) {dtype=f64}\n b = mul(a, x)\n"
+             " c = cast(b) {dtype=i8}\n return c\n}",
+    "rows": "graph f(x: f32[m,n], y: f32[m,n]) {\n s = reduce.sum(x) {axes=(1,)}\n"
+            " t = reshape(s) {shape=(m,1)}\n a = mul(y, t)\n return a\n}",
+    "softmax": "graph f(x: f32[m,n], y: f32[m,n]) {\n h = reduce.max(x) {axes=(1,)}\n"
+               " i = reshape(h) {shape=(m,1)}\n t = sub(x, i)\n e = exp(t)\n"
+               " l = reduce.sum(e) {axes=(1,)}\n j = reshape(l) {shape=(m,1)}\n z = div(e, j)\n"
+               " w = add(z, y)\n return w\n}",
+    "columns": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = mul(x, y)\n"
+               " s = reduce.sum(a) {axes=(0,)}\n b = sub(x, s)\n return b, s\n}",
+    "turned": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = permute(x) {perm=(1,0)}\n"
+              " b = permute(y) {perm=(1,0)}\n c = add(a, b)\n return c\n}",
+    "row and column": "graph f(x: f32[m,n], y: f32[m,n]) {\n s = reduce.sum(x) {axes=(1,)}\n"
+                      " t = reshape(s) {shape=(m,1)}\n u = reduce.max(y) {axes=(0,)}\n"
+                      " a = mul(t, u)\n return a\n}",
+    "running": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = scan.sum(x) {axis=0}\n b = mul(a, y)\n"
+               " return b\n}",
+    "product": "graph f(x: f32[m,n], y: f32[m,n]) {\n"
+               ' a = contract(x, y) {spec="m,k; n,k -> m,n"}\n b = tanh(a)\n return b\n}',
+    "padded": "graph f(x: f32[m,n], y: f32[m,n]) {\n"
+              " a = pad(x) {low=(1,2), high=(2,1), value=3.0}\n"
+              " b = pad(y) {low=(2,1), high=(1,2), value=nan}\n c = min(a, b)\n return c\n}",
+    "everything": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = mul(x, y)\n"
+                  " s = reduce.sum(a) {axes=(0,1)}\n return s\n}",
+}  # fmt: skip
+SIZES = ((1, 1), (3, 17), (16, 64), (33, 129), (65, 300), (2, 5000))
+
+
+def arrays_for(kernel: Whole, m: int, n: int) -> list[Array]:
+    rng = np.random.default_rng(m * 1000 + n)
+    return [
+        (rng.standard_normal((m, n)) * 3).astype(node.type.dtype.numpy)
+        for node in kernel.graph.inputs
+    ]
+
+
+def is_same(first: list[Array], second: list[Array]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("name", FAMILY)
+def test_memory_tasks_and_streams(name: str, isa: str) -> None:
+    """Between forbidden pages, task by task, stored past the caches: always the same bits."""
+    kernel, past = whole(FAMILY[name], isa), whole(FAMILY[name], isa, streaming=True)
+    for m, n in SIZES:
+        arrays = arrays_for(kernel, m, n)
+        found = kernel(*arrays)
+        for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+            with np.errstate(all="ignore"):
+                a, b = wanted.astype("f8"), got.astype("f8")
+            near = 1e-2 if name in ("halves", "mixed") else 2e-5
+            assert np.allclose(b, a, rtol=near, atol=near * 20, equal_nan=True), (m, n)
+        for at_end in (True, False):
+            assert is_same(run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end), found)
+            assert is_same(run_guarded(past, arrays, at_end=at_end), found), (m, n)
+        assert is_same(past(*arrays), found)
+
+
+@pytest.mark.parametrize("name", ["map", "narrow", "two results", "rows"])
+def test_streams_start_anywhere(name: str) -> None:
+    """Stores past the caches need whole lines: results that begin elsewhere are stored normally."""
+    kernel, past = whole(FAMILY[name]), whole(FAMILY[name], streaming=True)
+    arrays = arrays_for(kernel, 5, 640)
+    wanted = kernel(*arrays)
+    for skip in (0, 1, 2, 13, 16, 63, 64):
+        out = []
+        for w in wanted:
+            raw = np.zeros(w.nbytes + 1024, np.uint8)
+            start = -raw.ctypes.data % 64 + skip * w.itemsize
+            out.append(raw[start : start + w.nbytes].view(w.dtype).reshape(w.shape))
+        past(*arrays, out=out)
+        assert is_same(out, wanted), skip
+
+
+def test_what_is_stored_past_the_caches() -> None:
+    """Maps with whole lines are; on every instruction set it is ordered before the task's end."""
+    for isa, mnemonic in (("avx512", "vmovntps"), ("avx2", "vmovntps"), ("portable", "movntps")):
+        target = Target.for_isa(isa)  # type: ignore[arg-type]
+        light = "graph f(x: f32[m,n]) {\n y = add(x, 1.0:f32)\n return y\n}"
+        kernel = lower.run(one_cluster(parse(light)), "eager", {})
+        normal, past = (
+            assembly(emit(kernel, target, streaming=s).llvm, target) for s in (False, True)
+        )
+        for word in (mnemonic, "sfence"):
+            assert word not in normal
+            assert word in past
+        assert past.rindex("sfence") > past.rindex(mnemonic)
+
+
+# ---- tasks ---------------------------------------------------------------------------------------
+
+
+def test_any_split_of_the_tasks_gives_the_same_bits() -> None:
+    """Chunks begin anywhere: the numbers of the first task are decoded, the others counted on."""
+    kernel = whole("graph f(x: f32[a,b,c]) {\n y = reduce.sum(x) {axes=(2,)}\n z = exp(x)\n"
+                   " return y, z\n}")  # fmt: skip
+    x = np.random.default_rng(0).standard_normal((3, 5, 70)).astype("f4")
+    found = kernel(x)
+    inside = run_guarded(kernel, [x], at_end=True, one_by_one=True)
+    assert is_same(found, inside)
+    assert np.allclose(found[0], x.sum(2), atol=1e-5)
+
+
+# ---- foreign processors --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_compiles_for_a_foreign_processor(name: str) -> None:
+    kernel = lower.run(one_cluster(parse(FAMILY[name])), "eager", {})
+    target = Target.for_isa("neon")
+    code = build(kernel, target)
+    assert code.code[:4] == b"\x7fELF"
+    assert code.code[18] == 0xB7  # the machine is AArch64
+    text = asm_text(kernel, target)
+    assert not re.findall(r"^\s*bl\s+fmaf?$", text, flags=re.MULTILINE)
+
+
+# ---- facts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_facts_are_plain_data(name: str) -> None:
+    """What the cache stores is JSON and reads back as it was."""
+    for hints in ({}, {"m": 1 << 20}):
+        built = whole(FAMILY[name], **hints).built
+        again = Built.read(json.loads(json.dumps(built.facts())), built.code)
+        assert again == built
+
+
+def test_compilation_repeats_exactly() -> None:
+    for name, code in FAMILY.items():
+        kernel = lower.run(one_cluster(parse(code)), "eager", {})
+        again = lower.run(one_cluster(parse(code)), "eager", {})
+        target = Target.for_isa("avx512")
+        assert llvm_text(kernel, target) == llvm_text(again, target), name
+        assert build(kernel, target) == build(again, target), name
+
+
+def test_neighbouring_axes_are_walked_as_one() -> None:
+    """Four dimensions that all arrays walk in one run are one loop; a broadcast one stays apart."""
+
+    def axes(code: str) -> int:
+        kernel = lower.run(one_cluster(parse(code)), "eager", {})
+        (phase,) = program(kernel).phases
+        return len(phase.axes)
+
+    assert axes("graph f(x: f32[a,b,c,d]) {\n y = exp(x)\n return y\n}") == 1
+    assert axes("graph f(x: f32[a,b,c,d], r: f32[d]) {\n y = add(x, r)\n return y\n}") == 2
+    assert axes("graph f(x: f32[a,b,c,d]) {\n y = reduce.sum(x) {axes=(2,3)}\n return y\n}") == 2
+    assert axes("graph f(x: f32[a,b,c,d]) {\n y = reduce.sum(x) {axes=(1,3)}\n return y\n}") == 4
+    assert axes("graph f(x: f32[a,1,c,1]) {\n y = exp(x)\n return y\n}") == 1
+    assert axes("graph f(x: f32[a,b] strides(?,?)) {\n y = exp(x)\n return y\n}") == 2
+    assert axes("graph f(x: f32[a,b]) {\n y = permute(x) {perm=(1,0)}\n return y\n}") == 2
+
+
+def test_one_sweep_serves_the_folds_of_one_level() -> None:
+    """A softmax over rows that stay in cache is three sweeps; its maximum is found in the first."""
+    kernel = lower.run(one_cluster(parse(FAMILY["softmax"])), "eager", {})
+    (phase,) = program(kernel).phases
+    nests = schedule(phase, Target.for_isa("avx512")).nests
+    assert [(len(n.folds), len(n.stores)) for n in nests] == [(1, 0), (1, 0), (0, 1)]
+    two = "graph f(x: f32[m,n]) {\n a = reduce.sum(x) {axes=(1,)}\n b = reduce.max(x) {axes=(1,)}\n"
+    kernel = lower.run(one_cluster(parse(two + " return a, b\n}")), "eager", {})
+    (phase,) = program(kernel).phases
+    nests = schedule(phase, Target.for_isa("avx512")).nests
+    assert [len(n.folds) for n in nests if n.folds] == [2]
+
+
+# ---- the environment -----------------------------------------------------------------------------
+
+_CONTROL = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+define i32 @mxcsr() {
+  %place = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %value = load i32, ptr %place
+  ret i32 %value
+}
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="MXCSR is x86's")
+def test_the_floating_point_environment_survives() -> None:
+    """Rounding, flushing, masks (R10): unchanged by compilation and runs."""
+    control = load(compile_ir(_CONTROL), ["mxcsr"])
+    read = ctypes.CFUNCTYPE(ctypes.c_uint32)(control.address("mxcsr"))
+    before = read() & ~0x3F
+    for code in FAMILY.values():
+        kernel = whole(code)
+        kernel(*arrays_for(kernel, 33, 129))
+    assert read() & ~0x3F == before
+
+
+def test_subnormals_travel() -> None:
+    """No kernel flushes them: not in maps, sums, products or turned tiles."""
+    tiny = np.float32(1e-40)
+    x = np.full((40, 70), tiny)
+    for name in ("rows", "turned", "columns", "product", "padded", "everything"):
+        kernel = whole(FAMILY[name])
+        y = np.ones((40, 70), "f4")
+        for wanted, got in zip(kernel.expected(x, y), kernel(x, y), strict=True):
+            assert np.allclose(
+                got.astype("f8"), wanted.astype("f8"), rtol=1e-5, atol=1e-45, equal_nan=True
+            ), name
