@@ -155,7 +155,7 @@ def _split_axis(
     if any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
         return None
     shared = set(folds[0].over).union(*(f.over for f in folds))
-    candidates = [d.axes[a] for a in shared if _one_sweep(d, facts, a)]
+    candidates = [a for a in d.axes.values() if a.name in shared and _one_sweep(d, facts, a.name)]
     if not candidates:
         return None
     long = [a for a in candidates if _number(a.extent, hints) >= PARTS]
