@@ -259,7 +259,8 @@ def _split_kernel(name: str, d: Definition, facts: Facts, grid: list[Axis], axis
         else:
             inside.append(s)
     inside, after = _needed_after(inside, after)
-    part = "p" if all(a != "p" for a in d.axes) else "part"
+    names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
+    part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, None, None, part),), tuple(states), tuple(inside))
     body = (stream, Merge(part, tuple(s.name for s in states)), *after)
     blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, PARTS))
@@ -269,7 +270,8 @@ def _split_kernel(name: str, d: Definition, facts: Facts, grid: list[Axis], axis
 def _needed_after(
     inside: list[Statement], after: list[Statement]
 ) -> tuple[list[Statement], list[Statement]]:
-    """Copies what `after` reads but `inside` defines (values without the split axis)."""
+    """Copies what `after` reads but `inside` defines (values without the split axis), and leaves
+    inside only what is read there."""
     defined = {s.name: s for s in inside if isinstance(s, (Let, Position))}
     wanted: list[str] = []
     pending = [n for s in after if isinstance(s, (Let, Position, Store)) for n in _names(s.value)]
@@ -281,4 +283,10 @@ def _needed_after(
     copies: list[Statement] = [
         s for s in inside if isinstance(s, (Let, Position)) and s.name in wanted
     ]
-    return inside, copies + after
+    read: set[str] = set()
+    kept: list[Statement] = []
+    for s in reversed(inside):
+        if isinstance(s, (Store, Update)) or (isinstance(s, (Let, Position)) and s.name in read):
+            kept.append(s)
+            read.update(_names(s.value))
+    return kept[::-1], copies + after
