@@ -53,7 +53,7 @@ def under(*folders: Path) -> list[Path]:
 
 
 OURS = under(PACKAGE)
-ALL = under(PACKAGE, ROOT / "tests", ROOT / "examples", ROOT / "docs")
+ALL = under(PACKAGE, *(ROOT / folder for folder in ("tests", "examples", "docs", "tools")))
 
 
 def name_of(path: Path) -> str:

@@ -61,11 +61,12 @@ def test_every_layer_is_in_the_contract():
 
 
 def test_import_takes_little_beyond_numpy():
+    # Of the processor's time: what the machine does besides is none of the package's business.
     program = (
         "import time, numpy\n"
-        "start = time.perf_counter()\n"
+        "start = time.process_time()\n"
         "import smelt\n"
-        "print(time.perf_counter() - start)"
+        "print(time.process_time() - start)"
     )
     command = [sys.executable, "-W", "ignore", "-c", program]
     times = [
