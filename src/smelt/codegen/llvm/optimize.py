@@ -15,15 +15,21 @@ _LOCK = threading.Lock()
 
 
 @cache
-def _initialise() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+def _initialise(native: bool) -> None:
+    """Registers this machine's target, or all of them to compile for another."""
+    if native:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
 
 
 @cache
 def machine_for(triple: str, cpu: str, features: str, opt_level: int) -> Any:
     """LLVM's target machine, made once for each description."""
-    _initialise()
+    host = llvm.get_process_triple()
+    _initialise(triple.partition("-")[0] == host.partition("-")[0])
     return llvm.Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=opt_level, reloc="pic", codemodel="small"
     )
