@@ -109,6 +109,7 @@ def analyse(body: list[Statement]) -> Facts:
 
 def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     """The kernel of a definition: every axis gets its role."""
+    d.body = _read(d.body)
     facts = analyse(d.body)
     stores = [s for s in d.body if isinstance(s, Store)]
     common = frozenset(d.axes)
@@ -283,10 +284,15 @@ def _needed_after(
     copies: list[Statement] = [
         s for s in inside if isinstance(s, (Let, Position)) and s.name in wanted
     ]
-    read: set[str] = set()
+    return _read(inside), copies + after
+
+
+def _read(body: list[Statement]) -> list[Statement]:
+    """The statements without values that nobody reads."""
+    names: set[str] = set()
     kept: list[Statement] = []
-    for s in reversed(inside):
-        if isinstance(s, (Store, Update)) or (isinstance(s, (Let, Position)) and s.name in read):
+    for s in reversed(body):
+        if isinstance(s, (Store, Update)) or (isinstance(s, (Let, Position)) and s.name in names):
             kept.append(s)
-            read.update(_names(s.value))
-    return kept[::-1], copies + after
+            names.update(_names(s.value))
+    return kept[::-1]
