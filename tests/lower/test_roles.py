@@ -1,0 +1,124 @@
+"""Roles of axes: what is grid, what is split, and that sizes decide nothing else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.codegen.llvm.whole import one_cluster
+
+from smelt import lower
+from smelt.graph.text import parse
+from smelt.kernel.ir import Block, Kernel, Split, Stream
+from smelt.kernel.text import text
+from smelt.kernel.verify import verify
+from smelt.lower.roles import LEAST_TASKS, PARTS, SPLIT_ABOVE
+
+
+def lowered(lines: str, args: str = "x: f32[n,m]", **hints: int) -> Kernel:
+    graph = parse(f"graph f({args}) {{\n{lines}\n}}")
+    return verify(lower.run(one_cluster(graph), "eager", hints))
+
+
+def grid(kernel: Kernel) -> list[str]:
+    return [b.axis for b in kernel.grid if isinstance(b, Block)]
+
+
+def split(kernel: Kernel) -> str | None:
+    found = [b.axis for b in kernel.grid if isinstance(b, Split)]
+    assert len(found) <= 1
+    assert [b.parts for b in kernel.grid if isinstance(b, Split)] == [PARTS] * len(found)
+    assert len(found) == sum(isinstance(s, Stream) for s in kernel.body)
+    return found[0] if found else None
+
+
+SUM = "a = reduce.sum(x) {{axes=({},)}}\nreturn a"
+
+
+@pytest.mark.parametrize(("lines", "roles"), [
+    ("a = exp(x)\nreturn a", ["n", "m"]),
+    (SUM.format(0), ["m"]),
+    (SUM.format(1), ["n"]),
+    ("a = scan.sum(x) {axis=0}\nreturn a", ["m"]),
+    ("a = scan.sum(x) {axis=1}\nreturn a", ["n"]),
+    ("a = reduce.sum(x) {axes=(0,1)}\nreturn a", []),
+    ("a = reduce.sum(x) {axes=(0,)}\nb = sub(x, a)\nreturn b", ["m"]),
+    ("a = reduce.sum(x) {axes=(1,)}\nb = exp(x)\nreturn a, b", ["n"]),
+    ("a = reduce.sum(x) {axes=(1,)}\nb = reduce.sum(x) {axes=(0,)}\nreturn a, b", []),
+    ("a = permute(x) {perm=(1,0)}\nreturn a", ["m", "n"]),
+    ('a = contract(x, x) {spec="i,k; j,k -> i,j"}\nreturn a', ["n", "n2"]),
+    ('a = contract(x, x) {spec="i,k; j,k -> i,j"}\nb = reduce.max(a) {axes=(1,)}\nreturn b', ["n"]),
+    ("a = reduce.sum(x) {axes=(0,1)}\nb = sub(x, a)\nreturn b", []),
+])  # fmt: skip
+def test_independent_positions_are_grid(lines: str, roles: list[str]) -> None:
+    assert grid(lowered(lines, n=8, m=8)) == roles
+
+
+@pytest.mark.parametrize(("lines", "axis"), [
+    (SUM.format(0), "n"),
+    (SUM.format(1), "m"),
+    ("a = reduce.sum(x) {axes=(0,1)}\nreturn a", "n"),
+    ("a = reduce.sum(x) {axes=(0,1)}\nb = reduce.max(x) {axes=(0,1)}\nreturn a, b", "n"),
+    ("a = reduce.sum(x) {axes=(0,1)}\nb = reduce.max(x) {axes=(0,)}\nreturn a, b", "n"),
+    # what cannot be done in one sweep, or not in parts:
+    ("a = reduce.max(x) {axes=(0,1)}\nb = sub(x, a)\nc = reduce.sum(b) {axes=(0,1)}\n"
+     "return c", None),
+    ("a = reduce.sum(x) {axes=(0,1)}\nb = sub(x, a)\nreturn b", None),
+    ("a = reduce.argmax(x) {axes=(0,1)}\nreturn a", None),
+    ("a = scan.sum(x) {axis=0}\nb = reduce.sum(a) {axes=(0,1)}\nreturn b", None),
+    ('a = contract(x, x) {spec="i,k; i,k -> "}\nreturn a', None),
+])  # fmt: skip
+def test_what_is_split(lines: str, axis: str | None) -> None:
+    few = {"n": 2, "m": 2}
+    if axis in (None, "n"):
+        few["n"] = 1 << 20
+    if axis in (None, "m"):
+        few["m"] = 1 << 20
+    assert split(lowered(lines, **few)) == axis
+
+
+def test_a_column_fold_inside_a_cascade_is_split_by_the_other_axis() -> None:
+    """The maximum of a row waits for nothing along the rows, so rows may be taken in parts."""
+    kernel = lowered("a = reduce.max(x) {axes=(1,)}\nb = reduce.sum(a) {axes=(0,)}\nreturn b",
+                     n=1 << 20, m=8)  # fmt: skip
+    assert split(kernel) == "n"
+
+
+def test_only_long_folds_of_few_results_are_split() -> None:
+    limit = SPLIT_ABOVE
+    assert split(lowered(SUM.format(0), "x: f32[n]", n=limit - 1)) is None
+    assert split(lowered(SUM.format(0), "x: f32[n]", n=limit)) == "n"
+    rows = {"n": LEAST_TASKS - 1, "m": 1 << 20}
+    assert split(lowered(SUM.format(1), **rows)) == "m"
+    assert split(lowered(SUM.format(1), **{**rows, "n": LEAST_TASKS})) is None
+
+
+def test_sizes_decide_nothing_but_the_split() -> None:
+    lines = "a = exp(x)\nb = reduce.sum(a) {axes=(1,)}\nc = sqrt(b)\nreturn c"
+    whole, parts = lowered(lines, n=1000, m=1000), lowered(lines, n=1, m=1 << 20)
+    assert text(whole) == text(lowered(lines, n=999, m=1 << 22))
+    assert text(parts) == text(lowered(lines, n=2, m=1 << 25))
+    assert split(whole) is None
+    assert split(parts) == "m"
+
+
+@pytest.mark.parametrize("sizes", [("p", "q"), ("p", "part"), ("part", "p"), ("p0", "p")])
+def test_the_number_of_the_part_has_a_name_of_its_own(sizes: tuple[str, str]) -> None:
+    for args in (f"x: f32[{sizes[0]},{sizes[1]}]", f"{sizes[0]}: f32[{sizes[1]},{sizes[0]}]"):
+        name = args.split(":")[0]
+        hints = dict.fromkeys(sizes, 1 << 12)
+        kernel = lowered(f"a = reduce.sum({name}) {{axes=(0,1)}}\nreturn a", args, **hints)
+        assert split(kernel) is not None
+        assert kernel.grid[-1].name not in {a.name for a in kernel.axes}  # type: ignore[union-attr]
+
+
+def test_the_stream_holds_only_what_its_folds_and_stores_read() -> None:
+    kernel = lowered(
+        "a = exp(x)\nb = reduce.sum(a) {axes=(0,)}\nc = cos(y)\nd = mul(b, c)\ne = sin(x)\n"
+        "return d, e", "x: f32[n], y: f32[]", n=1 << 20,
+    )  # fmt: skip
+    shown = text(kernel)
+    inside = "\n".join(line for line in shown.splitlines() if line.startswith("    "))
+    assert "cos" not in inside
+    assert len(re.findall(r"exp|sin", inside)) == 2
+    assert shown.index("cos") > shown.index("merge")
