@@ -22,7 +22,7 @@ COLUMNS = 512
 """The same where each position of that axis is folded over another."""
 KEEP_ABOVE = 4.0
 """Row cost above which a value that a later nest needs is kept."""
-PRODUCT_ROWS, WHOLE_ROWS, PRODUCT_COLUMNS = 144, 48, 256
+PRODUCT_ROWS, WHOLE_ROWS, PRODUCT_COLUMNS = 192, 48, 256
 """Positions of a contraction's own axes that one task takes: rows, rows where it takes all columns,
 and columns."""
 PARTS = 64
@@ -46,15 +46,17 @@ class Sweeps:
         self.block = COLUMNS if region.ended else BLOCK
         self.local = region.all_axes & ~region.grid
         self.vector = self._vector()
+        products = [u for u in region.ended if units.unit(u).trace.dots]
+        self.split = self._split() if region.ended and not products else 0
+        if not region.even and len(region.axes) > 1:
+            self._collapse()
         self.cut: dict[int, int] = {}
         """Grid axes that tasks take in blocks, and how many positions."""
-        products = [u for u in region.ended if units.unit(u).trace.dots]
         if products:
             self._cut_products(products)
         elif self.vector & region.grid:
             self.cut = {self.vector.bit_length() - 1: self.block}
         self.cut_axes = sum(1 << a for a in self.cut)
-        self.split = self._split() if region.ended and not products else 0
         self.kept = 0
         self.needs: dict[Nest, int] = {}
         """The units that each nest computes."""
@@ -147,6 +149,38 @@ class Sweeps:
         for u in bits(region.stored):
             _vote(score, region.places[u][0], region.masks[u][0], 1.5)
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
+
+    def _collapse(self) -> None:
+        """Neighbouring axes that every array walks as one become one: the inner axis takes the
+        extent of both, the outer one has a single position."""
+        region, units = self.region, self.units
+        after: dict[int, set[int]] = {}
+        before: dict[int, set[int]] = {}
+        places = [p for found in region.loads.values() for p in found]
+        places += [region.places[u][0] for u in bits(region.stored)]
+        fixed = region.scanned | self.split
+        for v, masks in region.load_masks.items():
+            loose = v in units.loose
+            for mask, place in zip(masks, region.loads[v], strict=True):
+                if loose or any(not isinstance(t, int) for t in place):
+                    fixed |= mask
+        for place in places:
+            last = -1
+            for t in (*place, -2):
+                if isinstance(t, int) and t != -1:
+                    after.setdefault(last, set()).add(t)
+                    before.setdefault(t, set()).add(last)
+                    last = t
+                elif not isinstance(t, int):
+                    last = -3
+        for a, follows in after.items():
+            (b, *others) = follows
+            if a < 0 or b < 0 or others or before[b] != {a} or fixed >> a & 1 or fixed >> b & 1:
+                continue
+            if all((m >> a & 1) == (m >> b & 1) for m in (region.grid, *region.ended.values())):
+                self.sizes[b] *= self.sizes[a]
+                self.sizes[a] = 1
+        self.volumes = {0: 1}
 
     # ---- tasks ---------------------------------------------------------------------------------
 

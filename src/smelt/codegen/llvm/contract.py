@@ -19,13 +19,13 @@ from smelt.target import Target
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import coefficient
 
-ROWS = 144
+ROWS = 192
 """Positions of m that one task takes: a multiple of every register tile's height."""
 WHOLE_ROWS = 48
 """The same where a task takes all of n: a panel of whole rows stays in L2."""
 COLUMNS = 256
 """Positions of n that are packed together (and that one task takes, where n is independent)."""
-DEPTH = 256
+DEPTH = 384
 """Positions of k that are packed together: a block of each operand stays in L2."""
 SKEW = 16
 """Elements between rows of a packed left block beyond DEPTH, against cache sets that repeat."""
