@@ -73,7 +73,7 @@ def _absent_torch() -> str | None:
 
 
 def _start_torch(weights: Parameters) -> Running:
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     model = torch_model.build(weights)
 

@@ -9,6 +9,10 @@ shared, not copied. PyTorch is imported when a module is asked for and not befor
         vectors = model(torch.from_numpy(ids), torch.from_numpy(mask))
 """
 
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
 from __future__ import annotations
 
 from typing import Any
