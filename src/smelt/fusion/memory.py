@@ -25,7 +25,7 @@ from functools import lru_cache
 from smelt.fusion.plan import Cluster, Slot
 from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
-from smelt.types.expr import Expr, Index, add, floordiv, maximum, mul, size
+from smelt.types.expr import Expr, Index, Monomial, add, floordiv, maximum, mul, size
 
 __all__ = ["assign", "ceiling", "lower_bound", "peak", "rounded", "size"]
 
@@ -217,7 +217,7 @@ def _common(a: Index, b: Index) -> Index:
     return total
 
 
-def _terms(e: Index) -> Sequence[tuple[tuple[object, ...], int]]:
+def _terms(e: Index) -> Sequence[tuple[Monomial, int]]:
     return e.terms if isinstance(e, Expr) else (((), e),)
 
 
