@@ -1,12 +1,13 @@
 """Decisions as facts: every candidate that was looked at, its verdict, its reason and its numbers.
 
-A decision names two values as the graph's text does; their operators and the terms of both times
-are in its details.  Nothing here decides anything.
+Times are what the search compares:
+`Cost.burden`.  A decision names two values as the graph's text does; their operators and the terms
+of both times are in its details.  Nothing here decides anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -39,6 +40,8 @@ class Decisions:
         self.model, self.units = model, model.units
         self.recording = recording
         self.found: list[Decision] = []
+        self.dears: dict[tuple[int, int], tuple[int, float]] = {}
+        """Pairs of a value and a reader in which it was not computed again: times and ns lost."""
 
     @cached_property
     def names(self) -> list[str]:
@@ -63,7 +66,7 @@ class Decisions:
         """Values that joined their only readers: pairs of (value, reader)."""
         if not self.recording:
             return
-        split_ns = sum(c.total for c in apart)
+        split_ns = sum(c.burden for c in apart)
         for p, c in before:
             nbytes = 2 * self.model.nbytes[p]
             saved = apart[0].launch if apart else 0.0
@@ -71,7 +74,7 @@ class Decisions:
             saved += self.model.read_ns(p, self.model.nbytes[p], self.model.cores)
             self._record(
                 p, c, "fused", "saves-traffic", {"value": self.names[p], "bytes": nbytes},
-                saves_bytes=nbytes, saves_ns=saved, fused_ns=after.cost.total, split_ns=split_ns,
+                saves_bytes=nbytes, saves_ns=saved, fused_ns=after.cost.burden, split_ns=split_ns,
             )  # fmt: skip
 
     def joined(
@@ -82,7 +85,7 @@ class Decisions:
         if not self.recording:
             return
         a, b, value = self._subjects(producer, reader, beside)
-        split_ns = producer.cost.total + reader.cost.total
+        split_ns = producer.cost.burden + reader.cost.burden
         saved = producer.cost.moved + reader.cost.moved - after.moved
         details: dict[str, Any] = {"value": self.names[value], "bytes": saved}
         if forced:
@@ -95,20 +98,20 @@ class Decisions:
             details |= {"bytes": after.row_bytes, "level": level.upper(), "sweeps": after.times}
         elif stored >> value & 1:
             reason = "multi-output"
-        elif saved <= 0 or producer.cost.launch > split_ns - after.total - producer.cost.launch:
+        elif saved <= 0 or 2 * producer.cost.launch > split_ns - after.burden:
             reason = "saves-launch"
         else:
             reason = "saves-traffic"
         self._record(
             a, b, "fused", reason, details | {"terms": after.terms()},
-            **_numbers(saved, split_ns, after.total),
+            **_numbers(saved, split_ns, after.burden),
         )  # fmt: skip
 
     def copied(self, producer: Joinable, readers: list[tuple[Joinable, Cost]], gain: float) -> None:
         """A producer is computed again in each of its readers."""
         if not self.recording:
             return
-        split_ns = producer.cost.total + sum(r.cost.total for r, _ in readers)
+        split_ns = producer.cost.burden + sum(r.cost.burden for r, _ in readers)
         saved = producer.cost.moved
         again = sum(after.arithmetic for _, after in readers)
         again -= producer.cost.arithmetic + sum(r.cost.arithmetic for r, _ in readers)
@@ -123,6 +126,21 @@ class Decisions:
             self._record(a, b, "fused", "recompute-cheap", details,
                          **_numbers(saved, split_ns, split_ns - gain))  # fmt: skip
 
+    def dear(self, producer: Joinable, readers: Sequence[Joinable], gain: float) -> None:
+        """A producer is better stored than computed again in each reader."""
+        if not self.recording:
+            return
+        for reader in readers:
+            a, b, _ = self._subjects(producer, reader, beside=False)
+            self.dears[a, b] = len(readers), -gain
+
+    def keep_dear(self, holders: Sequence[int]) -> None:
+        """Records those of `dear` whose two sides ended in different clusters."""
+        for (a, b), (times, lost) in self.dears.items():
+            if not holders[a] & holders[b]:
+                details = {"value": self.names[a], "times": float(times), "cost_ns": lost}
+                self._record(a, b, "split", "recompute-dear", details, costs_ns=lost)
+
     def split(
         self, producer: Joinable, reader: Joinable, after: Cost | None, refusal: Refusal | None,
         *, beside: bool,
@@ -131,16 +149,16 @@ class Decisions:
         if not self.recording:
             return
         a, b, value = self._subjects(producer, reader, beside)
-        split_ns = producer.cost.total + reader.cost.total
+        split_ns = producer.cost.burden + reader.cost.burden
         if after is None or refusal is not None:
             refusal = refusal or Refusal("cost")
-            fused = {} if after is None else {"fused_ns": after.total, "split_ns": split_ns}
+            fused = {} if after is None else {"fused_ns": after.burden, "split_ns": split_ns}
             self._record(a, b, "split", refusal.reason, dict(refusal.details), **fused)
             return
         saved = producer.cost.moved + reader.cost.moved - after.moved
         reason, details = self._losing(producer, reader, after, value, beside)
         self._record(a, b, "split", reason, details | {"terms": after.terms()},
-                     **_numbers(saved, split_ns, after.total))  # fmt: skip
+                     **_numbers(saved, split_ns, after.burden))  # fmt: skip
 
     # ---- parts ---------------------------------------------------------------------------------
 
@@ -149,7 +167,7 @@ class Decisions:
     ) -> tuple[str, dict[str, Any]]:
         """The term that makes the joined kernel slower."""
         cores = self.model.cores
-        slower = after.total - producer.cost.total - reader.cost.total
+        slower = after.burden - producer.cost.burden - reader.cost.burden
         if after.tasks < cores <= max(producer.cost.tasks, reader.cost.tasks):
             return "lost-parallelism", {"tasks": after.tasks, "threads": cores}
         more = after.arithmetic - producer.cost.arithmetic - reader.cost.arithmetic

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from smelt.fusion.plan import Cluster
 from smelt.fusion.sets import bits
 from smelt.fusion.space import regrouped
 from smelt.fusion.trace import Term
@@ -90,6 +91,18 @@ def look(
     [n, c] whose folds live in [n, g, c//g] is computed group by group and written as it lies.
     """
     return _Pull(units, Region(members, stored), walked or {}).run()
+
+
+def region_of(units: Units, cluster: Cluster) -> Region:
+    """The region of a cluster of a finished plan, walked as the plan says."""
+    members = sum(1 << units.number[node] for node in cluster.nodes if units.is_unit(node))
+    stored = [units.number[node] for node in cluster.outputs]
+    walked = {
+        u: tuple(map(units.extent_number, shape))
+        for u, node, shape in zip(stored, cluster.outputs, cluster.shapes)
+        if shape != node.type.shape
+    }
+    return look(units, members, sum(1 << u for u in stored), walked)
 
 
 class _Pull:

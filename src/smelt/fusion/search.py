@@ -55,8 +55,6 @@ MOST_SIBLINGS = 12
 CROSSING = "reduction-crossing"
 FORCED = 1e18
 """The gain of a join that the user demands."""
-AGAIN = 0.5
-"""Part of repeated arithmetic that counts although it would hide behind memory."""
 LEAST_GAIN = 1e-6
 """Nanoseconds below which a gain is rounding."""
 
@@ -138,12 +136,6 @@ def plan(
             Planned(graph.name, count, len(clusters), moved, search.apart_bytes, seconds)
         )
     return result
-
-
-def again_ns(arithmetic: float) -> float:
-    """What computing something again costs a plan beyond its time now: arithmetic that hides
-    behind memory today stands in the way of the next join."""
-    return AGAIN * max(arithmetic, 0.0)
 
 
 class Search:
@@ -357,7 +349,7 @@ class Search:
                 found += count * self.model.read_ns(u, self.model.nbytes[u], 1)
         if self.wishes.must:
             return FORCED
-        return found + producer.cost.total if self.successors(p) else 0.0
+        return found + producer.cost.burden if self.successors(p) else 0.0
 
     def best(self, p: int) -> Candidate:
         """The best thing to do with a producer and its readers."""
@@ -366,6 +358,10 @@ class Search:
         copyable = not self.clusters[p].stored & self.units.outputs
         if 1 < len(readers) <= MOST_COPIES and copyable:
             best = self.copied(p, readers)
+            if best.gain <= LEAST_GAIN and best.joined:
+                self.decisions.dear(
+                    self.clusters[p], [self.clusters[c] for c in readers], best.gain
+                )
         for c in readers[:MOST_READERS]:
             move = self.joined(p, c)
             if move.gain > best.gain:
@@ -393,14 +389,13 @@ class Search:
             return Candidate(0.0, joined, found.refusal)
         if self.wishes.must and self.wishes.demand(one.members, other.members):
             return Candidate(FORCED, joined)
-        gain = one.cost.total + other.cost.total - found.cost.total
-        more = found.cost.arithmetic - one.cost.arithmetic - other.cost.arithmetic
-        return Candidate(gain - again_ns(more), joined)
+        gain = one.cost.burden + other.cost.burden - found.cost.burden
+        return Candidate(gain, joined)
 
     def copied(self, p: int, readers: list[int]) -> Candidate:
         """A producer computed again in each of its readers, and written nowhere."""
         producer = self.clusters[p]
-        gain, more = producer.cost.total, -producer.cost.arithmetic
+        gain = producer.cost.burden
         joined: list[tuple[int, Verdict]] = []
         for c in readers:
             cluster = self.clusters[c]
@@ -409,10 +404,9 @@ class Search:
             found = self.judge(cluster.members | needed, cluster.stored, parts)
             if found.cost is None or found.refusal is not None:
                 return Candidate(0.0, refusal=found.refusal, copies=True)
-            gain += cluster.cost.total - found.cost.total
-            more += found.cost.arithmetic - cluster.cost.arithmetic
+            gain += cluster.cost.burden - found.cost.burden
             joined.append((c, found))
-        return Candidate(gain - again_ns(more), tuple(joined), copies=True)
+        return Candidate(gain, tuple(joined), copies=True)
 
     def _needed(self, producer: Cluster, reader: Cluster) -> int:
         """The members of a producer that one reader needs."""
@@ -529,6 +523,7 @@ class Search:
         """Records why each remaining pair stays apart."""
         if not self.decisions.recording:
             return
+        self.decisions.keep_dear(self.holders)
         for p in sorted(self.clusters):
             for c in bits(self.successors(p)):
                 self._refuse(p, c, self.joined(p, c), beside=False)

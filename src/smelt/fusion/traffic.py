@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt.fusion.plan import Plan
-from smelt.fusion.region import look
+from smelt.fusion.region import Region, look, region_of
 from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.units import Units
 
@@ -25,12 +25,12 @@ def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]
     found: list[tuple[int, int]] = []
     seen = 0
     for cluster in plan.clusters:
-        numbers = counter.units.number
-        members = sum(1 << numbers[node] for node in cluster.nodes if node in numbers)
-        stored = sum(1 << numbers[node] for node in cluster.outputs)
-        apart = sum(counter.moved(1 << u, 1 << u) for u in bits(members & ~seen))
-        found.append((counter.moved(members, stored), apart))
-        seen |= members
+        region = region_of(counter.units, cluster)
+        apart = 0
+        for u in bits(region.members & ~seen):
+            apart += counter.moved(look(counter.units, 1 << u, 1 << u))
+        found.append((counter.moved(region), apart))
+        seen |= region.members
     return tuple(found)
 
 
@@ -43,18 +43,17 @@ class _Counter:
     def nbytes(self, v: int, elements: int) -> int:
         return elements * self.units.values[v].type.dtype.itemsize
 
-    def moved(self, members: int, stored: int) -> int:
-        """Bytes that a set of units as one kernel reads and writes."""
-        written = sum(self.nbytes(u, self.elements[u]) for u in bits(stored))
-        if members & self.units.calls:
-            unit = self.units.unit(members.bit_length() - 1)
-            read = (self.nbytes(e.producer, self.elements[e.producer]) for e in unit.edges)
-            return written + sum(read)
-        region = look(self.units, members, stored)
+    def moved(self, region: Region) -> int:
+        """Bytes that one kernel (or call) reads and writes."""
+        found = sum(self.nbytes(u, self.elements[u]) for u in bits(region.stored))
+        if region.members & self.units.calls:
+            unit = self.units.unit(region.members.bit_length() - 1)
+            return found + sum(self.nbytes(e.producer, self.elements[e.producer])
+                               for e in unit.edges)  # fmt: skip
         for v, masks in region.load_masks.items():
             walked = sum(self._positions(region.axes, mask) for mask in masks)
-            written += self.nbytes(v, min(self.elements[v], walked))
-        return written
+            found += self.nbytes(v, min(self.elements[v], walked))
+        return found
 
     def _positions(self, axes: list[int], mask: int) -> int:
         found = 1

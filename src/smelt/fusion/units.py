@@ -119,12 +119,17 @@ class Units:
         self.written = written
         self.extents: list[Index] = []
         self._extent_numbers: dict[Index, int] = {}
-        self.one = self._extent(1)
+        self.one = self.extent_number(1)
         self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
         self.users = [0] * len(self.values)
         for unit in self.units:
             for edge in unit.edges:
                 self.users[edge.producer] |= 1 << unit.number
+        self.loose = {
+            k for k, node in enumerate(self.inputs)
+            if isinstance(node.op, Input) and node.op.strides is not None
+        }  # fmt: skip
+        """Inputs whose rows need not follow one another."""
         self.operands = [0] * len(self.inputs)
         """For each value, the values that it reads."""
         for unit in self.units:
@@ -139,6 +144,10 @@ class Units:
         for node in graph.outputs:
             if not isinstance(node.op, Input):
                 self.outputs |= 1 << self.number[node]
+
+    def is_unit(self, node: Node) -> bool:
+        """Whether a node is computed (or written) by itself, not looked through."""
+        return self.number.get(node, -1) >= len(self.inputs)
 
     def regroups(self, a: int, b: int) -> bool:
         """Whether two values have as many elements under different shapes."""
@@ -155,7 +164,7 @@ class Units:
         if library:
             leaves = dict.fromkeys(self._leaves_of_call(node))
             edges = tuple(Edge(self.number[x], (), True) for x in leaves)
-            axes = tuple(map(self._extent, node.type.shape))
+            axes = tuple(map(self.extent_number, node.type.shape))
             return Unit(number, node, len(axes), axes, edges, Trace(), True)
         keys = tuple(self._key(x) for x in node.inputs)
         found = trace(node.op, node.type, keys)
@@ -165,10 +174,11 @@ class Units:
             self._edge(read, leaves_in_order[read.leaf], extents, node.type.rank)
             for read in found.reads
         )
-        axes = tuple(map(self._extent, extents))
+        axes = tuple(map(self.extent_number, extents))
         return Unit(number, node, node.type.rank, axes, tuple(edges), found, False)
 
-    def _extent(self, e: Index) -> int:
+    def extent_number(self, e: Index) -> int:
+        """The number in `extents` of an extent."""
         found = self._extent_numbers.get(e)
         if found is None:
             found = self._extent_numbers[e] = len(self.extents)
