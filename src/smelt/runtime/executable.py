@@ -185,7 +185,7 @@ class Executable:
             if given is None:
                 results.append(allocate(nbytes).array(shape, dtype))
             else:
-                results.append(self._target(given, shape, dtype, arrays, copies))
+                results.append(self._target(given, shape, dtype, (*arrays, *results), copies))
         frame = p.frame[:]
         where = [address_of(a) for a in arrays]
         where += [address_of(a) for a in results]
@@ -223,17 +223,18 @@ class Executable:
                 for v in self.outputs]  # fmt: skip
 
     def _target(
-        self, given: Array, shape: tuple[int, ...], dtype: Any, arrays: Sequence[Array],
+        self, given: Array, shape: tuple[int, ...], dtype: Any, others: Sequence[Array],
         copies: list[tuple[Array, Array]],
     ) -> Array:  # fmt: skip
-        """Where a result goes that the caller wants in `given`."""
+        """Where a result goes that the caller wants in `given`: there, or in memory of its own
+        where `given` overlaps an input or another result, copied at the end."""
         if given.shape != shape or given.dtype != dtype:
             raise OutArgumentError(
                 f"out is {given.dtype}{list(given.shape)}, the result {dtype}{list(shape)}"
             )
         if not given.flags.writeable:
             raise OutArgumentError("out is read-only")
-        if given.flags.c_contiguous and not any(np.may_share_memory(given, a) for a in arrays):
+        if given.flags.c_contiguous and not any(np.may_share_memory(given, a) for a in others):
             return given
         temporary: Array = allocate(given.nbytes).array(shape, dtype)
         copies.append((given, temporary))
