@@ -6,7 +6,10 @@ called, so that a warm start needs no code generation at all.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from smelt.codegen.llvm.module import emit
@@ -15,9 +18,21 @@ from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Index, size, text
 from smelt.types.parse_expr import parse
+from smelt.version import __version__
 
-VERSION = "1"
-"""Of generated code: part of every cache key."""
+SOURCES = ("codegen", "kernel", "ops", "types")
+"""The packages whose text decides what code a kernel's text becomes."""
+
+
+@cache
+def generator() -> str:
+    """Which code generator this is: the package's version and a digest of its own text, so that
+    code from before a change is never loaded after it.  Read once a process, in a millisecond."""
+    package, found = Path(__file__).parents[1], hashlib.sha256()
+    for name in SOURCES:
+        for path in sorted(package.joinpath(name).rglob("*.py")):
+            found.update(path.read_bytes())
+    return f"{__version__} {found.hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +105,4 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
     return assembly(emit(kernel, target).llvm, target, opt_level)
 
 
-__all__ = ["Built", "Function", "asm_text", "build", "llvm_text"]
+__all__ = ["Built", "Function", "asm_text", "build", "generator", "llvm_text"]

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
-from smelt.fusion.space import axis_classes, reads
+from smelt.fusion.space import axis_classes, reads, regrouped
 from smelt.graph.ir import Node
 from smelt.kernel.ir import (
     Apply,
@@ -337,15 +337,18 @@ def define(cluster: Cluster, rounding: str) -> Definition:
     for number, node in enumerate(cluster.outputs):
         pull.busy.append(set())
         index: list[Index] = []
-        for d, extent in enumerate(node.type.shape):
+        shape = cluster.shape(number)
+        own = shape == node.type.shape
+        for d, extent in enumerate(shape):
             if extent == 1:
                 index.append(0)
                 continue
-            index.append(pull.new_axis(extent, pull.classes[node, d]))
+            index.append(pull.new_axis(extent, pull.classes[node, d] if own else -1))
             pull.busy[-1].add(bare_axis(index[-1]) or "")
         pull.busy.pop()
-        found = pull.element(node, tuple(index))
+        at = tuple(index)
+        found = pull.element(node, at if own else regrouped(shape, node.type.shape, at))
         name = pull.fresh("y" if len(cluster.outputs) == 1 else f"y{number}")
-        pull.out.outputs.append(Param(name, node.type.dtype, node.type.shape))
-        pull.out.body.append(Store(name, tuple(index), found))
+        pull.out.outputs.append(Param(name, node.type.dtype, shape))
+        pull.out.body.append(Store(name, at, found))
     return pull.out

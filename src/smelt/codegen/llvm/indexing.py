@@ -7,7 +7,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from smelt.types.expr import Atom, Expr, Index, nonnegative
+from smelt.ops.contract import bare_axis
+from smelt.types.expr import Atom, Expr, Index, add, axes_of, mul, nonnegative, size, sub
 
 I64 = ir.IntType(64)
 Value = Any
@@ -104,3 +105,31 @@ def _depth(atom: Atom, depth_of: Callable[[Atom], int]) -> int:
     inner = [_depth(a, depth_of) for e in atom.args if isinstance(e, Expr)
              for m, _ in e.terms for a in m]  # fmt: skip
     return max(inner, default=0)
+
+
+def steady(e: Index, axis: str, lanes: int) -> Index:
+    """`e` with quotients that are equal in all lanes held fixed, for reading off its step.
+
+    Vectors start at multiples of their width, so i//s is one number for all lanes when s is a
+    multiple of it, and i%s counts up with i.
+    """
+    if not isinstance(e, Expr):
+        return e
+    total: Index = 0
+    for monomial, c in e.terms:
+        part: Index = c
+        for atom in monomial:
+            part = mul(part, _steady_atom(atom, axis, lanes))
+        total = add(total, part)
+    return total
+
+
+def _steady_atom(atom: Atom, axis: str, lanes: int) -> Index:
+    own = Expr((((atom,), 1),))
+    if atom.kind not in ("//", "%") or axis not in axes_of(own):
+        return own
+    numerator, divisor = atom.args
+    if not isinstance(divisor, int) or divisor % lanes or bare_axis(numerator) != axis:
+        return own
+    quotient = size(f"{axis}//{divisor}")
+    return quotient if atom.kind == "//" else sub(numerator, mul(quotient, divisor))

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from smelt.codegen.llvm.folding import FoldEmitter
-from smelt.codegen.llvm.indexing import I64, IndexEmitter, depth_terms, iota, number, splat
+from smelt.codegen.llvm.indexing import (
+    I64,
+    IndexEmitter,
+    depth_terms,
+    iota,
+    number,
+    splat,
+    steady,
+)
 from smelt.codegen.llvm.items import Access, Clamping, Converting, Item, StoreItem
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.memory import (
@@ -230,7 +238,10 @@ class NestEmitter:
         """Elements between neighbouring lanes, or None where that is not one number."""
         if self._vector_position(access.offset):
             return None
-        return coefficient(access.offset, axis)
+        found = coefficient(access.offset, axis)
+        if found is None and axis not in self.s.phase.cut:
+            return coefficient(steady(access.offset, axis, self.s.lanes * self.nest.wide), axis)
+        return found
 
     def _varies(self, access: Access, scope: Scope) -> bool:
         assert scope.lanes is not None

@@ -23,6 +23,7 @@ from smelt.codegen.llvm.items import (
     Program,
     StoreItem,
 )
+from smelt.codegen.llvm.refine import refine
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
@@ -225,7 +226,7 @@ def program(kernel: k.Kernel) -> Program:
         out.phases.append(prune(phase))
     else:
         _split_phases(kernel, out, axes, grid)
-    out.phases = [collapse(p) for p in out.phases]
+    out.phases = [collapse(refine(p)) for p in out.phases]
     return out
 
 
