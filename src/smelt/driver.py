@@ -19,7 +19,7 @@ import llvmlite
 import numpy as np
 
 from smelt import fusion, knobs, lower, passes
-from smelt.codegen.build import VERSION, Built, build
+from smelt.codegen.build import Built, build, generator
 from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Graph, Node
@@ -147,7 +147,7 @@ _LOADED: dict[bytes, tuple[Built, Loaded]] = {}
 def _key(kernel: Kernel, target: Target, streaming: bool) -> bytes:
     """What decides a kernel's machine code: its text, the generator, LLVM and the processor."""
     parts = (
-        kernel_text(replace(kernel, name="k")), VERSION, str(ABI_VERSION), llvmlite.__version__,
+        kernel_text(replace(kernel, name="k")), generator(), str(ABI_VERSION), llvmlite.__version__,
         target.fingerprint(), knobs.fingerprint(), streaming,
     )  # fmt: skip
     return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
