@@ -33,7 +33,7 @@ from smelt import knobs
 from smelt.fusion import memory
 from smelt.fusion.assemble import Group, clusters_of
 from smelt.fusion.chains import chains
-from smelt.fusion.cost import Cost, Model
+from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import Refusal, Wishes, refuse_cost, refuse_region, refuse_sets
 from smelt.fusion.plan import Plan
@@ -307,35 +307,33 @@ class Search:
         The queue holds what a producer may gain at most until it comes up; only then the model is
         asked, and the producer goes back into the queue with its true gain.
         """
-        queue: list[tuple[float, int, int, Candidate | None]] = []
+        queue: list[tuple[float, int, int]] = []
         stamps: dict[int, int] = {}
 
-        def ask(c: int) -> None:
+        def ask(c: int, most: float) -> None:
             stamps[c] = stamps.get(c, 0) + 1
-            bound = self.bound(c)
-            if bound > LEAST_GAIN:
-                heapq.heappush(queue, (-bound, c, stamps[c], None))
+            if most > LEAST_GAIN:
+                heapq.heappush(queue, (-most, c, stamps[c]))
 
         for c in fresh:
             if c in self.clusters:
-                ask(c)
+                ask(c, self.bound(c))
         while queue:
-            _, c, stamp, move = heapq.heappop(queue)
+            _, c, stamp = heapq.heappop(queue)
             if c not in self.clusters or stamps[c] != stamp:
                 continue
-            if move is None:
-                move = self.best(c)
-                if move.gain <= LEAST_GAIN:
-                    continue
-                if queue and move.gain < -queue[0][0]:
-                    heapq.heappush(queue, (-move.gain, c, stamp, move))
-                    continue
+            move = self.best(c)
+            if queue and move.gain < -queue[0][0]:
+                ask(c, move.gain)
+                continue
+            if move.gain <= LEAST_GAIN:
+                continue
             changed = self.apply(c, move)
             again = changed
             for k in bits(changed):
                 again |= self.producers(k)
             for k in bits(again):
-                ask(k)
+                ask(k, self.bound(k))
 
     def bound(self, p: int) -> float:
         """The most that moving a producer can gain: its own time and the reading of its results."""
@@ -505,7 +503,8 @@ class Search:
         return list(found)
 
     def beside(self, a: int, b: int) -> Candidate:
-        """Two kernels that share inputs as one.  They start together anyway: no launch is saved."""
+        """Two kernels that share inputs as one.  They start together anyway: of their launches only
+        what a kernel of its own costs is saved."""
         one, other = self.clusters[a], self.clusters[b]
         shared = sum(self.model.nbytes[v] for v in bits(one.reads & other.reads))
         if 2 * shared < min(one.cost.read, other.cost.read):
@@ -515,7 +514,8 @@ class Search:
             return move
         after = move.joined[0][1].cost
         launches = one.cost.launch + other.cost.launch - (after.launch if after else 0.0)
-        return Candidate(move.gain - launches, move.joined, move.refusal)
+        more = min(launches, INLINE_LAUNCH_NS)
+        return Candidate(move.gain - launches + more, move.joined, move.refusal)
 
     # ---- what was refused ----------------------------------------------------------------------
 

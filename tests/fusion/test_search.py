@@ -1,0 +1,341 @@
+"""What the search promises: never worse than unfused, near the optimum, the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.fusion.dags import random_graph
+from tests.fusion.formulas import MACHINE, Formula, between, calls, kernels, reasons
+
+from smelt import knobs
+from smelt.errors import REASONS
+from smelt.fusion import plan
+from smelt.fusion.cost import Model
+from smelt.fusion.legal import refuse_cost, refuse_region
+from smelt.fusion.reach import Reach
+from smelt.fusion.region import look, region_of
+from smelt.fusion.sets import Hints, bits
+from smelt.fusion.text import text
+from smelt.fusion.units import Units
+from smelt.fusion.verify import verify
+from smelt.graph.ir import Graph
+from smelt.graph.text import parse
+from smelt.graph.text import text as graph_text
+from smelt.journal import Decision, Journal, Planned
+from smelt.target import Target
+
+
+class Priced:
+    """The model of a graph, asked about partitions of its units."""
+
+    def __init__(self, graph: Graph, sizes: dict[str, int]) -> None:
+        self.units = Units(graph)
+        self.model = Model(self.units, MACHINE, Hints(sizes))
+        self.known: dict[tuple[int, int], float | None] = {}
+
+    def stored(self, members: int, apart: int) -> int:
+        """Members that somebody in `apart` reads, or that are results."""
+        return sum(
+            1 << u
+            for u in bits(members)
+            if self.units.users[u] & apart or self.units.outputs >> u & 1
+        )
+
+    def burden(self, members: int, stored: int) -> float | None:
+        key = members, stored
+        if key not in self.known:
+            region = look(self.units, members, stored)
+            single = members.bit_count() == 1
+            refused = not single and refuse_region(self.units, region) is not None
+            cost = None if refused else self.model.cost(region)
+            if cost is not None and not single and refuse_cost(self.model, cost) is not None:
+                cost = None
+            self.known[key] = None if cost is None else cost.burden
+        return self.known[key]
+
+    def partition(self, parts: list[int]) -> float | None:
+        """The time of a partition, None if it is not legal."""
+        everything = sum(parts)
+        masks = [(p, self.stored(p, everything & ~p)) for p in parts]
+        writer = {u: k for k, (_, stored) in enumerate(masks) for u in bits(stored)}
+        successors = dict.fromkeys(range(len(parts)), 0)
+        for k, (members, _) in enumerate(masks):
+            for u in bits(members):
+                for v in bits(self.units.operands[u] & ~members):
+                    if v in writer:
+                        successors[writer[v]] |= 1 << k
+        if _cyclic(successors):
+            return None
+        total = 0.0
+        for members, stored in masks:
+            found = self.burden(members, stored)
+            if found is None:
+                return None
+            total += found
+        return total
+
+
+def _cyclic(successors: dict[int, int]) -> bool:
+    left = dict(successors)
+    while left:
+        free = [k for k in left if not left[k]]
+        if not free:
+            return True
+        for k in free:
+            del left[k]
+        gone = sum(1 << k for k in free)
+        left = {k: s & ~gone for k, s in left.items()}
+    return False
+
+
+def partitions(items: list[int]) -> Iterator[list[int]]:
+    """Every partition of units, as masks."""
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for found in partitions(rest):
+        yield [1 << first, *found]
+        for k, part in enumerate(found):
+            yield [*found[:k], part | 1 << first, *found[k + 1 :]]
+
+
+def planned_burden(graph: Graph, sizes: dict[str, int], **options: bool) -> float:
+    found = verify(plan(graph, MACHINE, None, sizes, **options))
+    units = Units(graph)
+    model = Model(units, MACHINE, Hints(sizes))
+    return sum(model.cost(region_of(units, c)).burden for c in found.clusters)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_greedy_is_near_the_best_of_all_partitions(seed: int):
+    g, graph = random_graph(seed, 9, results=2)
+    priced = Priced(graph, g.sizes)
+    numbers = [u.number for u in priced.units.units]
+    if len(numbers) > 8:
+        pytest.skip("too many partitions")
+    best = min(t for p in partitions(numbers) if (t := priced.partition(p)) is not None)
+    assert planned_burden(graph, g.sizes) <= 1.15 * best
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_fused_is_never_slower_than_apart(seed: int):
+    g, graph = random_graph(seed, 40, sorts=0.05)
+    apart = planned_burden(graph, g.sizes, fuse=False)
+    assert planned_burden(graph, g.sizes) <= apart
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_equal_graphs_have_equal_plans(seed: int):
+    g, graph = random_graph(seed, 60, sorts=0.05)
+    first = text(plan(graph, MACHINE, None, g.sizes))
+    assert text(plan(graph, MACHINE, None, g.sizes)) == first
+    again = parse(graph_text(graph))
+    assert text(plan(again, MACHINE, None, g.sizes)) == first
+
+
+def test_planning_asks_the_model_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch):
+    """Time itself is only watched: what is counted here is what takes it."""
+    asked: list[int] = []
+    cost = Model.cost
+    monkeypatch.setattr(Model, "cost", lambda self, r: asked.append(1) or cost(self, r))
+    g = Formula(n=4096, m=1024)
+    x = g.input("x", "n", "m")
+    for _ in range(12):
+        r = g.input(f"r{len(g.inputs)}", "n", "m")
+        x = g.silu(g.normalised(g.of("add", x, r), 1))
+        x = g.of("abs", g.sort(x))
+    graph = g.graph(x)
+    plan(graph, MACHINE, None, g.sizes)
+    assert len(asked) <= 6 * len(Units(graph).units)
+
+
+# ---- decisions ---------------------------------------------------------------------------------
+
+
+def test_every_decision_has_a_known_reason_and_numbers():
+    for seed in range(12):
+        g, graph = random_graph(seed, 40, sorts=0.1)
+        journal = Journal()
+        found = plan(graph, MACHINE, journal, g.sizes)
+        assert journal.of(Decision) == list(found.decisions)
+        (planned,) = journal.of(Planned)
+        assert planned.kernels == len(found.clusters)
+        assert planned.bytes <= planned.bytes_unfused
+        for d in found.decisions:
+            row = REASONS[d.reason]
+            assert row.accepts == (d.verdict == "fused")
+            assert "?" not in row.explain(**d.details), (d.reason, d.details)
+            if d.verdict == "fused":
+                assert d.split_ns is not None and d.fused_ns is not None
+                assert d.fused_ns <= d.split_ns
+
+
+def test_every_neighbour_in_another_kernel_has_a_decision():
+    g, graph = random_graph(3, 40, sorts=0.1)
+    found = plan(graph, MACHINE, None, g.sizes)
+    split = {(d.a, d.b) for d in found.decisions if d.verdict == "split"}
+    count = 0
+    for c in found.clusters:
+        for other in found.clusters:
+            count += bool(set(c.outputs) & set(other.inputs))
+    assert count <= len(split)
+
+
+def test_a_journal_that_keeps_nothing_costs_no_decisions():
+    g, graph = random_graph(3, 40)
+    assert plan(graph, MACHINE, Journal(keep=False), g.sizes).decisions == ()
+
+
+# ---- wishes ------------------------------------------------------------------------------------
+
+
+def chain(g: Formula):
+    x = g.input("x", "n", "m")
+    return g.of("log", g.of("add", g.of("exp", x), 1.0))
+
+
+def test_never_fuse_keeps_two_operators_apart():
+    g = Formula(n=1000, m=1000)
+    y = chain(g)
+    with knobs.config(never_fuse=[("exp", "add")]):
+        found = g.plan(y)
+    assert kernels(found) == 2
+    assert {d.reason for d in between(found, "exp", "add")} == {"never-fuse"}
+    assert kernels(g.plan(y)) == 1
+
+
+def test_never_fuse_by_the_value_s_name():
+    g = Formula(n=1000, m=1000)
+    y = chain(g)
+    with knobs.config(never_fuse=[("v1", "v2")]):
+        assert kernels(g.plan(y)) == 2
+
+
+def test_must_fuse_overrules_the_cost():
+    g = Formula(n=1 << 14, m=1 << 13)
+    x = g.input("x", "n", "m")
+    mean, variance = g.mean(x, 0, 1), g.centred(x, 0, 1)[1]
+    assert kernels(g.plan(mean, variance)) == 2
+    with knobs.config(must_fuse=[("reduce.sum", "sub")]):
+        found = g.plan(mean, variance)
+    assert kernels(found) == 1
+    assert "must-fuse" in reasons(found, "fused")
+
+
+def test_must_fuse_cannot_make_a_wrong_kernel():
+    g = Formula(n=1000, m=1000)
+    x = g.input("x", "n", "m")
+    y = g.of("abs", g.sort(g.of("exp", x)))
+    with knobs.config(must_fuse=[("exp", "abs"), ("exp", "extern.test_sorted")]):
+        found = g.plan(y)
+    assert (kernels(found), calls(found)) == (2, 1)
+
+
+# ---- refusals ----------------------------------------------------------------------------------
+
+
+def test_a_cycle_is_refused_by_name():
+    g = Formula(n=1000, m=1000)
+    x = g.input("x", "n", "m")
+    a = x
+    for _ in range(8):
+        a = g.of("erf", a)
+    y = g.of("add", g.sort(a), a)
+    found = g.plan(y)
+    assert (kernels(found), calls(found)) == (2, 1)
+    (decision,) = [d for d in found.decisions if d.reason == "acyclic"]
+    assert decision.details["between"].startswith("v")
+
+
+def test_a_fold_read_at_two_places_is_stored():
+    g = Formula(n=2048, m=512)
+    x = g.input("x", "n", "m")
+    r = g.fold("sum", x, 1)
+    y = g.of("sub", g.reshape(r, "n", 1), g.reshape(r, 1, "n"))
+    found = g.plan(y)
+    assert kernels(found) == 2
+    assert "reduction-crossing" in reasons(found, "split")
+
+
+def test_a_shifted_read_of_a_fold_is_one_place():
+    g = Formula(n=2048, m=512)
+    x = g.input("x", "n", "m")
+    r = g.fold("sum", x, 1)
+    found = g.plan(g.of("exp", g.flip(r, 0)))
+    assert kernels(found) <= 2
+
+
+def test_unrelated_spaces_do_not_share_a_kernel():
+    g = Formula(n=1000, m=777)
+    x, z = g.input("x", "n"), g.input("z", "m")
+    s = g.input("s")
+    found = g.plan(g.of("mul", x, s), g.of("mul", z, s))
+    assert (kernels(found), len(found.launches)) == (2, 1)
+
+
+def test_rows_beyond_fast_memory_say_so():
+    g = Formula(n=64, m=1 << 20)
+    x = g.input("x", "n", "m")
+    found = g.plan(g.softmax(x))
+    refused = [d for d in found.decisions if d.reason == "fast-memory"]
+    assert refused and refused[0].details["bytes"] > refused[0].details["capacity"]
+
+
+def test_narrow_machines_plan_too():
+    for isa in ("avx2", "portable", "neon"):
+        g = Formula(n=4096, m=1024)
+        x = g.input("x", "n", "m")
+        assert kernels(g.plan(g.softmax(x), target=Target.for_isa(isa, cores=1))) == 1
+
+
+# ---- reachability ------------------------------------------------------------------------------
+
+
+def reachable(successors: dict[int, int], a: int) -> int:
+    seen, pending = 0, [a]
+    while pending:
+        for s in bits(successors[pending.pop()]):
+            if not seen >> s & 1:
+                seen |= 1 << s
+                pending.append(s)
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_reach_follows_joins(seed: int):
+    import random
+
+    r = random.Random(seed)
+    size = 14
+    successors = dict.fromkeys(range(size), 0)
+    for k in range(size):
+        for s in range(k + 1, size):
+            successors[k] |= (r.random() < 0.2) << s
+    reach = Reach(successors)
+    for _ in range(8):
+        a, b = r.sample(sorted(successors), 2)
+        legal = not reach.between(a, b, successors[a]) and not reach.between(b, a, successors[b])
+        both = {k: s for k, s in successors.items() if k != a}
+        both[b] = (successors[a] | successors[b]) & ~(1 << a | 1 << b)
+        for k, found in both.items():
+            if k != b and found >> a & 1:
+                both[k] = (found & ~(1 << a)) | 1 << b
+        assert legal == (not _cyclic(both))
+        if not legal:
+            continue
+        successors = both
+        reach.join(a, b)
+        for k in successors:
+            live = sum(1 << j for j in successors)
+            assert reach.after[k] & live == reachable(successors, k)
+
+
+def test_the_search_has_no_dead_members():
+    for seed in range(10):
+        g, graph = random_graph(seed, 40)
+        units = Units(graph)
+        for cluster in plan(graph, MACHINE, None, g.sizes).clusters:
+            region = region_of(units, cluster)
+            assert set(bits(region.members)) == set(region.masks)
