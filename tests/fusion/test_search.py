@@ -54,6 +54,21 @@ class Priced:
             self.known[key] = None if cost is None else cost.burden
         return self.known[key]
 
+    def hangs_together(self, members: int) -> bool:
+        """Whether its units read one another or the same values: what does not starts together
+        with others, but shares no kernel with them."""
+        left = members & (members - 1)
+        joined = members ^ left
+        reads = self.units.operands[joined.bit_length() - 1] | joined
+        while left:
+            near = [u for u in bits(left) if (self.units.operands[u] | 1 << u) & reads]
+            if not near:
+                return False
+            for u in near:
+                left ^= 1 << u
+                reads |= self.units.operands[u] | 1 << u
+        return True
+
     def partition(self, parts: list[int]) -> float | None:
         """The time of a partition, None if it is not legal."""
         everything = sum(parts)
@@ -69,7 +84,7 @@ class Priced:
             return None
         total = 0.0
         for members, stored in masks:
-            found = self.burden(members, stored)
+            found = self.burden(members, stored) if self.hangs_together(members) else None
             if found is None:
                 return None
             total += found

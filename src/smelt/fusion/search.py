@@ -292,14 +292,29 @@ class Search:
         if self.wishes.never:
             return
         for c, members in chains(self.units, self.model.nbytes).items():
-            if members & (members - 1):
-                apart = [self.clusters.pop(u).cost for u in bits(members)]
-                for v in bits(members | self.reads(members)):
-                    self.readers[v] &= ~members
-                self._place(c, members)
-                joins = [(p, (self.units.users[p] & members).bit_length() - 1)
-                         for p in bits(members) if p != c]  # fmt: skip
-                self.decisions.chain(joins, self.clusters[c], apart)
+            if members & (members - 1) == 0:
+                continue
+            alone = {u: self.clusters.pop(u) for u in bits(members)}
+            for v in bits(members | self.reads(members)):
+                self.readers[v] &= ~members
+            self._place(c, members)
+            apart = [cluster.cost for cluster in alone.values()]
+            if self.clusters[c].cost.burden > sum(cost.burden for cost in apart):
+                self._undo(c, alone)  # such as a fold that is split for being glued to others
+                continue
+            joins = [(p, (self.units.users[p] & members).bit_length() - 1)
+                     for p in bits(members) if p != c]  # fmt: skip
+            self.decisions.chain(joins, self.clusters[c], apart)
+
+    def _undo(self, c: int, alone: Mapping[int, Cluster]) -> None:
+        """Puts the units of a chain back into clusters of their own."""
+        for v in bits(self.clusters.pop(c).reads):
+            self.readers[v] &= ~(1 << c)
+        for u, cluster in alone.items():
+            self.clusters[u] = cluster
+            self.holders[u] = 1 << u
+            for v in bits(cluster.reads):
+                self.readers[v] |= 1 << u
 
     def _producers(self, fresh: Iterable[int]) -> None:
         """Moves producers into their readers, the largest gain first.
