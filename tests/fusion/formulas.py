@@ -27,7 +27,7 @@ from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
 from smelt.target import Target
 from smelt.types.dtype import DType, f32, i64
-from smelt.types.expr import Index, size
+from smelt.types.expr import Index, evaluate, size
 from smelt.types.tensor import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -176,12 +176,26 @@ def between(found: Plan, a: str, b: str) -> list[Decision]:
     return [d for d in found.decisions if (d.details["a_op"], d.details["b_op"]) == (a, b)]
 
 
-def execute(found: Plan, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-    """Runs a plan cluster by cluster: a cluster sees its inputs, and leaves its outputs."""
+def execute(
+    found: Plan, arrays: Sequence[Array], sizes: Mapping[str, int], arena: Array | None = None
+) -> list[Array]:
+    """Runs a plan cluster by cluster: a cluster sees its inputs, and leaves its outputs.
+
+    With `arena`, bytes, values between clusters live where the plan puts them, and nowhere else.
+    """
     memory: dict[Node, Array] = dict(zip(found.graph.inputs, arrays, strict=True))
+    slots = {slot.node: slot for slot in found.slots}
     for cluster in found.clusters:
         values = {node: memory[node] for node in cluster.inputs}
         for node in cluster.nodes:
             values[node] = evaluate_node(node, [values[x] for x in node.inputs], sizes)
-        memory |= {node: values[node] for node in cluster.outputs}
+        for node in cluster.outputs:
+            offset = slots[node].offset
+            if arena is None or offset is None:
+                memory[node] = values[node]
+                continue
+            start = int(evaluate(offset, sizes))
+            part = arena[start : start + values[node].nbytes].view(values[node].dtype)
+            part[...] = np.ascontiguousarray(values[node]).reshape(-1)
+            memory[node] = part.reshape(values[node].shape)
     return [memory[node] for node in found.graph.outputs]

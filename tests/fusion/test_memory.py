@@ -1,0 +1,182 @@
+"""Buffers: never two live values in one place, at any sizes; little more memory than must be."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.fusion.dags import random_graph
+from tests.fusion.formulas import MACHINE, Formula, execute
+
+from smelt.fusion import Plan, plan
+from smelt.fusion.memory import LINE, Buffer, _place, ceiling, lower_bound, peak, rounded
+from smelt.fusion.plan import Slot
+from smelt.fusion.verify import overlapping
+from smelt.graph.interp import run
+from smelt.types.expr import Index, add, evaluate, mul, size
+
+
+def arena(found: Plan, sizes: dict[str, int]) -> int:
+    ends = [evaluate(s.offset, sizes) + evaluate(s.nbytes, sizes)
+            for s in found.slots if s.offset is not None]  # fmt: skip
+    return int(max(ends, default=0))
+
+
+def fullest(found: Plan, sizes: dict[str, int]) -> int:
+    """The most bytes that live at one time, one buffer for values that share one."""
+    step = {k: s for s, group in enumerate(found.launches) for k in group}
+    homes: dict[object, list[Slot]] = {}
+    for s in found.slots:
+        if s.offset is not None:
+            root: Slot = s
+            while root.reuses is not None:
+                root = next(o for o in found.slots if o.node is root.reuses)
+            homes.setdefault(root.node, []).append(s)
+    most = 0
+    for now in range(len(found.launches)):
+        live = 0
+        for group in homes.values():
+            if any(step[s.first] <= now <= step[s.last] for s in group):
+                live += int(evaluate(rounded(group[0].nbytes), sizes))
+        most = max(most, live)
+    return most
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_live_values_never_share_memory(seed: int):
+    g, graph = random_graph(seed, 50, sorts=0.15, results=2)
+    found = plan(graph, MACHINE, None, g.sizes)
+    r = random.Random(seed)
+    for _ in range(20):
+        sizes = {name: r.choice((1, 2, 3, 17, 64, 100, 1001, 50000)) for name in g.sizes}
+        assert overlapping(found, sizes) is None, sizes
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("seed", range(25))
+def test_the_arena_is_nearly_as_small_as_it_can_be(seed: int, fuse: bool):
+    g, graph = random_graph(seed, 60, sorts=0.2, results=1)
+    found = plan(graph, MACHINE, None, g.sizes, fuse=fuse)
+    bound = fullest(found, g.sizes)
+    assert bound <= arena(found, g.sizes) + LINE and arena(found, g.sizes) <= 1.2 * bound
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_packing_of_random_lives(seed: int):
+    """Against the bound, with sizes of several unrelated symbols."""
+    r = random.Random(seed)
+    n, m = size("n"), size("m")
+    hints = {"n": r.randint(1, 5000), "m": r.randint(1, 5000)}
+    kinds: list[Index] = [n * 4, m * 4, n * 64, m * 100, 4 * n * m // 64, add(n * 8, m * 12)]
+    buffers: list[Buffer] = []
+    for _ in range(40):
+        first = r.randint(0, 30)
+        nbytes = rounded(r.choice(kinds))
+        hint = int(evaluate(nbytes, hints))
+        buffers.append(Buffer([], nbytes, hint, first, first + r.randint(0, 6)))
+    _place(buffers, hints)
+    assert peak(buffers) <= 1.2 * lower_bound(buffers)
+    for _ in range(15):
+        sizes = {name: r.randint(1, 10000) for name in hints}
+        spans = [
+            (at := max(evaluate(s, sizes) for s in b.sums), at + evaluate(b.nbytes, sizes))
+            for b in buffers
+        ]
+        for k, b in enumerate(buffers):
+            for j, c in enumerate(buffers[:k]):
+                if b.meets(c):
+                    assert spans[k][1] <= spans[j][0] or spans[j][1] <= spans[k][0]
+
+
+def test_a_ceiling_covers_every_sum():
+    r = random.Random(1)
+    n, m = size("n"), size("m")
+    for _ in range(50):
+        sums: list[Index] = [
+            add(
+                add(mul(n, r.randint(0, 9)), mul(m, r.randint(0, 9))),
+                mul(mul(n, m), r.randint(0, 3)),
+            )
+            for _ in range(r.randint(1, 30))
+        ]
+        hints = {"n": r.randint(1, 99), "m": r.randint(1, 99)}
+        kept = ceiling(sums, hints)
+        assert len(kept) <= 8
+        assert max(evaluate(k, hints) for k in kept) >= max(evaluate(s, hints) for s in sums)
+        for _ in range(10):
+            sizes = {"n": r.randint(1, 999), "m": r.randint(1, 999)}
+            most = max(evaluate(s, sizes) for s in sums)
+            assert max(evaluate(k, sizes) for k in kept) >= most
+
+
+# ---- in place ----------------------------------------------------------------------------------
+
+
+def chain_of_calls(g: Formula, count: int):
+    x = g.input("x", "n", "m")
+    for _ in range(count):
+        x = g.of("exp", g.sort(x))
+    return g.sort(x)
+
+
+def test_results_take_over_dying_inputs():
+    g = Formula(n=1000, m=1000)
+    found = g.plan(chain_of_calls(g, 3))
+    over = [s for s in found.slots if s.reuses is not None]
+    assert [s.node.op.name for s in over] == ["exp"] * 3
+    assert arena(found, g.sizes) == 2 * 4 * 1000 * 1000
+
+
+def test_nothing_is_taken_over_that_is_read_again():
+    g = Formula(n=1000, m=1000)
+    s = g.sort(g.input("x", "n", "m"))
+    found = g.plan(g.of("add", g.sort(g.of("exp", s)), s))
+    assert [s.reuses for s in found.slots] == [None] * len(found.slots)
+
+
+def test_nothing_is_taken_over_that_is_read_elsewhere_in_the_array():
+    g = Formula(n=1000, m=1000)
+    s = g.sort(g.input("x", "n", "m"))
+    found = g.plan(g.sort(g.of("add", s, g.flip(s, 0))))
+    assert all(slot.reuses is None for slot in found.slots)
+    found = g.plan(g.sort(g.flip(g.of("exp", s), 1)))  # a view of the result, made by the call
+    assert sum(slot.reuses is s for slot in found.slots) == 1
+
+
+def test_no_type_takes_over_another():
+    from smelt.graph import build
+    from smelt.types.dtype import i32
+
+    g = Formula(n=1000, m=1000)
+    s = g.sort(g.input("x", "n", "m"))
+    found = g.plan(g.sort(build.cast(s, i32)))
+    assert all(s.reuses is None for s in found.slots)
+
+
+def test_inputs_and_results_are_never_in_the_arena():
+    g = Formula(n=100, m=100)
+    x = g.input("x", "n", "m")
+    a = g.of("exp", x)
+    b = g.sort(a)
+    found = g.plan(a, b, x)
+    assert {s.node for s in found.slots} == {a, b}
+    assert all(s.offset is None for s in found.slots)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_plans_run_from_the_arena(seed: int):
+    """Every cluster reads its inputs from, and writes its outputs to, one block of bytes."""
+    import numpy as np
+
+    g, graph = random_graph(seed, 30, sorts=0.2, results=2)
+    found = plan(graph, MACHINE, None, g.sizes)
+    sizes = {"n": 7, "m": 5}
+    rng = np.random.default_rng(seed)
+    arrays = [
+        rng.standard_normal([int(evaluate(d, sizes)) for d in x.type.shape]).astype(np.float32)
+        for x in graph.inputs
+    ]
+    block = np.full(arena(found, sizes), 255, np.uint8)
+    got = execute(found, arrays, sizes, block)
+    for one, other in zip(got, run(graph, arrays, sizes), strict=True):
+        np.testing.assert_array_equal(one, other)
