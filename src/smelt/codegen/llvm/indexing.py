@@ -35,6 +35,15 @@ def iota(lanes: int) -> Value:
     return ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
 
 
+def opaque(b: ir.IRBuilder, value: Value) -> Value:
+    """An i64 about which LLVM can know nothing, at no cost.
+
+    Where LLVM 22 sees that one lane of a masked store is left, and the elements have just been
+    narrowed, it stores a whole wide lane (llvm-project #179489, x86 with AVX-512).
+    """
+    return b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], False)
+
+
 class IndexEmitter:
     """Emits index arithmetic at the builder's position; `leaf` gives the variables' values."""
 

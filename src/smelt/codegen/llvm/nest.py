@@ -14,6 +14,7 @@ from smelt.codegen.llvm.indexing import (
     depth_terms,
     iota,
     number,
+    opaque,
     splat,
     steady,
 )
@@ -132,8 +133,10 @@ class NestEmitter:
             def inside(position: Value) -> None:
                 mask = None
                 if masked:
-                    left = splat(b, b.sub(high, position), count)
-                    mask = b.icmp_signed("<", iota(count), left)
+                    left = b.sub(high, position)
+                    if self.nest.stores and self.home.target.isa == "avx512":
+                        left = opaque(b, left)
+                    mask = b.icmp_signed("<", iota(count), splat(b, left, count))
                 inner = Scope(scope, {name: position}, lanes=Lanes(name, position, count, mask))
                 self._enter(inner, depth + 1)
                 self._body(inner)
