@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from smelt.fusion.region import Region
 from smelt.fusion.sets import Hints, at_hints, bits
-from smelt.fusion.sweeps import Sweeps
+from smelt.fusion.sweeps import BLOCK, Sweeps
 from smelt.fusion.units import Unit, Units
 from smelt.target import Kind, Level, Target
 
@@ -141,6 +141,26 @@ class Model:
         launch = self.target.dispatch_ns
         return Cost(launch + touch, launch + touch, launch=launch, touch=touch, tasks=self.cores,
                     read=read, written=self.nbytes[unit.number])  # fmt: skip
+
+    def map(self, unit: Unit) -> Cost:
+        """An operator that maps whole values of its own shape, and does nothing else."""
+        u = unit.number
+        operands = list(bits(self.units.operands[u]))
+        work = self.step_ns[u] * self.elements[u]
+        read = sum(self.nbytes[v] for v in operands)
+        one = sum(self.read_ns(v, self.nbytes[v], 1) for v in operands) + self.write_ns(u, 1)
+        tasks = -(-self.elements[u] // BLOCK)
+        threads = 1 if work + one < INLINE_NS else max(min(tasks, self.cores), 1)
+        launch = INLINE_LAUNCH_NS
+        touch = one
+        if threads > 1:
+            launch, work = self.target.launch_ns, work / threads
+            touch = sum(self.read_ns(v, self.nbytes[v], threads) for v in operands)
+            touch += self.write_ns(u, threads)
+        hidden = min(work, touch)
+        total = launch + work + touch - OVERLAP * hidden
+        return Cost(total, total + (OVERLAP - CHARGED) * hidden, launch, work, touch,
+                    read=read, written=self.nbytes[u], tasks=tasks)  # fmt: skip
 
     # ---- the sum -------------------------------------------------------------------------------
 

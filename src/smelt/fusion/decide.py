@@ -107,7 +107,9 @@ class Decisions:
             **_numbers(saved, split_ns, after.burden),
         )  # fmt: skip
 
-    def copied(self, producer: Joinable, readers: list[tuple[Joinable, Cost]], gain: float) -> None:
+    def copied(
+        self, producer: Joinable, readers: Sequence[tuple[Joinable, Cost]], gain: float
+    ) -> None:
         """A producer is computed again in each of its readers."""
         if not self.recording:
             return

@@ -21,7 +21,7 @@ the position at which a unit is computed, in axes of the region: an axis number 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -31,7 +31,7 @@ from smelt.fusion.space import regrouped
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Edge, Unit, Units
 from smelt.ops.contract import bare_axis
-from smelt.types.expr import Atom, Expr, Index, atoms, axis, rebuild, value
+from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, rebuild, value
 
 Place: TypeAlias = tuple[Term, ...]
 Places: TypeAlias = dict[int, list[Place]]
@@ -228,6 +228,29 @@ class _Pull:
     def _through(self, unit: Unit, edge: Edge, place: Place) -> Place:
         """The place that an edge with index expressions reads."""
 
+        shape = self.units.values[edge.producer].type.shape
+        known = self.units.rewritten
+        found: list[Term] = []
+        for term, dim in zip(edge.terms, shape, strict=True):
+            if isinstance(term, int):
+                found.append(place[term] if term >= 0 else STILL)
+                continue
+            axes = [int(a[1:]) for a in axes_of(term)]
+            at = [place[a] for a in axes]
+            plain = all(isinstance(t, int) for t in at) and not unit.trace.picks
+            extents = [self.region.axes[t] for t in at if isinstance(t, int) and t >= 0]
+            key = (term, dim, *at, -2, *extents)
+            rewritten = known.get(key) if plain else None
+            if rewritten is None:
+                rewritten = self._term(rebuild(term, self._leaf(unit, place)), dim)
+                if plain:
+                    known[key] = rewritten
+            found.append(rewritten)
+        return tuple(found)
+
+    def _leaf(self, unit: Unit, place: Place) -> Callable[[Atom], Index]:
+        """What each variable of an edge's expression stands for at a place."""
+
         def leaf(atom: Atom) -> Index:
             if atom.kind == "axis":
                 return self._index(place[int(atom.name[1:])])
@@ -235,14 +258,7 @@ class _Pull:
                 return self._pick(unit, atom, place)
             return Expr((((atom,), 1),))
 
-        shape = self.units.values[edge.producer].type.shape
-        found: list[Term] = []
-        for term, dim in zip(edge.terms, shape, strict=True):
-            if isinstance(term, int):
-                found.append(place[term] if term >= 0 else STILL)
-            else:
-                found.append(self._term(rebuild(term, leaf), dim))
-        return tuple(found)
+        return leaf
 
     def _index(self, term: Term) -> Index:
         if isinstance(term, Expr):

@@ -25,24 +25,24 @@ of candidates is that of gains, then of numbers: equal graphs give equal plans.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
 from smelt import knobs
 from smelt.fusion import memory
-from smelt.fusion.assemble import Group, clusters_of
+from smelt.fusion.assemble import clusters_of
 from smelt.fusion.chains import chains
 from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
-from smelt.fusion.legal import Refusal, Wishes, refuse_cost, refuse_region, refuse_sets
+from smelt.fusion.legal import Refusal, Wishes
 from smelt.fusion.plan import Plan
 from smelt.fusion.reach import Reach
-from smelt.fusion.region import Region, join_flat, look
 from smelt.fusion.sets import Hints, bits
+from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify
-from smelt.graph.ir import Graph, Node
+from smelt.graph.ir import Graph
 from smelt.journal import Journal, Planned
 from smelt.target import Target
 
@@ -52,35 +52,10 @@ MOST_READERS = 4
 """Readers that a producer is tried to be joined with."""
 MOST_SIBLINGS = 12
 """Readers of one array that are tried in pairs."""
-CROSSING = "reduction-crossing"
 FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
 """Nanoseconds below which a gain is rounding."""
-
-
-@dataclass(slots=True)
-class Cluster:
-    """A kernel in the making."""
-
-    members: int
-    stored: int
-    """Members that are written, because somebody outside reads them."""
-    reads: int
-    """Values that it reads from memory."""
-    size: float
-    """Scalar operations, dear ones counted by their cost."""
-    region: Region
-    cost: Cost
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
-
-    region: Region
-    cost: Cost | None = None
-    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +95,7 @@ def plan(
     if fuse:
         search.run()
     else:
+        search.apart()
         decisions.off()
     clusters, launches = clusters_of(units, search.groups(), sizes)
     slots = memory.assign(graph, clusters, launches, sizes, search.reuses())
@@ -130,150 +106,26 @@ def plan(
         for decision in decisions.found:
             journal.record(decision)
         moved = sum(c.cost.moved for c in search.clusters.values())
-        seconds = perf_counter() - start
-        count = len(units.units)
-        journal.record(
-            Planned(graph.name, count, len(clusters), moved, search.apart_bytes, seconds)
-        )
+        apart = sum(search.alone(u.number).moved for u in units.units)
+        count, seconds = len(units.units), perf_counter() - start
+        journal.record(Planned(graph.name, count, len(clusters), moved, apart, seconds))
     return result
 
 
-class Search:
-    """The clusters of one graph, and the moves between them."""
+class Search(State):
+    """The moves between the clusters of one graph."""
 
     def __init__(self, units: Units, model: Model, wishes: Wishes, decisions: Decisions) -> None:
-        self.units, self.model, self.wishes, self.decisions = units, model, wishes, decisions
-        self.clusters: dict[int, Cluster] = {}
-        self.holders: list[int] = [0] * len(units.values)
-        """For each unit, the clusters that compute it."""
-        self.readers: list[int] = [0] * len(units.values)
-        """For each value, the clusters that read it from memory."""
-        self.judged: dict[tuple[int, int], Verdict] = {}
-        self.walked: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
-        """Shapes other than their own under which sets have to walk their results."""
+        super().__init__(units, model, wishes)
+        self.decisions = decisions
         self.reach = Reach({})
-        for unit in units.units:
-            self._place(unit.number, 1 << unit.number)
-        self.apart_ns = sum(c.cost.total for c in self.clusters.values())
-        self.apart_bytes = sum(c.cost.moved for c in self.clusters.values())
-
-    # ---- clusters ------------------------------------------------------------------------------
-
-    def _place(self, c: int, members: int) -> None:
-        """A new cluster that owns all its members."""
-        stored = 0
-        for u in bits(members):
-            self.holders[u] = 1 << c
-            users = self.units.users[u]
-            if users & ~members or self.units.outputs >> u & 1 or not users:
-                stored |= 1 << u
-        found = self.judge(members, stored)
-        reads = self.reads(members)
-        size = self._size(members, ())
-        cost = found.cost or Cost()
-        self.clusters[c] = Cluster(members, stored, reads, size, found.region, cost)
-        for v in bits(reads):
-            self.readers[v] |= 1 << c
-
-    def reads(self, members: int) -> int:
-        """Values that a set of units reads from outside."""
-        found = 0
-        for u in bits(members):
-            found |= self.units.operands[u]
-        return found & ~members
-
-    def groups(self) -> list[Group]:
-        """The clusters as sets, for assembly."""
-        return [
-            Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}))
-            for _, c in sorted(self.clusters.items())
-        ]
-
-    def reuses(self) -> dict[Node, list[Node]]:
-        """For each result of a flat kernel, the inputs that it may be written over: of its own
-        type and read at its own positions only."""
-        found: dict[Node, list[Node]] = {}
-        values = self.units.values
-        for cluster in self.clusters.values():
-            region = cluster.region
-            for u in bits(region.stored if region.flat else 0):
-                place, kind = region.places[u], values[u].type
-                same = [v for v, read in region.loads.items() if read == place]
-                found[values[u]] = [values[v] for v in same if values[v].type == kind]
-        return found
-
-    def successors(self, c: int) -> int:
-        """Clusters that read what `c` writes."""
-        found = 0
-        for u in bits(self.clusters[c].stored):
-            found |= self.readers[u]
-        return found
-
-    def producers(self, c: int) -> int:
-        """Clusters that write what `c` reads."""
-        found = 0
-        for v in bits(self.clusters[c].reads):
-            found |= self.holders[v]
-        return found
-
-    def judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
-        """A set of units as one kernel.  `parts` are two clusters that it joins, if any."""
-        key = members, stored
-        known = self.judged.get(key)
-        if known is not None:
-            return known
-        refusal = refuse_sets(self.units, members, self._size(members, parts), self.wishes)
-        if refusal is not None:
-            known = Verdict(Region(members, stored), refusal=refusal)
-        else:
-            region = self._region(members, stored, parts)
-            refusal = refuse_region(self.units, region)
-            cost = None
-            if region.fault is None:
-                cost = self.model.cost(region)
-                refusal = refusal or refuse_cost(self.model, cost)
-            if members & (members - 1) == 0:
-                refusal = None  # an operator by itself is always a kernel
-            known = Verdict(region, cost, refusal)
-        self.judged[key] = known
-        return known
-
-    def _size(self, members: int, parts: Sequence[Cluster]) -> float:
-        """Scalar operations of a set."""
-        size = self.units.size
-        if not parts:
-            return sum(size[u] for u in bits(members))
-        one, other = parts
-        return one.size + other.size - sum(size[u] for u in bits(one.members & other.members))
-
-    def _region(self, members: int, stored: int, parts: Sequence[Cluster]) -> Region:
-        """The region of a set: from those of its parts where that is possible."""
-        if parts and parts[0].region.flat and parts[1].region.flat:
-            one, other = (part.region for part in parts)
-            found = join_flat(one, other, stored)
-            if found is not None and found.members == members:
-                found.work = one.work + other.work
-                for u in bits(one.members & other.members):
-                    found.work -= self.model.step_ns[u] * self.model.elements[u]
-                return found
-        region = look(self.units, members, stored)
-        return self._walked_otherwise(region) if region.fault == CROSSING else region
-
-    def _walked_otherwise(self, region: Region) -> Region:
-        """The region with its results walked under the shape of a member with as many elements,
-        where folds then stand at positions of their own; `region` itself if there is none."""
-        key = region.members, region.stored
-        for u in bits(region.members):
-            shape = self.units.unit(u).axes[: self.units.unit(u).rank]
-            walked = {o: shape for o in bits(region.stored) if self.units.regroups(o, u)}
-            if walked and walked not in self.walked.get(key, ()):
-                other = look(self.units, *key, walked)
-                if other.fault is None:
-                    self.walked[key] = walked
-                    return other
-        return region
 
     # ---- the run -------------------------------------------------------------------------------
+
+    def apart(self) -> None:
+        """Every operator by itself."""
+        for unit in self.units.units:
+            self.place(unit.number, 1 << unit.number)
 
     def run(self) -> None:
         """All joins that gain."""
@@ -290,31 +142,21 @@ class Search:
     def _chains(self) -> None:
         """Joins values with the cluster of their readers where that is no question."""
         if self.wishes.never:
+            self.apart()
             return
         for c, members in chains(self.units, self.model.nbytes).items():
+            self.place(c, members)
             if members & (members - 1) == 0:
                 continue
-            alone = {u: self.clusters.pop(u) for u in bits(members)}
-            for v in bits(members | self.reads(members)):
-                self.readers[v] &= ~members
-            self._place(c, members)
-            apart = [cluster.cost for cluster in alone.values()]
-            if self.clusters[c].cost.burden > sum(cost.burden for cost in apart):
-                self._undo(c, alone)  # such as a fold that is split for being glued to others
+            apart = {u: self.alone(u) for u in bits(members)}
+            if self.clusters[c].cost.burden > sum(cost.burden for cost in apart.values()):
+                self.remove(c)  # such as a fold that is split for being glued to others
+                for u in apart:
+                    self.place(u, 1 << u)
                 continue
             joins = [(p, (self.units.users[p] & members).bit_length() - 1)
-                     for p in bits(members) if p != c]  # fmt: skip
-            self.decisions.chain(joins, self.clusters[c], apart)
-
-    def _undo(self, c: int, alone: Mapping[int, Cluster]) -> None:
-        """Puts the units of a chain back into clusters of their own."""
-        for v in bits(self.clusters.pop(c).reads):
-            self.readers[v] &= ~(1 << c)
-        for u, cluster in alone.items():
-            self.clusters[u] = cluster
-            self.holders[u] = 1 << u
-            for v in bits(cluster.reads):
-                self.readers[v] |= 1 << u
+                     for p in apart if p != c]  # fmt: skip
+            self.decisions.chain(joins, self.clusters[c], list(apart.values()))
 
     def _producers(self, fresh: Iterable[int]) -> None:
         """Moves producers into their readers, the largest gain first.
@@ -434,12 +276,8 @@ class Search:
 
     def apply(self, p: int, move: Candidate, *, beside: bool = False) -> int:
         """Carries out a move; returns the clusters that changed."""
-        producer = self.clusters[p]
         self._record(p, move, beside)
-        for v in bits(producer.reads):
-            self.readers[v] &= ~(1 << p)
-        for u in bits(producer.members):
-            self.holders[u] &= ~(1 << p)
+        self.remove(p)
         changed = 0
         for c, found in move.joined:
             cluster = self.clusters[c]
@@ -455,11 +293,10 @@ class Search:
                 self.readers[v] |= 1 << c
             cluster.members, cluster.stored, cluster.reads = members, stored, reads
             cluster.region, cluster.cost = found.region, found.cost or Cost()
-            cluster.size = self._size(members, ())
+            cluster.size = self.size(members)
             changed |= 1 << c
         if move.copies:
             self.reach.drop(p)
-        del self.clusters[p]
         return changed
 
     def _record(self, p: int, move: Candidate, beside: bool) -> None:

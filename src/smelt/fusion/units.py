@@ -119,6 +119,9 @@ class Units:
         self.written = written
         self.extents: list[Index] = []
         self._extent_numbers: dict[Index, int] = {}
+        self._volumes: list[int] | None = None
+        self.rewritten: dict[tuple[Term, ...], Term] = {}
+        """Index expressions of edges at places, as regions have found them."""
         self.one = self.extent_number(1)
         self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
         self.users = [0] * len(self.values)
@@ -151,8 +154,11 @@ class Units:
 
     def regroups(self, a: int, b: int) -> bool:
         """Whether two values have as many elements under different shapes."""
-        one, other = self.values[a].type, self.values[b].type
-        return one.shape != other.shape and one.elements == other.elements
+        if self._volumes is None:
+            numbers: dict[Index, int] = {}
+            self._volumes = [numbers.setdefault(v.type.elements, len(numbers)) for v in self.values]
+        one, other = self.values[a].type.shape, self.values[b].type.shape
+        return self._volumes[a] == self._volumes[b] and one != other
 
     def unit(self, number: int) -> Unit:
         """The unit of a value's number."""

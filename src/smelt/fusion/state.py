@@ -1,0 +1,196 @@
+"""Clusters in the making: what each holds, who reads whom, and verdicts on sets of units.
+
+Clusters are numbered by one of their units; sets of units and of clusters are bit masks.  A verdict
+is found once for each set and remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from smelt.fusion.assemble import Group
+from smelt.fusion.cost import Cost, Model
+from smelt.fusion.legal import Refusal, Wishes, refuse_cost, refuse_region, refuse_sets
+from smelt.fusion.region import Region, join_flat, look
+from smelt.fusion.sets import bits
+from smelt.fusion.units import Units
+from smelt.graph.ir import Node
+
+CROSSING = "reduction-crossing"
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A kernel in the making."""
+
+    members: int
+    stored: int
+    """Members that are written, because somebody outside reads them."""
+    reads: int
+    """Values that it reads from memory."""
+    size: float
+    """Scalar operations, dear ones counted by their cost."""
+    region: Region
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
+
+    region: Region
+    cost: Cost | None = None
+    refusal: Refusal | None = None
+
+
+class State:
+    """The clusters of one graph."""
+
+    def __init__(self, units: Units, model: Model, wishes: Wishes) -> None:
+        self.units, self.model, self.wishes = units, model, wishes
+        self.clusters: dict[int, Cluster] = {}
+        self.holders: list[int] = [0] * len(units.values)
+        """For each unit, the clusters that compute it."""
+        self.readers: list[int] = [0] * len(units.values)
+        """For each value, the clusters that read it from memory."""
+        self.judged: dict[tuple[int, int], Verdict] = {}
+        self.walked: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
+        """Shapes other than their own under which sets have to walk their results."""
+
+    # ---- clusters ------------------------------------------------------------------------------
+
+    def place(self, c: int, members: int) -> None:
+        """A new cluster, of units that no cluster has yet."""
+        stored = 0
+        for u in bits(members):
+            self.holders[u] |= 1 << c
+            users = self.units.users[u]
+            if users & ~members or self.units.outputs >> u & 1 or not users:
+                stored |= 1 << u
+        found = self.judge(members, stored)
+        reads = self.reads(members)
+        size = self.size(members)
+        cost = found.cost or Cost()
+        self.clusters[c] = Cluster(members, stored, reads, size, found.region, cost)
+        for v in bits(reads):
+            self.readers[v] |= 1 << c
+
+    def remove(self, c: int) -> None:
+        """Takes a cluster away."""
+        cluster = self.clusters.pop(c)
+        for v in bits(cluster.reads):
+            self.readers[v] &= ~(1 << c)
+        for u in bits(cluster.members):
+            self.holders[u] &= ~(1 << c)
+
+    def reads(self, members: int) -> int:
+        """Values that a set of units reads from outside."""
+        found = 0
+        for u in bits(members):
+            found |= self.units.operands[u]
+        return found & ~members
+
+    def groups(self) -> list[Group]:
+        """The clusters as sets, for assembly."""
+        return [
+            Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}))
+            for _, c in sorted(self.clusters.items())
+        ]
+
+    def reuses(self) -> dict[Node, list[Node]]:
+        """For each result of a flat kernel, the inputs that it may be written over: of its own
+        type and read at its own positions only."""
+        found: dict[Node, list[Node]] = {}
+        values = self.units.values
+        for cluster in self.clusters.values():
+            region = cluster.region
+            for u in bits(region.stored if region.flat else 0):
+                place, kind = region.places[u], values[u].type
+                same = [v for v, read in region.loads.items() if read == place]
+                found[values[u]] = [values[v] for v in same if values[v].type == kind]
+        return found
+
+    def successors(self, c: int) -> int:
+        """Clusters that read what `c` writes."""
+        found = 0
+        for u in bits(self.clusters[c].stored):
+            found |= self.readers[u]
+        return found
+
+    def producers(self, c: int) -> int:
+        """Clusters that write what `c` reads."""
+        found = 0
+        for v in bits(self.clusters[c].reads):
+            found |= self.holders[v]
+        return found
+
+    # ---- verdicts ------------------------------------------------------------------------------
+
+    def alone(self, u: int) -> Cost:
+        """The cost of one operator by itself: quickly for those that only map their operands."""
+        unit = self.units.unit(u)
+        if unit.is_fold or unit.along >= 0 or not all(e.simple for e in unit.edges):
+            return self.judge(1 << u, 1 << u).cost or Cost()
+        return self.model.map(unit)
+
+    def judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
+        """A set of units as one kernel.  `parts` are two clusters that it joins, if any."""
+        key = members, stored
+        known = self.judged.get(key)
+        if known is not None:
+            return known
+        refusal = refuse_sets(self.units, members, self.size(members, parts), self.wishes)
+        if refusal is not None:
+            known = Verdict(Region(members, stored), refusal=refusal)
+        else:
+            region = self._region(members, stored, parts)
+            refusal = refuse_region(self.units, region)
+            cost = None
+            if region.fault is None:
+                cost = self.model.cost(region)
+                refusal = refusal or refuse_cost(self.model, cost)
+            if members & (members - 1) == 0:
+                refusal = None  # an operator by itself is always a kernel
+            known = Verdict(region, cost, refusal)
+        self.judged[key] = known
+        return known
+
+    def size(self, members: int, parts: Sequence[Cluster] = ()) -> float:
+        """Scalar operations of a set."""
+        size = self.units.size
+        if not parts:
+            return sum(size[u] for u in bits(members))
+        one, other = parts
+        return one.size + other.size - sum(size[u] for u in bits(one.members & other.members))
+
+    def _region(self, members: int, stored: int, parts: Sequence[Cluster]) -> Region:
+        """The region of a set: from those of its parts where that is possible."""
+        if parts and parts[0].region.flat and parts[1].region.flat:
+            one, other = (part.region for part in parts)
+            found = join_flat(one, other, stored)
+            if found is not None and found.members == members:
+                found.work = one.work + other.work
+                for u in bits(one.members & other.members):
+                    found.work -= self.model.step_ns[u] * self.model.elements[u]
+                return found
+        region = look(self.units, members, stored)
+        return self._walked_otherwise(region) if region.fault == CROSSING else region
+
+    def _walked_otherwise(self, region: Region) -> Region:
+        """The region with its results walked under the shape of a member with as many elements,
+        where folds then stand at positions of their own; `region` itself if there is none."""
+        if all(isinstance(t, int) for t in region.places[region.at][0]):
+            return region  # it is read at two places, which no shape makes one
+        key = region.members, region.stored
+        tried: set[tuple[int, ...]] = set()
+        for u in bits(region.members):
+            shape = self.units.unit(u).axes[: self.units.unit(u).rank]
+            walked = {o: shape for o in bits(region.stored) if self.units.regroups(o, u)}
+            if walked and shape not in tried:
+                tried.add(shape)
+                other = look(self.units, *key, walked)
+                if other.fault is None:
+                    self.walked[key] = walked
+                    return other
+        return region
