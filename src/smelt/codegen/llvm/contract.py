@@ -72,7 +72,16 @@ def contractions(phase: Phase, target: Target) -> dict[Item, Contraction]:
             _as_fold(item, phase)
         else:
             found[item] = made
+    while (item := _misfit(found, phase)) is not None:
+        del found[item]
+        _as_fold(item, phase)
     return found
+
+
+def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
+    """A contraction over an axis that tasks take in blocks for the sake of another one."""
+    blocked = {a for c in found.values() for a in (c.m, c.n) if a in phase.grid}
+    return next((c.item for c in found.values() if c.item.axes & blocked - {c.m, c.n}), None)
 
 
 def _usable(item: Item, phase: Phase, target: Target) -> Contraction | None:
