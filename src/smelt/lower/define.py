@@ -40,7 +40,17 @@ from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import Expr, Index, axes_of, bounds, nonnegative, sizes_of, sub, substitute
+from smelt.types.expr import (
+    Expr,
+    Index,
+    atoms,
+    axes_of,
+    bounds,
+    nonnegative,
+    sizes_of,
+    sub,
+    substitute,
+)
 from smelt.types.expr import value as position_index
 
 Position_ = tuple[Index, ...]
@@ -87,6 +97,7 @@ class Pullback:
         self.memo: dict[tuple[Node, Position_, bool], Value] = {}
         self.guarded = 0
         self.busy: list[set[str]] = []
+        self.varying: dict[str, set[str]] = {}
         self.current: list[tuple[Node, int]] = []
         self.numbers = {node: k for k, node in enumerate(cluster.nodes)}
         self.taken: set[str] = set()
@@ -139,7 +150,7 @@ class Pullback:
         found = self.memo.get(key)
         if found is None:
             self._operands_first(node, index)
-            self.busy.append({a for e in index for a in axes_of(e)})
+            self.busy.append(self._axes_of(index))
             self.current.append((node, self.numbers[node]))
             found = node.op.define(self, index, *(Operand(self, x) for x in node.inputs))
             found = self._rounded(node, found)
@@ -147,6 +158,12 @@ class Pullback:
             self.busy.pop()
             self.memo[key] = found
         return found
+
+    def _axes_of(self, index: Position_) -> set[str]:
+        """The axes of a position, those included that computed positions in it vary along."""
+        names = {a.name for e in index for a in atoms(e) if a.kind == "value"}
+        plain = {a for e in index for a in axes_of(e)}
+        return plain.union(*(self.varying[name] for name in names))
 
     def _operands_first(self, node: Node, index: Position_) -> None:
         """Defines what `node` will ask for, deepest first: long chains need no deep stack."""
@@ -231,8 +248,10 @@ class Pullback:
                 key,
                 extent,
             ):
+                self.varying[statement.name] &= self.busy[-1]
                 return position_index(statement.name, extent)
         self.out.body.append(Position(name, key, extent))
+        self.varying[name] = set(self.busy[-1])
         return position_index(name, extent)
 
     def reduce(
