@@ -116,11 +116,18 @@ class _Pull:
         self.classes: dict[int, int] | None = None
         self.picks: dict[str, int] = {}
         self.known_masks: dict[Place, int] = {}
+        self.expressed: set[Place] = set()
+        """Places with index expressions."""
+        self.odd = 0
+        """Units that are computed at several places, or at one with index expressions."""
 
     def run(self) -> Region:
         region, units = self.region, self.units
         for u in bits(region.stored):
-            region.places.setdefault(u, []).append(self._own_place(units.unit(u)))
+            place = self._own_place(units.unit(u))
+            region.places[u] = [place]
+            if place in self.expressed:
+                self.odd |= 1 << u
         left = region.members
         while left:
             u = left.bit_length() - 1
@@ -155,7 +162,13 @@ class _Pull:
         own = tuple(extents[e] for e in unit.axes[: unit.rank])
         at = tuple(map(self._index, place))
         found = regrouped(tuple(extents[e] for e in shape), own, at)
-        return tuple(self._term(e, dim) for e, dim in zip(found, own, strict=True))
+        return self._noted(tuple(self._term(e, dim) for e, dim in zip(found, own, strict=True)))
+
+    def _noted(self, place: Place) -> Place:
+        """`place`, remembered if it has index expressions."""
+        if any(not isinstance(t, int) for t in place):
+            self.expressed.add(place)
+        return place
 
     def _axis(self, extent: int, used: int, key: int) -> int:
         """An axis of an extent that is not used yet: of the same class if there are several."""
@@ -207,15 +220,20 @@ class _Pull:
                 found = place
             elif edge.simple:
                 found = tuple([full[t] if t >= 0 else STILL for t in edge.terms])  # type: ignore[index,operator]
+                if place in self.expressed:
+                    self._noted(found)
             else:
-                found = self._through(unit, edge, full)
+                found = self._noted(self._through(unit, edge, full))
             v = edge.producer
             if members >> v & 1:
                 known = places.get(v)
                 if known is None:
                     places[v] = [found]
+                    if found in self.expressed:
+                        self.odd |= 1 << v
                 elif found not in known:
                     known.append(found)
+                    self.odd |= 1 << v
                 continue
             known = loads.get(v)
             if known is None:
@@ -327,17 +345,12 @@ class _Pull:
     def _judge(self) -> Region:
         """Finds the grid, or the fault."""
         region = self.region
-        simple = not region.ended
-        for u, places in region.places.items():
-            unit = self.units.unit(u)
-            one = len(places) == 1 and all(isinstance(t, int) for t in places[0])
-            simple = simple and one
-            if not unit.is_fold and unit.along < 0:
-                continue
-            if not one:
+        for u in bits(region.members & self.units.folds):
+            if self.odd >> u & 1:
                 return region.refuse("reduction-crossing", u)
-            if unit.along >= 0:
-                along = places[0][unit.along]
+            unit = self.units.unit(u)
+            if unit.along >= 0 and u in region.places:
+                along = region.places[u][0][unit.along]
                 region.scanned |= 1 << along if isinstance(along, int) and along >= 0 else 0
                 if region.scanned.bit_count() != 1:
                     return region.refuse("reduction-crossing", u)
@@ -349,7 +362,7 @@ class _Pull:
         for u in self._dear_folds():  # they would be done again along axes that they lack
             common &= region.masks[u][0] | region.ended[u]
         region.grid = common & ~region.folded & ~region.scanned
-        region.flat = simple and region.grid == region.all_axes
+        region.flat = not self.odd and not region.ended and region.grid == region.all_axes
         region.even = region.flat and all(m == [region.grid] for m in region.masks.values())
         return region if common == every else self._related()
 

@@ -119,6 +119,8 @@ class Search(State):
         super().__init__(units, model, wishes)
         self.decisions = decisions
         self.reach = Reach({})
+        self.most: dict[tuple[int, int], float] = {}
+        """What joining two clusters can gain at most, where they were tried before."""
 
     # ---- the run -------------------------------------------------------------------------------
 
@@ -210,8 +212,9 @@ class Search(State):
         """The best thing to do with a producer and its readers."""
         best = NO_MOVE
         readers = list(bits(self.successors(p)))
-        copyable = not self.clusters[p].stored & self.units.outputs
-        if 1 < len(readers) <= MOST_COPIES and copyable:
+        producer = self.clusters[p]
+        kept = producer.stored & self.units.outputs or producer.members & self.units.folds
+        if 1 < len(readers) <= MOST_COPIES and not kept:
             best = self.copied(p, readers)
             if best.gain <= LEAST_GAIN and best.joined:
                 self.decisions.dear(
@@ -223,8 +226,15 @@ class Search(State):
                 best = move
         return best
 
-    def joined(self, p: int, c: int) -> Candidate:
-        """Two clusters as one; what others read of either is still written."""
+    def joined(self, p: int, c: int, *, asked: bool = False) -> Candidate:
+        """Two clusters as one; what others read of either is still written.
+
+        Where an earlier try shows that nothing can be gained, the model is only bothered if the
+        numbers are `asked` for.
+        """
+        pair = (p, c) if p < c else (c, p)
+        if not asked and self.most.get(pair, FORCED) <= LEAST_GAIN:
+            return NO_MOVE
         one, other = self.clusters[p], self.clusters[c]
         between = self.reach.between(p, c, self.successors(p))
         between |= self.reach.between(c, p, self.successors(c))
@@ -244,7 +254,7 @@ class Search(State):
             return Candidate(0.0, joined, found.refusal)
         if self.wishes.must and self.wishes.demand(one.members, other.members):
             return Candidate(FORCED, joined)
-        gain = one.cost.burden + other.cost.burden - found.cost.burden
+        gain = self.most[pair] = one.cost.burden + other.cost.burden - found.cost.burden
         return Candidate(gain, joined)
 
     def copied(self, p: int, readers: list[int]) -> Candidate:
@@ -277,6 +287,7 @@ class Search(State):
     def apply(self, p: int, move: Candidate, *, beside: bool = False) -> int:
         """Carries out a move; returns the clusters that changed."""
         self._record(p, move, beside)
+        self._loosen(p, move)
         self.remove(p)
         changed = 0
         for c, found in move.joined:
@@ -298,6 +309,22 @@ class Search(State):
         if move.copies:
             self.reach.drop(p)
         return changed
+
+    def _loosen(self, p: int, move: Candidate) -> None:
+        """Corrects what pairs may gain for a move: a cluster that takes up another can gain at most
+        that one's whole time more."""
+        burden = self.clusters[p].cost.burden
+        grown = {c: self.clusters[c].cost.burden for c, _ in move.joined}
+        for (a, b), most in list(self.most.items()):
+            if p in (a, b):
+                del self.most[a, b]
+                third = b if a == p else a
+                for c, own in grown.items():
+                    pair = (third, c) if third < c else (c, third)
+                    if third != c:
+                        self.most[pair] = min(self.most.get(pair, FORCED), most + own)
+            elif a in grown or b in grown:
+                self.most[a, b] = most + burden
 
     def _record(self, p: int, move: Candidate, beside: bool) -> None:
         producer = self.clusters[p]
@@ -378,7 +405,7 @@ class Search(State):
         self.decisions.keep_dear(self.holders)
         for p in sorted(self.clusters):
             for c in bits(self.successors(p)):
-                self._refuse(p, c, self.joined(p, c), beside=False)
+                self._refuse(p, c, self.joined(p, c, asked=True), beside=False)
         for a, b in self._pairs():
             if not (self.successors(a) >> b | self.successors(b) >> a) & 1:
                 self._refuse(a, b, self.beside(a, b), beside=True)

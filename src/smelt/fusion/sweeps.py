@@ -48,7 +48,7 @@ class Sweeps:
         self.vector = self._vector()
         products = [u for u in region.ended if units.unit(u).trace.dots]
         self.split = self._split() if region.ended and not products else 0
-        if not region.even and len(region.axes) > 1:
+        if not region.even and len(region.axes) > 2:
             self._collapse()
         self.cut: dict[int, int] = {}
         """Grid axes that tasks take in blocks, and how many positions."""

@@ -137,6 +137,8 @@ class Units:
         """For each value, the values that it reads."""
         for unit in self.units:
             self.operands.append(sum({1 << e.producer for e in unit.edges}))
+        self.folds = sum(1 << u.number for u in self.units if u.is_fold or u.along >= 0)
+        """Units that fold or scan."""
         self.calls = 0
         self.size = [0.0] * len(self.inputs)
         for unit in self.units:
