@@ -18,6 +18,7 @@ from smelt.fusion.units import Units
 from smelt.graph.text import name_values
 from smelt.knobs.values import Pairs
 
+CROSSING = "reduction-crossing"
 OPERANDS = 64
 """Arrays that a kernel may read and write (ALGORITHMS 2.4, F6)."""
 CODE = 1200
@@ -84,12 +85,21 @@ def refuse_sets(units: Units, members: int, size: float, wishes: Wishes) -> Refu
     return None
 
 
+def refuse_torn(units: Units, fold: int) -> Refusal:
+    """A fold that is read at several places is computed once, and stored."""
+    return _crossing(units, CROSSING, fold)
+
+
+def _crossing(units: Units, reason: str, number: int) -> Refusal:
+    op = units.values[number].op.name
+    details = {"axis": _ended(units, number), "op": op, "a_axes": "", "b_axes": ""}
+    return Refusal(reason, details)
+
+
 def refuse_region(units: Units, region: Region) -> Refusal | None:
     """What axes and operands forbid."""
     if region.fault is not None:
-        node = units.values[region.at]
-        details = {"axis": _ended(units, region.at), "op": node.op.name, "a_axes": "", "b_axes": ""}
-        return Refusal(region.fault, details)
+        return _crossing(units, region.fault, region.at)
     count = len(region.loads) + region.stored.bit_count()
     if count > OPERANDS:
         return Refusal("too-many-operands", {"operands": count, "limit": OPERANDS})

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from smelt.fusion.plan import Cluster
@@ -245,7 +246,6 @@ class _Pull:
 
     def _through(self, unit: Unit, edge: Edge, place: Place) -> Place:
         """The place that an edge with index expressions reads."""
-
         shape = self.units.values[edge.producer].type.shape
         known = self.units.rewritten
         found: list[Term] = []
@@ -253,8 +253,7 @@ class _Pull:
             if isinstance(term, int):
                 found.append(place[term] if term >= 0 else STILL)
                 continue
-            axes = [int(a[1:]) for a in axes_of(term)]
-            at = [place[a] for a in axes]
+            at = [place[a] for a in _axes_in(term)]
             plain = all(isinstance(t, int) for t in at) and not unit.trace.picks
             extents = [self.region.axes[t] for t in at if isinstance(t, int) and t >= 0]
             key = (term, dim, *at, -2, *extents)
@@ -391,6 +390,11 @@ def _find(parent: dict[int, int], key: int) -> int:
     while key != root:
         parent[key], key = root, parent.get(key, root)
     return root
+
+
+@lru_cache(maxsize=4096)
+def _axes_in(term: Expr) -> tuple[int, ...]:
+    return tuple(int(name[1:]) for name in axes_of(term))
 
 
 # ---- joining flat regions ----------------------------------------------------------------------

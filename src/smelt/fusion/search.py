@@ -35,7 +35,7 @@ from smelt.fusion.assemble import clusters_of
 from smelt.fusion.chains import chains
 from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
-from smelt.fusion.legal import Refusal, Wishes
+from smelt.fusion.legal import Refusal, Wishes, refuse_torn
 from smelt.fusion.plan import Plan
 from smelt.fusion.reach import Reach
 from smelt.fusion.sets import Hints, bits
@@ -242,6 +242,8 @@ class Search(State):
             third = self.clusters[next(bits(between))].members
             name = self.decisions.name(third.bit_length() - 1)
             return Candidate(0.0, refusal=Refusal("acyclic", {"between": name}))
+        if (crossing := self.torn_fold(one, other)) >= 0:
+            return Candidate(0.0, refusal=refuse_torn(self.units, crossing))
         stored = 0
         outside = ~(1 << p | 1 << c)
         for u in bits(one.stored | other.stored):

@@ -11,13 +11,18 @@ from dataclasses import dataclass
 
 from smelt.fusion.assemble import Group
 from smelt.fusion.cost import Cost, Model
-from smelt.fusion.legal import Refusal, Wishes, refuse_cost, refuse_region, refuse_sets
+from smelt.fusion.legal import (
+    CROSSING,
+    Refusal,
+    Wishes,
+    refuse_cost,
+    refuse_region,
+    refuse_sets,
+)  # fmt: skip
 from smelt.fusion.region import Region, join_flat, look
 from smelt.fusion.sets import bits
 from smelt.fusion.units import Units
 from smelt.graph.ir import Node
-
-CROSSING = "reduction-crossing"
 
 
 @dataclass(slots=True)
@@ -124,6 +129,14 @@ class State:
         for v in bits(self.clusters[c].reads):
             found |= self.holders[v]
         return found
+
+    def torn_fold(self, one: Cluster, other: Cluster) -> int:
+        """A fold of one of two clusters that the other reads at several places, or -1."""
+        for a, b in ((one, other), (other, one)):
+            for u in bits(a.stored & b.reads & self.units.folds):
+                if len(b.region.loads.get(u, ())) > 1:
+                    return u
+        return -1
 
     # ---- verdicts ------------------------------------------------------------------------------
 

@@ -62,20 +62,14 @@ class Unit:
     trace: Trace
     is_library: bool
     """Runs as one call outside the compiler's own kernels."""
+    is_fold: bool = False
+    along: int = -1
+    """The result's axis that a scan runs along; -1 for anything else."""
 
     @property
     def ended(self) -> tuple[int, ...]:
         """Extents of the axes that end here."""
         return self.axes[self.rank :]
-
-    @property
-    def is_fold(self) -> bool:
-        return len(self.axes) > self.rank
-
-    @property
-    def along(self) -> int:
-        """The result's axis that a scan runs along; -1 for anything else."""
-        return self.trace.along
 
 
 def is_free(node: Node) -> bool:
@@ -183,7 +177,8 @@ class Units:
             for read in found.reads
         )
         axes = tuple(map(self.extent_number, extents))
-        return Unit(number, node, node.type.rank, axes, tuple(edges), found, False)
+        return Unit(number, node, node.type.rank, axes, tuple(edges), found, False,
+                    bool(found.ended), found.along)  # fmt: skip
 
     def extent_number(self, e: Index) -> int:
         """The number in `extents` of an extent."""
