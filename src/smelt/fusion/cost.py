@@ -46,7 +46,7 @@ PARTS = 64
 _TERMS = ("launch", "arithmetic", "touch", "sweeps", "scratch", "partials", "streams")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cost:
     """Predicted nanoseconds of a kernel by term, and what they were computed from."""
 
@@ -171,7 +171,7 @@ class Model:
         sweeps = Sweeps(self.units, region, self.extents)
         sweeps.arrange()
         if region.work < 0:
-            region.work = sum(self.step_ns[u] * n for u, n in sweeps.work())
+            region.work = sweeps.work(self.step_ns)
         tasks = sweeps.tasks()
         threads = 1 if region.work + self._floor(region) < INLINE_NS else min(tasks, self.cores)
         traffic = _Traffic(self, region, sweeps, threads)

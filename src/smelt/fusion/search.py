@@ -58,7 +58,7 @@ LEAST_GAIN = 1e-6
 """Nanoseconds below which a gain is rounding."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidate:
     """What would become of a producer and its readers."""
 

@@ -40,7 +40,7 @@ class Cluster:
     cost: Cost
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
     """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
 

@@ -8,6 +8,7 @@ counterpart in `smelt.lower.roles` or `smelt.codegen.llvm.nests`, and so have th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from smelt.fusion.region import Place, Region
@@ -57,6 +58,7 @@ class Sweeps:
         elif self.vector & region.grid:
             self.cut = {self.vector.bit_length() - 1: self.block}
         self.cut_axes = sum(1 << a for a in self.cut)
+        self.times: dict[int, float] = {}
         self.kept = 0
         self.needs: dict[Nest, int] = {}
         """The units that each nest computes."""
@@ -86,11 +88,14 @@ class Sweeps:
 
     def evaluations(self, axes: int) -> float:
         """How often something along `axes` is computed by all tasks together."""
-        found = self.volume((self.region.grid & ~self.cut_axes) | self.inner(axes))
-        for a in self.cut:
-            if not axes >> a & 1:
-                found *= self.blocks(a)
-        return float(found)
+        known = self.times.get(axes)
+        if known is None:
+            found = self.volume((self.region.grid & ~self.cut_axes) | self.inner(axes))
+            for a in self.cut:
+                if not axes >> a & 1:
+                    found *= self.blocks(a)
+            known = self.times[axes] = float(found)
+        return known
 
     def row(self, axes: int) -> int:
         """Elements of something along `axes` that one task holds."""
@@ -241,14 +246,15 @@ class Sweeps:
 
     # ---- nests ---------------------------------------------------------------------------------
 
-    def work(self) -> list[tuple[int, float]]:
-        """Each unit that a nest computes, and how often."""
+    def work(self, step_ns: Sequence[float]) -> float:
+        """Nanoseconds on one core, given those of one step of each unit."""
         region = self.region
-        found: list[tuple[int, float]] = []
+        found = 0.0
         for members in self.needs.values():
             for u in bits(members):
                 over = region.ended.get(u, 0)
-                found += [(u, self.evaluations(mask | over)) for mask in region.masks[u]]
+                for mask in region.masks[u]:
+                    found += step_ns[u] * self.evaluations(mask | over)
         return found
 
     def arrange(self) -> None:
