@@ -21,7 +21,7 @@ from smelt.kernel.ir import NO_EXPONENT, Block, Const, If, Kernel, Last, Param, 
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u32, u64
-from smelt.types.expr import Index, maximum, minimum, size, value
+from smelt.types.expr import Index, maximum, minimum, mod, size, value
 
 Draw = Any
 MEMORY = (f32, f64, i32, i64, bool_, u32, i8, f16, bf16)
@@ -183,8 +183,8 @@ class Generator:
             return 0
         other = b.axes[str(self.pick(self.visible))].index
         forms: tuple[Index, ...] = (
-            0, other % extent, minimum(other, extent - 1), other // 2, other * 2 - 1,
-            maximum(other - 1, 0) % extent, other, extent - 1,
+            0, mod(other, extent), minimum(other, extent - 1), other // 2, other * 2 - 1,
+            mod(maximum(other - 1, 0), extent), other, extent - 1,
         )  # fmt: skip
         return self.pick(forms)
 

@@ -12,7 +12,7 @@ from smelt.kernel.bounds import facts_of, nonnegative, proves_inside
 from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Ref
 from smelt.kernel.races import determined, disjoint
 from smelt.types.dtype import i8, i32, i64
-from smelt.types.expr import Index, axis, evaluate, maximum, minimum, size, value
+from smelt.types.expr import Index, axis, evaluate, floordiv, maximum, minimum, mod, size, value
 
 n, m = size("n"), size("m")
 EXTENTS: dict[str, Index] = {"i": n, "j": m, "k": 3, "l": n * m, "q": n + m}
@@ -26,9 +26,9 @@ def expressions(draw, depth: int = 3) -> Index:
     a, b = draw(expressions(depth - 1)), draw(expressions(depth - 1))
     form = draw(st.integers(0, 7))
     if form == 4:
-        return a // draw(st.sampled_from([2, 3, n, m, n * 2]))
+        return floordiv(a, draw(st.sampled_from([2, 3, n, m, n * 2])))
     if form == 5:
-        return a % draw(st.sampled_from([2, 3, n, m, n * 2]))
+        return mod(a, draw(st.sampled_from([2, 3, n, m, n * 2])))
     forms = (lambda: a + b, lambda: a - b, lambda: a * draw(st.integers(-2, 3)), lambda: a + b)
     return forms[form]() if form < 4 else (minimum if form == 6 else maximum)(a, b)
 
