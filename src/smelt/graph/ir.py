@@ -1,7 +1,7 @@
 """Nodes and graphs: frozen data, nodes equal only to themselves.
 
->>> x = build.input("x", TensorType(f32, (4,)))              # doctest: +SKIP
->>> Graph("f", (x,), (build.map("exp", x),))                 # doctest: +SKIP
+>>> x = build.input("x", TensorType(f32, (4,)))  # doctest: +SKIP
+>>> Graph("f", (x,), (build.map("exp", x),))  # doctest: +SKIP
 """
 
 from __future__ import annotations
