@@ -159,11 +159,16 @@ class _Pull:
 
     def _regrouped(self, unit: Unit, shape: tuple[int, ...], place: list[Term]) -> Place:
         """Where a unit is computed when it is walked under another shape."""
-        extents = self.units.extents
-        own = tuple(extents[e] for e in unit.axes[: unit.rank])
-        at = tuple(map(self._index, place))
-        found = regrouped(tuple(extents[e] for e in shape), own, at)
-        return self._noted(tuple(self._term(e, dim) for e, dim in zip(found, own, strict=True)))
+        key = (unit.number, shape, *place)
+        found = self.units.regrouped.get(key)
+        if found is None:
+            extents = self.units.extents
+            own = tuple(extents[e] for e in unit.axes[: unit.rank])
+            at = tuple(map(self._index, place))
+            flat = regrouped(tuple(extents[e] for e in shape), own, at)
+            found = tuple(self._term(e, dim) for e, dim in zip(flat, own, strict=True))
+            self.units.regrouped[key] = found
+        return self._noted(found)
 
     def _noted(self, place: Place) -> Place:
         """`place`, remembered if it has index expressions."""

@@ -114,6 +114,8 @@ class Units:
         self.extents: list[Index] = []
         self._extent_numbers: dict[Index, int] = {}
         self._volumes: list[int] | None = None
+        self.regrouped: dict[tuple[object, ...], tuple[Term, ...]] = {}
+        """Places of units that are walked under another shape, as regions have found them."""
         self.rewritten: dict[tuple[Term, ...], Term] = {}
         """Index expressions of edges at places, as regions have found them."""
         self.one = self.extent_number(1)
