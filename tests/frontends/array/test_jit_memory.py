@@ -1,0 +1,139 @@
+"""`sm.jit` where memory is given or taken: `out=`, `donate=`; and compiled ahead of time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+
+rng = np.random.default_rng(3)
+
+
+# out= and donate=
+
+
+def test_out_is_written() -> None:
+    f = sm.jit(lambda x: (x + 1, {"s": sm.sum(x)}))
+    x = np.arange(6.0)
+    out = (np.zeros(6), {"s": np.zeros(())})
+    assert f(x, out=out) is out
+    np.testing.assert_array_equal(out[0], x + 1)
+    assert out[1]["s"] == 15.0
+    strided = np.zeros(12)[::2]
+    sm.jit(lambda x: x * 2)(x, out=strided)
+    np.testing.assert_array_equal(strided, x * 2)
+
+
+def test_out_may_be_the_input() -> None:
+    x = np.arange(6.0)
+    sm.jit(lambda x: sm.flip(x) + x)(x, out=x)
+    np.testing.assert_array_equal(x, [5.0] * 6)
+    y = np.arange(6.0)
+    sm.jit(lambda y: y)(y, out=y)
+    np.testing.assert_array_equal(y, np.arange(6.0))
+
+
+def test_out_may_be_one_of_ours() -> None:
+    x = sm.asarray(np.arange(4.0), copy=True)
+    pending = x * 10
+    f = sm.jit(lambda x: x + 1)
+    assert f(x, out=x) is x
+    assert x.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert pending.tolist() == [0.0, 10.0, 20.0, 30.0]
+
+
+def test_wrong_out() -> None:
+    f = sm.jit(lambda x: x + 1)
+    x = np.ones(3)
+    for out in (np.zeros(4), np.zeros(3, np.float32), 3.0, np.zeros((3, 1))):
+        with pytest.raises(sm.errors.OutArgumentError):
+            f(x, out=out)
+    locked = np.zeros(3)
+    locked.flags.writeable = False
+    with pytest.raises(sm.errors.OutArgumentError, match="read-only"):
+        f(x, out=locked)
+    with pytest.raises(sm.errors.StructureError):
+        f(x, out=(np.zeros(3),))
+    buffer = np.zeros(10)
+    with pytest.raises(sm.errors.AliasError, match="share"):
+        f(buffer[:8], out=buffer[2:])
+    with pytest.raises(sm.errors.AliasError):
+        sm.jit(lambda x: (x, x + 1))(x, out=(buffer[:3], buffer[1:4]))
+    assert not buffer.any()
+
+
+def test_donated_arrays_cannot_be_read() -> None:
+    x = sm.asarray(np.ones(8), copy=True)
+    alias = x[...]
+    assert sm.jit(lambda x, y: x + y, donate=("x",))(x, 1.0).tolist() == [2.0] * 8
+    with pytest.raises(sm.errors.DonatedError):
+        x[0]
+    for use in (lambda: x, lambda: alias, lambda: x + 1, lambda: float(x[0])):
+        with pytest.raises(sm.errors.DonatedError, match="test_jit"):
+            np.asarray(use())
+
+
+def test_what_others_see_is_not_overwritten() -> None:
+    g = sm.jit(lambda x, y: x + y, donate=0)
+    source = np.ones(4)
+    view = sm.asarray(np.ones(4), copy=True)
+    seen = np.asarray(view)
+    twice = sm.asarray(np.ones(4), copy=True)
+    for x, y in ((source[::1], source), (view, np.ones(4)), (twice, twice[...])):
+        assert g(x, y).tolist() == [2.0] * 4
+    assert seen.tolist() == source.tolist() == [1.0] * 4
+
+
+# Ahead of time
+
+
+def test_lower_and_compile() -> None:
+    lowered = sm.jit(lambda x, w: sm.exp(x) @ w).lower(
+        sm.spec("f32[b,n]"), sm.spec(("n", 4), "float32")
+    )
+    assert "x: f32[b,n], w: f32[n,4]" in lowered.as_text()
+    compiled = lowered.compile()
+    x, w = rng.standard_normal((3, 5)).astype(np.float32), np.ones((5, 4), np.float32)
+    np.testing.assert_allclose(compiled(x, w), np.exp(x) @ w, rtol=1e-5)
+    x, w = rng.standard_normal((2, 7)).astype(np.float32), np.ones((7, 4), np.float32)
+    np.testing.assert_allclose(compiled(x, w), np.exp(x) @ w, rtol=1e-5)
+    for wrong in (
+        (x, w[:6]), (x.astype(np.float64), w), (x[0], w), (x, np.ones((7, 5), np.float32)),
+        (x[:1], w), (x.T.copy().T, w),
+    ):  # fmt: skip
+        with pytest.raises(sm.errors.GuardError):
+            compiled(*wrong)
+    with pytest.raises(sm.errors.StructureError):
+        compiled(x, [w])
+
+
+def test_lower_with_arrays() -> None:
+    compiled = sm.jit(lambda x, s: x * s).lower(np.ones((3, 4)), 2.0).compile()
+    assert compiled(np.ones((5, 6)), 3.0).shape == (5, 6)
+    with pytest.raises(sm.errors.ArgumentError):
+        compiled.as_text("nonsense")
+
+
+@pytest.mark.parametrize("wrong", [((-1,),), (("a b",),), (("in",),), (("n",), "nonsense")])
+def test_wrong_specs(wrong: Any) -> None:
+    with pytest.raises(sm.errors.SmeltError):
+        sm.spec(*wrong)
+
+
+def test_specs_with_expressions() -> None:
+    compiled = (
+        sm.jit(lambda x, y: sm.reshape(x, (-1, 2)) + y)
+        .lower(sm.spec("f64[n*2]"), sm.spec("f64[n,2]"))
+        .compile()
+    )
+    x, y = rng.standard_normal(6), rng.standard_normal((3, 2))
+    np.testing.assert_array_equal(compiled(x, y), x.reshape(3, 2) + y)
+    with pytest.raises(sm.errors.GuardError):
+        compiled(np.ones(8), y)
+    with pytest.raises(sm.errors.ArgumentError, match="by itself"):
+        sm.jit(lambda x: x).lower(sm.spec("f64[n*2]"))
+    with pytest.raises(sm.errors.ExprTextError):
+        sm.spec("f64[n/2]")
