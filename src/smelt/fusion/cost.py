@@ -188,7 +188,7 @@ class Model:
         return Cost(
             total, burden, launch, arithmetic, traffic.touch, traffic.sweeps, traffic.scratch,
             partials, streams, traffic.read, traffic.written, tasks, traffic.row, traffic.kept,
-            max(sweeps.sweeps.values(), default=1), bool(sweeps.split),
+            max(map(max, sweeps.sweeps.values()), default=1), bool(sweeps.split),
         )  # fmt: skip
 
     def _floor(self, region: Region) -> float:
@@ -229,23 +229,23 @@ class _Traffic:
             across = ACROSS if sweeps.is_across(places) else 1.0
             self.touch += model.read_ns(v, nbytes, threads) * across
             self.row += sum(sweeps.row(m) for m in masks) * itemsize
-            walked = 0.0
-            for place, mask in zip(places, masks, strict=True):
-                times = sweeps.evaluations(mask)
-                if times > distinct and any(not isinstance(t, int) for t in place):
-                    times = min(times, model.elements[v])  # lanes outside are masked off
-                walked += times
-            if walked > distinct:
-                level = model.target.level(nbytes, 1)
-                if level != "l1":  # what stays there is as good as in registers
-                    rate = model.ns_per_byte(level, "read", threads)
-                    around += (walked - distinct) * itemsize * rate
-            rows += (sweeps.sweeps.get(v, 1) - 1) * walked * itemsize
+            sweep = sweeps.sweeps.get(v)
+            for k, (place, mask) in enumerate(zip(places, masks, strict=True)):
+                walked = sweeps.evaluations(mask)
+                if walked > distinct and any(not isinstance(t, int) for t in place):
+                    walked = min(walked, model.elements[v])  # lanes outside are masked off
+                if k == 0 and walked > distinct:
+                    level = model.target.level(nbytes, 1)
+                    if level != "l1":  # what stays there is as good as in registers
+                        rate = model.ns_per_byte(level, "read", threads)
+                        around += (walked - distinct) * itemsize * rate
+                times = 1 if sweep is None else sweep[k]
+                rows += max(times - (k == 0), 0) * walked * itemsize
         held = [(region.masks[u][0], max(model.itemsize[u], 4)) for u in bits(sweeps.kept)]
         self.kept = sum(sweeps.row(axes) * itemsize for axes, itemsize in held)
         self.row += self.kept
         self.scratch = 0.0
-        if rows or held:
+        if rows > 0 or held:
             resting = model.target.level(self.row, 1)
             self.sweeps = rows * model.ns_per_byte(resting, "read", threads)
             moved = sum(sweeps.evaluations(axes) * itemsize for axes, itemsize in held)

@@ -62,8 +62,8 @@ class Sweeps:
         self.kept = 0
         self.needs: dict[Nest, int] = {}
         """The units that each nest computes."""
-        self.sweeps: dict[int, int] = {}
-        """How many nests read a value, where there are several nests."""
+        self.sweeps: dict[int, list[int]] = {}
+        """How many nests read a value, for each of its places; empty where there is one nest."""
         self.roots: dict[Nest, int] = {}
         self.nest_loads = 0
         self.costs: dict[int, float] = {}
@@ -250,18 +250,21 @@ class Sweeps:
         """Nanoseconds on one core, given those of one step of each unit."""
         region = self.region
         found = 0.0
-        for members in self.needs.values():
+        for (_, walked), members in self.needs.items():
             for u in bits(members):
                 over = region.ended.get(u, 0)
                 for mask in region.masks[u]:
-                    found += step_ns[u] * self.evaluations(mask | over)
+                    if not self.inner(mask | over) & ~walked:
+                        found += step_ns[u] * self.evaluations(mask | over)
         return found
 
     def arrange(self) -> None:
         """Finds which units each nest computes, and what is kept for later nests."""
         region = self.region
         if not self.local:  # one nest over the grid
-            self.needs[0, 0] = sum(1 << u for u in region.masks) if region.work < 0 else 0
+            if region.work < 0:
+                everything = sum(1 << u for u in region.masks)
+                self.needs[0, self.inner(region.all_axes)] = everything
             return
         for u, ended in region.ended.items():
             self._root(u, region.levels[u] - 1, ended | region.masks[u][0])
@@ -286,7 +289,10 @@ class Sweeps:
             else:
                 self._need(u, nest)
         for v in bits(self.nest_loads):
-            self.sweeps[v] = self.sweeps.get(v, 0) + 1
+            masks = self.region.load_masks[v]
+            times = self.sweeps.setdefault(v, [0] * len(masks))
+            for k, mask in enumerate(masks):
+                times[k] += not self.inner(mask) & ~nest[1]
 
     def _need(self, u: int, nest: Nest) -> None:
         if self.needs[nest] >> u & 1:

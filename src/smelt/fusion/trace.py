@@ -25,7 +25,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import TensorOp
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType
-from smelt.types.expr import Expr, Index, atoms, axis
+from smelt.types.expr import Expr, Index, atoms, axis, bounds, nonnegative, sub
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import TensorType
 
@@ -72,6 +72,12 @@ class Trace:
     """Positions that the data decides: name, and the axes they vary along."""
 
 
+class _IndexAxes(frozenset[str]):
+    """The axes of a value that is an index expression, with the expression."""
+
+    index: Index = 0
+
+
 class _Tracer:
     """Plays the definer: a value is the set of axes it varies along."""
 
@@ -101,9 +107,13 @@ class _Tracer:
     def index(self, position: Index, dtype: DType) -> Axes:
         self.cost += MOVE_COST
         self.size += 1
-        return self.axes(position)
+        found = _IndexAxes(self.axes(position))
+        found.index = position
+        return found
 
     def position(self, value: Axes, extent: Index) -> Index:
+        if isinstance(value, _IndexAxes) and _within(value.index, extent):
+            return value.index  # x[iota, ..] reads where it stands
         name = f"p{len(self.picks)}"
         self.picks[name] = value
         self.size += 1
@@ -182,6 +192,12 @@ class _Entered:
             return self.op.define(self.tracer, index, *self.inputs)
         self.tracer.reads.append(Read(self.first, tuple(_term(e) for e in index)))
         return NOWHERE.union(*(self.tracer.axes(e) for e in index))
+
+
+def _within(e: Index, extent: Index) -> bool:
+    """0 <= e < extent can be seen."""
+    span = bounds(e)
+    return span is not None and nonnegative(span[0]) and nonnegative(sub(sub(extent, 1), span[1]))
 
 
 def _term(e: Index) -> Term:
