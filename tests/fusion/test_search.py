@@ -24,6 +24,7 @@ from smelt.graph.text import parse
 from smelt.graph.text import text as graph_text
 from smelt.journal import Decision, Journal, Planned
 from smelt.target import Target
+from smelt.types.expr import size
 
 
 class Priced:
@@ -274,12 +275,23 @@ def test_a_fold_read_at_two_places_is_stored():
     assert "reduction-crossing" in reasons(found, "split")
 
 
-def test_a_shifted_read_of_a_fold_is_one_place():
+def test_a_fold_read_once_at_every_position_stays_inside():
+    """Turned round, or split and permuted: each sum is still computed once."""
+    g = Formula(m=512, k=64)
+    x = g.input("x", 32 * size("k"), "m")
+    r = g.fold("sum", x, 1)
+    turned = g.of("exp", g.flip(r, 0))
+    heads = g.of("exp", g.permute(g.reshape(r, "k", 32), 1, 0))
+    for y in (turned, heads):
+        assert kernels(g.plan(y)) == 1
+
+
+def test_a_fold_read_several_times_is_stored():
     g = Formula(n=2048, m=512)
     x = g.input("x", "n", "m")
-    r = g.fold("sum", x, 1)
-    found = g.plan(g.of("exp", g.flip(r, 0)))
-    assert kernels(found) <= 2
+    spread = g.expand(g.reshape(g.fold("sum", x, 1), "n", 1), "n", 100)
+    found = g.plan(g.of("exp", g.reshape(spread, 100 * size("n"))))
+    assert kernels(found) == 2
 
 
 def test_unrelated_spaces_do_not_share_a_kernel():

@@ -32,7 +32,7 @@ from smelt.fusion.space import regrouped
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Edge, Unit, Units
 from smelt.ops.contract import bare_axis
-from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, rebuild, value
+from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, product, rebuild, value
 
 Place: TypeAlias = tuple[Term, ...]
 Places: TypeAlias = dict[int, list[Place]]
@@ -350,9 +350,9 @@ class _Pull:
         """Finds the grid, or the fault."""
         region = self.region
         for u in bits(region.members & self.units.folds):
-            if self.odd >> u & 1:
-                return region.refuse("reduction-crossing", u)
             unit = self.units.unit(u)
+            if self.odd >> u & 1 and not self._is_once(unit):
+                return region.refuse("reduction-crossing", u)
             if unit.along >= 0 and u in region.places:
                 along = region.places[u][0][unit.along]
                 region.scanned |= 1 << along if isinstance(along, int) and along >= 0 else 0
@@ -369,6 +369,16 @@ class _Pull:
         region.flat = not self.odd and not region.ended and region.grid == region.all_axes
         region.even = region.flat and all(m == [region.grid] for m in region.masks.values())
         return region if common == every else self._related()
+
+    def _is_once(self, unit: Unit) -> bool:
+        """Whether a fold at a place with index expressions is computed once for each result: the
+        expressions put the region's axes together, and take none apart."""
+        (place, *others) = self.region.places[unit.number]
+        if others or unit.trace.dots or unit.along >= 0:
+            return False
+        extents = self.units.extents
+        walked = product(extents[self.region.axes[a]] for a in bits(self.mask(place)))
+        return walked == self.units.values[unit.number].type.elements
 
     def _related(self) -> Region:
         """Results over different axes must meet in the axes that computing them walks."""
