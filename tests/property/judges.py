@@ -1,5 +1,5 @@
-"""Judges of a program: graph interpreter, kernel interpreter, compiled code, and how far they may be
-apart.
+"""Judges of a program: graph interpreter, kernel interpreter, native code, and how far apart they may
+be.
 
 Two correct runs differ because each rounds in its own places.  How much that may matter is a
 property of the program and its data: `Spread` runs the graph several times with every floating
@@ -71,7 +71,9 @@ def spread(graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int]) -> l
             with np.errstate(all="ignore"):
                 off = np.abs(_as_float(v) - exact[k])
             out[k] = np.maximum(out[k], np.where(np.isnan(off), np.inf, off))
-    return [FACTOR * o + _floor(node, v) for o, v, node in zip(out, exact, graph.outputs, strict=True)]
+    return [
+        FACTOR * o + _floor(node, v) for o, v, node in zip(out, exact, graph.outputs, strict=True)
+    ]
 
 
 def _floor(node: Node, value: Array) -> Array:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, seed, settings
+from tests.property.judges import agree, compiled, interpret, kernels_agree, sizes_at, spread
+from tests.strategies.graphs import Program, graphs
 
 from smelt import knobs
 from smelt.graph.text import text
-from tests.property.judges import agree, compiled, interpret, kernels_agree, sizes_at, spread
-from tests.strategies.graphs import Program, graphs
 
 CASES = 250
 """Programs of each of the parts below in an ordinary run."""
