@@ -226,7 +226,7 @@ def program(kernel: k.Kernel) -> Program:
         out.phases.append(prune(phase))
     else:
         _split_phases(kernel, out, axes, grid)
-    out.phases = [collapse(refine(p)) for p in out.phases]
+    out.phases = [prune(collapse(refine(p))) for p in out.phases]
     return out
 
 
