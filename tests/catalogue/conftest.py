@@ -1,0 +1,36 @@
+"""Rows of a module as parameters of its checks; what falls short today is expected to."""
+
+from __future__ import annotations
+
+import pytest
+from tests.catalogue.rows import Row
+
+SECOND = ("dtype", "layout", "form")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each row, and for each of its dtypes, layouts or forms where a check asks."""
+    if "row" not in metafunc.fixturenames:
+        return
+    name = metafunc.function.__name__.removeprefix("test_")
+    second = next((s for s in SECOND if s in metafunc.fixturenames), None)
+    found = [
+        pytest.param(*values, id="-".join(map(str, values)).replace(" ", "_"), marks=marks)
+        for row in metafunc.module.ROWS
+        for values in _values(row, second)
+        for marks in [_marks(row, name, values[1:])]
+    ]
+    metafunc.parametrize(["row", second] if second else ["row"], found)
+
+
+def _values(row: Row, second: str | None) -> list[tuple[object, ...]]:
+    choices = {"dtype": row.dtypes, "layout": row.layouts, "form": range(len(row.also))}
+    return [(row,)] if second is None else [(row, choice) for choice in choices[second]]
+
+
+def _marks(row: Row, name: str, choice: tuple[object, ...]) -> list[pytest.MarkDecorator]:
+    """`short` names a check ("plan_dtype f16"), or several that begin alike ("plan_dtype",
+    "plan"); the longest counts, and no reason means that it holds."""
+    exact = " ".join(map(str, (name, *choice)))
+    reasons = [row.short[k] for k in (exact, name, name.partition("_")[0]) if k in row.short]
+    return [pytest.mark.xfail(strict=True, reason=r) for r in reasons[:1] if r]

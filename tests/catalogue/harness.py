@@ -1,0 +1,356 @@
+"""What every row of the catalogue is checked for: the plan in numbers, and the numbers themselves.
+
+A plan is made for large sizes, by a machine that is the same everywhere; the same compiled program
+then runs at small ones.  Results are compared with the same code in NumPy on float64, each element
+within what rounding explains (`tests.catalogue.rounding`).  Bytes count every element of an array
+once; that no kernel reads one more often than that is counted too (`tests.catalogue.sweeps`).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.catalogue.rounding import tolerances
+from tests.catalogue.rows import (
+    DTYPES,
+    LAYOUTS,
+    Array,
+    Code,
+    Row,
+    Sizes,
+    draw,
+    many_sizes,
+    small,
+    value_of,
+    wanted,
+    with_one,
+)  # fmt: skip
+from tests.catalogue.sweeps import reads
+
+import smelt as sm
+from smelt import driver, fusion, knobs, lower, passes
+from smelt.explain.traffic import traffic
+from smelt.explain.unfused import apart, moved_by_call
+from smelt.frontends.array.flush import realise
+from smelt.frontends.array.trace import Trace
+from smelt.frontends.array.tree import flatten
+from smelt.fusion.plan import Plan
+from smelt.graph.ir import Graph
+from smelt.journal import Journal
+from smelt.kernel.ir import Kernel
+from smelt.ops.scalar import SCALARS
+from smelt.target import Target
+
+MACHINE = Target.for_isa(driver.host().isa)
+"""Plans are made for its caches and rates, whatever the machine at hand has."""
+
+# ---- the reference -----------------------------------------------------------------------------
+
+
+class _Reference:
+    """NumPy's namespace with the few functions that Smelt has beyond the standard."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    @staticmethod
+    def erf(x: Any) -> Any:
+        return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+    @staticmethod
+    def rsqrt(x: Any) -> Any:
+        return 1 / np.sqrt(x)
+
+    @staticmethod
+    def sigmoid(x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
+
+    class random:  # noqa: N801 - a namespace
+        """Numbers from the cipher's own reference, which its known answers test."""
+
+        @staticmethod
+        def uniform(key: Any, shape: tuple[int, ...]) -> Array:
+            words = SCALARS["philox"].numpy(key, np.arange(math.prod(shape), dtype=np.uint64))
+            return ((words >> np.uint32(8)) * 2.0**-24).reshape(shape)
+
+
+REFERENCE = _Reference()
+
+
+def expected(row: Row, arrays: Sequence[Array]) -> list[Array]:
+    """The results of a row in NumPy, floats in float64."""
+    wide = [a.astype(np.float64) if a.dtype in DTYPES.values() else a for a in arrays]
+    code = row.reference or (lambda *xs: row.code(REFERENCE, *xs))
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [np.asarray(x) for x in flatten(code(*wide))[0]]
+
+
+# ---- compiling ---------------------------------------------------------------------------------
+
+
+def record(code: Code, arrays: Sequence[Array]) -> Trace:
+    """A function recorded for arrays like these; its sizes stay symbols."""
+    return sm.jit(lambda *xs: code(sm, *xs)).lower(*arrays).trace
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A program as far as counting needs it: no machine code."""
+
+    graph: Graph
+    plan: Plan
+    kernels: tuple[Kernel | None, ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A row's program, planned for the row's sizes and perhaps compiled."""
+
+    row: Row
+    recorded: Trace
+    sketch: Sketch
+    program: driver.Compiled | None = None
+
+    def sizes(self, at: Mapping[str, int]) -> Sizes:
+        """The graph's own sizes where the row's are `at`."""
+        dims = [n for x in self.row.inputs for n in wanted(x, "f32").dims(at)]
+        return matched(self.recorded, dims)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """The results, with the sizes that the arrays have."""
+        assert self.program is not None
+        known = matched(self.recorded, [n for a in arrays for n in a.shape])
+        sizes = tuple(known[n] for n in self.program.size_names)
+        found = self.program.run(inputs(self.recorded, arrays), sizes)
+        return [found[r.place] for r in self.recorded.results]
+
+
+def inputs(recorded: Trace, arrays: Sequence[Array]) -> list[Array]:
+    """The inputs of the recorded graph: arguments that it reads, then arrays it met on the way."""
+    return [arrays[k] for k in recorded.arguments] + [realise(x) for x in recorded.captured]
+
+
+def matched(recorded: Trace, dims: Sequence[int]) -> Sizes:
+    """The values of a recording's size symbols, from all dimensions of its arguments."""
+    values = recorded.match(*dims)
+    assert values is not None, f"recorded for other sizes than {dims}"
+    return dict(zip(driver.size_names(recorded.graph), values, strict=True))
+
+
+_SKETCHED: dict[tuple[Any, ...], Made] = {}
+_COMPILED: dict[tuple[Any, ...], Made] = {}
+
+
+def sketch(row: Row, dtype: str = "f32", form: int = 0, layout: str | None = None) -> Made:
+    """A row planned for its sizes on `MACHINE`: form 0 is its own code, k the kth of `also`."""
+    key = (id(row), dtype, form, layout)
+    if key not in _SKETCHED:
+        arrays = draw(row, small(row, 3), dtype)
+        if layout is not None:
+            arrays = [LAYOUTS[layout](a) for a in arrays]
+        recorded = record((row.code, *row.also)[form], arrays)
+        assert all(r.kind == "graph" for r in recorded.results)
+        rounding, hints = knobs.ROUNDING.get(), _hints(row, recorded)
+        graph = passes.run(recorded.graph, Journal(), rounding)
+        plan = fusion.plan(graph, MACHINE, None, hints)
+        kernels = tuple(
+            None if c.is_extern else lower.run(c, rounding, hints) for c in plan.clusters
+        )
+        _SKETCHED[key] = Made(row, recorded, Sketch(graph, plan, kernels))
+    return _SKETCHED[key]
+
+
+def make(row: Row, dtype: str = "f32", form: int = 0) -> Made:
+    """A row compiled for its sizes on `MACHINE`."""
+    key = (id(row), dtype, form)
+    if key not in _COMPILED:
+        made = sketch(row, dtype, form)
+        hints = _hints(row, made.recorded)
+        program = driver.compile(made.recorded.graph, hints=hints, target=MACHINE)
+        whole = Sketch(program.graph, program.plan, program.kernels)
+        _COMPILED[key] = replace(made, sketch=whole, program=program)
+    return _COMPILED[key]
+
+
+def _hints(row: Row, recorded: Trace) -> Sizes:
+    return matched(recorded, [n for x in row.inputs for n in wanted(x, "f32").dims(row.sizes)])
+
+
+# ---- counting ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A plan in numbers."""
+
+    kernels: int
+    calls: int
+    launches: int
+    stored: tuple[str, ...]
+    fused: int
+    sweeps: int
+
+    def __str__(self) -> str:
+        stored = ", ".join(self.stored) or "nothing"
+        return (
+            f"{self.kernels} kernels, {self.calls} calls, {self.launches} launches,"
+            f" {self.fused:,} bytes in {self.sweeps} sweeps, stores {stored}"
+        )
+
+
+def count(made: Made) -> Counts:
+    """What the plan of a row is, in numbers, at the row's sizes."""
+    plan, sizes = made.sketch.plan, made.sizes(made.row.sizes)
+    results = set(plan.graph.outputs)
+    stored = [n.op.name for c in plan.clusters for n in c.outputs if n not in results]
+    fused = sweeps = 0
+    for cluster, kernel in zip(plan.clusters, made.sketch.kernels, strict=True):
+        if kernel is None:
+            fused += moved_by_call(cluster, sizes)
+        else:
+            fused += traffic(kernel, sizes).nbytes
+            sweeps = max(sweeps, *reads(kernel, MACHINE, sizes).values())
+    calls = sum(c.is_extern for c in plan.clusters)
+    return Counts(
+        len(plan.clusters) - calls, calls, len(plan.launches), tuple(stored), fused, sweeps
+    )  # fmt: skip
+
+
+def is_exact(made: Made) -> bool:
+    """Whether the bytes of every kernel are known without running it."""
+    sizes = made.sizes(made.row.sizes)
+    return all(traffic(k, sizes).exact for k in made.sketch.kernels if k is not None)
+
+
+def unfused(made: Made) -> int:
+    """Bytes that the operators would move one by one."""
+    return sum(a.nbytes for a in apart(made.sketch.plan, MACHINE, made.sizes(made.row.sizes)))
+
+
+# ---- comparing ---------------------------------------------------------------------------------
+
+
+def compare(row: Row, recorded: Trace, arrays: Sequence[Array], got: Sequence[Array]) -> None:
+    """Results against float64, within what rounding explains of every element."""
+    given = inputs(recorded, arrays)
+    sizes = matched(recorded, [n for a in arrays for n in a.shape])
+    allowed = tolerances(recorded.graph, given, sizes)
+    for k, (want, found) in enumerate(zip(expected(row, arrays), got, strict=True)):
+        problem = differ(want, found, allowed[recorded.results[k].place])
+        assert not problem, f"result {k} for {[a.shape for a in arrays]}: {problem}"
+
+
+def differ(want: Array, found: Array, tolerance: Array) -> str:
+    """Where a result is not the reference, or nothing."""
+    if want.shape != found.shape:
+        return f"shape {found.shape} instead of {want.shape}"
+    with np.errstate(all="ignore"):
+        a = want.astype(found.dtype).astype(np.float64)  # as large numbers as its type has
+        b = found.astype(np.float64)
+        near = np.abs(want.astype(np.float64) - b) <= tolerance
+    fine = near | (a == b) | (np.isnan(a) & np.isnan(b)) | np.isinf(tolerance)
+    if fine.all():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(~fine)[0])
+    return (
+        f"{b[at]} instead of {want[at]} at {at}, {tolerance[at]:.3g} off is allowed;"
+        f" {(~fine).sum()} of {fine.size} are wrong"
+    )
+
+
+def run_jitted(row: Row, arrays: Sequence[Array]) -> None:
+    """The row as a user calls it, its results compared."""
+    f = sm.jit(lambda *xs: row.code(sm, *xs))
+    got = [np.asarray(x) for x in flatten(f(*arrays))[0]]
+    ((recorded,),) = f.traces.values()
+    compare(row, recorded, arrays, got)
+
+
+# ---- the checks --------------------------------------------------------------------------------
+
+
+class EveryRow:
+    """The checks of every row; a module's `class TestRows(EveryRow)` runs them on its `ROWS`.
+
+    Those whose names begin with `plan` compare counts with the catalogue.
+    """
+
+    def test_plan(self, row: Row) -> None:
+        made = sketch(row)
+        assert is_exact(made) or row.bounded
+        same(count(made), wanted_counts(row))
+
+    def test_unfused(self, row: Row) -> None:
+        moved = unfused(sketch(row))
+        assert moved == value_of(row.unfused, dict(row.sizes) | {"s": 4}), f"{moved:,} bytes"
+
+    def test_plan_dtype(self, row: Row, dtype: str) -> None:
+        same(count(sketch(row, dtype)), wanted_counts(row, dtype))
+
+    def test_plan_layout(self, row: Row, layout: str) -> None:
+        found = count(sketch(row, layout=layout))
+        same(replace(found, sweeps=row.sweeps), wanted_counts(row))  # rows may lie across now
+
+    def test_same_plan(self, row: Row, form: int) -> None:
+        one, other = count(sketch(row)), count(sketch(row, form=form + 1))
+        same(replace(other, stored=one.stored), one)
+
+    def test_numbers(self, row: Row) -> None:
+        made = make(row)
+        same(count(made), count(sketch(row)))
+        for n, sizes in enumerate(many_sizes(row)):
+            check(made, draw(row, sizes, seed=n))
+
+    def test_numbers_dtype(self, row: Row, dtype: str) -> None:
+        made = make(row, dtype)
+        for shift in (0, 6):
+            check(made, draw(row, small(row, shift), dtype))
+
+    def test_numbers_form(self, row: Row, form: int) -> None:
+        check(make(row, form=form + 1), draw(row, small(row, 5)))
+
+    def test_jit(self, row: Row) -> None:
+        run_jitted(row, draw(row, small(row, 3)))
+
+    def test_jit_layout(self, row: Row, layout: str) -> None:
+        run_jitted(row, [LAYOUTS[layout](a) for a in draw(row, small(row, 2))])
+
+    def test_jit_one(self, row: Row) -> None:
+        for sizes in with_one(row, 1):
+            run_jitted(row, draw(row, sizes))
+
+    def test_jit_empty(self, row: Row) -> None:
+        for sizes in with_one(row, 0):
+            arrays = draw(row, sizes)
+            try:
+                expected(row, arrays)
+            except (ValueError, IndexError):
+                with pytest.raises((ValueError, IndexError)):  # NumPy refuses it, and so must we
+                    sm.jit(lambda *xs: row.code(sm, *xs))(*arrays)
+            else:
+                run_jitted(row, arrays)
+
+
+def wanted_counts(row: Row, dtype: str = "f32") -> Counts:
+    """What a row says, for a dtype."""
+    item = dict(row.sizes) | {"s": DTYPES[dtype].itemsize}
+    launches = row.launches or row.kernels + row.calls
+    fused = value_of(row.fused, item)
+    return Counts(row.kernels, row.calls, launches, row.stored, fused, row.sweeps)
+
+
+def same(found: Counts, wanted: Counts) -> None:
+    """Two plans with equal counts."""
+    assert found == wanted, f"{found}; wanted {wanted}"
+
+
+def check(made: Made, arrays: Sequence[Array]) -> None:
+    """A program run on arrays, against NumPy."""
+    compare(made.row, made.recorded, arrays, made.run(arrays))

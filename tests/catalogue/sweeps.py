@@ -1,0 +1,54 @@
+"""How often a kernel's loops read an array that no cache holds between two of them.
+
+Bytes count every element once.  A row longer than the cache that is walked by three loops is read
+three times all the same, so the loops of the schedule are counted too: those that load a buffer
+again although one task's part of it is larger than a core's own cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.nests import Nest, Schedule, schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.ir import Kernel
+from smelt.target import Target
+from smelt.types.expr import evaluate
+
+__all__ = ["reads"]
+
+
+def reads(kernel: Kernel, target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
+    """How often each input is read from beyond the second-level cache."""
+    found = dict.fromkeys((p.name for p in kernel.inputs), 0)
+    for phase in program(kernel).phases:
+        s = schedule(phase, target)
+        for name, times in _phase(s, target, sizes).items():
+            if name in found:
+                found[name] += times
+    return found
+
+
+def _phase(s: Schedule, target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
+    loads: dict[str, list[int]] = {}
+    for nest in s.nests:
+        for name, nbytes in _loads(nest, s, sizes).items():
+            loads.setdefault(name, []).append(nbytes)
+    return {
+        name: max(1, sum(n > target.l2_bytes for n in held)) for name, held in loads.items()
+    }  # fmt: skip
+
+
+def _loads(nest: Nest, s: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Buffers that a nest loads, and how much of each one task walks."""
+    found: dict[str, int] = {}
+    items = [i for part in (nest, *nest.packs) for i in part.items]
+    for item in items:
+        if isinstance(item.payload, Access):
+            walked = [s.local[a] for a in item.axes if a in s.local]
+            nbytes = item.dtype.itemsize
+            for extent in walked:
+                nbytes *= int(evaluate(extent, sizes))
+            found[item.payload.buffer] = found.get(item.payload.buffer, 0) + nbytes
+    return found

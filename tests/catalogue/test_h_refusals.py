@@ -1,0 +1,225 @@
+"""Section H: fission and refusals, what must not happen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.catalogue.harness import EveryRow, Made, make, sketch
+from tests.catalogue.rows import Row, draw
+
+import smelt as sm
+from smelt import knobs
+from smelt.frontends.array import flush
+from smelt.fusion.legal import CODE, OPERANDS
+from smelt.fusion.units import Units
+from smelt.kernel.ir import Split
+
+LINE = {"n": 1 << 26}
+
+
+# ---- H1 ----------------------------------------------------------------------------------------
+
+
+def norm(xp, x):
+    return xp.sqrt(xp.sum(x * x))
+
+
+def extremes(xp, x):
+    return xp.max(x), xp.min(x), xp.sum(x)
+
+
+# ---- H2 ----------------------------------------------------------------------------------------
+
+
+def dear(xp, x):
+    return xp.tanh(xp.exp(xp.sin(x)))
+
+
+def cheap(xp, x):
+    return x * 2 + 1
+
+
+def rows_of(f):
+    """A producer whose rows three tables of places pick, many of them more than once."""
+
+    def code(xp, x, i, j, k):
+        a = f(xp, x)
+        return xp.take(a, i, axis=0) + 1, xp.take(a, j, axis=0) * 2, -xp.take(a, k, axis=0)
+
+    return code
+
+
+def one_by_one(f):
+    """The same in other words: each reader asks for the producer again."""
+
+    def code(xp, x, i, j, k):
+        third = -xp.take(f(xp, x), k, axis=0)
+        first = 1 + xp.take(f(xp, x), i, axis=0)
+        second = xp.take(f(xp, x), j, axis=0)
+        return first, second + second, third
+
+    return code
+
+
+# ---- H3 ----------------------------------------------------------------------------------------
+
+
+def fan(xp, xs):
+    """Many arrays become one."""
+    total = xs[0]
+    for k, x in enumerate(xs):
+        v = xp.sqrt(xp.abs(x * (k + 1) + 0.5)) - x
+        total = total + xp.tanh(v) * x * 0.125
+    return total
+
+
+def waist(xp, *xs):
+    """60 inputs, 500 scalar operators, one place where a single array crosses."""
+    return fan(xp, xs[:30]) * fan(xp, xs[30:])
+
+
+def ladder(xp, *xs):
+    """500 operators in a row, each of 60 arrays read again and again."""
+    total = xs[0]
+    for k in range(250):
+        x = xs[k % 60]
+        total = xp.maximum(total * 0.5, x) if k % 2 else total - x
+    return total
+
+
+# ---- H5 ----------------------------------------------------------------------------------------
+
+
+def sorted_between(xp, x):
+    return xp.exp(-xp.abs(xp.sort(x * 2 + 1, axis=1) - 1)) * 3
+
+
+def sorted_between_otherwise(xp, t):
+    s = xp.sort(1 + (t + t), axis=-1)
+    return 3 * xp.exp(-xp.abs(-1 + s))
+
+
+def places_between(xp, x):
+    return xp.argsort(-x * 2, axis=1) * 3 + 1
+
+
+GREEDY = {
+    "plan": "two neighbours share no input, and more than 20 arrays at once are charged: pairs"
+    " never join, though all together would read each array once (fusion/search.py)"
+}
+COLUMNS = {
+    "plan": "readers that share only their columns become one kernel; its loops read the array"
+    " three times, which is counted once (fusion/cost.py)"
+}
+SERIAL = "a fold whose result is a place is never split (_one_sweep in lower/roles.py)"
+MANY = tuple(["T[n]"] * 60)
+PICKS = ("T[r,c]", "i64[i] < r", "i64[j] < r", "i64[k] < r")
+PICKED = {"r": 8192, "c": 4096, "i": 8000, "j": 7000, "k": 9000}
+ROWS = (
+    Row("H1 sum", lambda xp, x: xp.sum(x), ("T[n]",), LINE, fused="s*(n + 1)",
+        unfused="s*(n + 1)", also=(lambda xp, t: xp.sum(xp.reshape(t, (1, -1))),)),
+    Row("H1 norm", norm, ("T[n]",), LINE, fused="s*(n + 1)", unfused="s*(3*n + 3)",
+        also=(lambda xp, t: xp.sum(t**2) ** 0.5,)),
+    Row("H1 extremes", extremes, ("T[n]",), LINE, fused="s*(n + 3)", unfused="s*(3*n + 3)"),
+    Row("H1 argmax", lambda xp, x: xp.argmax(x), ("T[n]",), LINE, fused="s*n + 8",
+        unfused="s*n + 8"),
+    Row("H2 dear", rows_of(dear), PICKS, PICKED,
+        fused="s*c*(3*r + 2*i + 2*j + k) + 8*(i + j + k)",
+        unfused="s*c*(7*r + 4*i + 4*j + 3*k) + 90*(i + j + k)", kernels=4, launches=2,
+        stored=("tanh",), bounded=True, short=COLUMNS, also=(one_by_one(dear),)),
+    Row("H2 cheap", rows_of(cheap), PICKS, PICKED,
+        fused="s*c*(r + 2*i + 2*j + k) + 8*(i + j + k)",
+        unfused="s*c*(5*r + 4*i + 4*j + 3*k) + 90*(i + j + k)", kernels=3, launches=1,
+        bounded=True, short=COLUMNS, also=(one_by_one(cheap),)),
+    Row("H3 waist", waist, MANY, {"n": 1 << 22}, fused="s*67*n", unfused="s*1259*n", kernels=4,
+        launches=3, stored=("add",) * 3, dtypes=(), layouts=()),
+    Row("H3 ladder", ladder, MANY, {"n": 1 << 22}, fused="s*61*n", unfused="s*999*n", dtypes=(),
+        layouts=(),
+        short=GREEDY),
+    Row("H5 sort", sorted_between, ("T[r,c]",), {"r": 8192, "c": 4096}, fused="s*6*r*c",
+        unfused="s*16*r*c", kernels=2, calls=1, stored=("add", "extern.sort"),
+        also=(sorted_between_otherwise,)),
+    Row("H5 argsort", places_between, ("T[r,c]",), {"r": 8192, "c": 4096},
+        fused="(3*s + 24)*r*c", unfused="60*r*c", kernels=2, calls=1,
+        stored=("mul", "extern.argsort")),
+)  # fmt: skip
+
+
+class TestRows(EveryRow):
+    """Every row of section H."""
+
+
+# ---- beyond the counts -------------------------------------------------------------------------
+
+
+def row(name: str) -> Row:
+    return next(r for r in ROWS if r.id == name)
+
+
+def kernels_of(made: Made):
+    return [k for k in made.sketch.kernels if k is not None]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["H1 sum", "H1 norm", "H1 extremes",
+     pytest.param("H1 argmax", marks=pytest.mark.xfail(strict=True, reason=SERIAL))],
+)  # fmt: skip
+def test_one_long_row_is_split_over_the_grid(name: str) -> None:
+    (kernel,) = kernels_of(sketch(row(name)))
+    (split,) = [g for g in kernel.grid if isinstance(g, Split)]
+    assert split.parts > 16
+
+
+@pytest.mark.parametrize("name", ["H1 sum", "H1 norm", "H1 extremes"])
+def test_parts_merge_in_an_order_that_threads_do_not_change(name: str) -> None:
+    made = make(row(name))
+    for n in (100_003, 1 << 19):
+        arrays = draw(row(name), {"n": n})
+        with knobs.config(threads=1):
+            alone = made.run(arrays)
+        for threads in (2, 3):
+            with knobs.config(threads=threads):
+                for _ in range(3):
+                    again = made.run(arrays)
+                    assert [a.tobytes() for a in again] == [a.tobytes() for a in alone]
+
+
+@pytest.mark.xfail(strict=True, reason=COLUMNS["plan"])
+def test_a_dear_producer_is_computed_once_and_a_cheap_one_by_each_reader() -> None:
+    def times(name: str, operator: str) -> int:
+        clusters = sketch(row(name)).sketch.plan.clusters
+        return sum(n.op.name == operator for c in clusters for n in c.nodes)
+
+    assert times("H2 dear", "exp") == 1
+    assert times("H2 cheap", "mul") == 3 + 1  # one reader multiplies by itself
+
+
+def test_five_hundred_operators_are_cut_where_one_array_crosses() -> None:
+    program = sketch(row("H3 waist")).sketch
+    units = Units(program.graph)
+    assert len(units.units) >= 500
+    crossing = [
+        n for c in program.plan.clusters for n in c.outputs if n not in program.graph.outputs
+    ]
+    assert len(crossing) == len(program.plan.clusters) - 1
+    for c in program.plan.clusters:
+        assert len(c.inputs) + len(c.outputs) <= OPERANDS
+        size = sum(units.size[units.number[n]] for n in c.nodes if n in units.number)
+        assert size <= CODE
+
+
+def test_a_set_function_outside_jit_lets_both_sides_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = []
+    whole = flush.compile_graph
+
+    def compile_graph(*args, **kwargs):
+        plans.append(whole(*args, **kwargs).plan)
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(flush, "compile_graph", compile_graph)
+    x = np.round(np.random.default_rng(0).standard_normal((31, 70)).astype(np.float32), 1)
+    values = sm.unique_values(sm.asarray(x) * 2 + 1)
+    found = np.asarray(sm.exp(values - 1) * 3)
+    np.testing.assert_allclose(found, np.exp(np.unique(x * 2 + 1) - 1) * 3, rtol=1e-6)
+    assert [len(p.clusters) for p in plans] == [1, 1]
