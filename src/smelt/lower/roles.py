@@ -182,9 +182,12 @@ def _depth_in_memory(d: Definition, a: Axis) -> int:
 
 
 def _fastest(d: Definition) -> set[str]:
-    """Axes that the arrays' last dimensions are walked along."""
+    """Axes that the last dimensions of the arrays with most dimensions are walked along: a number
+    for each row, say, does not decide how rows are taken."""
     loads = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Load)]
-    return {a for load in loads if load.index for a in axes_of(load.index[-1])}
+    walked = [[e for e in load.index if not isinstance(e, int)] for load in loads]
+    most = max(map(len, walked), default=0)
+    return {a for index in walked if most and len(index) == most for a in axes_of(index[-1])}
 
 
 def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
