@@ -111,6 +111,21 @@ def test_a_shared_position_is_computed_once() -> None:
     assert len(values(kernel, Load)) == 2
 
 
+def test_a_fold_under_a_gather_has_an_axis_of_its_own() -> None:
+    """The rows that are summed are chosen along an axis of the same extent."""
+    kernel = lowered(body(
+        "a = gather(x, i) {first=0}\nb = reduce.sum(a) {axes=(1,)}\nreturn b",
+        "x: f32[n,n], i: i64[n]",
+    ))  # fmt: skip
+    (fold,) = values(kernel, Reduce)
+    assert fold.value.over == ("n2",)
+    swapped = lowered(body(
+        "b = reduce.sum(x) {axes=(1,)}\na = gather(b, i) {first=0}\nreturn a",
+        "x: f32[n,n], i: i64[n]",
+    ))  # fmt: skip
+    assert text(swapped) == text(kernel)
+
+
 def test_a_shifted_scan_is_refused() -> None:
     """The planner never asks for it; if it did, the answer would be wrong."""
     with pytest.raises(VerifyError, match="shifted"):

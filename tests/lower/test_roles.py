@@ -93,6 +93,15 @@ def test_only_long_folds_of_few_results_are_split() -> None:
     assert split(lowered(SUM.format(1), **{**rows, "n": LEAST_TASKS})) is None
 
 
+def test_numbers_for_rows_do_not_make_rows_columns() -> None:
+    """A thousand independent rows are enough, whatever else is read once for each of them."""
+    lines = "a = reduce.sum(x) {axes=(1,)}\nb = mul(a, y)\nreturn b"
+    assert split(lowered(lines, "x: f32[n,m], y: f32[n]", n=1000, m=1000)) is None
+    gathered = "a = gather(x, i) {first=0}\nb = reduce.sum(a) {axes=(1,)}\nreturn b"
+    assert split(lowered(gathered, "x: f32[n,m], i: i64[n]", n=1000, m=1000)) is None
+    assert split(lowered(SUM.format(0), n=1 << 16, m=1000)) == "n"
+
+
 def test_sizes_decide_nothing_but_the_split() -> None:
     lines = "a = exp(x)\nb = reduce.sum(a) {axes=(1,)}\nc = sqrt(b)\nreturn c"
     whole, parts = lowered(lines, n=1000, m=1000), lowered(lines, n=1, m=1 << 20)

@@ -339,6 +339,38 @@ def test_one_array_as_both_operands() -> None:
                 assert np.array_equal(found, wanted), (isa, shape)
 
 
+SHARED = """graph f(x: f32[b,m,k], y: f32[k,n], i: i64[]) {
+  s = contract(x, y) {spec="b,m,k; k,n -> b,m,n"}
+  t = gather(s, i) {first=0}
+  return s, t
+}"""
+PICKED = """graph f(x: f32[m,k], y: f32[n,k], z: f32[p,n]) {
+  s = contract(x, y) {spec="m,k; n,k -> m,n"}
+  t = contract(s, z) {spec="m,n; p,n -> m,p"}
+  u = reduce.sum(s) {axes=(0,)}
+  v = contract(z, y) {spec="p,n; n,k -> p,k"}
+  return t, u, v
+}"""
+
+
+@pytest.mark.parametrize("code", [SHARED, PICKED], ids=["shared", "picked"])
+def test_contractions_with_rows_of_their_own(code: str) -> None:
+    """What one takes in blocks may be fixed in a task of another: then that one is no contraction
+    on tiles."""
+    for isa in RUNNABLE:
+        kernel = whole(code, isa)
+        for b, m, n, k, p in ((3, 3, 3, 3, 3), (2, 40, 70, 5, 20), (1, 200, 300, 9, 260)):
+            known = {"b": b, "m": m, "n": n, "k": k, "p": p}
+            arrays = [
+                np.array(b - 1) if node.type.dtype.is_integer
+                else whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", b)
+                for node in kernel.graph.inputs
+            ]  # fmt: skip
+            found = run_guarded(kernel, arrays, at_end=True, one_by_one=True)
+            for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+                assert np.array_equal(got, wanted), (isa, b, m, n, k)
+
+
 STORED = """graph f(x: {d}[m,k], w: {d}[n,k], i: i64[p]) {{
   g = gather(x, i) {{first=0}}
   a = cast(g) {{dtype=f32}}

@@ -126,6 +126,36 @@ def test_what_is_stored_past_the_caches() -> None:
         assert past.rindex("sfence") > past.rindex(mnemonic)
 
 
+NARROWED = {
+    "bf16": ("f32", "y = cast(x) {{dtype=bf16}}"),
+    "f16": ("f32", "y = cast(x) {{dtype=f16}}"),
+    "i8": ("i32", "y = cast(x) {{dtype=i8}}"),
+    "i16": ("i64", "y = cast(x) {{dtype=i16}}"),
+    "i32": ("i64", "y = cast(x) {{dtype=i32}}"),
+    "bool": ("f32", "y = gt(x, 0.0:f32)"),
+    "f32": ("f64", "y = cast(x) {{dtype=f32}}"),
+}
+
+
+@pytest.mark.parametrize("dtype", NARROWED)
+def test_the_last_element_of_a_row_is_no_wider_than_it_is(dtype: str) -> None:
+    """With extents that are numbers LLVM sees the masks; where one narrowed lane was left, it wrote
+    a whole wide one over what follows."""
+    source, line = NARROWED[dtype]
+    for count in (9, 17, 33, 65):
+        for tail in ("return y", "s = reduce.max(x) {{axes=(1,)}}\n return y, s"):
+            code = f"graph f(x: {source}[n,{count}]) {{{{\n {line}\n {tail}\n}}}}".format()
+            for isa in RUNNABLE:
+                kernel = whole(code, isa)
+                x = (np.arange(3 * count).reshape(3, count) % 50 - 20).astype(
+                    kernel.graph.inputs[0].type.dtype.numpy
+                )
+                (wanted, *_) = kernel.expected(x)
+                for at_end in (True, False):
+                    found = run_guarded(kernel, [x], at_end=at_end, one_by_one=True)
+                    assert np.array_equal(found[0].astype("f8"), wanted.astype("f8")), (isa, count)
+
+
 # ---- tasks ---------------------------------------------------------------------------------------
 
 

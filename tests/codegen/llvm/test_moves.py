@@ -248,6 +248,17 @@ def test_gathers(name: str, isa: str) -> None:
             assert inside[0].tobytes() == found[0].tobytes()
 
 
+def test_sums_of_gathered_rows_in_squares() -> None:
+    """Positions, rows and columns all have one extent, which must not make them one axis."""
+    for code in ("w = gather(x, i) {first=0}\n y = reduce.sum(w) {axes=(1,)}",
+                 "w = reduce.sum(x) {axes=(1,)}\n y = gather(w, i) {first=0}"):  # fmt: skip
+        for isa in RUNNABLE:
+            kernel = whole(f"graph f(x: f32[n,n], i: i64[n]) {{\n {code}\n return y\n}}", isa)
+            for n in (1, 3, 33):
+                x, i = filled("f32", (n, n)), (np.arange(n) * 7 + 2) % n
+                assert np.array_equal(kernel(x, i)[0], x[i].sum(1)), (isa, n)
+
+
 def test_positions_outside_are_clamped_not_followed() -> None:
     """Compiled code reads no memory outside, whatever the positions are."""
     kernel = whole("graph f(x: f32[m], i: i64[p]) {\n y = gather(x, i) {first=0}\n return y\n}")

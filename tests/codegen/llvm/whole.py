@@ -51,7 +51,7 @@ def one_cluster(graph: Graph) -> Cluster:
     nodes = [n for n in graph.nodes() if not isinstance(n.op, Input)]
     used = {x for n in nodes for x in n.inputs}
     inputs = tuple(x for x in graph.inputs if x in used)
-    outputs = tuple(dict.fromkeys(graph.outputs))
+    outputs = tuple(n for n in dict.fromkeys(graph.outputs) if not isinstance(n.op, Input))
     return Cluster("k0", tuple(nodes), inputs, outputs)
 
 
@@ -79,17 +79,23 @@ class Whole:
         order = tuple(named[n] for n in self.size_names)
         return self.executable.run(arrays, order, out)
 
+    def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+        """The same where the sizes are known."""
+        return self.executable.run(list(arrays), tuple(sizes[n] for n in self.size_names))
+
     def expected(self, *arrays: Array) -> list[Array]:
         """The graph interpreter's results."""
         return interpret(self.graph, list(arrays))
 
 
-def _whole(
-    source: str, isa: str, rounding: str, hints: Mapping[str, int], *, streaming: bool
-) -> Whole:
-    graph, target = parse(source), Target.for_isa(isa)  # type: ignore[arg-type]
+def whole_graph(
+    graph: Graph, isa: str, rounding: str = "eager", *, hint: int = 64, streaming: bool = False,
+    hints: Mapping[str, int] | None = None,
+) -> Whole:  # fmt: skip
+    """The graph as one kernel; `hint` is the likely size of whatever `hints` do not name."""
+    target = Target.for_isa(isa)  # type: ignore[arg-type]
     cluster = one_cluster(graph)
-    named = dict.fromkeys(driver.size_names(graph), 64) | dict(hints)
+    named = dict.fromkeys(driver.size_names(graph), hint) | dict(hints or {})
     kernel = verify(lower.run(cluster, rounding, named))
     made = build(kernel, target, streaming=streaming)
     loaded = load(made.code, [f.symbol for f in made.functions])
@@ -100,7 +106,7 @@ def _whole(
 
 @cache
 def _kept(source: str, isa: str, rounding: str, hints: Any, streaming: bool) -> Whole:
-    return _whole(source, isa, rounding, dict(hints), streaming=streaming)
+    return whole_graph(parse(source), isa, rounding, streaming=streaming, hints=dict(hints))
 
 
 def whole(
