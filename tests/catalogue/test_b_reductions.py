@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tests.catalogue.harness import EveryRow
-from tests.catalogue.rows import Row
+import pytest
+from tests.catalogue.harness import EveryRow, make
+from tests.catalogue.rows import Row, draw
+
+from smelt import knobs
 
 MATRIX = {"r": 8192, "c": 4096}
 IMAGES = {"n": 8, "c": 256, "h": 56, "w": 56}
@@ -352,3 +355,19 @@ ROWS = (
 
 class TestRows(EveryRow):
     """Every row of section B."""
+
+
+# ---- beyond the counts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["B4 rows", "B5 columns", "B6", "B7", "B9 sum"])
+def test_threads_do_not_change_a_bit(name: str) -> None:
+    row = next(r for r in ROWS if r.id == name)
+    made = make(row)
+    arrays = draw(row, {"r": 1031, "c": 517})
+    with knobs.config(threads=1):
+        alone = made.run(arrays)
+    for threads in (2, 3):
+        with knobs.config(threads=threads):
+            again = made.run(arrays)
+        assert [a.tobytes() for a in again] == [a.tobytes() for a in alone]
