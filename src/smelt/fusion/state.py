@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from smelt.fusion.assemble import Group
 from smelt.fusion.cost import Cost, Model
+from smelt.fusion.flat import join_flat
 from smelt.fusion.legal import (
     CROSSING,
     Refusal,
@@ -19,7 +20,7 @@ from smelt.fusion.legal import (
     refuse_region,
     refuse_sets,
 )  # fmt: skip
-from smelt.fusion.region import Region, join_flat, look
+from smelt.fusion.region import Region, look
 from smelt.fusion.sets import bits
 from smelt.fusion.units import Units
 from smelt.graph.ir import Node
