@@ -47,6 +47,12 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
     return m.load_convert(raw, dtype)
 
 
+def any_lane(b: ir.IRBuilder, mask: Value) -> Value:
+    """Whether a mask has a lane.  A masked load that reads nothing still costs hundreds of cycles
+    where its address is not mapped, so one without lanes had better go somewhere else."""
+    return _intrinsic(b, f"llvm.vector.reduce.or.{_suffix(mask.type)}", I1, [mask])
+
+
 def gather(
     m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Value | None
 ) -> Value:  # fmt: skip
@@ -123,5 +129,5 @@ def store_scalar(
         b.store(raw, address, align=dtype.itemsize)
 
 
-__all__ = ["I64", "element_address", "gather", "load_scalar", "load_vector", "scatter",
+__all__ = ["I64", "any_lane", "element_address", "gather", "load_scalar", "load_vector", "scatter",
            "store_scalar", "store_vector"]  # fmt: skip

@@ -21,6 +21,7 @@ from smelt.codegen.llvm.indexing import (
 from smelt.codegen.llvm.items import Access, Clamping, Converting, Item, StoreItem
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.memory import (
+    any_lane,
     element_address,
     gather,
     load_scalar,
@@ -350,6 +351,8 @@ class NestEmitter:
             step = self._step(access, scope.lanes.axis)
             if step == 1:
                 address = element_address(self.b, base, scope.offset(access), dtype)
+                if inside is not None:
+                    address = self.b.select(any_lane(self.b, inside), address, base)
                 found = load_vector(m, address, dtype, mask)
             else:
                 found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
