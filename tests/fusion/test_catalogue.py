@@ -266,6 +266,17 @@ def test_b6_sums_of_rows_and_columns():
     assert reasons(found, "fused") == {"sibling"}
 
 
+def test_views_are_free():
+    g = formula()
+    x = g.input("x", "n", "m")
+    y = g.of("exp", g.permute(g.flip(x, 0), 1, 0))
+    found = g.plan(g.fold("sum", y, 0))
+    free = [d for d in found.decisions if d.reason == "free-view"]
+    assert [(d.details["a_op"], d.details["b_op"]) for d in free] == [
+        ("flip", "exp"), ("permute", "exp"),
+    ]  # fmt: skip
+
+
 def test_b7_a_whole_reduction_with_work_before_and_after():
     g = formula()
     x, y = g.input("x", "n", "m"), g.input("y", "n", "m")

@@ -13,6 +13,7 @@ from smelt.fusion.memory import LINE, Buffer, _place, ceiling, lower_bound, peak
 from smelt.fusion.plan import Slot
 from smelt.fusion.verify import overlapping
 from smelt.graph.interp import run
+from smelt.journal import BufferPlanned, Journal
 from smelt.types.expr import Index, add, evaluate, mul, size
 
 
@@ -151,6 +152,18 @@ def test_no_type_takes_over_another():
     s = g.sort(g.input("x", "n", "m"))
     found = g.plan(g.sort(build.cast(s, i32)))
     assert all(s.reuses is None for s in found.slots)
+
+
+def test_buffers_are_facts():
+    g = Formula(n=1000, m=1000)
+    x = chain_of_calls(g, 2)
+    journal = Journal()
+    found = plan(g.graph(x), MACHINE, journal, g.sizes)
+    facts = {f.value: f for f in journal.of(BufferPlanned)}
+    assert len(facts) == len(found.slots)
+    assert [f.place for f in facts.values()].count("output") == 1
+    assert {f.reuses for f in facts.values()} - {""} <= set(facts)
+    assert all(f.bytes == 4 * 1000 * 1000 and f.first <= f.last for f in facts.values())
 
 
 def test_inputs_and_results_are_never_in_the_arena():

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.legal import Refusal
 from smelt.fusion.sets import bits
+from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Verdict
 
@@ -44,14 +45,33 @@ class Decisions:
         """Pairs of a value and a reader in which it was not computed again: times and ns lost."""
 
     @cached_property
+    def known(self) -> dict[Node, str]:
+        """What the graph's text calls each node."""
+        return name_values(self.units.graph)
+
+    @cached_property
     def names(self) -> list[str]:
         """The name of each value, by number."""
-        known = name_values(self.units.graph)
-        return [known[node] for node in self.units.values]
+        return [self.known[node] for node in self.units.values]
 
     def name(self, v: int) -> str:
         """What the graph's text calls a value."""
         return self.names[v]
+
+    def views(self) -> None:
+        """Views are index maps of whoever reads them: one decision for each, with a reader."""
+        if not self.recording:
+            return
+        seen: set[Node] = set()
+        for unit in self.units.units:
+            for node in self.units.pulled(unit.number):
+                if node.op.is_view and node not in seen:
+                    seen.add(node)
+                    details = {"a_op": node.op.name, "b_op": unit.node.op.name, "op": node.op.name}
+                    self.found.append(
+                        Decision(self.known[node], self.names[unit.number], "fused", "free-view",
+                                 details=details, a_origin=node.origin, origin=unit.node.origin)
+                    )  # fmt: skip
 
     def off(self) -> None:
         """Fusion is switched off: one decision for each operator and its reader."""

@@ -22,9 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from smelt.fusion.plan import Cluster, Slot
+from smelt.fusion.plan import Cluster, Plan, Slot
 from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
+from smelt.graph.text import name_values
+from smelt.journal import BufferPlanned
 from smelt.types.expr import Expr, Index, Monomial, add, floordiv, maximum, mul, size
 
 __all__ = ["assign", "ceiling", "lower_bound", "peak", "rounded", "size"]
@@ -118,6 +120,23 @@ def _dying(
         if last[old] == k and not any(old in c.inputs for c in together):
             return old
     return None
+
+
+def facts(plan: Plan, hints: Mapping[str, int]) -> list[BufferPlanned]:
+    """Where every written value lives at the sizes of the first call; times count launches."""
+    names = name_values(plan.graph)
+    when = {k: step for step, group in enumerate(plan.launches) for k in group}
+    found: list[BufferPlanned] = []
+    for slot in plan.slots:
+        place = "output" if slot.offset is None else "arena"
+        offset = 0 if slot.offset is None else at_hints(slot.offset, hints)
+        reuses = "" if slot.reuses is None else names[slot.reuses]
+        nbytes = at_hints(slot.nbytes, hints)
+        first, last = when[slot.first], when[slot.last]
+        found.append(
+            BufferPlanned(names[slot.node], nbytes, offset, first, last, place, reuses)
+        )  # fmt: skip
+    return found
 
 
 # ---- packing at the hints ----------------------------------------------------------------------

@@ -91,6 +91,7 @@ def plan(
     model = Model(units, target, sizes)
     wishes = Wishes(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get())
     decisions = Decisions(model, recording=journal is None or journal.keep)
+    decisions.views()
     search = Search(units, model, wishes, decisions)
     if fuse:
         search.run()
@@ -103,8 +104,8 @@ def plan(
     if knobs.VERIFY.get():
         verify(result)
     if journal is not None:
-        for decision in decisions.found:
-            journal.record(decision)
+        for fact in (*decisions.found, *memory.facts(result, sizes)):
+            journal.record(fact)
         moved = sum(c.cost.moved for c in search.clusters.values())
         apart = sum(search.alone(u.number).moved for u in units.units)
         count, seconds = len(units.units), perf_counter() - start
