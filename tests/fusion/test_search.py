@@ -310,6 +310,17 @@ def test_rows_beyond_fast_memory_say_so():
     assert refused and refused[0].details["bytes"] > refused[0].details["capacity"]
 
 
+def test_long_chains_plan():
+    g = Formula(n=4096, m=1024)
+    x = g.input("x", "n", "m")
+    y = g.of("sub", x, g.fold("max", x, 1, keep=True))
+    for _ in range(2000):
+        y = g.of("add", y, 1.0)
+    found = g.plan(g.of("div", y, g.fold("sum", y, 1, keep=True)))
+    assert 2 <= kernels(found) <= 20
+    assert "code-size" in reasons(found, "split")
+
+
 def test_narrow_machines_plan_too():
     for isa in ("avx2", "portable", "neon"):
         g = Formula(n=4096, m=1024)

@@ -285,53 +285,56 @@ class Sweeps:
         for u in bits(self.roots[nest]):
             if self.units.unit(u).is_fold and levels[u] > nest[0]:
                 self.needs[nest] |= 1 << u
-                self._operands(u, nest)
+                self.nest_loads |= self.units.operands[u] & ~self.region.members
+                self._need(self.units.operands[u] & self.region.members, nest)
             else:
-                self._need(u, nest)
+                self._need(1 << u, nest)
         for v in bits(self.nest_loads):
             masks = self.region.load_masks[v]
             times = self.sweeps.setdefault(v, [0] * len(masks))
             for k, mask in enumerate(masks):
                 times[k] += not self.inner(mask) & ~nest[1]
 
-    def _need(self, u: int, nest: Nest) -> None:
-        if self.needs[nest] >> u & 1:
-            return
+    def _need(self, wanted: int, nest: Nest) -> None:
+        """Has a nest compute units, and what they need that was not kept by an earlier nest."""
+        region, operands = self.region, self.units.operands
+        pending = list(bits(wanted))
+        while pending:
+            u = pending.pop()
+            if self.needs[nest] >> u & 1 or self._is_kept(u, nest[0]):
+                continue
+            self.needs[nest] |= 1 << u
+            self.nest_loads |= operands[u] & ~region.members
+            pending += bits(operands[u] & region.members)
+
+    def _is_kept(self, u: int, level: int) -> bool:
+        """Whether a nest finds a value in scratch: the results of folds, and what is dear."""
         region = self.region
         inner = self.inner(region.masks[u][0])
         if u in region.ended:
-            if inner:
-                self.kept |= 1 << u
-            return
-        if inner and region.levels.get(u, 0) < nest[0]:
-            if not self.kept >> u & 1 and self._again(u) > KEEP_ABOVE:
-                self.kept |= 1 << u
-                self._root(u, region.levels[u], inner)
-            if self.kept >> u & 1:
-                return
-        self.needs[nest] |= 1 << u
-        self._operands(u, nest)
-
-    def _operands(self, u: int, nest: Nest) -> None:
-        operands = self.units.operands[u]
-        self.nest_loads |= operands & ~self.region.members
-        for p in bits(operands & self.region.members):
-            self._need(p, nest)
+            self.kept |= 1 << u if inner else 0
+            return True
+        if not inner or region.levels.get(u, 0) >= level:
+            return False
+        if not self.kept >> u & 1 and self._again(u) > KEEP_ABOVE:
+            self.kept |= 1 << u
+            self._root(u, region.levels[u], inner)
+        return bool(self.kept >> u & 1)
 
     def _again(self, u: int) -> float:
         """Row cost of computing a value from memory and finished folds."""
-        region = self.region
-        if self.kept >> u & 1 or u in region.ended or not self.inner(region.masks[u][0]):
-            return 0.0
-        known = self.costs.get(u)
-        if known is None:
-            unit = self.units.unit(u)
-            operands = self.units.operands[u]
-            known = float("inf") if unit.along >= 0 else unit.trace.cost
-            known += MOVE_COST * (operands & ~region.members).bit_count()
-            known += sum(self._again(p) for p in bits(operands & region.members))
-            self.costs[u] = known
-        return known
+        if not self.costs:
+            region, units = self.region, self.units
+            for p in reversed(region.masks):  # operands before readers
+                cost = 0.0
+                if p not in region.ended and self.inner(region.masks[p][0]):
+                    unit = units.unit(p)
+                    cost = float("inf") if unit.along >= 0 else unit.trace.cost
+                    cost += MOVE_COST * (units.operands[p] & ~region.members).bit_count()
+                    cost += sum(self.costs[v] for v in bits(units.operands[p] & region.members)
+                                if not self.kept >> v & 1)  # fmt: skip
+                self.costs[p] = cost
+        return self.costs[u]
 
 
 def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:
