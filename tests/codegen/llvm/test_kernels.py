@@ -271,3 +271,13 @@ def test_subnormals_travel() -> None:
             assert np.allclose(
                 got.astype("f8"), wanted.astype("f8"), rtol=1e-5, atol=1e-45, equal_nan=True
             ), name
+
+
+@pytest.mark.xfail(strict=True, reason="kernels hold half-precision numbers as float32 ones, and "
+                   "do not tell the operator whose neighbours are asked for")  # fmt: skip
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_neighbours_of_half_precision_numbers(dtype: str) -> None:
+    kernel = whole(f"graph f(x: {dtype}[n], y: {dtype}[n]) {{\n z = nextafter(x, y)\n return z\n}}")
+    kind = kernel.graph.inputs[0].type.dtype.numpy
+    x, y = np.array([0, 1, -1, 0.5], kind), np.array([1, 2, -2, 0], kind)
+    assert np.array_equal(kernel(x, y)[0], kernel.expected(x, y)[0])

@@ -21,6 +21,7 @@ from smelt.errors import VerifyError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
 from smelt.kernel.text import text as kernel_text
+from smelt.rewrite.rules import ROUNDING_SENSITIVE
 
 Array = np.ndarray[Any, Any]
 CASES = 40
@@ -29,10 +30,12 @@ _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64"
 
 
 def one_kernel(graph: Graph, isa: str, hint: int) -> Whole | None:
-    """The program as one kernel; None if a library call or a shifted scan is in it."""
+    """The program as one kernel; None if something is in it that no kernel holds: a library call,
+    a scan that is read at shifted positions, the neighbour of a half-precision number."""
     graph = passes.run(graph, None, "eager")
     cluster = one_cluster(graph)
-    if cluster.is_extern or not cluster.nodes:
+    spaced = any(n.op.name in ROUNDING_SENSITIVE and n.type.dtype.bits == 16 for n in cluster.nodes)
+    if cluster.is_extern or spaced or not cluster.nodes:
         return None
     try:
         return whole_graph(graph, isa, hint=hint)
