@@ -98,6 +98,11 @@ def padded(xp, x):
     return relu(xp, xp.concat([zeros, x - 1, zeros], axis=1)) * 3
 
 
+def padded_otherwise(xp, t):
+    zeros = xp.zeros((t.shape[0], 2), dtype=t.dtype)
+    return xp.concat([zeros, 3 * relu(xp, -1 + t), zeros], axis=1)
+
+
 # ---- A7 ----------------------------------------------------------------------------------------
 
 
@@ -239,7 +244,7 @@ ROWS = (
     Row("A6 concat", pieces, ("T[r,c]", "T[r,d]"), {"r": 8192, "c": 4096, "d": 1024},
         fused="s*2*r*(c+d)", unfused="s*4*r*(c+d)", also=(pieces_otherwise,)),
     Row("A6 pad", padded, ("T[r,c]",), MATRIX, fused="s*(r*c + r*(c+4))",
-        unfused="s*(3*r*c + 3*r*(c+4))"),
+        unfused="s*(3*r*c + 3*r*(c+4))", also=(padded_otherwise,)),
     Row("A7", views_outside, ("T[n,k]", "T[k,m]", "T[n,m]"), {"n": 2048, "k": 512, "m": 1024},
         fused="s*(n*k + k*m + 2*n*m)", unfused="s*(n*k + k*m + 4*n*m)", also=(views_grouped,)),
     Row("A8", lambda xp, x: xp.permute_dims(xp.exp(x), (1, 0)), ("T[r,c]",), MATRIX,

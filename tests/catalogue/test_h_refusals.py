@@ -29,6 +29,11 @@ def extremes(xp, x):
     return xp.max(x), xp.min(x), xp.sum(x)
 
 
+def extremes_otherwise(xp, t):
+    total, least = xp.sum(t), -xp.max(-t)
+    return xp.max(t), least, total
+
+
 # ---- H2 ----------------------------------------------------------------------------------------
 
 
@@ -117,9 +122,10 @@ ROWS = (
         unfused="s*(n + 1)", also=(lambda xp, t: xp.sum(xp.reshape(t, (1, -1))),)),
     Row("H1 norm", norm, ("T[n]",), LINE, fused="s*(n + 1)", unfused="s*(3*n + 3)",
         also=(lambda xp, t: xp.sum(t**2) ** 0.5,)),
-    Row("H1 extremes", extremes, ("T[n]",), LINE, fused="s*(n + 3)", unfused="s*(3*n + 3)"),
+    Row("H1 extremes", extremes, ("T[n]",), LINE, fused="s*(n + 3)", unfused="s*(3*n + 3)",
+        also=(extremes_otherwise,)),
     Row("H1 argmax", lambda xp, x: xp.argmax(x), ("T[n]",), LINE, fused="s*n + 8",
-        unfused="s*n + 8"),
+        unfused="s*n + 8", also=(lambda xp, t: xp.argmin(-t),)),
     Row("H2 dear", rows_of(dear), PICKS, PICKED,
         fused="s*c*(3*r + i + j + k) + 8*(i + j + k)",
         unfused="s*c*(7*r + 4*i + 4*j + 3*k) + 90*(i + j + k)", kernels=2, sweeps=3,
@@ -137,7 +143,8 @@ ROWS = (
         unfused="s*16*r*c", kernels=2, calls=1, stored=("add", "extern.sort"),
         also=(sorted_between_otherwise,)),
     Row("H5 argsort", places_between, ("T[r,c]",), {"r": 8192, "c": 4096},
-        fused="(3*s + 24)*r*c", unfused="60*r*c", kernels=2, calls=1,
+        fused="(3*s + 24)*r*c", unfused="60*r*c",
+        also=(lambda xp, t: 1 + 3 * xp.argsort(-(t + t), axis=-1),), kernels=2, calls=1,
         stored=("mul", "extern.argsort")),
 )  # fmt: skip
 
