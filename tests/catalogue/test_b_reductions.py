@@ -275,11 +275,6 @@ BLOCKS = {
     "plan": "a task takes 512 columns however long they are, more than the cache holds; fewer"
     " would fit (COLUMNS in fusion/sweeps.py and codegen/llvm/nests.py)"
 }
-VECTOR = {
-    "plan": "five small results outvote the one large array: loops run across its rows, twice"
-    " (_vector_axis in codegen/llvm/nests.py, _vote in fusion/sweeps.py)",
-    "plan_layout": "",
-}
 ROW_WORK = {
     "plan_layout": "loops over four axes of their own strides do not collapse, and sqrt(variance)"
     " is priced once for each row of the last"
@@ -333,7 +328,7 @@ ROWS = (
     Row("B4 mask", masked_softmax, ("T[r,c]", "bool[r,c]"), MATRIX, fused="(2*s + 1)*r*c",
         unfused="49*r*c + 16*r", also=(masked_softmax_otherwise,)),
     Row("B5 rows", statistics(1), TABLE, MATRIX, fused="s*(r*c + 4*r) + 8*r",
-        unfused="s*(9*r*c + 13*r)", short=VECTOR,
+        unfused="s*(9*r*c + 13*r)",
         also=(statistics_otherwise(1),)),
     Row("B5 columns", statistics(0), TABLE, MATRIX, fused="s*(r*c + 4*c) + 8*c",
         unfused="s*(9*r*c + 13*c)", short=TWO_PASSES,

@@ -340,6 +340,6 @@ class Sweeps:
 def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:
     """Counts an access for the axis it walks in unit steps, against the others it walks."""
     last = place[-1] if place else -1
-    weight *= 4.0 ** mask.bit_count()
+    weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):
         score[a] += 2 * weight if last == a else -weight

@@ -149,7 +149,7 @@ def _vector_axis(phase: Phase, among: set[str]) -> str | None:
         score = 0.0
         for access, axes, write in _accesses(phase):
             if a in axes:
-                weight = 4.0 ** len(axes) * (1.5 if write else 1.0)
+                weight = 64.0 ** len(axes) * (1.5 if write else 1.0)
                 step = coefficient(access.offset, a)
                 score += 2 * weight if step == 1 else 0 if step == 0 else -weight
         if best is None or score >= best[0]:
