@@ -67,9 +67,9 @@ def test_import_takes_little_beyond_numpy():
     # Of the processor's time: what the machine does besides is none of the package's business.
     program = (
         "import time, numpy\n"
-        "start = time.process_time()\n"
+        "start = time.thread_time()\n"
         "import smelt\n"
-        "print(time.process_time() - start)"
+        "print(time.thread_time() - start)"
     )
     command = [sys.executable, "-W", "ignore", "-c", program]
     times = [
