@@ -42,7 +42,7 @@ from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, S
 from smelt.runtime.loader import Loaded, load
 from smelt.target import Target
 from smelt.types.expr import add as add_index
-from smelt.types.expr import floordiv, size, sizes_of
+from smelt.types.expr import size, sizes_of
 
 Array = np.ndarray[Any, Any]
 
@@ -246,10 +246,9 @@ def _kernel_step(
 
 
 def _entries(made: Built, loaded: Loaded) -> tuple[Native, ...]:
-    """The functions of a kernel; four cycles a nanosecond are near enough for cutting chunks."""
+    """The functions of a kernel."""
     return tuple(
-        Native(loaded.address(f.symbol), f.tasks, f.scratch, floordiv(f.cycles, 4))
-        for f in made.functions
+        Native(loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in made.functions
     )
 
 

@@ -30,7 +30,7 @@ from smelt.ops.spec import dims_at
 from smelt.runtime.executable import Executable, KernelStep, Native, Value
 from smelt.runtime.loader import Loaded, load
 from smelt.types.dtype import DType
-from smelt.types.expr import floordiv, size, sizes_of
+from smelt.types.expr import size, sizes_of
 from smelt.types.tensor import TensorType
 
 __all__ = ["JUDGES", "Difference", "Program", "compare", "read"]
@@ -165,8 +165,7 @@ def _step(made: Built, loaded: Loaded, numbers: Mapping[str, int]) -> KernelStep
     ]
     words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
     entries = tuple(
-        Native(loaded.address(f.symbol), f.tasks, f.scratch, floordiv(f.cycles, 4))
-        for f in made.functions
+        Native(loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in made.functions
     )
     return KernelStep("k", entries, tuple(words), tuple(n for _, n in made.partials), loaded)
 

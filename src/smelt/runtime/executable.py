@@ -35,6 +35,8 @@ GRAIN_NS = 20_000.0
 """Least predicted time of a chunk: a helper's late start costs about a fifth of this."""
 INLINE_NS = 8_000.0
 """Predicted time below which a launch runs in the calling thread alone."""
+CYCLES_A_NS = 4.0
+"""Near enough for cutting chunks on any machine of these years."""
 MOST_CHUNKS = 64
 KEPT_SIZES = 256
 """Prepared tables kept; the oldest goes first."""
@@ -54,12 +56,12 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """One function of a kernel: its address, tasks, scratch bytes, predicted ns of work."""
+    """One function of a kernel: its address, tasks, scratch bytes, cycles of work."""
 
     address: int
     tasks: Index
     scratch: Index
-    work_ns: Index
+    cycles: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +374,7 @@ class _Builder:
 
     def _chunks(self, entry: Native, base: int) -> float:
         """Cuts the tasks of one function into chunks; gives the predicted work in ns."""
-        tasks, work = self.number(entry.tasks), float(self.number(entry.work_ns))
+        tasks, work = self.number(entry.tasks), self.number(entry.cycles) / CYCLES_A_NS
         self.scratch = max(self.scratch, self.number(entry.scratch))
         if tasks <= 0:
             return 0.0
