@@ -44,11 +44,22 @@ def interpret(
     """The graph operator by operator; with `rng`, every floating result is disturbed."""
     values: dict[Node, Array] = dict(zip(graph.inputs, arrays, strict=True))
     with np.errstate(all="ignore"):
+        if rng is not None:  # what a sum of products rounds inside is as if its operands moved
+            values = {node: _moved(a, rng) for node, a in values.items()}
         for node in graph.nodes():
             if node not in values:
                 found = evaluate_node(node, [values[x] for x in node.inputs], sizes)
                 values[node] = found if rng is None else _disturbed(node, found, rng)
     return [values[n] for n in graph.outputs]
+
+
+def _moved(a: Array, rng: Any) -> Array:
+    """An input moved by some units in the last place; half types are exact in float32."""
+    eps = _EPS[str(a.dtype)] if a.dtype in (np.float32, np.float64) else None
+    if eps is None:
+        return a
+    noise = rng.integers(-DISTURBANCE_ULP, DISTURBANCE_ULP + 1, a.shape)
+    return np.asarray(a.astype(np.float64) * (1.0 + noise * (eps / 2))).astype(a.dtype)
 
 
 def _disturbed(node: Node, found: Array, rng: Any) -> Array:
