@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import I64, IndexEmitter, number
-from smelt.codegen.llvm.items import Access, Item, Program
+from smelt.codegen.llvm.items import Access, Program
 from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.nests import Schedule
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Storage
 from smelt.target import Target
-from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, mul, product
+from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, product
 
 Value = Any
 PTR = ir.PointerType()
@@ -208,7 +208,3 @@ class FunctionEmitter:
         emitter = NestEmitter(self.b, self, ranges, scope)
         for nest in self.s.nests:
             emitter.run(nest)
-
-
-Emit = Callable[[Item], Value]
-__all__ = ["FunctionEmitter", "Words", "grid_counts", "mul", "task_count", "words_of"]

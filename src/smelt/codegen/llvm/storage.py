@@ -9,7 +9,6 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.contract import COLUMNS, DEPTH, SKEW
 from smelt.codegen.llvm.folds import Accumulator, accumulator
-from smelt.codegen.llvm.indexing import I64, number
 from smelt.codegen.llvm.items import Folding, Item
 from smelt.codegen.llvm.nests import TILE, Schedule
 from smelt.types.dtype import DType
@@ -93,6 +92,3 @@ def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:
 
 def _register_bytes(dtype: DType) -> int:
     return dtype.compute.itemsize
-
-
-__all__ = ["I64", "Storage", "number", "scan_state_axes"]
