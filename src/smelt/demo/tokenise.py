@@ -47,7 +47,7 @@ def tokenise(texts: Sequence[str]) -> list[list[int]]:
         MissingPackagesError: an optional package is not installed.
     """
     weights.require()
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]
 
     tokenizer = Tokenizer.from_file(str(weights.model_folder() / "tokenizer.json"))
     tokenizer.no_padding()

@@ -111,7 +111,7 @@ def load() -> dict[str, NDArray[np.float32]]:
         MissingPackagesError: an optional package is not installed.
     """
     require()
-    from safetensors import safe_open
+    from safetensors import safe_open  # pyright: ignore[reportMissingImports]
 
     weights: dict[str, NDArray[np.float32]] = {}
     with safe_open(model_folder() / "model.safetensors", framework="numpy") as file:
