@@ -19,7 +19,7 @@ from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
-from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Window
 from smelt.types.dtype import DType, bool_, i32, i64
 from smelt.types.expr import Expr, Index, add, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
@@ -351,6 +351,24 @@ def _pad(b: Builder) -> None:
         b.add(b.apply(Pad(low, high, number.value), x))
 
 
+def _window(b: Builder) -> None:
+    x = b.value(_ranked)
+    if x is None:
+        return
+    axis = b.number(0, x.type.rank - 1)
+    n = b.concrete(x.type.shape)[axis]
+    if n < 1:
+        return
+    extent = b.number(1, min(n, 3))
+    dilation = b.number(1, 2) if (extent - 1) * 2 < n else 1
+    reach = (extent - 1) * dilation + 1
+    if b.count(x.type.shape) * extent > LARGEST:
+        return
+    if isinstance(x.type.shape[axis], Expr):
+        b.fact(reach, "<=", x.type.shape[axis])
+    b.add(b.apply(Window(axis, extent, b.number(1, 2), dilation), x))
+
+
 def _concat(b: Builder) -> None:
     x = b.value(_ranked)
     if x is None:
@@ -441,6 +459,7 @@ STEPS: dict[str, Step] = {
     "slice": Step(_slice, 2),
     "flip": Step(_flip, 1),
     "pad": Step(_pad, 1),
+    "window": Step(_window, 1),
     "concat": Step(_concat, 1),
     "scan": Step(_scan, 1),
     "gather": Step(_gather, 1),

@@ -23,7 +23,7 @@ from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Window
 
 PLAIN: Mapping[str, type[TensorOp]] = {
     "cast": Cast,
@@ -38,6 +38,7 @@ PLAIN: Mapping[str, type[TensorOp]] = {
     "reshape": Reshape,
     "size": SizeOf,
     "slice": Slice,
+    "window": Window,
 }
 """Rows that are one operator each."""
 

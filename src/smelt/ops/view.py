@@ -16,7 +16,7 @@ from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.types.expr import Index, add, evaluate, floordiv, mod, mul, product, size, sub
 from smelt.types.tensor import Shape, TensorType, shape_text
 
-__all__ = ["Concat", "Expand", "Flip", "Pad", "Permute", "Reshape", "Slice", "size",
+__all__ = ["Concat", "Expand", "Flip", "Pad", "Permute", "Reshape", "Slice", "Window", "size",
            "split_groups"]  # fmt: skip
 
 
@@ -184,6 +184,46 @@ class Flip(View):
         turned = (sub(sub(n, 1), j) if a in self.axes else j
                   for a, (n, j) in enumerate(zip(x.type.shape, i, strict=True)))  # fmt: skip
         return x.at(*turned)
+
+
+@dataclass(frozen=True)
+class Window(View):
+    """The windows that slide along an axis, in a new last dimension of `extent` positions.
+
+    out[.., i, .., k] = x[.., i*step + k*dilation, ..]: what a convolution or a pooling folds.  Only
+    whole windows count; margins are added by `Pad` beforehand.
+    """
+
+    doc: ClassVar[str] = "windows that slide along an axis"
+    axis: int
+    extent: int
+    step: int = 1
+    dilation: int = 1
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        if not 0 <= self.axis < x.rank or min(self.extent, self.step, self.dilation) < 1:
+            raise ShapeError(f"window: {self} does not fit {x}")
+        reach = (self.extent - 1) * self.dilation + 1
+        dim = x.shape[self.axis]
+        if isinstance(dim, int) and dim < reach:
+            raise ShapeError(f"window: {x} has no {reach} elements along axis {self.axis}")
+        count = add(floordiv(sub(dim, reach), self.step), 1)
+        return TensorType(
+            x.dtype, (*x.shape[: self.axis], count, *x.shape[self.axis + 1 :], self.extent)
+        )
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        (x,) = inputs
+        reach = (self.extent - 1) * self.dilation + 1
+        windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=self.axis)
+        steps = (slice(None),) * self.axis + (slice(None, None, self.step),)
+        return windows[..., :: self.dilation][steps]
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        a = self.axis
+        at = add(mul(i[a], self.step), mul(i[-1], self.dilation))
+        return inputs[0].at(*i[:a], at, *i[a + 1 : -1])
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.convolution import conv, conv_transpose
 from smelt.frontends.array.creation import arange
 from smelt.frontends.array.elementwise import (
     cos,
@@ -32,6 +33,13 @@ from smelt.frontends.array.elementwise import (
 )  # fmt: skip
 from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import concat, expand_dims, matrix_transpose, reshape
+from smelt.frontends.array.pooling import (
+    adaptive_avg_pool,
+    adaptive_max_pool,
+    avg_pool,
+    max_pool,
+    upsample,
+)
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.reduction import floating
 from smelt.frontends.array.searching import take_along_axis
@@ -40,8 +48,9 @@ from smelt.frontends.array.statistical import mean
 from smelt.frontends.array.statistical import sum as total
 
 __all__ = [
-    "attention", "batch_norm", "cross_entropy", "gelu", "group_norm", "layer_norm", "log_softmax",
-    "logsumexp", "mish", "relu", "rms_norm", "rotary", "silu", "softmax",
+    "adaptive_avg_pool", "adaptive_max_pool", "attention", "avg_pool", "batch_norm", "conv",
+    "conv_transpose", "cross_entropy", "gelu", "group_norm", "layer_norm", "log_softmax",
+    "logsumexp", "max_pool", "mish", "relu", "rms_norm", "rotary", "silu", "softmax", "upsample",
 ]  # fmt: skip
 
 Axis = int | Sequence[int]

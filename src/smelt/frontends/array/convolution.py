@@ -1,0 +1,276 @@
+"""Convolutions in any number of dimensions, as a product over windows.
+
+A convolution is written as what it is: the windows of the padded image (an index map), contracted
+with the weights.  No array of windows exists: whoever reads them follows the map.
+
+>>> import smelt as sm
+>>> conv(sm.asarray([[[1.0, 2.0, 3.0]]]), sm.asarray([[[1.0, 1.0]]]))
+Array([[[3., 5.]]])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.errors import ArgumentError, ShapeError
+from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.families import BINARY
+from smelt.frontends.array.product import contract
+from smelt.frontends.array.value import Value
+from smelt.frontends.array.views import flip, pad, permute, reshape, shape_of, take_range
+from smelt.frontends.array.windows import (
+    Margins,
+    Windows,
+    cropped,
+    each,
+    fitting,
+    padding_of,
+    pinned,
+    slide,
+    spatial_rank,
+)
+from smelt.types.expr import Index, floordiv, mod, mul, sub
+
+__all__ = ["conv", "conv_transpose"]
+
+PLACES, TAPS, PHASES = "uvwxyz", "ijklmn", "UVWXYZ"
+"""Letters of the spatial dimensions of the result, of the window, and of a strided result."""
+
+
+def conv(
+    x: Any, weight: Any, bias: Any = None, /, *, stride: Any = 1, padding: Any = 0,
+    dilation: Any = 1, groups: int = 1, mode: str = "zeros",
+) -> Array:  # fmt: skip
+    """Slide kernels over an image: the convolution of neural networks (a cross-correlation).
+
+    Args:
+        x: [batch, channels, *spatial] with 1, 2, 3 or more spatial dimensions.
+        weight: [out channels, channels / groups, *kernel].
+        bias: [out channels].
+        stride: step of the window; like `padding` and `dilation` for all dimensions or each.
+        padding: width of the margin on both sides, or a pair for each dimension, or "valid" (none)
+            or "same" (the result has the size of the image for a stride of 1).
+        dilation: distance between neighbouring elements of the kernel.
+        groups: that many independent convolutions of consecutive channels; as many as channels
+            make it depthwise.
+        mode: what the margin holds: "zeros", "reflect", "replicate" or "circular".
+
+    Returns:
+        [batch, out channels, *places] in the promoted dtype; half types accumulate in float32.
+
+    Raises ShapeError where channels, kernel and image do not fit, ArgumentError for settings.
+    """
+    image, kernel = value(x, "conv"), value(weight, "conv")
+    count = _check("conv", image, kernel)
+    told = f"{image.told}, {kernel.told}"
+    extent = pinned(kernel, range(2, 2 + count))
+    dilated = each("conv", "dilation", dilation, count)
+    steps = each("conv", "stride", stride, count)
+    windows = Windows(extent, steps, dilated, padding_of("conv", padding, extent, dilated))
+    fitting("conv", image, windows, told)
+    (groups,) = each("conv", "groups", groups, 1)
+    inner = _grouped("conv", image, kernel, groups, mul(shape_of(kernel)[1], groups), 0)
+    found = _correlate(slide("conv", image, windows, 0, mode), kernel, groups, count, inner)
+    return _biased("conv", found, bias, count)
+
+
+def _check(what: str, image: Value, kernel: Value) -> int:
+    """The number of spatial dimensions."""
+    count = spatial_rank(what, image)
+    if kernel.type.rank != count + 2:
+        raise ShapeError(
+            op=what, operands=f"{image.told}, {kernel.told}",
+            reason=f"kernels of {count} spatial dimensions are [channels, channels, *kernel]",
+        )  # fmt: skip
+    if count > len(PLACES):
+        raise ShapeError(op=what, operands=image.told, reason=f"more than {len(PLACES)} dimensions")
+    return count
+
+
+def _grouped(
+    what: str, image: Value, kernel: Value, groups: int, channels: Index, place: int
+) -> Index:
+    """Channels of a group of the image; checks that they are what the kernel says.
+
+    `place` is the kernel's dimension that the groups divide.
+    """
+    told = f"{image.told}, {kernel.told}"
+    have, scope = shape_of(image)[1], image.scope or kernel.scope
+    if have != channels and (scope is None or not scope.same(have, channels)):
+        raise ShapeError(
+            op=what, operands=told, reason=f"the image has {_number(have, scope)} channels, the "
+            f"kernel and groups={groups} want {_number(channels, scope)}",
+        )  # fmt: skip
+    divided = shape_of(kernel)[place]
+    fits = mod(divided, groups) == 0 or (scope is not None and scope.divisible(divided, groups))
+    if not fits:
+        raise ShapeError(
+            op=what, operands=told,
+            reason=f"{_number(divided, scope)} channels do not fall into {groups} groups",
+        )  # fmt: skip
+    return floordiv(shape_of(image)[1], groups)
+
+
+def _number(d: Index, scope: Any) -> Any:
+    return d if scope is None else scope.hint(d)
+
+
+def _correlate(windows: Value, kernel: Value, groups: int, count: int, inner: Index) -> Value:
+    """[b, g*c, *places, *taps] and [g*o, c, *taps] -> [b, g*o, *places]."""
+    shape, weights = shape_of(windows), shape_of(kernel)
+    places, taps = PLACES[:count], TAPS[:count]
+    batch, spatial, window = shape[0], shape[2 : 2 + count], shape[2 + count :]
+    taps = "".join(t for t, n in zip(taps, weights[2:], strict=True) if n != 1)
+    each_group = floordiv(weights[0], groups)
+    sizes = {"g": groups, "c": inner, "o": each_group}
+    left = "".join(a for a in "gc" if sizes[a] != 1)
+    right = "".join(a for a in "goc" if sizes[a] != 1)
+    outer = "".join(a for a in "go" if sizes[a] != 1)
+    windows = reshape(windows, (batch, *(sizes[a] for a in left), *spatial, *window))
+    kernel = reshape(kernel, (*(sizes[a] for a in right), *window))
+    first, second, out = "b" + left + places + taps, right + taps, "b" + outer + places
+    found = contract("conv", windows, kernel, first, second, out)
+    return reshape(found, (batch, weights[0], *spatial))
+
+
+def _biased(what: str, found: Value, bias: Any, count: int) -> Array:
+    if bias is None:
+        return Array.of(found)
+    node = value(bias, what)
+    if node.type.rank != 1:
+        raise ShapeError(op=what, operands=node.told, reason="a bias is a vector [out channels]")
+    channels = reshape(node, (*shape_of(node), *(1,) * count))
+    return Array.of(BINARY["add"](found, channels))
+
+
+def conv_transpose(
+    x: Any, weight: Any, bias: Any = None, /, *, stride: Any = 1, padding: Any = 0,
+    output_padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Array:  # fmt: skip
+    """The transposed convolution: what maps gradients of `conv`'s result back to its image.
+
+    Each of the stride's phases of the result is a small convolution of its own, so that no zeros
+    are multiplied (W. Shi et al., 2016) where the dilation is 1.
+
+    Args:
+        x: [batch, channels, *spatial].
+        weight: [channels, out channels / groups, *kernel].
+        bias: [out channels].
+        stride: distance of neighbouring elements of x in the result.
+        padding: elements cut off on both sides.
+        output_padding: elements added at the end, fewer than the stride or the dilation.
+        dilation: distance between neighbouring elements of the kernel.
+        groups: that many independent convolutions of consecutive channels.
+
+    Returns:
+        [batch, out channels, *places] with (n - 1)·stride - 2·padding + dilation·(kernel - 1) + 1 +
+        output_padding places.
+
+    Raises ShapeError, ArgumentError.
+    """
+    what = "conv_transpose"
+    image, kernel = value(x, what), value(weight, what)
+    count = _check(what, image, kernel)
+    extent = pinned(kernel, range(2, 2 + count))
+    dilated = each(what, "dilation", dilation, count)
+    steps = each(what, "stride", stride, count)
+    more = each(what, "output_padding", output_padding, count, 0)
+    if any(m >= max(s, d) for m, s, d in zip(more, steps, dilated, strict=True)):
+        raise ArgumentError(
+            op=what, argument="output_padding", value=repr(output_padding),
+            expected="less than the stride or the dilation",
+        )  # fmt: skip
+    (groups,) = each(what, "groups", groups, 1)
+    _grouped(what, image, kernel, groups, shape_of(kernel)[0], 0)
+    cut = padding_of(what, padding, extent, dilated)
+    if any(d > 1 for d in dilated):
+        found = _stretched(image, kernel, groups, steps, dilated, cut, more)
+    else:
+        found = _phases(image, kernel, groups, steps, cut, more)
+    if any(isinstance(n, int) and n < 1 for n in shape_of(found)[2:]):
+        raise ShapeError(
+            op=what, operands=f"{image.told}, {kernel.told}", reason="the result would be empty: "
+            f"padding {padding!r} cuts off all of it",
+        )  # fmt: skip
+    return _biased(what, found, bias, count)
+
+
+def _swapped(kernel: Value, groups: int) -> Value:
+    """[g*c, o, *taps] -> [g*o, c, *taps] with the taps backwards."""
+    shape = shape_of(kernel)
+    inner = floordiv(shape[0], groups)
+    kernel = reshape(kernel, (groups, inner, *shape[1:]))
+    order = (0, 2, 1, *range(3, kernel.type.rank))
+    kernel = reshape(permute(kernel, order), (mul(shape[1], groups), inner, *shape[2:]))
+    return flip(kernel, tuple(range(2, kernel.type.rank)))
+
+
+def _stretched(
+    image: Value, kernel: Value, groups: int, steps: tuple[int, ...], dilated: tuple[int, ...],
+    cut: Margins, more: tuple[int, ...],
+) -> Value:  # fmt: skip
+    """With stride - 1 zeros put between the elements of the image, an ordinary convolution."""
+    count = len(steps)
+    for k, step in enumerate(steps):
+        if step > 1:
+            image = _spread(image, 2 + k, step)
+    extent = pinned(kernel, range(2, 2 + count))
+    reach = [(n - 1) * d for n, d in zip(extent, dilated, strict=True)]
+    around = tuple((r - low, r - high + m)
+                   for r, (low, high), m in zip(reach, cut, more, strict=True))  # fmt: skip
+    windows = Windows(extent, (1,) * count, dilated, ((0, 0),) * count)
+    inner = floordiv(shape_of(image)[1], groups)
+    slid = slide("conv_transpose", cropped(image, around), windows)
+    return _correlate(slid, _swapped(kernel, groups), groups, count, inner)
+
+
+def _spread(x: Value, axis: int, step: int) -> Value:
+    """step - 1 zeros between neighbours along an axis."""
+    shape = shape_of(x)
+    before, after = shape[: axis + 1], shape[axis + 1 :]
+    x = reshape(x, (*before, 1, *after))
+    none = (0,) * x.type.rank
+    x = pad(x, none, (*none[: axis + 1], step - 1, *none[axis + 2 :]), 0)
+    x = reshape(x, (*shape[:axis], mul(shape[axis], step), *after))
+    counts = (*shape[:axis], sub(mul(shape[axis], step), step - 1), *after)
+    return take_range(x, (0,) * len(counts), counts, (1,) * len(counts))
+
+
+def _phases(
+    image: Value, kernel: Value, groups: int, steps: tuple[int, ...], cut: Margins,
+    more: tuple[int, ...],
+) -> Value:  # fmt: skip
+    """Result s*q + r is a convolution with the taps r, r + s, r + 2s, ..: one for each r."""
+    count = len(steps)
+    extent = pinned(kernel, range(2, 2 + count))
+    taps = tuple(-(-n // s) for n, s in zip(extent, steps, strict=True))
+    rest = tuple(t * s - n for n, s, t in zip(extent, steps, taps, strict=True))
+    kernel = pad(kernel, (0,) * (2 + count), (0, 0, *rest), 0)
+    split = [e for t, s in zip(taps, steps, strict=True) for e in (t, s)]
+    channels, out = shape_of(kernel)[:2]
+    kernel = reshape(kernel, (channels, out, *split))
+    order = (*range(2, 2 + 2 * count, 2), *range(3, 3 + 2 * count, 2))
+    kernel = permute(kernel, (0, 1, *(order[count:]), *(order[:count])))
+    whole = mul(out, _product(steps))
+    kernel = reshape(kernel, (channels, whole, *taps))
+    windows = Windows(taps, (1,) * count, (1,) * count, tuple((t - 1, t - 1) for t in taps))
+    inner = floordiv(channels, groups)
+    slid = slide("conv_transpose", image, windows)
+    found = _correlate(slid, _swapped(kernel, groups), groups, count, inner)
+    batch, _, *places = shape_of(found)
+    wide = mul(out, groups)
+    found = reshape(found, (batch, wide, *steps, *places))
+    pairs = [p for k in range(count) for p in (2 + count + k, 2 + k)]
+    found = permute(found, (0, 1, *pairs))
+    lengths = tuple(mul(n, s) for n, s in zip(places, steps, strict=True))
+    found = reshape(found, (batch, wide, *lengths))
+    around = tuple((-low, n + m - high - t * s) for n, m, (low, high), t, s
+                   in zip(extent, more, cut, taps, steps, strict=True))  # fmt: skip
+    return cropped(found, around)
+
+
+def _product(numbers: tuple[int, ...]) -> int:
+    total = 1
+    for n in numbers:
+        total *= n
+    return total

@@ -1,0 +1,302 @@
+"""Pooling and resizing of images [batch, channels, *spatial], written in ordinary maps and folds.
+
+>>> import smelt as sm
+>>> x = sm.reshape(sm.arange(6.0), (1, 1, 6))
+>>> max_pool(x, 2), avg_pool(x, 3), upsample(x[..., :2], scale=2)
+(Array([[[1., 3., 5.]]]), Array([[[1., 4.]]]), Array([[[0., 0., 1., 1.]]]))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import ArgumentError, ShapeError
+from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.creation import arange
+from smelt.frontends.array.elementwise import clip, floor, maximum, minimum, where
+from smelt.frontends.array.families import BINARY
+from smelt.frontends.array.manipulation import expand_dims
+from smelt.frontends.array.number import shown
+from smelt.frontends.array.promote import cast
+from smelt.frontends.array.reduction import floating as wide_of
+from smelt.frontends.array.reduction import fold
+from smelt.frontends.array.reduction import mean as average
+from smelt.frontends.array.searching import take
+from smelt.frontends.array.value import Value
+from smelt.frontends.array.views import expand, reshape, shape_of
+from smelt.frontends.array.windows import (
+    Windows,
+    each,
+    fitting,
+    padding_of,
+    pinned,
+    slide,
+    spatial_rank,
+)
+from smelt.types.dtype import DType, i64
+from smelt.types.expr import Index, floordiv, mod, mul
+
+__all__ = ["adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool", "upsample"]
+
+
+def _windows(
+    what: str, x: Value, size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+) -> tuple[Windows, tuple[int, ...]]:
+    """The windows, and how much of the margins at the ends is there for whole windows only."""
+    count = spatial_rank(what, x)
+    extent = each(what, "size", size, count)
+    dilated = each(what, "dilation", dilation, count)
+    steps = extent if stride is None else each(what, "stride", stride, count)
+    around = padding_of(what, padding, extent, dilated)
+    w = Windows(extent, steps, dilated, around)
+    if any(2 * max(pair) > w.reach(k) for k, pair in enumerate(around)):
+        raise ArgumentError(
+            op=what, argument="padding", value=repr(padding),
+            expected="at most half of a window: others would see the margin only",
+        )  # fmt: skip
+    fitting(what, x, w, x.told)
+    if not ceil:
+        return w, (0,) * count
+    more = tuple(_missing(w, k, n) for k, n in enumerate(pinned(x, range(2, 2 + count))))
+    grown = tuple((low, high + e) for (low, high), e in zip(around, more, strict=True))
+    return Windows(extent, steps, dilated, grown), more
+
+
+def _missing(w: Windows, k: int, n: int) -> int:
+    """Elements beyond the margin that a last, partial window along dimension k needs."""
+    low, high = w.margins[k]
+    short = (w.reach(k) - n - low - high) % w.stride[k]
+    return short if short + high < w.reach(k) else 0
+
+
+def _folded(what: str, x: Value, w: Windows, combine: str, fill: float | int | bool) -> Value:
+    slid = slide(what, x, w, fill)
+    axes = tuple(range(x.type.rank, slid.type.rank))
+    return fold(combine, slid, axes, keepdims=False) if axes else slid
+
+
+def _lowest(dtype: DType) -> float | int | bool:
+    if dtype.is_float:
+        return -math.inf
+    return int(np.iinfo(dtype.numpy).min) if dtype.is_integer else False
+
+
+def max_pool(
+    x: Any, size: Any, /, *, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil: bool = False,
+) -> Array:  # fmt: skip
+    """The greatest element of each window of x: [batch, channels, *spatial].
+
+    Args:
+        x: the array.
+        size: of the windows; one number, or one for each spatial dimension, as all that follow.
+        stride: between windows; their size if None.
+        padding: margin on both sides that counts for nothing, at most half a window.
+        dilation: distance between neighbours of a window.
+        ceil: a last window that is partly beyond the end counts too.
+
+    Raises ShapeError where the windows do not fit, ArgumentError for settings.
+    """
+    node = value(x, "max_pool")
+    w, _ = _windows("max_pool", node, size, stride, padding, dilation, ceil)
+    return Array.of(_folded("max_pool", node, w, "max", _lowest(node.type.dtype)))
+
+
+def avg_pool(
+    x: Any, size: Any, /, *, stride: Any = None, padding: Any = 0, ceil: bool = False,
+    count_padding: bool = True,
+) -> Array:  # fmt: skip
+    """The mean of each window; as `max_pool`, integers give float64.
+
+    `count_padding` says whether zeros in the margin are elements.
+    """
+    node = value(x, "avg_pool")
+    w, more = _windows("avg_pool", node, size, stride, padding, 1, ceil)
+    wide = wide_of(node)
+    total = Array.of(_folded("avg_pool", wide, w, "sum", 0))
+    plain = not any(more) and (count_padding or not any(map(any, w.margins)))
+    if plain:
+        found = total * (1.0 / math.prod(w.extent))
+        return _narrow(found, node)
+    shape = shape_of(node)[2:]
+    for k, (extent, step, (low, high)) in enumerate(
+        zip(w.extent, w.stride, w.margins, strict=True)
+    ):
+        n = shown(shape[k], node.scope)
+        start = arange(total.shape[2 + k]) * step - low
+        end = n + high - more[k] if count_padding else n
+        inside = minimum(start + extent, end) - (start if count_padding else maximum(start, 0))
+        total = total / _along(inside, k, len(shape), wide.type.dtype)
+    return _narrow(total, node)
+
+
+def _along(line: Array, k: int, count: int, dtype: DType) -> Array:
+    """A vector as dimension k of `count`."""
+    node = cast(line.node, dtype)
+    shape = tuple(shape_of(node)[0] if a == k else 1 for a in range(count))
+    return Array.of(reshape(node, shape))
+
+
+def _narrow(found: Array, x: Value) -> Array:
+    return Array.of(cast(found.node, x.type.dtype)) if x.type.dtype.is_float else found
+
+
+def _adaptive(
+    what: str, x: Any, size: Any, fold_all: Callable[[Value, tuple[int, ...]], Value],
+    ragged: Callable[[Array, Array, int], Array],
+) -> Array:  # fmt: skip
+    """Each dimension cut into `size` nearly equal runs, which `fold_all` folds together."""
+    node = value(x, what)
+    count = spatial_rank(what, node)
+    goals = each(what, "size", size, count)
+    split: list[Index] = []
+    axes: list[int] = []
+    for k, goal in enumerate(goals):
+        n = shape_of(node)[2 + k]
+        even = mod(n, goal) == 0 or (node.scope is not None and node.scope.divisible(n, goal))
+        if not even:
+            node = _ragged(Array.of(node), 2 + k, goal, ragged).node
+            n = goal
+        n = n if node.scope is None else node.scope.canon(n)
+        split += [goal, floordiv(n, goal)]
+        axes.append(3 + 2 * k)
+    node = reshape(node, (*shape_of(node)[:2], *split))
+    return Array.of(fold_all(node, tuple(axes)))
+
+
+def _ragged(x: Array, axis: int, goal: int, folded: Callable[[Array, Array, int], Array]) -> Array:
+    """Runs floor(i·n/goal) .. ceil((i+1)·n/goal) - 1 along one axis, each folded."""
+    n = x.shape[axis]
+    places = arange(goal)
+    first, end = (places * n) // goal, ((places + 1) * n + (goal - 1)) // goal
+    longest = (n + goal - 1) // goal + 1
+    at = expand_dims(first, axis=1) + arange(longest)
+    known = at < expand_dims(end, axis=1)
+    runs = take(x, clip(at, 0, n - 1), axis=axis)
+    shape = (*(1,) * axis, *shape_of(known.node), *(1,) * (x.ndim - axis - 1))
+    return folded(runs, Array.of(reshape(known.node, shape)), axis + 1)
+
+
+def adaptive_avg_pool(x: Any, size: Any, /) -> Array:
+    """The means of `size` nearly equal runs along each spatial dimension of x.
+
+    Run i of n elements is floor(i·n/size) .. ceil((i+1)·n/size) - 1.  Raises ShapeError,
+    ArgumentError.
+    """
+    node = value(x, "adaptive_avg_pool")
+
+    def ragged(runs: Array, known: Array, axis: int) -> Array:
+        total = fold("sum", where(known, runs, 0).node, (axis,), keepdims=False)
+        many = fold("sum", cast(known.node, runs.dtype), (axis,), keepdims=False)
+        return Array.of(BINARY["divide"](total, many))
+
+    found = _adaptive(
+        "adaptive_avg_pool", Array.of(wide_of(node)), size,
+        lambda v, axes: average(v, axes, keepdims=False), ragged,
+    )  # fmt: skip
+    return _narrow(found, node)
+
+
+def adaptive_max_pool(x: Any, size: Any, /) -> Array:
+    """The greatest elements of the runs of `adaptive_avg_pool`."""
+
+    def ragged(runs: Array, known: Array, axis: int) -> Array:
+        lowest = where(known, runs, _lowest(runs.dtype))
+        return Array.of(fold("max", lowest.node, (axis,), keepdims=False))
+
+    return _adaptive(
+        "adaptive_max_pool", x, size, lambda v, axes: fold("max", v, axes, keepdims=False), ragged
+    )
+
+
+def upsample(
+    x: Any, size: Any = None, /, *, scale: Any = None, mode: str = "nearest",
+    align_corners: bool = False,
+) -> Array:  # fmt: skip
+    """x: [batch, channels, *spatial] resized to `size`, or to `scale` times its size.
+
+    Args:
+        x: the array.
+        size: of the result; one number, or one for each spatial dimension.
+        scale: a factor instead of a size, likewise.
+        mode: "nearest" takes element floor(i / factor); "linear" mixes the neighbours of
+            (i + ½) / factor - ½ along each dimension (bilinear for two).
+        align_corners: "linear" maps the first and last elements on each other.
+
+    Raises ShapeError, ArgumentError.
+    """
+    node = value(x, "upsample")
+    count = spatial_rank("upsample", node)
+    if (size is None) == (scale is None) or mode not in ("nearest", "linear"):
+        bad = ("mode", mode, "'nearest' or 'linear'") if mode not in ("nearest", "linear") \
+            else ("size", size, "a size or a scale, not both")  # fmt: skip
+        raise ArgumentError(op="upsample", argument=bad[0], value=repr(bad[1]), expected=bad[2])
+    found = Array.of(node)
+    if mode == "linear":
+        found = Array.of(wide_of(node))
+    goals = _goals(found, size, scale, count)
+    for k, (goal, ratio) in enumerate(goals):
+        if mode == "linear":
+            found = _mixed(found, 2 + k, goal, ratio, align_corners)
+        else:
+            found = _nearest(found, 2 + k, goal, ratio)
+    return _narrow(found, node) if mode == "linear" else found
+
+
+def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float | None]]:
+    """The new size of each dimension, and the factor if one was given."""
+    if size is not None:
+        return [(n, None) for n in each("upsample", "size", size, count)]
+    factors: Sequence[Any] = scale if isinstance(scale, (tuple, list)) else (scale,) * count
+    if len(factors) != count or not all(isinstance(f, (int, float)) and f > 0 for f in factors):
+        raise ArgumentError(
+            op="upsample", argument="scale", value=repr(scale),
+            expected=f"a positive number, or {count} of them",
+        )  # fmt: skip
+    goals: list[tuple[Any, float | None]] = []
+    for n, f in zip(x.shape[2:], factors, strict=True):
+        whole = n * int(f) if float(f).is_integer() else math.floor(int(n) * f)
+        if isinstance(whole, int) and whole < 1:
+            raise ShapeError(op="upsample", operands=x.node.told, reason="nothing would be left")
+        goals.append((whole, float(f)))
+    return goals
+
+
+def _nearest(x: Array, axis: int, goal: Any, ratio: float | None) -> Array:
+    n = x.shape[axis]
+    if (ratio is not None and ratio.is_integer()) or (ratio is None and goal % n == 0):
+        times = int(ratio) if ratio is not None else goal // int(n)
+        return _repeated(x, axis, times)
+    places = arange(goal)
+    if ratio is None:
+        return take(x, (places * n) // goal, axis=axis)
+    exact = floor(Array.of(cast(places.node, wide_of(places.node).type.dtype)) * (1.0 / ratio))
+    at = Array.of(cast(exact.node, i64))
+    return take(x, clip(at, 0, n - 1), axis=axis)
+
+
+def _repeated(x: Array, axis: int, times: int) -> Array:
+    """Each position `times` times in a row: a broadcast."""
+    shape = shape_of(x.node)
+    before, after = shape[: axis + 1], shape[axis + 1 :]
+    node = reshape(x.node, (*before, 1, *after))
+    node = expand(node, (*before, times, *after))
+    return Array.of(reshape(node, (*shape[:axis], mul(shape[axis], times), *after)))
+
+
+def _mixed(x: Array, axis: int, goal: Any, ratio: float | None, corners: bool) -> Array:
+    n = x.shape[axis]
+    places = Array.of(cast(arange(goal).node, x.dtype))
+    if corners:
+        at = places * ((n - 1) / max(goal - 1, 1))
+    else:
+        step = 1.0 / ratio if ratio is not None else n / goal
+        at = maximum((places + 0.5) * step - 0.5, 0.0)
+    low = clip(Array.of(cast(floor(at).node, i64)), 0, n - 1)
+    share = _along(at - Array.of(cast(low.node, x.dtype)), axis - 2, x.ndim - 2, x.dtype)
+    high = minimum(low + 1, n - 1)
+    return take(x, low, axis=axis) * (1.0 - share) + take(x, high, axis=axis) * share
