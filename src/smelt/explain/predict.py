@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt.fusion.cost import Cost, Model
-from smelt.fusion.plan import Cluster, Plan
-from smelt.fusion.region import look
+from smelt.fusion.plan import Plan
+from smelt.fusion.region import region_of
 from smelt.fusion.sets import Hints
 from smelt.fusion.units import Units
 from smelt.target import Target
@@ -22,16 +22,4 @@ def predict(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
     """The predicted cost of every cluster, in order."""
     units = Units(plan.graph)
     model = Model(units, target, Hints(sizes))
-    return [_cost(model, units, cluster) for cluster in plan.clusters]
-
-
-def _cost(model: Model, units: Units, cluster: Cluster) -> Cost:
-    first = len(units.inputs)
-    members = stored = 0
-    for node in cluster.nodes:
-        number = units.number.get(node, -1)
-        if number >= first:
-            members |= 1 << number
-    for node in cluster.outputs:
-        stored |= 1 << units.number[node]
-    return model.cost(look(units, members, stored))
+    return [model.cost(region_of(units, cluster)) for cluster in plan.clusters]

@@ -15,6 +15,7 @@ where they come from; those of the schedule are in `smelt.fusion.sweeps`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from smelt.fusion.region import Region
 from smelt.fusion.sets import Hints, at_hints, bits
@@ -90,7 +91,9 @@ class Model:
         self.cores = max(1, target.cores)
         self.extents = [max(at_hints(e, hints), 1) for e in units.extents]
         self.itemsize = [node.type.dtype.itemsize for node in units.values]
-        self.elements = [max(at_hints(node.type.elements, hints), 0) for node in units.values]
+        self.elements = [
+            max(prod([at_hints(e, hints) for e in node.type.shape]), 0) for node in units.values
+        ]
         self.nbytes = [n * b for n, b in zip(self.elements, self.itemsize, strict=True)]
         outside = sum(self.nbytes[: len(units.inputs)])
         outside += sum(self.nbytes[u] for u in bits(units.outputs))
@@ -173,7 +176,8 @@ class Model:
         if region.work < 0:
             region.work = sweeps.work(self.step_ns)
         tasks = sweeps.tasks()
-        threads = 1 if region.work + self._floor(region) < INLINE_NS else min(tasks, self.cores)
+        inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
+        threads = 1 if inline else min(tasks, self.cores)
         traffic = _Traffic(self, region, sweeps, threads)
         partials = self._partials(region, sweeps)
         launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.legal import Refusal
-from smelt.fusion.sets import bits
+from smelt.fusion.sets import bits, least
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Verdict
@@ -205,14 +205,14 @@ class Decisions:
     def _subjects(self, one: Joinable, other: Joinable, beside: bool) -> tuple[int, int, int]:
         """The two units a decision is about, and the value between them."""
         if beside:
-            shared = next(bits(one.reads & other.reads), -1)
+            shared = least(one.reads & other.reads)
             first = (u for u in bits(one.members) if self.units.operands[u] >> shared & 1)
             second = (u for u in bits(other.members) if self.units.operands[u] >> shared & 1)
             return next(first, 0), next(second, 0), shared
         crossing = one.stored & other.reads
-        value = next(bits(crossing), -1)
+        value = least(crossing)
         if value < 0:
-            value = next(bits(other.stored & one.reads))
+            value = least(other.stored & one.reads)
             one, other = other, one
         reader = next(u for u in bits(other.members) if self.units.operands[u] >> value & 1)
         return value, reader, value

@@ -87,10 +87,11 @@ def refuse_sets(units: Units, members: int, size: float, wishes: Wishes) -> Refu
 
 def refuse_torn(units: Units, fold: int) -> Refusal:
     """A fold that is read at several places is computed once, and stored."""
-    return _crossing(units, CROSSING, fold)
+    return refuse_fault(units, CROSSING, fold)
 
 
-def _crossing(units: Units, reason: str, number: int) -> Refusal:
+def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
+    """What makes a set no kernel, and the unit that it is about."""
     op = units.values[number].op.name
     details = {"axis": _ended(units, number), "op": op, "a_axes": "", "b_axes": ""}
     return Refusal(reason, details)
@@ -99,7 +100,7 @@ def _crossing(units: Units, reason: str, number: int) -> Refusal:
 def refuse_region(units: Units, region: Region) -> Refusal | None:
     """What axes and operands forbid."""
     if region.fault is not None:
-        return _crossing(units, region.fault, region.at)
+        return refuse_fault(units, region.fault, region.at)
     count = len(region.loads) + region.stored.bit_count()
     if count > OPERANDS:
         return Refusal("too-many-operands", {"operands": count, "limit": OPERANDS})

@@ -27,7 +27,7 @@ from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import BufferPlanned
-from smelt.types.expr import Expr, Index, Monomial, add, floordiv, maximum, mul, size
+from smelt.types.expr import Atom, Expr, Index, Monomial, add, floordiv, maximum, mul, size
 
 __all__ = ["assign", "ceiling", "lower_bound", "peak", "rounded", "size"]
 
@@ -41,8 +41,24 @@ Reuses = Mapping[Node, Sequence[Node]]
 
 
 def rounded(nbytes: Index) -> Index:
-    """Bytes rounded up to whole cache lines."""
-    return mul(floordiv(add(nbytes, LINE - 1), LINE), LINE)
+    """Bytes rounded up to whole cache lines.
+
+    >>> n, m = size("n"), size("m")
+    >>> rounded(n * m * 4), rounded(n * 64), rounded(n * m * 64 + n * 4)
+    (((m*n*4 + 63)//64)*64, n*64, m*n*64 + ((n*4 + 63)//64)*64)
+    """
+    if isinstance(nbytes, int):
+        return -(-nbytes // LINE) * LINE
+    whole: list[tuple[Monomial, int]] = []
+    rest: list[tuple[Monomial, int]] = []
+    for m, c in nbytes.terms:
+        if c <= 0 or not m or any(atom.kind != "size" for atom in m):
+            return mul(floordiv(add(nbytes, LINE - 1), LINE), LINE)
+        (rest if c % LINE else whole).append((m, c))
+    if not rest:
+        return nbytes
+    lines = Atom("//", args=(add(Expr(tuple(rest)), LINE - 1), LINE))  # nothing to simplify here
+    return add(Expr(tuple(whole)) if whole else 0, Expr((((lines,), LINE),)))
 
 
 @dataclass(slots=True, eq=False)

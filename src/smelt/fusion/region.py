@@ -136,6 +136,8 @@ class _Pull:
             places = region.places.get(u)
             if places is not None:  # else nobody in the region needs it
                 unit = units.unit(u)
+                if self.odd >> u & 1 and units.folds >> u & 1 and not self._is_once(unit):
+                    return region.refuse("reduction-crossing", u)
                 region.masks[u] = []
                 for place in places:
                     self._follow(unit, place)
@@ -351,8 +353,6 @@ class _Pull:
         region = self.region
         for u in bits(region.members & self.units.folds):
             unit = self.units.unit(u)
-            if self.odd >> u & 1 and not self._is_once(unit):
-                return region.refuse("reduction-crossing", u)
             if unit.along >= 0 and u in region.places:
                 along = region.places[u][0][unit.along]
                 region.scanned |= 1 << along if isinstance(along, int) and along >= 0 else 0

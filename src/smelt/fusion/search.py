@@ -25,7 +25,7 @@ of candidates is that of gains, then of numbers: equal graphs give equal plans.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -38,7 +38,7 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import Refusal, Wishes, refuse_torn
 from smelt.fusion.plan import Plan
 from smelt.fusion.reach import Reach
-from smelt.fusion.sets import Hints, bits
+from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify
@@ -207,15 +207,23 @@ class Search(State):
                 found += count * self.model.read_ns(u, self.model.nbytes[u], 1)
         if self.wishes.must:
             return FORCED
-        return found + producer.cost.burden if self.successors(p) else 0.0
+        readers = bits(self.successors(p))
+        if len(readers) > 1 and self._may_copy(producer, len(readers)):
+            return found + producer.cost.burden
+        tried = [self.most.get((p, c) if p < c else (c, p), FORCED) for c in readers[:MOST_READERS]]
+        return min(found + producer.cost.burden, max(tried, default=0.0))
+
+    def _may_copy(self, producer: Cluster, readers: int) -> bool:
+        """Whether a producer may be computed again in each of its readers."""
+        kept = producer.stored & self.units.outputs or producer.members & self.units.folds
+        return 1 < readers <= MOST_COPIES and not kept
 
     def best(self, p: int) -> Candidate:
         """The best thing to do with a producer and its readers."""
         best = NO_MOVE
-        readers = list(bits(self.successors(p)))
+        readers = bits(self.successors(p))
         producer = self.clusters[p]
-        kept = producer.stored & self.units.outputs or producer.members & self.units.folds
-        if 1 < len(readers) <= MOST_COPIES and not kept:
+        if self._may_copy(producer, len(readers)):
             best = self.copied(p, readers)
             if best.gain <= LEAST_GAIN and best.joined:
                 self.decisions.dear(
@@ -237,10 +245,11 @@ class Search(State):
         if not asked and self.most.get(pair, FORCED) <= LEAST_GAIN:
             return NO_MOVE
         one, other = self.clusters[p], self.clusters[c]
-        between = self.reach.between(p, c, self.successors(p))
-        between |= self.reach.between(c, p, self.successors(c))
+        reach = self.reach
+        between = reach.before[c] and reach.between(p, c, self.successors(p))
+        between |= reach.before[p] and reach.between(c, p, self.successors(c))
         if between:
-            third = self.clusters[next(bits(between))].members
+            third = self.clusters[least(between)].members
             name = self.decisions.name(third.bit_length() - 1)
             return Candidate(0.0, refusal=Refusal("acyclic", {"between": name}))
         if (crossing := self.torn_fold(one, other)) >= 0:
@@ -260,7 +269,7 @@ class Search(State):
         gain = self.most[pair] = one.cost.burden + other.cost.burden - found.cost.burden
         return Candidate(gain, joined)
 
-    def copied(self, p: int, readers: list[int]) -> Candidate:
+    def copied(self, p: int, readers: Sequence[int]) -> Candidate:
         """A producer computed again in each of its readers, and written nowhere."""
         producer = self.clusters[p]
         gain = producer.cost.burden

@@ -1,12 +1,13 @@
 """Sets of small numbers as bits of an int, and sizes as numbers.
 
->>> list(bits(0b1011))
-[0, 1, 3]
+>>> bits(0b1011), least(0b1010)
+((0, 1, 3), 1)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 
 from smelt.types.expr import Index, evaluate
 
@@ -14,12 +15,20 @@ UNKNOWN_SIZE = 1 << 10
 """Assumed where no hint tells a size."""
 
 
-def bits(mask: int) -> Iterator[int]:
+@lru_cache(maxsize=1 << 14)
+def bits(mask: int) -> tuple[int, ...]:
     """The numbers in a set, in increasing order."""
+    found: list[int] = []
     while mask:
         low = mask & -mask
-        yield low.bit_length() - 1
+        found.append(low.bit_length() - 1)
         mask ^= low
+    return tuple(found)
+
+
+def least(mask: int) -> int:
+    """The least number in a set, -1 if it is empty."""
+    return (mask & -mask).bit_length() - 1
 
 
 class Hints(dict[str, int]):

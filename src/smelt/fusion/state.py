@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from smelt.fusion.alike import Alike, Look, renamed
 from smelt.fusion.assemble import Group
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.flat import join_flat
@@ -17,6 +18,7 @@ from smelt.fusion.legal import (
     Refusal,
     Wishes,
     refuse_cost,
+    refuse_fault,
     refuse_region,
     refuse_sets,
 )  # fmt: skip
@@ -24,6 +26,9 @@ from smelt.fusion.region import Region, look
 from smelt.fusion.sets import bits
 from smelt.fusion.units import Units
 from smelt.graph.ir import Node
+
+MOST_ALIKE = 64
+"""Units of a set beyond which looking for another that is like it takes longer than judging it."""
 
 
 @dataclass(slots=True)
@@ -45,9 +50,18 @@ class Cluster:
 class Verdict:
     """A set of units as one kernel: its cost, or why it is none (both if it could be one)."""
 
-    region: Region
+    found: Region
     cost: Cost | None = None
     refusal: Refusal | None = None
+    looks: tuple[Look, Look] | None = None
+    """Where `found` is the region of another set: what that one and this one look like."""
+
+    @property
+    def region(self) -> Region:
+        """Where its units are computed."""
+        if self.looks is not None:
+            self.found, self.looks = renamed(self.found, *self.looks), None
+        return self.found
 
 
 class State:
@@ -60,7 +74,12 @@ class State:
         """For each unit, the clusters that compute it."""
         self.readers: list[int] = [0] * len(units.values)
         """For each value, the clusters that read it from memory."""
+        self.alike = Alike(units, model)
         self.judged: dict[tuple[int, int], Verdict] = {}
+        self.seen: dict[tuple[int, ...], tuple[tuple[int, int], Look]] = {}
+        """For what a set looks like, the first such set that was judged."""
+        self.maps: dict[tuple[int, ...], Cost] = {}
+        """Costs of operators that map their operands, by what they look like."""
         self.walked: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
         """Shapes other than their own under which sets have to walk their results."""
 
@@ -146,7 +165,11 @@ class State:
         unit = self.units.unit(u)
         if unit.is_fold or unit.along >= 0 or not all(e.simple for e in unit.edges):
             return self.judge(1 << u, 1 << u).cost or Cost()
-        return self.model.map(unit)
+        looks = self.alike.alone(u)
+        known = self.maps.get(looks)
+        if known is None:
+            known = self.maps[looks] = self.model.map(unit)
+        return known
 
     def judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
         """A set of units as one kernel.  `parts` are two clusters that it joins, if any."""
@@ -157,6 +180,8 @@ class State:
         refusal = refuse_sets(self.units, members, self.size(members, parts), self.wishes)
         if refusal is not None:
             known = Verdict(Region(members, stored), refusal=refusal)
+        elif (like := self._like(key)) is not None:
+            known = like
         else:
             region = self._region(members, stored, parts)
             refusal = refuse_region(self.units, region)
@@ -169,6 +194,25 @@ class State:
             known = Verdict(region, cost, refusal)
         self.judged[key] = known
         return known
+
+    def _like(self, key: tuple[int, int]) -> Verdict | None:
+        """The verdict on a set that looks like another that is judged already."""
+        if key[0].bit_count() > MOST_ALIKE:
+            return None
+        look = self.alike.look(*key)
+        if look is None:
+            return None
+        first, other = self.seen.setdefault(look.form, (key, look))
+        known = self.judged.get(first)
+        if known is None:
+            return None
+        walked = self.walked.get(first)
+        if walked is not None:  # its extents are the very same
+            self.walked[key] = {other.here(look, u): shape for u, shape in walked.items()}
+        refusal, fault = known.refusal, known.region.fault
+        if refusal is not None and fault is not None:  # in this set's own words
+            refusal = refuse_fault(self.units, fault, other.here(look, known.region.at))
+        return Verdict(known.region, known.cost, refusal, (other, look))
 
     def size(self, members: int, parts: Sequence[Cluster] = ()) -> float:
         """Scalar operations of a set."""
@@ -197,14 +241,18 @@ class State:
         if all(isinstance(t, int) for t in region.places[region.at][0]):
             return region  # it is read at two places, which no shape makes one
         key = region.members, region.stored
-        tried: set[tuple[int, ...]] = set()
-        for u in bits(region.members):
-            shape = self.units.unit(u).axes[: self.units.unit(u).rank]
-            walked = {o: shape for o in bits(region.stored) if self.units.regroups(o, u)}
-            if walked and shape not in tried:
-                tried.add(shape)
+        fold = self.units.unit(region.at)
+        for shape in dict.fromkeys((fold.axes, fold.axes[: fold.rank])):
+            alike = [u for u in bits(region.members) if self._shape(u) == shape]
+            walked = {o: shape for o in bits(region.stored)
+                      if alike and self.units.regroups(o, alike[0])}  # fmt: skip
+            if walked:
                 other = look(self.units, *key, walked)
                 if other.fault is None:
                     self.walked[key] = walked
                     return other
         return region
+
+    def _shape(self, u: int) -> tuple[int, ...]:
+        unit = self.units.unit(u)
+        return unit.axes[: unit.rank]

@@ -113,7 +113,7 @@ class Units:
         self.written = written
         self.extents: list[Index] = []
         self._extent_numbers: dict[Index, int] = {}
-        self._volumes: list[int] | None = None
+        self._volumes: dict[int, Index] = {}
         self.regrouped: dict[tuple[object, ...], tuple[Term, ...]] = {}
         """Places of units that are walked under another shape, as regions have found them."""
         self.rewritten: dict[tuple[Term, ...], Term] = {}
@@ -152,11 +152,14 @@ class Units:
 
     def regroups(self, a: int, b: int) -> bool:
         """Whether two values have as many elements under different shapes."""
-        if self._volumes is None:
-            numbers: dict[Index, int] = {}
-            self._volumes = [numbers.setdefault(v.type.elements, len(numbers)) for v in self.values]
         one, other = self.values[a].type.shape, self.values[b].type.shape
-        return self._volumes[a] == self._volumes[b] and one != other
+        return one != other and self._volume(a) == self._volume(b)
+
+    def _volume(self, v: int) -> Index:
+        found = self._volumes.get(v)
+        if found is None:
+            found = self._volumes[v] = self.values[v].type.elements
+        return found
 
     def unit(self, number: int) -> Unit:
         """The unit of a value's number."""

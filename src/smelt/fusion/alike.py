@@ -1,0 +1,162 @@
+"""Sets of units that look alike have one verdict: the layers of a network are judged once.
+
+Two sets are alike if their units, in order, do the same work along axes of the same sizes, read one
+another and values from outside in the same way, and are written alike; and if those outside values
+are as large and rest at the same level of memory.  Then everything that the model says about one
+set holds for the other, with other numbers.  What sizes are called does not matter, unless an index
+expression names them.
+
+>>> from smelt.fusion.sets import Hints
+>>> from smelt.fusion.units import Units
+>>> from smelt.graph.text import parse
+>>> from smelt.target import Target
+>>> units = Units(
+...     parse('''graph f(x: f32[n], y: f32[n]) {
+...   v0 = exp(x)
+...   v1 = mul(v0, y)
+...   v2 = exp(v1)
+...   v3 = mul(v2, y)
+...   return v3
+... }''')
+... )
+>>> alike = Alike(units, Model(units, Target.for_isa("avx2"), Hints(n=1000)))
+>>> one, other = alike.look(0b1100, 0b1000), alike.look(0b110000, 0b100000)
+>>> one.form == other.form, one.values, other.values
+(True, [0, 2, 1, 3], [3, 4, 1, 5])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from smelt.fusion.cost import Model
+from smelt.fusion.region import Region
+from smelt.fusion.sets import bits
+from smelt.fusion.units import Unit, Units
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Look:
+    """What a set of units looks like."""
+
+    form: tuple[int, ...]
+    """Equal for sets that look alike."""
+    values: list[int]
+    """Its units and the values that it reads, in order of appearance."""
+    extents: list[int]
+    """The extents of its axes, in order of appearance; empty if they must be the very same."""
+
+    def here(self, other: Look, v: int) -> int:
+        """What a value of this set is called in one that looks alike."""
+        return other.values[self.values.index(v)]
+
+
+class Alike:
+    """Tells whether sets of units of one graph look alike."""
+
+    def __init__(self, units: Units, model: Model) -> None:
+        self.units, self.model = units, model
+        self.known: dict[tuple[Any, ...], int] = {}
+        self.outer = [self._outer(v) for v in range(len(units.values))]
+        """For each value, what it is to a kernel that reads it."""
+        self.inner = [-1] * len(units.inputs) + [self._inner(unit) for unit in units.units]
+        """For each unit, what it is to the kernel that computes it."""
+        self.axes = [-1] * len(units.inputs) + [self._number(u.axes, "") for u in units.units]
+        """For each unit, a number for the extents of its axes."""
+        self.producers: list[tuple[int, ...]] = [()] * len(units.inputs)
+        self.producers += [tuple([e.producer for e in unit.edges]) for unit in units.units]
+        self.strict = self.none = 0
+        """Units whose reads name their axes' extents; units that no other is like, because their
+        places have names of their own."""
+        for unit in units.units:
+            if unit.trace.picks or unit.is_library:
+                self.none |= 1 << unit.number
+            elif not all(e.simple for e in unit.edges):
+                self.strict |= 1 << unit.number
+
+    def _number(self, *key: Any) -> int:
+        return self.known.setdefault(key, len(self.known))
+
+    def _outer(self, v: int) -> int:
+        model = self.model
+        return self._number(
+            model.nbytes[v], model.itemsize[v], model.home[v], v in self.units.loose
+        )
+
+    def _inner(self, unit: Unit) -> int:
+        u, found = unit.number, unit.trace
+        return self._number(
+            self.outer[u], self.model.step_ns[u], unit.rank, unit.along, found.cost, found.size,
+            found.dots, found.guards, found.positional, tuple([e.terms for e in unit.edges]),
+        )  # fmt: skip
+
+    def look(self, members: int, stored: int) -> Look | None:
+        """What a set of units looks like; None if it is like no other."""
+        if members & self.none:
+            return None
+        inner, outer, axes, producers = self.inner, self.outer, self.axes, self.producers
+        strict = bool(members & self.strict)
+        places: dict[int, int] = {}
+        shapes: dict[int, int] = {}
+        extents: dict[int, int] = {}
+        form: list[int] = [strict]
+        for u in bits(members):
+            form.append(~inner[u] if stored >> u & 1 else inner[u])
+            place = shapes.get(axes[u])
+            if place is None:
+                shapes[axes[u]] = len(shapes)
+                self._spell(u, extents, form, strict)
+            else:
+                form.append(place)
+            for v in producers[u]:
+                place = places.get(v)
+                if place is None:
+                    place = places[v] = len(places)
+                    form += (place, outer[v])
+                    if strict:
+                        form.append(self._shape(v))
+                else:
+                    form.append(place)
+            places[u] = len(places)
+        return Look(tuple(form), list(places), [] if strict else list(extents))
+
+    def alone(self, u: int) -> tuple[int, ...]:
+        """What a unit that maps whole values looks like by itself."""
+        return (self.inner[u], *[self.outer[v] for v in bits(self.units.operands[u])])
+
+    def _spell(self, u: int, extents: dict[int, int], form: list[int], strict: bool) -> None:
+        """Adds the extents of a unit's axes to a form."""
+        form.append(-1)
+        for e in self.units.unit(u).axes:
+            place = extents.get(e)
+            if place is None:
+                place = extents[e] = len(extents)
+                form += (place, e if strict or e == self.units.one else -self.model.extents[e])
+            else:
+                form.append(place)
+
+    def _shape(self, v: int) -> int:
+        return self._number(*self.units.values[v].type.shape)
+
+
+def renamed(region: Region, one: Look, other: Look) -> Region:
+    """The region of a set that looks like `other`, from that of a set that looks like `one`."""
+    values = dict(zip(one.values, other.values, strict=True))
+    extents = dict(zip(one.extents, other.extents, strict=True))
+
+    def keys(found: Mapping[int, T]) -> dict[int, T]:
+        return {values[k]: value for k, value in found.items()}
+
+    members = sum([1 << values[u] for u in bits(region.members)])
+    stored = sum([1 << values[u] for u in bits(region.stored)])
+    return Region(
+        members, stored, [extents[e] for e in region.axes] if extents else region.axes,
+        keys(region.places), keys(region.masks), keys(region.loads), keys(region.load_masks),
+        keys(region.ended), keys(region.levels), region.grid, region.folded, region.scanned,
+        region.flat, region.even, region.work, region.fault,
+        values[region.at] if region.at >= 0 else -1,
+    )  # fmt: skip

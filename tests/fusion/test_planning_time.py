@@ -1,0 +1,150 @@
+"""What planning costs, in units that do not depend on the machine: questions asked of the model.
+
+A set of units is looked at and priced once for all sets that look alike, so that the layers of a
+network cost little more than one of them.  Times are generous: they catch what got out of hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import process_time
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.catalogue.test_h_refusals import ladder
+from tests.fusion.formulas import MACHINE
+
+import smelt as sm
+from smelt import driver, passes
+from smelt.demo import minilm
+from smelt.fusion import plan, state
+from smelt.fusion.cost import Model
+from smelt.fusion.units import Units
+from smelt.graph.ir import Graph
+from smelt.journal import Journal
+
+
+def recorded(f: Callable[..., Any], *arrays: Any) -> Graph:
+    """The graph of a function after its passes."""
+    return passes.run(sm.jit(f).lower(*arrays).trace.graph, Journal(), "eager")
+
+
+def encoder(layers: int = 6) -> Graph:
+    """The network of the demo: attention, norms and a masked mean."""
+    weights = minilm.random_weights(hidden=24, layers=layers, vocabulary=30, positions=16, seed=1)
+    names = list(weights)
+
+    def encode(ids: Any, mask: Any, *arrays: Any) -> Any:
+        return minilm.encode(sm, dict(zip(names, arrays, strict=True)), ids, mask, heads=2)
+
+    ids = np.zeros((4, 8), np.int64)
+    return recorded(encode, ids, ids > 0, *(np.asarray(weights[n], np.float32) for n in names))
+
+
+def perceptron(layers: int = 50) -> Graph:
+    """Products and activations; every weight has sizes of its own."""
+
+    def run(x: Any, *weights: Any) -> Any:
+        for w, b in zip(weights[::2], weights[1::2], strict=True):
+            x = sm.maximum(x @ w + b, 0.0)
+        return x
+
+    w, b = np.zeros((8, 8), np.float32), np.zeros(8, np.float32)
+    return recorded(run, w, *(x for _ in range(layers) for x in (w, b)))
+
+
+def chain(length: int = 1000) -> Graph:
+    """One operator after the other."""
+
+    def run(x: Any, y: Any) -> Any:
+        for k in range(length):
+            x = x + y if k % 2 else x * 0.5
+        return x
+
+    x = np.zeros((3, 4), np.float32)
+    return recorded(run, x, x)
+
+
+def rungs() -> Graph:
+    """500 operators in a row that read 60 arrays."""
+    return recorded(lambda *xs: ladder(sm, *xs), *(np.zeros(8, np.float32) for _ in range(60)))
+
+
+def updates(count: int = 60) -> Graph:
+    """The same update of many parameters."""
+
+    def run(*arrays: Any) -> Any:
+        triples = zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True)
+        return [w - 0.1 * (0.9 * m + g) / (sm.sqrt(g * g) + 1e-6) for w, m, g in triples]
+
+    x = np.zeros((5, 6), np.float32)
+    return recorded(run, *(x for _ in range(3 * count)))
+
+
+@dataclass
+class Asked:
+    """How often the planner looked at a set of units, and how often it priced one."""
+
+    looks: int = 0
+    prices: int = 0
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    found = Asked()
+    look, cost = state.look, Model.cost
+
+    def counted_look(*args: Any) -> Any:
+        found.looks += 1
+        return look(*args)
+
+    def counted_cost(*args: Any) -> Any:
+        found.prices += 1
+        return cost(*args)
+
+    monkeypatch.setattr(state, "look", counted_look)
+    monkeypatch.setattr(Model, "cost", counted_cost)
+    return found
+
+
+GRAPHS = {
+    "encoder": (encoder, 0.6, 0.5),
+    "one layer": (lambda: encoder(1), 2.2, 1.8),
+    "perceptron": (perceptron, 0.12, 0.12),
+    "chain": (chain, 0.05, 0.05),
+    "ladder": (rungs, 0.3, 0.5),
+    "updates": (updates, 0.1, 0.1),
+}
+"""For each graph, the most sets that may be looked at and priced for each operator."""
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_few_questions_are_asked_for_each_operator(name: str, asked: Asked) -> None:
+    make, looks, prices = GRAPHS[name]
+    graph = make()
+    hints = dict.fromkeys(driver.size_names(graph), 512)
+    count = len(Units(graph).units)
+    start = process_time()
+    plan(graph, MACHINE, Journal(), hints)
+    spent = process_time() - start
+    print(f"{name}: {count} units, {asked.looks / count:.2f} looks, "
+          f"{asked.prices / count:.2f} prices, {spent / count * 1e6:.0f} us each")  # fmt: skip
+    assert asked.looks <= looks * count
+    assert asked.prices <= prices * count
+    assert spent / count < 2e-3
+
+
+def test_more_layers_ask_no_more() -> None:
+    """Questions do not grow with the number of equal layers."""
+    found: list[int] = []
+    for layers in (4, 12):
+        with pytest.MonkeyPatch.context() as patch:
+            prices: list[None] = []
+            cost = Model.cost
+            patch.setattr(Model, "cost", lambda *a, p=prices, c=cost: (p.append(None), c(*a))[1])
+            graph = encoder(layers)
+            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
+            found.append(len(prices))
+    assert found[1] <= found[0] * 1.1
