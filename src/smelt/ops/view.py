@@ -96,6 +96,8 @@ def split_groups(source: Shape, target: Shape) -> list[tuple[Shape, Shape]]:
 
 def _behind(left: Index, right: Index) -> bool:
     """Whether the source side should take its next dimension."""
+    if left == 0:
+        return False  # no elements: any split of the other side is right
     return sub(right, left) != 0 and floordiv(right, left) != 0 and mod(right, left) == 0
 
 
