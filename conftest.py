@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 
@@ -12,6 +13,9 @@ _CACHE = tempfile.TemporaryDirectory(prefix="smelt-tests-", ignore_cleanup_error
 os.environ["SMELT_CACHE_DIR"] = os.path.join(_CACHE.name, "cache")  # noqa: PTH118
 os.environ.setdefault("SMELT_VERIFY", "1")
 os.environ.setdefault("SMELT_PROBE", "off")
+
+if importlib.util.find_spec("torch") is None:  # an extra: its front end cannot be imported
+    collect_ignore_glob = ["src/smelt/torch.py", "src/smelt/frontends/torch/*"]
 
 settings.register_profile(
     "smelt",

@@ -160,6 +160,30 @@ class CacheWarning(SmeltWarning):
     hint = "Choose a private directory with SMELT_CACHE_DIR, or silence this with SMELT_CACHE=off."
 
 
+class FallbackWarning(SmeltWarning):
+    """A graph behind `torch.compile` runs eagerly, because compiling it failed.
+
+    What it means:
+        Results are right, and as slow as without compiling. Other graphs of the model are compiled.
+    Why:
+        Something in the graph met a case that Smelt cannot handle. A single operator that Smelt
+        does not know is no such case: it is called through torch, and the rest is compiled.
+    Example:
+        import warnings
+        from smelt.errors import FallbackWarning
+
+        warnings.warn(FallbackWarning(graph="graph 0", reason="no argument tells the size n0"))
+    How to fix:
+        Please report the message with the output of `smelt doctor`. `SMELT_STRICT=on` raises the
+        error instead, with its whole trace.
+    """
+
+    code = "W604"
+    title = "graph runs eagerly"
+    template = "{graph} was not compiled: {reason}"
+    hint = "Please report this with the output of `smelt doctor`; SMELT_STRICT=on raises instead."
+
+
 class KnobWarning(SmeltWarning):
     """An environment variable begins with `SMELT_` but is no setting.
 

@@ -250,7 +250,12 @@ BOUNDS_CHECK = _switch(
     "Check every load and store in native code: slow, for finding a bug.",
     changes_code=True,
 )
-STRICT = _switch("strict", False, "Refuse operators that would run outside the compiler (extern).")
+STRICT = _switch(
+    "strict",
+    False,
+    "Refuse array operators that would run outside the compiler (extern); behind torch.compile, "
+    "raise where a graph would fall back to eager.",
+)
 QUIET = _switch("quiet", False, "No progress bars.")
 
 KNOBS: Mapping[str, Knob[Any]] = {

@@ -213,6 +213,40 @@ class Executable:
             return results
         return self._returned(p, arrays, results, out, copies)
 
+    def run_at(
+        self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any]
+    ) -> list[Array]:
+        """The results, inputs among them left out, for inputs that are told by their addresses.
+
+        `inputs` answer `stride(d)` in elements where a stride is told at the call, and as
+        `np.asarray` where a library call reads them.  Raises OutOfMemory.
+        """
+        p = self._prepared.get(sizes)
+        if p is None:
+            p = self._prepare(sizes)
+        if any(s.call is not None for s in p.segments):
+            arrays = [np.asarray(x) for x in inputs]
+            found = self.run(arrays, sizes)
+            by_value = dict(zip(self.outputs, found, strict=True))
+            return [by_value[v] for v, *_ in p.results]
+        results = [allocate(nbytes).array(shape, dtype) for _, shape, dtype, nbytes in p.results]
+        frame = p.frame[:]
+        where = addresses + [address_of(a) for a in results]
+        for slot, source in p.addresses:
+            frame[slot] = where[source]
+        block = allocate(p.arena_bytes) if p.arena_bytes else None
+        if block is not None:
+            base = block.address
+            for slot, offset in p.arena:
+                frame[slot] = base + offset
+        for slot, source, d in p.strides:
+            frame[slot] = inputs[source].stride(d)
+        address = frame.buffer_info()[0]
+        run = pool().run_addresses
+        for s in p.segments:
+            run(s.chunks, s.launches, s.count, address, p.scratch)
+        return results
+
     def _returned(
         self, p: Prepared, arrays: Sequence[Array], results: list[Array],
         out: Sequence[Array | None] | None, copies: list[tuple[Array, Array]],

@@ -1,0 +1,1 @@
+"""PyTorch: `torch.compile(model, backend="smelt")`.  Public names are in `smelt.torch`."""

@@ -1,0 +1,55 @@
+"""Element types of torch and ours.
+
+>>> ours(torch.bfloat16), theirs(i64)
+(bf16, torch.int64)
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from smelt.errors import UnsupportedError
+from smelt.types.dtype import (
+    DType,
+    bf16,
+    bool_,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)  # fmt: skip
+
+__all__ = ["i64", "ours", "theirs", "torch"]
+
+_PAIRS: tuple[tuple[torch.dtype, DType], ...] = (
+    (torch.bool, bool_), (torch.int8, i8), (torch.int16, i16), (torch.int32, i32),
+    (torch.int64, i64), (torch.uint8, u8), (torch.uint16, u16), (torch.uint32, u32),
+    (torch.uint64, u64), (torch.float16, f16), (torch.bfloat16, bf16), (torch.float32, f32),
+    (torch.float64, f64),
+)  # fmt: skip
+_OURS = dict(_PAIRS)
+_THEIRS: dict[DType, torch.dtype] = {b: a for a, b in _PAIRS}
+
+
+def ours(dtype: Any) -> DType:
+    """Our row of a torch dtype.  Raises UnsupportedError for one that has none."""
+    found = _OURS.get(dtype)
+    if found is None:
+        raise UnsupportedError(f"{dtype} has no counterpart in Smelt")
+    return found
+
+
+def theirs(dtype: DType) -> torch.dtype:
+    """The torch dtype of a row of ours."""
+    return _THEIRS[dtype]

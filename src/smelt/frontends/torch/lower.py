@@ -1,0 +1,346 @@
+"""A traced program, cut into graphs of ours and calls of torch.
+
+Operators with a row become nodes of a graph; the others stay calls of torch, with the reason.  A
+call is a barrier: what depends on it goes into a later graph.  So a program is a row of *stages*,
+each a graph and then the calls that need no later one.
+
+    graph 0: everything that no call of torch comes before
+    calls 0: those whose operands are there now
+    graph 1: ...
+
+Views belong to both worlds.  Inside a graph they are index maps; where a call, or the caller, wants
+a tensor, torch makes its own view of the memory, with the strides that eager code would have.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+from smelt.errors import SmeltError, UnsupportedError
+from smelt.frontends.torch.dtypes import ours
+from smelt.frontends.torch.origins import module_of, origin_of
+from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.sizes import Sizes
+from smelt.frontends.torch.table import row_of
+from smelt.frontends.torch.value import V
+from smelt.graph import build
+from smelt.graph.ir import Node
+from smelt.types.tensor import TensorType
+
+__all__ = ["Left", "Lowering", "Stage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An operator that was left to torch."""
+
+    operator: str
+    reason: str
+    where: str
+    """The module's path and the line."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """A graph in the making, and the calls of torch after it."""
+
+    inputs: dict[Any, V] = field(default_factory=dict)
+    """Traced values that the graph reads."""
+    outputs: dict[Any, V] = field(default_factory=dict)
+    """Traced values that calls, later graphs or the caller want."""
+    calls: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Entry:
+    row: Row | None
+    """None for a value that torch has: an argument, a call's result."""
+    graph: int
+    """The first graph that may read it."""
+    call: int
+    """The first stage whose calls may read it."""
+
+
+class Lowering:
+    """The stages of one traced program."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self.sizes = Sizes()
+        self.stages: list[Stage] = []
+        self.left: list[Left] = []
+        self.last: list[Any] = []
+        """Calls that write into their operands: after everything that reads the old values."""
+        self._entries: dict[Any, _Entry] = {}
+        self._made: dict[tuple[Any, int], Any] = {}
+        self.wanted: dict[Any, None] = {}
+        """Traced values that exist as tensors, in order of demand."""
+        self.results: Any = ()
+        for node in graph.nodes:
+            self._take(node)
+
+    # ---- one traced operator ---------------------------------------------------------------------
+
+    def _take(self, node: Any) -> None:
+        if node.op in ("placeholder", "get_attr"):
+            self._entries[node] = _Entry(None, 0, 0)
+        elif node.op == "output":
+            self.results = node.args[0]
+            for x in _nodes(node.args):
+                self.want(x)
+        elif node.target is operator.getitem and self._has_row(node.args[0]):
+            self._entries[node] = self._entries[node.args[0]]
+        elif _is_size(node):
+            self._entries[node] = self._after(None, node)
+        else:
+            self._operator(node)
+
+    def _has_row(self, node: Any) -> bool:
+        return self._entries[node].row is not None
+
+    def _operator(self, node: Any) -> None:
+        row = row_of(str(node.target))
+        if node.target is operator.getitem:
+            self._entries[node] = self._after(None, node)
+            return
+        reason = f"no rule for {node.target}"
+        if row is not None:
+            entry = self._after(row, node)
+            try:
+                self._entries[node] = entry
+                self._lowered(node, entry.graph)
+                return
+            except (SmeltError, TypeError) as error:
+                reason = getattr(error, "message", str(error))
+                del self._entries[node]
+        self._call(node, reason)
+
+    def _after(self, row: Row | None, node: Any) -> _Entry:
+        before = [self._entries[x] for x in _nodes((node.args, node.kwargs))]
+        first = max((e.graph for e in before), default=0)
+        return _Entry(row, first, max((e.call for e in before), default=0) if row is None or
+                      row.alias else first)  # fmt: skip
+
+    def _call(self, node: Any, reason: str) -> None:
+        """Leaves an operator to torch."""
+        operands = list(_nodes((node.args, node.kwargs)))
+        at = max((self._entries[x].call for x in operands), default=0)
+        for x in operands:
+            self.want(x)
+        self._entries[node] = _Entry(None, at + 1, at)
+        self.wanted[node] = None
+        if _writes(node):
+            self.last.append(node)
+        else:
+            self.stage(at).calls.append(node)
+        self.left.append(Left(str(node.target), reason, module_of(node)))
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def stage(self, k: int) -> Stage:
+        """Stage number k, made if it is new."""
+        while len(self.stages) <= k:
+            self.stages.append(Stage())
+        return self.stages[k]
+
+    def value(self, node: Any, k: int) -> Any:
+        """A traced value as graph k reads it: a value, or a tuple of them."""
+        made = self._made.get((node, k))
+        if made is not None:
+            return made
+        if node.target is operator.getitem and self._has_row(node.args[0]):
+            parent = self._entries[node.args[0]]
+            if parent.graph == k or _free(parent.row):
+                found = self.value(node.args[0], k)[node.args[1]]
+                self._made[node, k] = found
+                return found
+        entry = self._entries[node]
+        if entry.row is not None and (entry.graph == k or _free(entry.row)):
+            return self._lowered(node, k)
+        self.want(node)
+        found = self._input(node, k)
+        self._made[node, k] = found
+        return found
+
+    def want(self, node: Any) -> None:
+        """A tensor of this value must exist."""
+        if node in self.wanted:
+            return
+        entry = self._entries[node]
+        if entry.row is None or _is_size(node):
+            self.wanted[node] = None
+            for x in _nodes((node.args, node.kwargs)) if node.op == "call_function" else ():
+                self.want(x)
+            return
+        if entry.row.alias and self._shares(node):
+            for x in _nodes((node.args, node.kwargs)):
+                self.want(x)
+        else:
+            self.stage(entry.graph).outputs[node] = self.value(node, entry.graph)
+        self.wanted[node] = None
+
+    def shares(self, node: Any) -> bool:
+        """Whether torch makes this tensor as a view of another."""
+        entry = self._entries[node]
+        return entry.row is None or (entry.row.alias and not self._is_output(node))
+
+    def _is_output(self, node: Any) -> bool:
+        return node in self.stage(self._entries[node].graph).outputs
+
+    def _shares(self, node: Any) -> bool:
+        """Whether a view is torch's business: of memory that exists, or of all its elements."""
+        while True:
+            entry = self._entries[node]
+            if entry.row is None or node in self.wanted:
+                return True
+            if node.target is operator.getitem:
+                node = node.args[0]
+                if not entry.row.alias:
+                    return True
+                continue
+            if not entry.row.alias:
+                return True
+            if str(node.target) in _PARTS and not self._kept(node.args[0]):
+                return False
+            node = node.args[0]
+
+    def _kept(self, node: Any) -> bool:
+        """Whether the memory behind a value exists anyway."""
+        while self._entries[node].row is not None and node not in self.wanted:
+            row = self._entries[node].row
+            if row is None or not row.alias:
+                return False
+            node = node.args[0]
+        return True
+
+    def _lowered(self, node: Any, k: int) -> Any:
+        """The operator's rule in graph k.  Raises UnsupportedError where torch expects another
+        type."""
+        row = self._entries[node].row
+        assert row is not None
+        out = node.meta["val"]
+        origin = origin_of(node)
+        args = [self._operand(a, k) for a in node.args]
+        options = {name: self._operand(a, k) for name, a in node.kwargs.items()}
+        fakes = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
+        found = row.lower(Call(out, fakes, self.sizes, origin), *args, **options)
+        self._check(node, found, out)
+        self._made[node, k] = found
+        return found
+
+    def _operand(self, a: Any, k: int) -> Any:
+        if isinstance(a, torch.fx.Node):
+            known = a.meta.get("val")
+            if isinstance(known, torch.SymInt):
+                return self.sizes.index(known)
+            if isinstance(known, (int, float)) or not isinstance(known, torch.Tensor):
+                raise UnsupportedError(f"an operand of type {type(known).__name__}")
+            return V(self.value(a, k).node, origin_of(a))
+        if isinstance(a, (list, tuple)):
+            return [self._operand(x, k) for x in a]
+        return a
+
+    def _check(self, node: Any, found: Any, out: Any) -> None:
+        """What the rule gives is what torch expects."""
+        if isinstance(out, torch.Tensor):
+            found, out = (found,), (out,)
+            used = {0}
+        else:
+            used = {u.args[1] for u in node.users if u.target is operator.getitem}
+        for place in used:
+            value = found[place] if place < len(found) else None
+            wanted = self.type_of(out[place])
+            if value is None or value.type != wanted:
+                given = "nothing" if value is None else value.type
+                raise UnsupportedError(f"result {place} is {wanted}, the rule gives {given}")
+
+    def type_of(self, fake: Any) -> TensorType:
+        """Our type of a traced tensor.  Raises UnsupportedError for one that we cannot hold."""
+        if fake.device.type != "cpu" or fake.layout != torch.strided:
+            raise UnsupportedError(f"a tensor on {fake.device} with layout {fake.layout}")
+        return TensorType(ours(fake.dtype), self.sizes.shape(fake.shape))
+
+    def _input(self, node: Any, k: int) -> V:
+        """An input of graph k, laid out as its tensor is."""
+        fake = node.meta["val"]
+        kind = self.type_of(fake)
+        stage = self.stage(k)
+        label = f"x{len(stage.inputs)}"
+        order = memory_order(fake)
+        guarded = node.op == "placeholder"
+        if order is not None:
+            shape = tuple(kind.shape[a] for a in order)
+            made: Node = build.input(label, TensorType(kind.dtype, shape), origin=origin_of(node))
+            value = V(made).permute(*(order.index(a) for a in range(len(order))))
+        else:
+            strides = _pattern(fake) if guarded else None
+            value = V(build.input(label, kind, strides, origin_of(node)))
+        stage.inputs[node] = value
+        return value
+
+
+_PARTS = {
+    f"aten.{name}" for name in (
+        "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "unbind.int",
+        "diagonal.default",
+    )
+}  # fmt: skip
+"""Views that leave elements out: a result need not keep the rest of the memory alive."""
+
+
+def _free(row: Row | None) -> bool:
+    """Made anew in every graph that reads it."""
+    return row is not None and (row.alias or row.source)
+
+
+def _nodes(nest: Any) -> list[Any]:
+    """The traced values in an operator's arguments."""
+    found: list[Any] = []
+    map_arg(nest, found.append)
+    return found
+
+
+def _is_size(node: Any) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, int)) and not isinstance(
+        node.meta.get("val"), bool
+    )
+
+
+def _writes(node: Any) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def memory_order(fake: Any) -> list[int] | None:
+    """The dimensions from the slowest to the fastest if the tensor is dense; else None.
+
+    >>> memory_order(torch.empty(2, 3, 4).transpose(0, 2))
+    [2, 1, 0]
+    """
+    if fake.is_contiguous():
+        return list(range(fake.dim()))
+    strides = fake.stride()
+    if any(isinstance(s, int) and s == 0 for s in strides):
+        return None
+    order = sorted(range(fake.dim()), key=lambda a: (-_rank(strides[a]), a))
+    turned = fake.permute(order)
+    return order if turned.is_contiguous() else None
+
+
+def _rank(stride: Any) -> int:
+    """A stride's value in the traced call."""
+    node = getattr(stride, "node", None)
+    return int(stride) if node is None else int(node.hint)
+
+
+def _pattern(fake: Any) -> tuple[int | None, ...]:
+    """Strides as an input declares them: 0 and 1 are fixed, others are told at the call."""
+    return tuple(
+        s if isinstance(s, int) and s in (0, 1) else None for s in fake.stride()
+    )  # fmt: skip

@@ -1,0 +1,222 @@
+"""A lowered program as one Python function: graphs run as kernels, calls go to torch.
+
+The function is written as text and compiled once, so that a call costs no interpretation:
+
+    def call(args):
+        t0, t1, n0 = args
+        t2, = graph0((t0, t1), (n0,))
+        t3 = topk(t2, 5)
+        return (t3[0],)
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.lower import Lowering, Stage, memory_order
+from smelt.frontends.torch.segment import Segment, make_segment
+from smelt.types.expr import size, text
+
+__all__ = ["Program"]
+
+
+class Program:
+    """What runs; `segments` are its graphs, `source` its text."""
+
+    def __init__(self, module: torch.fx.GraphModule, lowering: Lowering) -> None:
+        self.lowering = lowering
+        self.segments: list[Segment] = []
+        self._module = module
+        self._names: dict[Any, str] = {}
+        self._lines: list[str] = []
+        self._space: dict[str, Any] = {}
+        self._sizes: dict[str, str] = {}
+        self._build(module.graph)
+        self.source = "\n".join(self._lines) + "\n"
+        exec(compile(self.source, "<smelt program>", "exec"), self._space)  # noqa: S102
+        self.call: Callable[[list[Any]], Any] = self._space["call"]
+
+    # ---- text ------------------------------------------------------------------------------------
+
+    def _build(self, graph: torch.fx.Graph) -> None:
+        self._lines.append("def call(args):")
+        given = [n for n in graph.nodes if n.op == "placeholder"]
+        for k, node in enumerate(given):
+            self._names[node] = f"t{k}"
+        if given:
+            self._add("".join(f"{self._names[n]}, " for n in given) + "= args")
+        self._add("args.clear()")
+        self._size_sources(given)
+        for k, stage in enumerate(self.lowering.stages):
+            if stage.outputs:
+                self._segment(k, stage)
+            for node in stage.calls:
+                self._call(node)
+        for node in self.lowering.last:
+            self._call(node)
+        results = self._show(self.lowering.results)
+        self._free_unused(results)
+        self._add(f"return {results}")
+
+    def _add(self, line: str) -> None:
+        self._lines.append(f"    {line}")
+
+    def _size_sources(self, given: list[Any]) -> None:
+        """Where each symbol's value comes from: an argument, or a dimension of one."""
+        for node in given:
+            found = node.meta.get("val")
+            if isinstance(found, torch.SymInt):
+                self._learn(found, self._names[node])
+        for node in given:
+            found = node.meta.get("val")
+            if isinstance(found, torch.Tensor):
+                for a, n in enumerate(found.shape):
+                    if isinstance(n, torch.SymInt):
+                        self._learn(n, f"{self._names[node]}.size({a})")
+
+    def _learn(self, n: Any, source: str) -> None:
+        try:
+            expr = self.lowering.sizes.index(n)
+        except UnsupportedError:
+            return
+        for name in self.lowering.sizes.names.values():
+            if expr == size(name) and name not in self._sizes:
+                self._sizes[name] = source
+                self._add(f"{name} = {source}")
+
+    def _segment(self, k: int, stage: Stage) -> None:
+        made = make_segment(f"graph{k}", stage, self.lowering.sizes)
+        self.segments.append(made)
+        name = f"graph{len(self.segments) - 1}"
+        self._space[name] = made.run
+        tensors = ", ".join(self._tensor(node) for node in stage.inputs)
+        missing = [n for n in made.size_names if n not in self._sizes]
+        if missing:
+            raise UnsupportedError(f"no argument tells the size {missing[0]}")
+        sizes = "".join(f"{n}, " for n in made.size_names)
+        targets: list[str] = []
+        for node in stage.outputs:
+            self._names[node] = f"t{len(self._names)}"
+            targets.append(f"{self._names[node]}, ")
+        comma = "," if len(stage.inputs) == 1 else ""
+        self._add(f"{''.join(targets)}= {name}(({tensors}{comma}), ({sizes}))")
+
+    def _tensor(self, node: Any) -> str:
+        """A tensor as a graph takes it: in the memory order that its input declares."""
+        name = self._name(node)
+        fake = node.meta["val"]
+        order = memory_order(fake)
+        if order is not None and order != list(range(len(order))):
+            name = f"{name}.permute({order})"
+        if order is None and node.op == "placeholder":
+            return name
+        if node.op == "placeholder" and order == list(range(len(order or ()))):
+            return name if _is_guarded(node) else f"{name}.contiguous()"
+        return f"{name}.contiguous()"
+
+    def _name(self, node: Any) -> str:
+        """The variable that holds a value, computed now if it is a view or a size."""
+        found = self._names.get(node)
+        if found is not None:
+            return found
+        known = node.meta.get("val")
+        if isinstance(known, torch.SymInt):
+            try:
+                return f"({text(self.lowering.sizes.index(known))})"
+            except UnsupportedError:
+                pass
+        if node.op == "get_attr":
+            name = f"c_{len(self._space)}"
+            self._space[name] = _attribute(self._module, node.target)
+            self._names[node] = name
+            return name
+        self._call(node)
+        return self._names[node]
+
+    def _call(self, node: Any) -> None:
+        """One call of torch."""
+        if node.target is operator.getitem:
+            self._names[node] = name = f"t{len(self._names)}"
+            self._add(f"{name} = {self._name(node.args[0])}[{node.args[1]!r}]")
+            return
+        args = [self._show(a) for a in node.args]
+        args += [f"{key}={self._show(a)}" for key, a in node.kwargs.items()]
+        function = f"f_{len(self._space)}"
+        self._space[function] = _REPLACED.get(str(node.target), node.target)
+        self._names[node] = name = f"t{len(self._names)}"
+        self._add(f"{name} = {function}({', '.join(args)})")
+
+    def _show(self, a: Any) -> str:
+        """An argument as Python text."""
+        if isinstance(a, torch.fx.Node):
+            return self._name(a)
+        if isinstance(a, (list, tuple)):
+            inner = ", ".join(self._show(x) for x in a)
+            return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' if len(a) == 1 else ''})"
+        if isinstance(a, slice):
+            return f"slice({self._show(a.start)}, {self._show(a.stop)}, {self._show(a.step)})"
+        if a is None or isinstance(a, (bool, int, str)):
+            return repr(a)
+        if isinstance(a, float) and math.isfinite(a):
+            return repr(a)
+        name = f"c_{len(self._space)}"
+        self._space[name] = a
+        return name
+
+    def _free_unused(self, results: str) -> None:
+        """Drops every variable after its last use, so that memory is given back early."""
+        last: dict[str, int] = {}
+        words = {name: None for name in self._names.values() if name.startswith("t")}
+        for at, line in enumerate(self._lines):
+            for word in _words(line):
+                if word in words:
+                    last[word] = at
+        kept = set(_words(results))
+        ends: dict[int, list[str]] = {}
+        for word, at in last.items():
+            if word not in kept and at > 1:
+                ends.setdefault(at, []).append(word)
+        lines: list[str] = []
+        for at, line in enumerate(self._lines):
+            lines.append(line)
+            if at in ends and at < len(self._lines) - 1:
+                lines.append(f"    {' = '.join(ends[at])} = None")
+        self._lines = lines
+
+
+def _words(line: str) -> list[str]:
+    found: list[str] = []
+    word = ""
+    for letter in f"{line} ":
+        if letter.isalnum() or letter == "_":
+            word += letter
+        elif word:
+            found.append(word)
+            word = ""
+    return found
+
+
+def _is_guarded(node: Any) -> bool:
+    """Whether the tracer's guards vouch for an argument's strides."""
+    return bool(node.meta.get("smelt_guarded"))
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+_REPLACED: dict[str, Any] = {
+    "aten.view.default": torch.ops.aten.reshape.default,
+    "aten._unsafe_view.default": torch.ops.aten.reshape.default,
+}
+"""A view of a tensor that we laid out otherwise than eager code may need a copy."""

@@ -1,0 +1,334 @@
+"""Elementwise operators of ATen.
+
+Operands are brought to the type of the result, comparisons to the common type of the operands; the
+tracer has applied torch's promotion rules already, so that only its answer is read here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.value import V, select
+from smelt.types.dtype import bool_
+
+__all__ = ["ROWS"]
+
+
+def _unary(scalar: str) -> Callable[[Call, V], V]:
+    def lower(c: Call, x: V) -> V:
+        return x.cast(c.dtype).map(scalar)
+
+    return lower
+
+
+def _binary(scalar: str) -> Callable[..., V]:
+    def lower(c: Call, x: Any, y: Any) -> V:
+        return c.value(x, c.dtype).map(scalar, c.value(y, c.dtype))
+
+    return lower
+
+
+def _compare(scalar: str) -> Callable[..., V]:
+    def lower(c: Call, x: Any, y: Any) -> V:
+        return c.value(x, c.common).map(scalar, c.value(y, c.common))
+
+    return lower
+
+
+def _logical(scalar: str) -> Callable[..., V]:
+    def lower(c: Call, *xs: V) -> V:
+        first, *others = [x.cast(bool_) for x in xs]
+        return first.map(scalar, *others)
+
+    return lower
+
+
+def _whole(scalar: str) -> Callable[[Call, V], V]:
+    """Rounding to whole numbers: integers are whole already."""
+
+    def lower(c: Call, x: V) -> V:
+        return x.map(scalar) if x.dtype.is_float else x
+
+    return lower
+
+
+def _test(scalar: str) -> Callable[[Call, V], V]:
+    """A question about floats; integers are never infinite nor NaN."""
+
+    def lower(c: Call, x: V) -> V:
+        if x.dtype.is_float:
+            return x.map(scalar)
+        return c.number(False, bool_).expand(x.shape)
+
+    return lower
+
+
+def _add(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
+    return c.value(x, c.dtype) + _scaled(c, c.value(y, c.dtype), alpha)
+
+
+def _sub(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
+    return c.value(x, c.dtype) - _scaled(c, c.value(y, c.dtype), alpha)
+
+
+def _rsub(c: Call, x: Any, y: Any, alpha: Any = 1) -> V:
+    return c.value(y, c.dtype) - _scaled(c, c.value(x, c.dtype), alpha)
+
+
+def _scaled(c: Call, x: V, factor: Any) -> V:
+    return x if factor == 1 else x * factor
+
+
+def _mul(c: Call, x: Any, y: Any) -> V:
+    if c.dtype == bool_:
+        return c.value(x, bool_).map("and", c.value(y, bool_))
+    return c.value(x, c.dtype) * c.value(y, c.dtype)
+
+
+def _nonzero(y: Any, what: str) -> None:
+    """torch raises where an integer is divided by 0, and we do not."""
+    if not isinstance(y, (int, float)) or y == 0:
+        raise UnsupportedError(f"{what} of integers by a tensor: a zero must raise")
+
+
+def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
+    if rounding_mode is None:
+        return c.value(x, c.dtype) / c.value(y, c.dtype)
+    if c.dtype.is_integer:
+        _nonzero(y, "division")
+    a, b = c.value(x, c.dtype), c.value(y, c.dtype)
+    if rounding_mode == "floor":
+        return a.map("floordiv", b)
+    if c.dtype.is_float:
+        return (a / b).map("trunc")
+    if c.dtype.kind == "uint":
+        return a.map("floordiv", b)
+    quotient = a.map("abs").map("floordiv", b.map("abs"))
+    return select(a.map("lt", 0).map("xor", b.map("lt", 0)), -quotient, quotient)
+
+
+def _floor_divide(c: Call, x: Any, y: Any) -> V:
+    return _div(c, x, y, rounding_mode="floor")
+
+
+def _remainder(c: Call, x: Any, y: Any) -> V:
+    if c.dtype.is_integer:
+        _nonzero(y, "remainder")
+    return c.value(x, c.dtype).map("mod", c.value(y, c.dtype))
+
+
+def _fmod(c: Call, x: Any, y: Any) -> V:
+    if c.dtype.is_integer:
+        _nonzero(y, "fmod")
+    a, b = c.value(x, c.dtype), c.value(y, c.dtype)
+    if c.dtype.kind == "uint":
+        return a.map("mod", b)
+    rest = a.map("abs").map("mod", b.map("abs"))
+    if c.dtype.is_float:
+        return rest.map("copysign", a)
+    return select(a.map("lt", 0), -rest, rest)
+
+
+def _pow(c: Call, x: Any, y: Any) -> V:
+    if c.dtype.is_integer and not (isinstance(y, int) and y >= 0):
+        raise UnsupportedError("an integer power of a tensor: a negative one must raise")
+    if c.dtype == bool_:
+        raise UnsupportedError("powers of booleans")
+    if isinstance(y, float) and y == 0.5 and c.dtype.is_float:
+        return c.value(x, c.dtype).map("sqrt")
+    return c.value(x, c.dtype).map("pow", c.value(y, c.dtype))
+
+
+def _clamp(c: Call, x: V, low: Any = None, high: Any = None) -> V:
+    found = x.cast(c.dtype)
+    if low is not None:
+        found = found.map("max", c.value(low, c.dtype))
+    return found if high is None else found.map("min", c.value(high, c.dtype))
+
+
+def _hardtanh(c: Call, x: V, low: float = -1.0, high: float = 1.0) -> V:
+    return _clamp(c, x, low, high)
+
+
+def _relu(c: Call, x: V) -> V:
+    return x.map("max", 0)
+
+
+def _where(c: Call, mask: V, x: Any, y: Any) -> V:
+    return select(mask.cast(bool_), c.value(x, c.dtype), c.value(y, c.dtype))
+
+
+def _masked_fill(c: Call, x: V, mask: V, y: Any) -> V:
+    return select(mask, c.value(y, c.dtype), x)
+
+
+def _cast(c: Call, x: V, *_more: Any, **_options: Any) -> V:
+    return x.cast(c.dtype)
+
+
+def _same(c: Call, x: V, *_more: Any, **_options: Any) -> V:
+    return x
+
+
+def _half_wide(rule: Callable[..., V]) -> Callable[..., V]:
+    """A rule for float32 and up; half types are computed so and rounded once."""
+
+    def lower(c: Call, x: V, *more: Any, **options: Any) -> V:
+        return rule(c, x.wide(), *more, **options).cast(c.dtype)
+
+    return lower
+
+
+@_half_wide
+def _gelu(c: Call, x: V, *, approximate: str = "none") -> V:
+    if approximate == "none":
+        return x * 0.5 * (1.0 + (x * math.sqrt(0.5)).map("erf"))
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
+    return x * 0.5 * (1.0 + inner.map("tanh"))
+
+
+@_half_wide
+def _silu(c: Call, x: V) -> V:
+    return x * x.map("sigmoid")
+
+
+@_half_wide
+def _log_sigmoid(c: Call, x: V) -> V:
+    return x.map("min", 0) - (-x.map("abs")).map("exp").map("log1p")
+
+
+@_half_wide
+def _softplus(c: Call, x: V, beta: float = 1, threshold: float = 20) -> V:
+    grown = x * float(beta)
+    return select(grown.map("gt", float(threshold)), x, grown.map("exp").map("log1p") / float(beta))
+
+
+@_half_wide
+def _mish(c: Call, x: V) -> V:
+    plus = x.map("max", 0) + (-x.map("abs")).map("exp").map("log1p")
+    return x * plus.map("tanh")
+
+
+@_half_wide
+def _elu(c: Call, x: V, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> V:
+    below = (x * float(input_scale)).map("expm1") * float(alpha * scale)
+    return select(x.map("gt", 0), x * float(scale), below)
+
+
+@_half_wide
+def _leaky_relu(c: Call, x: V, slope: float = 0.01) -> V:
+    return select(x.map("gt", 0), x, x * float(slope))
+
+
+@_half_wide
+def _hardsigmoid(c: Call, x: V) -> V:
+    return (x + 3.0).map("max", 0).map("min", 6) / 6.0
+
+
+@_half_wide
+def _hardswish(c: Call, x: V) -> V:
+    return x * (x + 3.0).map("max", 0).map("min", 6) / 6.0
+
+
+def _threshold_backward(c: Call, grad: V, x: V, threshold: float) -> V:
+    return select(x.map("le", float(threshold)), c.number(0, c.dtype), grad)
+
+
+def _addcmul(c: Call, x: V, a: V, b: V, *, value: Any = 1) -> V:
+    x, a, b = (c.value(y, c.dtype) for y in (x, a, b))
+    return x + _scaled(c, a, value) * b
+
+
+def _addcdiv(c: Call, x: V, a: V, b: V, *, value: Any = 1) -> V:
+    x, a, b = (c.value(y, c.dtype) for y in (x, a, b))
+    return x + _scaled(c, a, value) / b
+
+
+def _lerp(c: Call, x: V, y: V, weight: Any) -> V:
+    x, y, w = (c.value(z, c.dtype) for z in (x, y, weight))
+    return x + w * (y - x)
+
+
+def _sign(c: Call, x: V) -> V:
+    return x if x.dtype == bool_ else x.map("sign")
+
+
+def _abs(c: Call, x: V) -> V:
+    return x.map("abs") if x.dtype.kind in ("int", "float") else x
+
+
+def _reciprocal(c: Call, x: V) -> V:
+    return x.cast(c.dtype).map("reciprocal")
+
+
+_UNARY = {
+    "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan",
+    "atanh": "atanh", "cos": "cos", "cosh": "cosh", "erf": "erf", "erfc": "erfc", "exp": "exp",
+    "exp2": "exp2", "expm1": "expm1", "log": "log", "log10": "log10", "log1p": "log1p",
+    "log2": "log2", "neg": "neg", "rsqrt": "rsqrt", "sigmoid": "sigmoid", "sin": "sin",
+    "sinh": "sinh", "sqrt": "sqrt", "square": "square", "tan": "tan", "tanh": "tanh",
+}  # fmt: skip
+_WHOLE = ("ceil", "floor", "round", "trunc")
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+_BITS = {"and": "and", "or": "or", "xor": "xor"}
+
+ROWS = (
+    *(Row(f"aten.{name}.default", _unary(scalar)) for name, scalar in _UNARY.items()),
+    *(Row(f"aten.{name}.default", _whole(name)) for name in _WHOLE),
+    *(Row(f"aten.{name}.default", _test(name)) for name in ("isnan", "isinf")),
+    *(Row(f"aten.{name}.{kind}", _compare(name))
+      for name in _COMPARE for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.bitwise_{name}.{kind}", _binary(scalar))
+      for name, scalar in _BITS.items() for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.logical_{name}.default", _logical(name)) for name in (*_BITS, "not")),
+    Row("aten.bitwise_not.default", _unary("not")),
+    Row("aten.abs.default", _abs),
+    Row("aten.sign.default", _sign),
+    Row("aten.reciprocal.default", _reciprocal),
+    *(Row(f"aten.add.{kind}", _add) for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.sub.{kind}", _sub) for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.rsub.{kind}", _rsub) for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.mul.{kind}", _mul) for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.div.{kind}", _div) for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")),
+    *(Row(f"aten.floor_divide.{kind}", _floor_divide) for kind in ("default", "Scalar")),
+    *(Row(f"aten.remainder.{kind}", _remainder) for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.fmod.{kind}", _fmod) for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.pow.{kind}", _pow) for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")),
+    Row("aten.maximum.default", _binary("max")),
+    Row("aten.minimum.default", _binary("min")),
+    Row("aten.atan2.default", _binary("atan2")),
+    Row("aten.hypot.default", _binary("hypot")),
+    Row("aten.copysign.Tensor", _binary("copysign")),
+    Row("aten.logaddexp.default", _binary("logaddexp")),
+    Row("aten.clamp.default", _clamp),
+    Row("aten.clamp.Tensor", _clamp),
+    Row("aten.clamp_min.default", _clamp),
+    Row("aten.clamp_max.default", lambda c, x, high: _clamp(c, x, None, high)),
+    Row("aten.hardtanh.default", _hardtanh),
+    Row("aten.relu.default", _relu),
+    Row("aten.where.self", _where),
+    Row("aten.masked_fill.Scalar", _masked_fill),
+    Row("aten.masked_fill.Tensor", _masked_fill),
+    Row("aten._to_copy.default", _cast),
+    Row("aten.clone.default", _same),
+    Row("aten.copy.default", lambda c, x, y, non_blocking=False: y.cast(c.dtype).expand(c.shape)),
+    Row("aten.gelu.default", _gelu),
+    Row("aten.silu.default", _silu),
+    Row("aten.log_sigmoid_forward.default", lambda c, x: (_log_sigmoid(c, x), None)),
+    Row("aten.softplus.default", _softplus),
+    Row("aten.mish.default", _mish),
+    Row("aten.elu.default", _elu),
+    Row("aten.leaky_relu.default", _leaky_relu),
+    Row("aten.hardsigmoid.default", _hardsigmoid),
+    Row("aten.hardswish.default", _hardswish),
+    Row("aten.threshold_backward.default", _threshold_backward),
+    Row("aten.addcmul.default", _addcmul),
+    Row("aten.addcdiv.default", _addcdiv),
+    Row("aten.lerp.Scalar", _lerp),
+    Row("aten.lerp.Tensor", _lerp),
+)  # fmt: skip
+"""Elementwise operators."""

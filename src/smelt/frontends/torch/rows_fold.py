@@ -1,0 +1,325 @@
+"""Reductions, scans, and the blocks of networks that are made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
+from smelt.frontends.torch.value import V, gather, iota, number, select
+from smelt.types.dtype import bool_, i64, u8
+from smelt.types.expr import Index, floordiv
+
+__all__ = ["ROWS"]
+
+
+def _fold(combine: str) -> Callable[..., V]:
+    """A fold in the type of the result."""
+
+    def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: Any) -> V:
+        found = x.cast(c.dtype).reduce(combine, axes_of(dims, x.rank), keepdim)
+        return found.cast(c.dtype)
+
+    return lower
+
+
+def _prod(c: Call, x: V, dim: Any = None, keepdim: bool = False, **_options: Any) -> V:
+    return _fold("prod")(c, x, dim, keepdim)
+
+
+def _mean(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: Any) -> V:
+    x = x.cast(c.dtype).wide()
+    return x.mean(axes_of(dims, x.rank), keepdim).cast(c.dtype)
+
+
+def _test(combine: str) -> Callable[..., V]:
+    def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False) -> V:
+        found = x.cast(bool_).reduce(combine, axes_of(dims, x.rank), keepdim)
+        return found.cast(c.dtype)
+
+    return lower
+
+
+def _extreme(combine: str) -> Callable[..., V]:
+    def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False) -> V:
+        return _best(combine, x, axes_of(dims, x.rank), keepdim)
+
+    return lower
+
+
+def _best(combine: str, x: V, axes: Sequence[int], keep: bool) -> V:
+    if x.dtype == bool_:
+        return x.cast(u8).reduce(combine, axes, keep).cast(bool_)
+    return x.reduce(combine, axes, keep)
+
+
+def _extreme_at(combine: str) -> Callable[..., tuple[V, V]]:
+    def lower(c: Call, x: V, dim: int, keepdim: bool = False) -> tuple[V, V]:
+        axes = (axis_of(dim, x.rank),)
+        return _best(combine, x, axes, keepdim), _best(f"arg{combine}", x, axes, keepdim)
+
+    return lower
+
+
+def _arg(combine: str) -> Callable[..., V]:
+    def lower(c: Call, x: V, dim: Any = None, keepdim: bool = False) -> V:
+        x = x.cast(u8) if x.dtype == bool_ else x
+        if dim is not None:
+            return x.reduce(combine, (axis_of(dim, x.rank),), keepdim)
+        found = x.reshape(x.type.elements).reduce(combine, (0,))
+        return found.reshape(*c.shape)
+
+    return lower
+
+
+def _moments(x: V, axes: Sequence[int], correction: Any) -> tuple[V, V]:
+    """Variance and mean, both with the axes kept as 1."""
+    middle = x.mean(axes, keep=True)
+    away = x - middle
+    count = number(x.count(axes), x.dtype, x.origin)
+    rest = (count - float(correction)).map("max", 0) if correction else count
+    return (away * away).sum(axes, keep=True) / rest, middle
+
+
+def _dropped(x: V, axes: Sequence[int], keep: bool) -> V:
+    if keep:
+        return x
+    return x.reshape(*(n for a, n in enumerate(x.shape) if a not in axes))
+
+
+def _var(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> V:
+    axes = axes_of(dim, x.rank)
+    correction = 1 if correction is None else correction
+    return _dropped(_moments(x.wide(), axes, correction)[0], axes, keepdim).cast(c.dtype)
+
+
+def _var_dim(
+    c: Call, x: V, dim: Any, unbiased: bool = True, keepdim: bool = False
+) -> V:  # fmt: skip
+    return _var(c, x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+def _std(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> V:
+    axes = axes_of(dim, x.rank)
+    correction = 1 if correction is None else correction
+    found = _moments(x.wide(), axes, correction)[0].map("sqrt")
+    return _dropped(found, axes, keepdim).cast(c.dtype)
+
+
+def _var_mean(
+    c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False
+) -> tuple[V, V]:  # fmt: skip
+    axes = axes_of(dim, x.rank)
+    correction = 1 if correction is None else correction
+    pair = _moments(x.wide(), axes, correction)
+    first, second = (_dropped(y, axes, keepdim).cast(c.dtype) for y in pair)
+    return first, second
+
+
+def _vector_norm(
+    c: Call, x: V, order: Any = 2, dim: Any = None, keepdim: bool = False, **_options: Any
+) -> V:  # fmt: skip
+    axes = axes_of(dim, x.rank)
+    x = x.cast(c.dtype).wide()
+    if order == 2:
+        found = (x * x).sum(axes, keepdim).map("sqrt")
+    elif order == 1:
+        found = x.map("abs").sum(axes, keepdim)
+    elif order == math.inf:
+        found = x.map("abs").reduce("max", axes, keepdim)
+    else:
+        raise UnsupportedError(f"a norm of order {order}")
+    return found.cast(c.dtype)
+
+
+def _scan(combine: str) -> Callable[..., V]:
+    def lower(c: Call, x: V, dim: int, **_options: Any) -> V:
+        x = x.cast(c.dtype)
+        return x.scan(combine, axis_of(dim, x.rank)) if x.rank else x
+
+    return lower
+
+
+# ---- softmax -----------------------------------------------------------------------------------
+
+
+def _softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
+    if not x.rank:
+        return number(1, c.dtype, c.origin)
+    axes = (axis_of(dim, x.rank),)
+    wide = x.wide()
+    grown = (wide - wide.reduce("max", axes, True)).map("exp")
+    return (grown / grown.sum(axes, True)).cast(c.dtype)
+
+
+def _log_softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
+    if not x.rank:
+        return number(0, c.dtype, c.origin)
+    axes = (axis_of(dim, x.rank),)
+    wide = x.wide()
+    shifted = wide - wide.reduce("max", axes, True)
+    return (shifted - shifted.map("exp").sum(axes, True).map("log")).cast(c.dtype)
+
+
+def _logsumexp(c: Call, x: V, dims: Any, keepdim: bool = False) -> V:
+    axes = axes_of(dims, x.rank)
+    wide = x.cast(c.dtype).wide()
+    top = wide.reduce("max", axes, True)
+    top = select(top.map("abs").map("eq", math.inf), number(0.0, top.dtype), top)
+    found = (wide - top).map("exp").sum(axes, True).map("log") + top
+    return _dropped(found, axes, keepdim).cast(c.dtype)
+
+
+# ---- norms -------------------------------------------------------------------------------------
+
+
+def _affine(x: V, weight: V | None, bias: V | None) -> V:
+    """x · weight + bias, which broadcast already."""
+    if weight is not None:
+        x = x * weight.cast(x.dtype)
+    return x if bias is None else x + bias.cast(x.dtype)
+
+
+def _layer_norm(
+    c: Call, x: V, shape: Sequence[Any], weight: V | None, bias: V | None, eps: float
+) -> tuple[V, V, V]:  # fmt: skip
+    axes = tuple(range(x.rank - len(shape), x.rank))
+    wide = x.wide()
+    variance, middle = _moments(wide, axes, 0)
+    scale = (variance + float(eps)).map("rsqrt")
+    found = _affine((wide - middle) * scale, weight, bias).cast(x.dtype)
+    return found, middle, scale
+
+
+def _channels(x: V | None, rank: int) -> V | None:
+    """A vector of channels as it broadcasts with [batch, channels, ...]."""
+    return None if x is None else x.reshape(x.shape[0], *[1] * (rank - 2))
+
+
+def _group_norm(
+    c: Call, x: V, weight: V | None, bias: V | None, batch: Index, channels: Index, _inner: Index,
+    groups: int, eps: float,
+) -> tuple[V, V, V]:  # fmt: skip
+    wide = x.wide()
+    split = wide.reshape(batch, groups, floordiv(channels, groups), *x.shape[2:])
+    axes = tuple(range(2, split.rank))
+    variance, middle = _moments(split, axes, 0)
+    scale = (variance + float(eps)).map("rsqrt")
+    found = ((split - middle) * scale).reshape(*x.shape)
+    weight, bias = (_channels(w, x.rank) for w in (weight, bias))
+    found = _affine(found, weight, bias).cast(x.dtype)
+    shape = (batch, groups)
+    return found, middle.reshape(*shape).cast(x.dtype), scale.reshape(*shape).cast(x.dtype)
+
+
+def _batch_norm(
+    c: Call, x: V, weight: V | None, bias: V | None, mean: V, variance: V, _momentum: float,
+    eps: float,
+) -> tuple[V, V | None, V | None]:  # fmt: skip
+    wide = x.wide()
+    scale = (variance.cast(wide.dtype) + float(eps)).map("rsqrt")
+    shift = mean.cast(wide.dtype)
+    if weight is not None:
+        scale = scale * weight.cast(wide.dtype)
+    at = [_channels(y, x.rank) for y in (scale, shift, bias)]
+    assert at[0] is not None and at[1] is not None
+    return _affine((wide - at[1]) * at[0], None, at[2]).cast(x.dtype), None, None
+
+
+def _batch_norm_training(
+    c: Call, x: V, weight: V | None, bias: V | None, running_mean: V | None,
+    running_var: V | None, training: bool, momentum: float, eps: float,
+) -> tuple[V | None, ...]:  # fmt: skip
+    """With the statistics of this batch; the running ones come out new."""
+    if not training or running_mean is None or running_var is None:
+        raise UnsupportedError("batch norm without running statistics")
+    axes = (0, *range(2, x.rank))
+    wide = x.wide()
+    variance, middle = _moments(wide, axes, 0)
+    scale = (variance + float(eps)).map("rsqrt")
+    weight, bias = (_channels(w, x.rank) for w in (weight, bias))
+    found = _affine((wide - middle) * scale, weight, bias).cast(x.dtype)
+    channels = x.shape[1]
+    flat_mean, flat_var, flat_scale = (y.reshape(channels) for y in (middle, variance, scale))
+    count = number(x.count(axes), wide.dtype, c.origin)
+    unbiased = flat_var * (count / (count - 1.0))
+    new_mean = running_mean * (1.0 - momentum) + flat_mean * momentum
+    new_var = running_var * (1.0 - momentum) + unbiased * momentum
+    return found, flat_mean, flat_scale, new_mean.cast(running_mean.dtype), new_var
+
+
+def _rms_norm(
+    c: Call, x: V, shape: Sequence[Any], weight: V | None = None, eps: float | None = None
+) -> tuple[V, V]:  # fmt: skip
+    axes = tuple(range(x.rank - len(shape), x.rank))
+    wide = x.wide()
+    tiny = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}[x.dtype.name]
+    scale = ((wide * wide).mean(axes, True) + (tiny if eps is None else eps)).map("rsqrt")
+    return _affine(wide * scale, weight, None).cast(x.dtype), scale
+
+
+# ---- losses ------------------------------------------------------------------------------------
+
+
+def _nll_loss(
+    c: Call, x: V, target: V, weight: V | None, reduction: int, ignore: int
+) -> tuple[V, V]:  # fmt: skip
+    """-x at the target; x is [batch, classes]."""
+    if weight is not None or x.rank != 2:
+        raise UnsupportedError("nll_loss with weights, or of a single sample")
+    counts = target.map("ne", ignore)
+    wanted = select(counts, target, number(0, target.dtype)).unsqueeze(1)
+    rows = iota((x.shape[0], 1), 0, i64, c.origin)
+    picked = gather(x, 0, rows, wanted.cast(i64)).reshape(x.shape[0]).wide()
+    loss = select(counts, -picked, number(0.0, picked.dtype))
+    total = counts.cast(picked.dtype).sum((0,))
+    if reduction == 0:
+        return loss.cast(c.dtype), number(0.0, c.dtype, c.origin)
+    found = loss.sum((0,))
+    return (found / total if reduction == 1 else found).cast(c.dtype), total.cast(c.dtype)
+
+
+def _mse_loss(c: Call, x: V, y: V, reduction: int = 1) -> V:
+    away = x.wide() - y.wide()
+    found = away * away
+    if reduction:
+        axes = tuple(range(found.rank))
+        found = found.mean(axes) if reduction == 1 else found.sum(axes)
+    return found.cast(c.dtype)
+
+
+_BOTH = ("default", "dim", "dims")
+
+ROWS = (
+    Row("aten.sum.default", _fold("sum")),
+    Row("aten.sum.dim_IntList", _fold("sum")),
+    Row("aten.prod.default", _prod),
+    Row("aten.prod.dim_int", _prod),
+    Row("aten.mean.default", _mean),
+    Row("aten.mean.dim", _mean),
+    *(Row(f"aten.{name}.{kind}", _test(name)) for name in ("any", "all") for kind in _BOTH),
+    *(Row(f"aten.a{name}.default", _extreme(name)) for name in ("max", "min")),
+    *(Row(f"aten.{name}.default", _extreme(name)) for name in ("max", "min")),
+    *(Row(f"aten.{name}.dim", _extreme_at(name)) for name in ("max", "min")),
+    *(Row(f"aten.{name}.default", _arg(name)) for name in ("argmax", "argmin")),
+    Row("aten.var.correction", _var),
+    Row("aten.var.dim", _var_dim),
+    Row("aten.std.correction", _std),
+    Row("aten.var_mean.correction", _var_mean),
+    Row("aten.linalg_vector_norm.default", _vector_norm),
+    Row("aten.cumsum.default", _scan("sum")),
+    Row("aten.cumprod.default", _scan("prod")),
+    Row("aten._softmax.default", _softmax),
+    Row("aten._log_softmax.default", _log_softmax),
+    Row("aten.logsumexp.default", _logsumexp),
+    Row("aten.native_layer_norm.default", _layer_norm),
+    Row("aten.native_group_norm.default", _group_norm),
+    Row("aten._native_batch_norm_legit_no_training.default", _batch_norm),
+    Row("aten._native_batch_norm_legit_functional.default", _batch_norm_training),
+    Row("aten._fused_rms_norm.default", _rms_norm),
+    Row("aten.nll_loss_forward.default", _nll_loss),
+    Row("aten.mse_loss.default", _mse_loss),
+)  # fmt: skip
+"""Reductions, norms and losses."""

@@ -1,0 +1,126 @@
+"""Matrix products, attention, and reads at computed positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.row import Call, Row, axis_of
+from smelt.frontends.torch.value import V, contract, gather, iota, number, select
+from smelt.types.dtype import i64
+
+__all__ = ["ROWS"]
+
+
+def _mm(c: Call, a: V, b: V) -> V:
+    return contract(a, b, "mk,kn->mn")
+
+
+def _bmm(c: Call, a: V, b: V) -> V:
+    return contract(a, b, "bmk,bkn->bmn")
+
+
+def _mv(c: Call, a: V, b: V) -> V:
+    return contract(a, b, "mk,k->m")
+
+
+def _dot(c: Call, a: V, b: V) -> V:
+    return contract(a, b, "k,k->")
+
+
+def _plus_product(spec: str) -> Any:
+    """beta · x + alpha · a b, rounded once."""
+
+    def lower(c: Call, x: V, a: V, b: V, *, beta: Any = 1, alpha: Any = 1) -> V:
+        wide = c.dtype.compute
+        found = contract(a, b, spec, None if wide == a.dtype else wide)
+        if alpha != 1:
+            found = found * alpha
+        if beta == 0:
+            return found.cast(c.dtype)
+        x = x.cast(wide) if beta == 1 else x.cast(wide) * beta
+        return (found + x).cast(c.dtype)
+
+    return lower
+
+
+def _attention(
+    c: Call, q: V, k: V, v: V, _dropout: float = 0.0, is_causal: bool = False, *,
+    attn_mask: V | None = None, scale: float | None = None,
+) -> tuple[V, V]:  # fmt: skip
+    """softmax(q kᵀ · scale + mask) v and the logarithm of the softmax's sum."""
+    q, keys, values = q.wide(), k.wide(), v.wide()
+    size = q.shape[-1]
+    if scale is None and not isinstance(size, int):
+        raise UnsupportedError("attention with a symbolic size of heads")
+    factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
+    scores = contract(q, keys, "bhmd,bhnd->bhmn") * factor
+    if attn_mask is not None:
+        scores = scores + attn_mask.cast(scores.dtype)
+    if is_causal:
+        rows, columns = (iota(scores.shape[-2:], a, i64, c.origin) for a in (0, 1))
+        scores = select(columns.map("le", rows), scores, number(-math.inf, scores.dtype))
+    top = scores.reduce("max", (3,), True)
+    if attn_mask is not None:
+        top = select(top.map("eq", -math.inf), number(0.0, top.dtype), top)
+    grown = (scores - top).map("exp")
+    total = grown.sum((3,), True)
+    weights = grown / total
+    found = contract(weights, values, "bhmn,bhne->bhme")
+    return found.cast(c.dtype), (total.map("log") + top).reshape(*total.shape[:3])
+
+
+# ---- reads at computed positions ---------------------------------------------------------------
+
+
+def _wrapped(index: V, extent: Any) -> V:
+    """Positions counted from the front."""
+    at = index.cast(i64)
+    return select(at.map("lt", 0), at + number(extent, i64, at.origin), at)
+
+
+def _embedding(c: Call, table: V, at: V, *_more: Any) -> V:
+    return gather(table, 0, at.cast(i64))
+
+
+def _index(c: Call, x: V, indices: Sequence[V | None]) -> V:
+    places = [k for k, i in enumerate(indices) if i is not None]
+    chosen = [i for i in indices if i is not None]
+    if any(i.dtype.kind not in ("int", "uint") or i.dtype.name == "u8" for i in chosen):
+        raise UnsupportedError("an index by a mask: its size depends on data")
+    if places != list(range(places[0], places[0] + len(places))):
+        raise UnsupportedError("index arrays that are not side by side")
+    wrapped = [_wrapped(i, x.shape[k]) for k, i in zip(places, chosen, strict=True)]
+    return gather(x, places[0], *wrapped)
+
+
+def _index_select(c: Call, x: V, dim: int, at: V) -> V:
+    if not x.rank:
+        return x
+    return gather(x, axis_of(dim, x.rank), at.cast(i64).reshape(*(at.shape or (1,))))
+
+
+def _gather(c: Call, x: V, dim: int, at: V, **_options: Any) -> V:
+    if not x.rank or not at.rank:
+        raise UnsupportedError("gather of a single element")
+    a = axis_of(dim, x.rank)
+    where = [at.cast(i64) if k == a else iota(at.shape, k, i64, c.origin) for k in range(x.rank)]
+    return gather(x, 0, *where)
+
+
+ROWS = (
+    Row("aten.mm.default", _mm),
+    Row("aten.bmm.default", _bmm),
+    Row("aten.mv.default", _mv),
+    Row("aten.dot.default", _dot),
+    Row("aten.addmm.default", _plus_product("mk,kn->mn")),
+    Row("aten.baddbmm.default", _plus_product("bmk,bkn->bmn")),
+    Row("aten._scaled_dot_product_flash_attention_for_cpu.default", _attention),
+    Row("aten.embedding.default", _embedding),
+    Row("aten.index.Tensor", _index),
+    Row("aten.index_select.default", _index_select),
+    Row("aten.gather.default", _gather),
+)
+"""Products, attention and gathers."""

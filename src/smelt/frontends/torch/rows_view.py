@@ -1,0 +1,291 @@
+"""Operators of ATen that move elements, and those that make them from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
+from smelt.frontends.torch.value import V, concat, iota, select
+from smelt.types.dtype import f64, i64
+from smelt.types.expr import Expr, Index, add, mul, sub
+
+__all__ = ["ROWS"]
+
+
+def _reshape(c: Call, x: V, *_shape: Any) -> V:
+    return x.reshape(*c.shape)
+
+
+def _permute(c: Call, x: V, dims: Sequence[int]) -> V:
+    return x.permute(*(axis_of(d, x.rank) for d in dims))
+
+
+def _transpose(c: Call, x: V, a: int, b: int) -> V:
+    return x.transpose(axis_of(a, x.rank), axis_of(b, x.rank)) if x.rank else x
+
+
+def _t(c: Call, x: V) -> V:
+    return x.permute(1, 0) if x.rank == 2 else x
+
+
+def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
+    return x.expand(c.shape)
+
+
+def _start(x: V, a: int, start: Any) -> Index:
+    """A start of a slice, counted from the front, inside the axis."""
+    start = 0 if start is None else start
+    if isinstance(start, Expr) or start >= 0:
+        return start
+    n = x.shape[a]
+    if isinstance(n, int):
+        return max(0, n + start)
+    return add(n, start)
+
+
+def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> V:
+    a = axis_of(dim, x.rank)
+    count = c.shape[a]
+    if count == x.shape[a] and step == 1:
+        return x
+    if count == 0:
+        return x.narrow(a, 0, 0)
+    return x.narrow(a, _start(x, a, start), count, step)
+
+
+def _place(x: V, a: int, place: Any) -> Index:
+    return place if isinstance(place, Expr) or place >= 0 else add(x.shape[a], place)
+
+
+def _select(c: Call, x: V, dim: int, place: Any) -> V:
+    a = axis_of(dim, x.rank)
+    return x.pick(a, _place(x, a, place))
+
+
+def _pieces(c: Call, x: V, a: int) -> tuple[V, ...]:
+    """Neighbouring parts along an axis, as long as torch says."""
+    found: list[V] = []
+    start: Index = 0
+    for part in c.out:
+        count = c.sizes.index(part.shape[a])
+        found.append(x.narrow(a, start, count))
+        start = add(start, count)
+    return tuple(found)
+
+
+def _split(c: Call, x: V, _sizes: Any, dim: int = 0) -> tuple[V, ...]:
+    return _pieces(c, x, axis_of(dim, x.rank))
+
+
+def _unbind(c: Call, x: V, dim: int = 0) -> tuple[V, ...]:
+    a = axis_of(dim, x.rank)
+    return tuple(x.pick(a, k) for k in range(len(c.out)))
+
+
+def _diagonal(c: Call, x: V, offset: int = 0, dim1: int = 0, dim2: int = 1) -> V:
+    a, b = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
+    rest = [k for k in range(x.rank) if k not in (a, b)]
+    x = x.permute(*rest, a, b)
+    rows, columns = x.shape[-2:]
+    count = c.shape[-1]
+    if not isinstance(rows, int) or not isinstance(columns, int) or not isinstance(count, int):
+        raise UnsupportedError("the diagonal of a matrix of symbolic size")
+    flat = x.reshape(*x.shape[:-2], rows * columns)
+    start = offset if offset >= 0 else -offset * columns
+    return flat.narrow(flat.rank - 1, start, count, columns + 1)
+
+
+def _flip(c: Call, x: V, dims: Sequence[int]) -> V:
+    return x.flip(*axes_of(list(dims), x.rank)) if dims else x
+
+
+def _cat(c: Call, parts: Sequence[V], dim: int = 0) -> V:
+    full = [p for p in parts if p.rank == len(c.shape)]
+    return concat([p.cast(c.dtype) for p in full], axis_of(dim, len(c.shape)))
+
+
+def _stack(c: Call, parts: Sequence[V], dim: int = 0) -> V:
+    a = axis_of(dim, len(c.shape))
+    return concat([p.cast(c.dtype).unsqueeze(a) for p in parts], a)
+
+
+def _repeat(c: Call, x: V, repeats: Sequence[Any]) -> V:
+    new = len(repeats) - x.rank
+    shape = (*[1] * new, *x.shape)
+    inner: list[Index] = []
+    for n in shape:
+        inner += [1, n]
+    outer: list[Index] = []
+    for r, n in zip(repeats, shape, strict=True):
+        outer += [r, n]
+    return x.reshape(*inner).expand(tuple(outer)).reshape(*map(mul, repeats, shape))
+
+
+def _pad(c: Call, x: V, pad: Sequence[Any], value: Any = 0) -> V:
+    low: list[Index] = [0] * x.rank
+    high: list[Index] = [0] * x.rank
+    for k in range(len(pad) // 2):
+        low[x.rank - 1 - k], high[x.rank - 1 - k] = pad[2 * k], pad[2 * k + 1]
+    for a, (before, after) in enumerate(zip(low, high, strict=True)):
+        cut = [isinstance(n, int) and n < 0 for n in (before, after)]
+        if any(cut):  # a negative margin takes away
+            first = -before if cut[0] and isinstance(before, int) else 0
+            last = -after if cut[1] and isinstance(after, int) else 0
+            x = x.narrow(a, first, sub(x.shape[a], first + last))
+            low[a], high[a] = 0 if cut[0] else before, 0 if cut[1] else after
+    number = c.number(value, x.dtype).node.op.attributes()["value"]
+    return x.pad(tuple(low), tuple(high), number)
+
+
+def _roll(c: Call, x: V, shifts: Sequence[int], dims: Sequence[int] = ()) -> V:
+    flat = not dims
+    shape = x.shape
+    if flat:
+        x, dims = x.reshape(x.type.elements), (0,)
+    for shift, dim in zip(shifts, dims, strict=True):
+        a = axis_of(dim, x.rank)
+        n = x.shape[a]
+        if not isinstance(n, int) or not isinstance(shift, int):
+            raise UnsupportedError("a roll along a symbolic size")
+        k = shift % n if n else 0
+        if k:
+            x = concat([x.narrow(a, n - k, k), x.narrow(a, 0, n - k)], a)
+    return x.reshape(*shape) if flat else x
+
+
+def _select_scatter(c: Call, x: V, y: V, dim: int, place: Any) -> V:
+    a = axis_of(dim, x.rank)
+    at = iota(x.shape, a, i64, c.origin)
+    mask = at.map("eq", c.number(_place(x, a, place), i64))
+    return select(mask, y.unsqueeze(a).expand(x.shape), x)
+
+
+def _slice_scatter(
+    c: Call, x: V, y: V, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> V:  # fmt: skip
+    a = axis_of(dim, x.rank)
+    first, count = _start(x, a, start), y.shape[a]
+    if step != 1:
+        raise UnsupportedError("slice_scatter with a step")
+    if count == x.shape[a]:
+        return y
+    after = add(first, count)
+    parts = [x.narrow(a, 0, first)] if first != 0 else []
+    parts.append(y)
+    if after != x.shape[a]:
+        parts.append(x.narrow(a, after, sub(x.shape[a], after)))
+    return concat(parts, a)
+
+
+def _tri(keep: str) -> Any:
+    """Zeros on one side of a diagonal."""
+
+    def lower(c: Call, x: V, diagonal: int = 0) -> V:
+        rows = iota(x.shape, x.rank - 2, i64, c.origin)
+        columns = iota(x.shape, x.rank - 1, i64, c.origin)
+        return select((columns - rows).map(keep, diagonal), x, c.number(0, x.dtype))
+
+    return lower
+
+
+# ---- from nothing ------------------------------------------------------------------------------
+
+
+def _full(c: Call, _shape: Any, value: Any, **_options: Any) -> V:
+    return c.number(value, c.dtype).expand(c.shape)
+
+
+def _fill_like(value: Any) -> Any:
+    def lower(c: Call, *_more: Any, **_options: Any) -> V:
+        return c.number(value, c.dtype).expand(c.shape)
+
+    return lower
+
+
+def _full_like(c: Call, _x: V, value: Any, **_options: Any) -> V:
+    return c.value(value, c.dtype).expand(c.shape)
+
+
+def _scalar_tensor(c: Call, value: Any, **_options: Any) -> V:
+    return c.number(value, c.dtype)
+
+
+def _arange(c: Call, start: Any, end: Any, step: Any = 1, **_options: Any) -> V:
+    steps = iota(c.shape, 0, c.dtype, c.origin)
+    if c.dtype.is_float and not (isinstance(start, (int, Expr)) and step == 1):
+        steps = iota(c.shape, 0, f64, c.origin)
+        return (steps * step + c.number(start, steps.dtype)).cast(c.dtype)
+    found = steps if step == 1 else steps * step
+    return found if start == 0 else found + start
+
+
+def _eye(c: Call, *_more: Any, **_options: Any) -> V:
+    rows, columns = (iota(c.shape, a, i64, c.origin) for a in (0, 1))
+    return rows.map("eq", columns).cast(c.dtype)
+
+
+def _same(c: Call, x: V, *_more: Any, **_options: Any) -> V:
+    return x
+
+
+def _alias(name: str, rule: Any) -> Row:
+    return Row(f"aten.{name}", rule, alias=True)
+
+
+def _source(name: str, rule: Any) -> Row:
+    return Row(f"aten.{name}", rule, source=True)
+
+
+ROWS = (
+    _alias("view.default", _reshape),
+    _alias("_unsafe_view.default", _reshape),
+    _alias("reshape.default", _reshape),
+    _alias("unsqueeze.default", _reshape),
+    _alias("squeeze.default", _reshape),
+    _alias("squeeze.dim", _reshape),
+    _alias("squeeze.dims", _reshape),
+    _alias("permute.default", _permute),
+    _alias("transpose.int", _transpose),
+    _alias("t.default", _t),
+    _alias("expand.default", _expand),
+    _alias("alias.default", _same),
+    _alias("detach.default", _same),
+    _alias("slice.Tensor", _slice),
+    _alias("select.int", _select),
+    _alias("split.Tensor", _split),
+    _alias("split_with_sizes.default", _split),
+    _alias("unbind.int", _unbind),
+    _alias("diagonal.default", _diagonal),
+    Row("aten.flip.default", _flip),
+    Row("aten.cat.default", _cat),
+    Row("aten.stack.default", _stack),
+    Row("aten.repeat.default", _repeat),
+    Row("aten.constant_pad_nd.default", _pad),
+    Row("aten.roll.default", _roll),
+    Row("aten.select_scatter.default", _select_scatter),
+    Row("aten.slice_scatter.default", _slice_scatter),
+    Row("aten.tril.default", _tri("le")),
+    Row("aten.triu.default", _tri("ge")),
+    Row("aten.lift_fresh_copy.default", _same),
+    _source("full.default", _full),
+    _source("zeros.default", _fill_like(0)),
+    _source("ones.default", _fill_like(1)),
+    Row("aten.fill.Scalar", _full_like),
+    Row("aten.full_like.default", _full_like),
+    Row("aten.zeros_like.default", _fill_like(0)),
+    Row("aten.ones_like.default", _fill_like(1)),
+    Row("aten.new_zeros.default", _fill_like(0)),
+    Row("aten.new_ones.default", _fill_like(1)),
+    Row("aten.empty_like.default", _fill_like(0)),
+    Row("aten.new_empty.default", _fill_like(0)),
+    _source("empty.memory_format", _fill_like(0)),
+    _source("scalar_tensor.default", _scalar_tensor),
+    _source("arange.start_step", _arange),
+    _source("arange.start", _arange),
+    _source("arange.default", lambda c, end, **_: iota(c.shape, 0, c.dtype, c.origin)),
+    _source("eye.default", _eye),
+    _source("eye.m", _eye),
+)  # fmt: skip
+"""Views, rearrangements and sources."""

@@ -1,0 +1,148 @@
+"""One graph of a program: compiled, and called on torch's memory without copies.
+
+Kernels read tensors where they are and write results into blocks of our own, which come back as
+tensors on that memory; the block returns to the stock when torch lets the tensor go.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from smelt import driver, knobs
+from smelt.frontends.torch.lower import Stage, memory_order
+from smelt.frontends.torch.sizes import Sizes
+from smelt.graph import build
+from smelt.graph.ir import Graph
+from smelt.graph.text import text
+from smelt.graph.walk import sizes as sizes_of_graph
+from smelt.ops.create import Input
+from smelt.types.dtype import f32
+from smelt.types.expr import size
+from smelt.types.tensor import TensorType
+
+__all__ = ["Segment", "make_segment"]
+
+_PLANS: dict[tuple[str, str], driver.Compiled] = {}
+_PLANS_LIMIT = 1024
+
+
+class Segment:
+    """A compiled graph with tensors in and out."""
+
+    def __init__(
+        self, compiled: driver.Compiled, orders: Sequence[tuple[int, ...] | None],
+        more: int, nodes: Sequence[Any],
+    ) -> None:  # fmt: skip
+        """`orders` say how each result is turned from its memory order into its shape."""
+        self.compiled = compiled
+        self.nodes = tuple(nodes)
+        self.size_names = compiled.size_names
+        self.run: Callable[[tuple[Any, ...], tuple[int, ...]], list[Any]] = self._runner(
+            orders, more
+        )
+
+    def _runner(self, orders: Sequence[tuple[int, ...] | None], more: int) -> Any:
+        executable = self.compiled.executable
+        run_at = executable.run_at
+        from_numpy = torch.from_numpy
+        dummies = [_DUMMY.data_ptr()] * more
+        finish = _finishers(self.compiled, orders)
+
+        def run(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> list[Any]:
+            where = [t.data_ptr() for t in tensors]
+            if dummies:
+                where += dummies
+            results = [from_numpy(a) for a in run_at(where, sizes, tensors)]
+            if finish is None:
+                return results
+            return [f(results, tensors) for f in finish]
+
+        def run_halves(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> list[Any]:
+            where = [t.data_ptr() for t in tensors] + dummies
+            results = [as_tensor(a) for a in run_at(where, sizes, tensors)]
+            return results if finish is None else [f(results, tensors) for f in finish]
+
+        halves = any(n.type.dtype.name == "bf16" for n in self.compiled.plan.graph.outputs)
+        return run_halves if halves else run
+
+
+_DUMMY = torch.zeros(1)
+
+
+def as_tensor(a: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor on an array's memory; NumPy's bfloat16 is unknown to torch."""
+    if a.dtype.kind == "V" or a.dtype.name == "bfloat16":
+        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(a)
+
+
+def _finishers(compiled: driver.Compiled, orders: Sequence[tuple[int, ...] | None]) -> Any:
+    """What is left to do for each result: another view, or a copy of what two results share."""
+    executable = compiled.executable
+    made: list[Any] = []
+    seen: set[int] = set()
+    plain = True
+    for k, (v, order) in enumerate(zip(executable.outputs, orders, strict=True)):
+        value = executable.values[v]
+        copied = value.place == "input" or v in seen
+        seen.add(v)
+        plain = plain and order is None and not copied and value.number == k
+        made.append(_finisher(value.place == "input", value.number, order, copied))
+    return None if plain else made
+
+
+def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied: bool) -> Any:
+    def finish(results: list[Any], tensors: tuple[Any, ...]) -> Any:
+        found = tensors[number] if is_input else results[number]
+        if copied:
+            found = found.detach().clone()
+        return found if order is None else found.permute(order)
+
+    return finish
+
+
+def make_segment(name: str, stage: Stage, sizes: Sizes) -> Segment:
+    """Compile the graph of a stage, or find it: an equal graph is compiled once a process."""
+    inputs = [_input_node(v.node) for v in stage.inputs.values()]
+    outputs: list[Any] = []
+    orders: list[tuple[int, ...] | None] = []
+    for node, value in stage.outputs.items():
+        order = memory_order(node.meta["val"])
+        if order is None or order == list(range(len(order))):
+            outputs.append(value.node)
+            orders.append(None)
+        else:
+            outputs.append(value.permute(*order).node)
+            orders.append(tuple(order.index(a) for a in range(len(order))))
+    graph = Graph("torch", tuple(inputs), tuple(outputs))
+    told = set(driver.size_names(graph))
+    missing = [n for n in sizes_of_graph(graph) if n not in told]
+    for k, n in enumerate(missing):
+        inputs.append(build.input(f"size{k}", TensorType(f32, (size(n),)), (0,)))
+    graph = Graph("torch", tuple(inputs), tuple(outputs))
+    hints = {n: sizes.hints[n] for n in driver.size_names(graph)}
+    return Segment(compile_once(graph, hints), orders, len(missing), tuple(stage.outputs))
+
+
+def _input_node(node: Any) -> Any:
+    """The input behind the view that an argument's memory order asks for."""
+    while not isinstance(node.op, Input):
+        (node,) = node.inputs
+    return node
+
+
+def compile_once(graph: Graph, hints: dict[str, int]) -> driver.Compiled:
+    """`driver.compile`, the plan found again by the graph's text."""
+    key = text(graph), knobs.fingerprint()
+    found = _PLANS.get(key)
+    if found is None:
+        while len(_PLANS) >= _PLANS_LIMIT:
+            _PLANS.pop(next(iter(_PLANS)))
+        found = _PLANS[key] = driver.compile(graph, hints=hints)
+    return found

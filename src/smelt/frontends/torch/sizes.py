@@ -1,0 +1,101 @@
+"""Symbolic sizes of a traced program as ours: SymPy expressions to index expressions.
+
+Each symbol of the tracer gets a short name in order of appearance, so that a program that is traced
+again has the same text.  A size that only the data tells (the number of true elements) is refused:
+the operator that needs it is left to torch.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from smelt.errors import UnsupportedError
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mod, mul, size
+from smelt.types.tensor import Shape
+
+__all__ = ["Sizes"]
+
+
+class Sizes:
+    """The symbols of one traced program: `names` by symbol, `hints` by name."""
+
+    def __init__(self) -> None:
+        self.names: dict[Any, str] = {}
+        self.hints: dict[str, int] = {}
+        self._known: dict[Any, Index] = {}
+        self._env: Any = None
+
+    def index(self, n: Any) -> Index:
+        """An int or SymInt as an index expression.  Raises UnsupportedError where it is none."""
+        if isinstance(n, int):
+            return int(n)
+        if not isinstance(n, torch.SymInt):
+            raise UnsupportedError(f"{n!r} is no size")
+        constant = n.node.maybe_as_int()
+        if constant is not None:
+            return int(constant)
+        self._env = n.node.shape_env
+        expr = n.node.expr
+        found = self._known.get(expr)
+        if found is None:
+            found = self._known[expr] = self._convert(expr)
+        return found
+
+    def shape(self, dims: Sequence[Any]) -> Shape:
+        """All dimensions of a tensor."""
+        return tuple([self.index(n) for n in dims])
+
+    def _convert(self, e: Any) -> Index:
+        if isinstance(e, sympy.Integer):
+            return int(e)
+        if isinstance(e, sympy.Symbol):
+            return self._symbol(e)
+        rule = _RULES.get(type(e).__name__)
+        if rule is None:
+            raise UnsupportedError(f"sizes with {type(e).__name__} are not supported: {e}")
+        args = [self._convert(a) for a in e.args]
+        found = args[0]
+        for other in args[1:]:
+            found = rule(found, other)
+        return found
+
+    def _symbol(self, symbol: Any) -> Index:
+        name = self.names.get(symbol)
+        if name is None:
+            hint = _hint(self._env, symbol)
+            if hint is None:
+                raise UnsupportedError(f"the size {symbol} depends on data")
+            name = self.names[symbol] = f"n{len(self.names)}"
+            self.hints[name] = hint
+        return size(name)
+
+
+def _hint(env: Any, symbol: Any) -> int | None:
+    """The value of a symbol in the call that is traced; None if only the data tells."""
+    for table in ("backed_var_to_val", "var_to_val"):
+        found = getattr(env, table, {}).get(symbol)
+        if found is not None:
+            return int(found)
+    return None
+
+
+def _power(base: Index, exponent: Index) -> Index:
+    if not isinstance(exponent, int) or exponent < 0:
+        raise UnsupportedError("a size with a fractional or symbolic power")
+    found: Index = 1
+    for _ in range(exponent):
+        found = mul(found, base)
+    return found
+
+
+_RULES: dict[str, Any] = {
+    "Add": add, "Mul": mul, "Pow": _power, "PowByNatural": _power, "FloorDiv": floordiv,
+    "CleanDiv": floordiv, "Mod": mod, "PythonMod": mod, "Max": maximum,
+    "Min": minimum, "Identity": lambda a: a,
+}  # fmt: skip

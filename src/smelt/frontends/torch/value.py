@@ -1,0 +1,228 @@
+"""Values while a traced program is lowered: a graph's node with the arithmetic of Python.
+
+A composite (softmax, a norm, a loss) is written with them as one would write it in eager code, and
+becomes primitives.
+
+>>> x = V(build.input("x", TensorType(f32, (4,))))
+>>> (1 - x * x).node.type
+TensorType(dtype=f32, shape=(4,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.graph import build
+from smelt.graph.ir import Node
+from smelt.ops.contract import Contract
+from smelt.ops.create import Iota, SizeOf
+from smelt.ops.index import Gather
+from smelt.ops.reduce import Reduce, Scan
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
+from smelt.origin import Origin
+from smelt.types.dtype import DType, f32
+from smelt.types.expr import Expr, Index, axis, mul
+from smelt.types.tensor import Shape, TensorType
+
+__all__ = ["V", "concat", "contract", "f32", "gather", "iota", "number", "select"]
+
+Number = bool | int | float
+
+
+class V:
+    """A node and the user's line it comes from."""
+
+    __slots__ = ("node", "origin")
+
+    def __init__(self, node: Node, origin: Origin | None = None) -> None:
+        self.node = node
+        self.origin = origin
+
+    @property
+    def type(self) -> TensorType:
+        return self.node.type
+
+    @property
+    def dtype(self) -> DType:
+        return self.node.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.node.type.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.node.type.shape)
+
+    # Building
+
+    def op(self, op: TensorOp, *others: V) -> V:
+        """`op` on this value and others."""
+        made = build.apply(op, self.node, *(x.node for x in others), origin=self.origin)
+        return V(made, self.origin)
+
+    def map(self, name: str, *others: Any) -> V:
+        """A scalar operator; numbers and sizes become constants of this value's type."""
+        nodes = [self.node, *(self._operand(x) for x in others)]
+        return V(build.map(name, *nodes, origin=self.origin), self.origin)
+
+    def _operand(self, x: Any) -> Node:
+        return x.node if isinstance(x, V) else number(x, self.dtype, self.origin).node
+
+    def cast(self, dtype: DType) -> V:
+        return V(build.cast(self.node, dtype, self.origin), self.origin)
+
+    def wide(self) -> V:
+        """In the type that it is computed in: half types as float32."""
+        return self.cast(self.dtype.compute)
+
+    def __add__(self, other: Any) -> V:
+        return self.map("add", other)
+
+    def __sub__(self, other: Any) -> V:
+        return self.map("sub", other)
+
+    def __mul__(self, other: Any) -> V:
+        return self.map("mul", other)
+
+    def __truediv__(self, other: Any) -> V:
+        return self.map("div", other)
+
+    def __radd__(self, other: Any) -> V:
+        return number(other, self.dtype, self.origin).map("add", self)
+
+    def __rsub__(self, other: Any) -> V:
+        return number(other, self.dtype, self.origin).map("sub", self)
+
+    def __rmul__(self, other: Any) -> V:
+        return self.map("mul", other)
+
+    def __rtruediv__(self, other: Any) -> V:
+        return number(other, self.dtype, self.origin).map("div", self)
+
+    def __neg__(self) -> V:
+        return self.map("neg")
+
+    # Views
+
+    def reshape(self, *shape: Index) -> V:
+        return self if shape == self.shape else self.op(Reshape(shape))
+
+    def permute(self, *perm: int) -> V:
+        return self if perm == tuple(range(self.rank)) else self.op(Permute(perm))
+
+    def transpose(self, a: int, b: int) -> V:
+        perm = list(range(self.rank))
+        perm[a], perm[b] = perm[b], perm[a]
+        return self.permute(*perm)
+
+    def expand(self, shape: Shape) -> V:
+        return self if shape == self.shape else self.op(Expand(shape))
+
+    def unsqueeze(self, place: int) -> V:
+        """A new dimension of size 1 at `place` of the result."""
+        place += self.rank + 1 if place < 0 else 0
+        return self.reshape(*self.shape[:place], 1, *self.shape[place:])
+
+    def narrow(self, a: int, start: Index, count: Index, step: int = 1) -> V:
+        """`count` elements along an axis, from `start`."""
+        if start == 0 and count == self.shape[a] and step == 1:
+            return self
+        starts: list[Index] = [0] * self.rank
+        sizes, steps = list(self.shape), [1] * self.rank
+        starts[a], sizes[a], steps[a] = start, count, step
+        return self.op(Slice(tuple(starts), tuple(sizes), tuple(steps)))
+
+    def pick(self, a: int, place: Index) -> V:
+        """The slice at one position of an axis, which goes."""
+        found = self.narrow(a, place, 1)
+        return found.reshape(*self.shape[:a], *self.shape[a + 1 :])
+
+    def flip(self, *axes: int) -> V:
+        return self.op(Flip(tuple(sorted(axes)))) if axes else self
+
+    def pad(self, low: Shape, high: Shape, value: Number) -> V:
+        return self.op(Pad(low, high, value))
+
+    # Folds
+
+    def reduce(self, combine: str, axes: Sequence[int], keep: bool = False) -> V:
+        """Folds `axes`, which stay as 1 with `keep`."""
+        places = tuple(sorted(a % self.rank if self.rank else 0 for a in axes))
+        if not self.rank:
+            return self.reshape(1).reduce(combine, (0,))
+        found = self.op(Reduce(combine, places))
+        if not keep:
+            return found
+        return found.reshape(*(1 if a in places else n for a, n in enumerate(self.shape)))
+
+    def sum(self, axes: Sequence[int], keep: bool = False) -> V:
+        return self.reduce("sum", axes, keep)
+
+    def mean(self, axes: Sequence[int], keep: bool = False) -> V:
+        """The average in this type, which must be a float."""
+        total = self.reduce("sum", axes, keep)
+        return total / self.count(axes)
+
+    def count(self, axes: Sequence[int]) -> Index:
+        """How many elements a fold over `axes` takes."""
+        found: Index = 1
+        for a in {a % self.rank for a in axes} if self.rank else ():
+            found = mul(found, self.shape[a])
+        return found
+
+    def scan(self, combine: str, a: int) -> V:
+        return self.op(Scan(combine, a))
+
+
+def number(x: Any, dtype: DType, origin: Origin | None = None) -> V:
+    """A Python number or a size as a value of rank 0.  Raises UnsupportedError for others."""
+    if isinstance(x, Expr):
+        return V(build.apply(SizeOf(x, dtype), origin=origin), origin)
+    if not isinstance(x, (bool, int, float)):
+        raise UnsupportedError(f"a number known only at the call ({type(x).__name__})")
+    value: Number = x
+    if dtype.kind == "bool":
+        value = bool(x)
+    elif dtype.is_integer:
+        value = int(x)
+    elif dtype.is_float:
+        value = float(x)
+    return V(build.constant(value, dtype, origin), origin)
+
+
+def iota(shape: Shape, a: int, dtype: DType, origin: Origin | None = None) -> V:
+    """Positions along an axis of a shape."""
+    return V(build.apply(Iota(shape, a, dtype), origin=origin), origin)
+
+
+def select(mask: V, a: V, b: V) -> V:
+    """a where the mask is true, else b."""
+    return mask.map("select", a, b)
+
+
+def concat(parts: Sequence[V], a: int) -> V:
+    """Values one after another along an axis."""
+    return parts[0] if len(parts) == 1 else parts[0].op(Concat(a), *parts[1:])
+
+
+def gather(x: V, first: int, *index: V) -> V:
+    """See `smelt.ops.index.Gather`."""
+    return x.op(Gather(first), *index)
+
+
+@lru_cache(maxsize=256)
+def _contract(left: str, right: str, out: str, dtype: DType | None) -> Contract:
+    first, second = (tuple(axis(name, 0) for name in side) for side in (left, right))
+    return Contract(first, second, tuple(out), dtype=dtype)
+
+
+def contract(a: V, b: V, spec: str, dtype: DType | None = None) -> V:
+    """A sum of products: `contract(a, b, "mk,kn->mn")`, one letter a dimension."""
+    sides, _, out = spec.partition("->")
+    left, _, right = sides.partition(",")
+    return a.op(_contract(left, right, out, dtype), b)

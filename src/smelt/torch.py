@@ -1,0 +1,25 @@
+"""PyTorch: models through `torch.compile(model, backend="smelt")`.
+
+The name is found without importing anything, through the entry point of the package; importing this
+module registers it as well, for a source tree that is not installed.
+
+    import torch
+
+    fast = torch.compile(model, backend="smelt")
+    fast(x)
+
+`import smelt` does not import this module, and never imports torch.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from torch._dynamo.backends.registry import list_backends, register_backend
+
+from smelt.frontends.torch.backend import backend
+
+__all__ = ["backend"]
+
+if "smelt" not in list_backends(exclude_tags=()):
+    register_backend(backend, name="smelt")

@@ -1,0 +1,129 @@
+"""`torch.compile(model, backend="smelt")`: the same answers as eager, for every size."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontends.torch.models import Encoder, seeded, tokens  # noqa: E402
+
+import smelt.torch  # noqa: E402
+from smelt import knobs  # noqa: E402
+from smelt.errors import FallbackWarning  # noqa: E402
+from smelt.frontends.torch import backend as module  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Every test traces anew, and a graph that falls back is a failure."""
+    torch._dynamo.reset()
+    with knobs.config(strict=True):
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend="smelt", fullgraph=True, **options)
+
+
+def test_the_entry_point_is_declared():
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    where, _, name = points["torch_dynamo_backends"]["smelt"].partition(":")
+    assert where == module.__name__
+    assert getattr(module, name) is smelt.torch.backend
+    assert "smelt" in torch._dynamo.list_backends()
+
+
+def test_importing_smelt_does_not_import_torch():
+    code = "import sys, smelt; smelt.ones(3); print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT,
+        env={"PYTHONPATH": "src", "PATH": ""},
+    )  # fmt: skip
+    assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_an_encoder_answers_as_eager_for_every_size(context):
+    model = seeded(Encoder)
+    fast = compiled(model, dynamic=True)
+    with context():
+        for batch, length in ((3, 5), (4, 7), (2, 9), (8, 32)):
+            ids, mask = tokens(batch, length)
+            torch.testing.assert_close(fast(ids, mask), model(ids, mask), rtol=1e-5, atol=1e-5)
+
+
+def test_an_unknown_operator_is_one_call_of_torch():
+    def f(x):
+        values, places = torch.topk(torch.exp(x) + 1, 3)
+        return torch.log(values * 2), places, torch.fft.rfft(x).real
+
+    x = torch.randn(4, 9)
+    for a, b in zip(compiled(f)(x), f(x), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_failure_inside_runs_eagerly_with_one_warning(monkeypatch):
+    def broken(*_args, **_options):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(module, "Program", broken)
+    x = torch.randn(4)
+    with knobs.config(strict=False), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert torch.equal(compiled(lambda x: x + 1)(x), x + 1)
+    told = [w for w in caught if issubclass(w.category, FallbackWarning)]
+    assert len(told) == 1
+    assert "ValueError: a bug" in str(told[0].message)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="a bug"):
+        compiled(lambda x: x + 2)(x)
+
+
+def test_an_argument_that_is_mutated_is_mutated():
+    def f(x, y):
+        x.mul_(2)
+        y[1:] += x[1:]
+        return x + y
+
+    ours, theirs = ([torch.arange(4.0), torch.ones(4)] for _ in range(2))
+    torch.testing.assert_close(compiled(f)(*ours), f(*theirs))
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_results_do_not_share_memory_unless_eager_code_does():
+    def f(x):
+        y = x * 1.0
+        return y, y + 0.0, x.t(), x + x, x + x
+
+    x = torch.randn(3, 4)
+    results = compiled(f)(x)
+    for a, b in zip(results, f(x), strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride()
+    places = [r.data_ptr() for r in results]
+    assert places[2] == x.data_ptr()
+    assert len(set(places)) == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_layouts_are_those_of_eager_code(dtype):
+    def f(x):
+        y = x.transpose(0, 2) * 2
+        return y, y.permute(1, 0, 2), (x + 1).expand(2, *x.shape), x[::2, 1:].exp()
+
+    x = torch.randn(4, 5, 6).to(dtype)
+    for given in (x, x.permute(2, 0, 1), x[1:, ::2], x[:1].expand(4, 5, 6)):
+        for a, b in zip(compiled(f, dynamic=False)(given), f(given), strict=True):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
