@@ -19,7 +19,7 @@ import llvmlite
 import numpy as np
 
 from smelt import fusion, knobs, lower, passes
-from smelt.codegen.build import Built, build, generator
+from smelt.codegen.build import Built, Form, build, form_for, forms, generator
 from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Graph, Node
@@ -86,7 +86,9 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
     plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get())
     kernels = tuple(_lowered(c, journal, named) for c in plan.clusters)
-    built = [None if k is None else _built(k, target, journal) for k in kernels]
+    built = [None if k is None
+             else _built(k, target, journal, form=form_for(forms(k, target), named))
+             for k in kernels]  # fmt: skip
     executable = assemble(plan, kernels, built, target, journal)
     return Compiled(graph, plan, kernels, target, journal, executable, size_names(graph))
 
@@ -144,19 +146,19 @@ def is_call(cluster: Cluster) -> bool:
 _LOADED: dict[bytes, tuple[Built, Loaded]] = {}
 
 
-def _key(kernel: Kernel, target: Target, streaming: bool) -> bytes:
+def _key(kernel: Kernel, target: Target, streaming: bool, form: Form) -> bytes:
     """What decides a kernel's machine code: its text, the generator, LLVM and the processor."""
     parts = (
         kernel_text(replace(kernel, name="k")), generator(), str(ABI_VERSION), llvmlite.__version__,
-        target.fingerprint(), knobs.fingerprint(), streaming,
+        target.fingerprint(), knobs.fingerprint(), streaming, form,
     )  # fmt: skip
     return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
 
 
 def _built(
-    kernel: Kernel, target: Target, journal: Journal, *, streaming: bool = False
+    kernel: Kernel, target: Target, journal: Journal, *, streaming: bool = False, form: Form = ""
 ) -> tuple[Built, Loaded]:
-    key = _key(kernel, target, streaming)
+    key = _key(kernel, target, streaming, form)
     known = _LOADED.get(key)
     if known is not None:
         journal.record(CacheHit(key.hex(), "memory"))
@@ -170,7 +172,7 @@ def _built(
     else:
         journal.record(CacheMiss(key.hex(), "no entry"))
         made = build(replace(kernel, name="k"), target, knobs.OPT_LEVEL.get(),
-                     streaming=streaming)  # fmt: skip
+                     streaming=streaming, form=form)  # fmt: skip
         emitted = KernelEmitted(
             kernel.name, kernel_text(kernel), made.ir_size, perf_counter() - start, target.name,
             len(made.code),
@@ -236,12 +238,18 @@ def _kernel_step(
     ]
     words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
 
-    def streamed() -> tuple[Native, ...]:
-        return _entries(*_built(kernel, target, journal, streaming=True))
+    known = forms(kernel, target)
+
+    def variant(sizes: Mapping[str, int], streaming: bool) -> KernelStep | None:
+        form = form_for(known, sizes)
+        if form == made.form and not streaming:
+            return None
+        code = _built(kernel, target, journal, streaming=streaming, form=form)
+        return _kernel_step(cluster, kernel, code, numbers, target, journal)
 
     return KernelStep(
         cluster.name, _entries(made, loaded), tuple(words), tuple(n for _, n in made.partials),
-        loaded, streamed, target.l3_bytes * 3 // 4,
+        loaded, variant, target.l3_bytes * 3 // 4,
     )  # fmt: skip
 
 

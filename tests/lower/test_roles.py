@@ -8,11 +8,11 @@ import pytest
 from tests.codegen.llvm.whole import one_cluster
 
 from smelt import lower
+from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE
 from smelt.graph.text import parse
 from smelt.kernel.ir import Block, Kernel, Split, Stream
 from smelt.kernel.text import text
 from smelt.kernel.verify import verify
-from smelt.lower.roles import LEAST_TASKS, PARTS, SPLIT_ABOVE
 
 
 def lowered(lines: str, args: str = "x: f32[n,m]", **hints: int) -> Kernel:

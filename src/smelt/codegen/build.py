@@ -7,21 +7,24 @@ called, so that a warm start needs no code generation at all.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from smelt.codegen.llvm.module import emit
+from smelt.blocks import THIN
+from smelt.codegen.llvm.contract import Form
+from smelt.codegen.llvm.module import Forms, emit, forms_of
 from smelt.codegen.llvm.optimize import assembly, object_code
-from smelt.kernel.ir import Kernel
+from smelt.kernel.ir import Dot, Kernel, Let
 from smelt.target import Target
-from smelt.types.expr import Index, size, text
+from smelt.types.expr import Index, evaluate, size, text
 from smelt.types.parse_expr import parse
 from smelt.version import __version__
 
-SOURCES = ("codegen", "kernel", "ops", "types")
-"""The packages whose text decides what code a kernel's text becomes."""
+SOURCES = ("blocks.py", "codegen", "kernel", "ops", "types")
+"""The modules and packages whose text decides what code a kernel's text becomes."""
 
 
 @cache
@@ -30,7 +33,8 @@ def generator() -> str:
     code from before a change is never loaded after it.  Read once a process, in a millisecond."""
     package, found = Path(__file__).parents[1], hashlib.sha256()
     for name in SOURCES:
-        for path in sorted(package.joinpath(name).rglob("*.py")):
+        place = package / name
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             found.update(path.read_bytes())
     return f"{__version__} {found.hexdigest()}"
 
@@ -56,6 +60,7 @@ class Built:
     partials: tuple[tuple[str, Index], ...]
     functions: tuple[Function, ...]
     ir_size: int
+    form: Form = ""
 
     def facts(self) -> dict[str, Any]:
         """Everything but the code, as JSON data."""
@@ -67,6 +72,7 @@ class Built:
             "functions": [(f.symbol, text(f.tasks), text(f.scratch), text(f.cycles))
                           for f in self.functions],
             "ir_size": self.ir_size,
+            "form": self.form,
         }  # fmt: skip
 
     @staticmethod
@@ -80,19 +86,41 @@ class Built:
             tuple((name, parse(n, size)) for name, n in facts["partials"]),
             tuple(Function(s, *(parse(e, size) for e in rest)) for s, *rest in facts["functions"]),
             int(facts["ir_size"]),
+            facts["form"],
         )
 
 
-def build(kernel: Kernel, target: Target, opt_level: int = 2, *, streaming: bool = False) -> Built:
-    """Compiles a kernel; with `streaming`, for results that no cache would hold.
+def build(
+    kernel: Kernel, target: Target, opt_level: int = 2, *, streaming: bool = False, form: Form = ""
+) -> Built:
+    """Compiles a kernel; with `streaming`, for results that no cache would hold; in one of its
+    forms, for sizes that the form is for.
 
     Raises UnsupportedError for what the back end cannot run.
     """
-    made = emit(kernel, target, streaming=streaming)
+    made = emit(kernel, target, streaming=streaming, form=form)
     code = object_code(made.llvm, target, opt_level)
     functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in made.entries)
     return Built(code, made.buffers, made.sizes, made.strides, made.partials, functions,
-                 made.llvm.count("\n"))  # fmt: skip
+                 made.llvm.count("\n"), form)  # fmt: skip
+
+
+def forms(kernel: Kernel, target: Target) -> Forms:
+    """The forms that a kernel has beside the usual one, with the sizes that decide."""
+    return forms_of(kernel, target) if _has_products(kernel) else ()
+
+
+def form_for(forms: Forms, sizes: Mapping[str, int]) -> Form:
+    """The form for given sizes: one whose sizes are all at most THIN, else the usual one."""
+    for form, few in forms:
+        if all(evaluate(n, sizes) <= THIN for n in few):
+            return form
+    return ""
+
+
+def _has_products(kernel: Kernel) -> bool:
+    lets = [s.value for s in kernel.body if isinstance(s, Let)]
+    return any(isinstance(v, Dot) for v in lets)
 
 
 def llvm_text(kernel: Kernel, target: Target) -> str:
@@ -105,4 +133,5 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
     return assembly(emit(kernel, target).llvm, target, opt_level)
 
 
-__all__ = ["Built", "Function", "asm_text", "build", "generator", "llvm_text"]
+__all__ = ["Built", "Form", "Forms", "Function", "asm_text", "build", "form_for", "forms",
+           "generator", "llvm_text"]  # fmt: skip

@@ -17,9 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from smelt.blocks import BLOCK, PARTS
 from smelt.fusion.region import Region
 from smelt.fusion.sets import Hints, at_hints, bits
-from smelt.fusion.sweeps import BLOCK, Sweeps
+from smelt.fusion.sweeps import Sweeps
 from smelt.fusion.units import Unit, Units
 from smelt.target import Kind, Level, Target
 
@@ -41,8 +42,6 @@ ACROSS = 1.5
 """Cost of reading an array across its rows, in blocks, relative to along them."""
 PARTIAL_BYTES = 8
 """Partial results are kept in double precision."""
-PARTS = 64
-"""Parts of a split fold (lowering's number)."""
 
 _TERMS = ("launch", "arithmetic", "touch", "sweeps", "scratch", "partials", "streams")
 

@@ -3,7 +3,7 @@
 A fold is a barrier: what reads its result belongs to a later level, hence to a later loop nest.  A
 value that a later nest needs is computed again there when that is cheap, and kept in scratch memory
 otherwise.  When too few positions are independent, a folded axis is split.  Each rule has its
-counterpart in `smelt.lower.roles` or `smelt.codegen.llvm.nests`, and so have the constants.
+counterpart in `smelt.lower.roles` or `smelt.codegen.llvm.nests`; the numbers are in `smelt.blocks`.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from smelt.blocks import (
+    BLOCK,
+    COLUMNS,
+    FOLD_COLUMNS,
+    LEAST_TASKS,
+    PARTS,
+    ROWS,
+    SPLIT_ABOVE,
+    THIN,
+    THIN_COLUMNS,
+    WHOLE_ROWS,
+)
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST
 from smelt.fusion.units import Edge, Units
 from smelt.types.expr import axes_of
 
-BLOCK = 2048
-"""Positions of the innermost grid axis that one task visits."""
-COLUMNS = 512
-"""The same where each position of that axis is folded over another."""
 KEEP_ABOVE = 4.0
 """Row cost above which a value that a later nest needs is kept."""
-PRODUCT_ROWS, WHOLE_ROWS, PRODUCT_COLUMNS = 192, 48, 256
-"""Positions of a contraction's own axes that one task takes: rows, rows where it takes all columns,
-and columns."""
-PARTS = 64
-"""Parts of a split fold."""
-SPLIT_TASKS = 8
-"""A grid with fewer tasks than this is split, if its folds allow it."""
-SPLIT_ABOVE = 1 << 15
-"""Elements of a fold below which it is not split."""
 
 Nest: TypeAlias = tuple[int, int]
 """A loop nest: the level of folds that it waits for, and the axes that one task walks in it."""
@@ -44,7 +43,7 @@ class Sweeps:
         self.units, self.region = units, region
         self.sizes = [extents[e] for e in region.axes]
         self.volumes: dict[int, int] = {0: 1}
-        self.block = COLUMNS if region.ended else BLOCK
+        self.block = FOLD_COLUMNS if region.ended else BLOCK
         self.local = region.all_axes & ~region.grid
         self.vector = self._vector()
         products = [u for u in region.ended if units.unit(u).trace.dots]
@@ -115,11 +114,12 @@ class Sweeps:
                 continue
             own = [sides[0] & ~sides[1], sides[1] & ~sides[0]]
             chosen = [(x & ~grid or x).bit_length() - 1 for x in own]
-            if min(chosen) < 0:
-                continue
-            rows = PRODUCT_ROWS if grid >> chosen[1] & 1 else WHOLE_ROWS
-            for a, block in zip(chosen, (rows, PRODUCT_COLUMNS), strict=True):
-                if grid >> a & 1:
+            if any(a < 0 or self.sizes[a] <= THIN for a in chosen):
+                blocks = THIN_COLUMNS, THIN_COLUMNS
+            else:
+                blocks = ROWS if grid >> chosen[1] & 1 else WHOLE_ROWS, COLUMNS
+            for a, block in zip(chosen, blocks, strict=True):
+                if a >= 0 and grid >> a & 1:
                     self.cut[a] = min(block, self.cut.get(a, block))
 
     def _side(self, u: int, edge: Edge) -> int:
@@ -202,7 +202,7 @@ class Sweeps:
     def _split(self) -> int:
         """The folded axis that is split over the grid, as a mask; 0 if none is."""
         region = self.region
-        if region.scanned or self._columns() >= SPLIT_TASKS:
+        if region.scanned or self._columns() >= LEAST_TASKS:
             return 0
         if self.volume(region.all_axes) < SPLIT_ABOVE:
             return 0
@@ -221,7 +221,7 @@ class Sweeps:
                     runs |= 1 << place[-1]
         found = self.volume(self.region.grid & ~runs)
         for a in bits(self.region.grid & runs):
-            found *= -(-self.sizes[a] // COLUMNS)
+            found *= -(-self.sizes[a] // FOLD_COLUMNS)
         return found
 
     def _depth(self, a: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from smelt.blocks import FOLD_COLUMNS, LEAST_TASKS, PARTS, SPLIT_ABOVE
 from smelt.errors import InternalError
 from smelt.kernel.ir import (
     Apply,
@@ -39,16 +40,8 @@ from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES
 from smelt.types.expr import Index, atoms, axes_of, evaluate, product
 
-PARTS = 64
-"""Parts of a split axis: enough for any thread count here, few enough to merge at once."""
 MAP_BLOCK = 4096
 """Elements of a grid block of the innermost axis; back ends choose their own."""
-COLUMNS = 512
-"""Neighbouring positions that one task takes when each of them is folded."""
-LEAST_TASKS = 8
-"""Independent tasks below which a fold is split."""
-SPLIT_ABOVE = 1 << 15
-"""Elements of a fold below which one thread is faster than a split."""
 
 
 @dataclass
@@ -170,7 +163,7 @@ def _split_axis(
     columns = [_number(a.extent, hints) for a in grid if a.name in runs]
     tasks = positions
     for n in columns:
-        tasks = tasks // max(n, 1) * -(-n // COLUMNS)
+        tasks = tasks // max(n, 1) * -(-n // FOLD_COLUMNS)
     return best if tasks < LEAST_TASKS else None
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,11 @@ class KernelStep:
     words: tuple[tuple[str, Any], ...]
     partials: tuple[Index, ...] = ()
     loaded: Any = None
-    streamed: Callable[[], tuple[Native, ...]] | None = None
-    """Makes the functions for results that no cache holds: they store past the caches."""
+    variant: Callable[[Sizes, bool], KernelStep | None] | None = None
+    """Another step that serves given sizes better, if one does; the flag asks for one that stores
+    past the caches."""
     stream_above: int = 1 << 62
-    """Bytes of a result above which that pays."""
+    """Bytes of a result above which that pays: no cache holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,13 +366,14 @@ class _Builder:
                 self.segments.append(Segment(call=s))
 
     def _variant(self, step: KernelStep) -> KernelStep:
-        """The kernel for these sizes: storing past the caches where a result outgrows them."""
+        """The kernel for these sizes: for few rows, say, or storing past the caches where a
+        result outgrows them."""
         written = [what for kind, what in step.words if kind == "value"]
         largest = max((self._nbytes(v) for v in written
                        if self.home.values[v].place == "output"), default=0)  # fmt: skip
-        if step.streamed is None or largest <= step.stream_above:
+        if step.variant is None:
             return step
-        return replace(step, entries=step.streamed())
+        return step.variant(self.named, largest > step.stream_above) or step
 
     def _nbytes(self, number: int) -> int:
         value = self.home.values[number]

@@ -86,7 +86,8 @@ def run_guarded(
     """The kernel's functions called directly: every buffer, the partial results and the scratch
     memory stand at forbidden pages.  `one_by_one`: each task is a call of its own, last first.
     `sizes` are told where the graph has inputs that the kernel does not read."""
-    named, built = kernel.sizes(arrays) if sizes is None else sizes, kernel.built
+    named = kernel.sizes(arrays) if sizes is None else sizes
+    built, loaded = kernel.code(named)
     with Guarded() as memory:
         places = {p.name: memory.copy(a, at_end=at_end)
                   for p, a in zip(kernel.kernel.inputs, arrays, strict=True)}  # fmt: skip
@@ -103,7 +104,7 @@ def run_guarded(
         for f in built.functions:
             tasks, scratch = (int(evaluate(e, named)) for e in (f.tasks, f.scratch))
             own = memory.block(scratch, at_end=True) if scratch else 0
-            call = KERNEL(kernel.loaded.address(f.symbol))
+            call = KERNEL(loaded.address(f.symbol))
             ranges = [(t, t + 1) for t in reversed(range(tasks))] if one_by_one else [(0, tasks)]
             for begin, end in ranges:
                 call(frame.ctypes.data, begin, end, own)

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from smelt import driver, lower
-from smelt.codegen.build import Built, build
+from smelt.codegen.build import Built, Forms, build, form_for, forms
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.interp import run as interpret
 from smelt.graph.interp import solve_sizes
@@ -64,6 +65,8 @@ class Whole:
     built: Built
     loaded: Loaded
     executable: Executable
+    target: Target
+    forms: Forms
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -79,6 +82,14 @@ class Whole:
         order = tuple(named[n] for n in self.size_names)
         return self.executable.run(arrays, order, out)
 
+    def code(self, sizes: Mapping[str, int]) -> tuple[Built, Loaded]:
+        """What runs for these sizes: the kernel's usual code, or a form of it."""
+        form = form_for(self.forms, sizes)
+        if not form:
+            return self.built, self.loaded
+        made = build(self.kernel, self.target, form=form)
+        return made, load(made.code, [f.symbol for f in made.functions])
+
     def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """The same where the sizes are known."""
         return self.executable.run(list(arrays), tuple(sizes[n] for n in self.size_names))
@@ -90,9 +101,10 @@ class Whole:
 
 def whole_graph(
     graph: Graph, isa: str, rounding: str = "eager", *, hint: int = 64, streaming: bool = False,
-    hints: Mapping[str, int] | None = None,
+    hints: Mapping[str, int] | None = None, usual: bool = False,
 ) -> Whole:  # fmt: skip
-    """The graph as one kernel; `hint` is the likely size of whatever `hints` do not name."""
+    """The graph as one kernel; `hint` is the likely size of whatever `hints` do not name.  With
+    `usual`, one code serves all sizes: none of the forms for few rows is taken."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     cluster = one_cluster(graph)
     named = dict.fromkeys(driver.size_names(graph), hint) | dict(hints or {})
@@ -100,19 +112,24 @@ def whole_graph(
     made = build(kernel, target, streaming=streaming)
     loaded = load(made.code, [f.symbol for f in made.functions])
     plan = Plan(graph, (cluster,), ((0,),))
-    executable = driver.assemble(plan, [kernel], [(made, loaded)], target, Journal())
-    return Whole(graph, kernel, made, loaded, executable)
+    known = () if usual else forms(kernel, target)
+    with mock.patch.object(driver, "forms", return_value=known):
+        executable = driver.assemble(plan, [kernel], [(made, loaded)], target, Journal())
+    return Whole(graph, kernel, made, loaded, executable, target, known)
 
 
 @cache
-def _kept(source: str, isa: str, rounding: str, hints: Any, streaming: bool) -> Whole:
-    return whole_graph(parse(source), isa, rounding, streaming=streaming, hints=dict(hints))
+def _kept(
+    source: str, isa: str, rounding: str, hints: Any, streaming: bool, usual: bool
+) -> Whole:  # fmt: skip
+    return whole_graph(parse(source), isa, rounding, streaming=streaming, hints=dict(hints),
+                       usual=usual)  # fmt: skip
 
 
 def whole(
     source: str, isa: str | None = None, *, rounding: str = "eager", streaming: bool = False,
-    **hints: int,
+    usual: bool = False, **hints: int,
 ) -> Whole:  # fmt: skip
     """The graph as one kernel; made once for the same arguments.  `hints` are likely sizes."""
     key = tuple(sorted(hints.items()))
-    return _kept(source, isa or RUNNABLE[0], rounding, key, streaming)
+    return _kept(source, isa or RUNNABLE[0], rounding, key, streaming, usual)

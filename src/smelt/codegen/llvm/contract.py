@@ -1,34 +1,34 @@
-"""Contractions of a phase: which are blocked and packed, along which axes, by which tiles.
+"""Contractions of a phase: which are blocked, along which axes, and which operands are packed.
 
 A usable contraction sums left[m, k] * right[k, n] for one axis m that only the left operand has and
 one axis n that only the right one has; whatever else they share is fixed in a task.  Its result is
 a scratch array over (m, n) that later nests read like any kept value, so everything after it fuses;
-its operands are packed by ordinary nests, so everything before it fuses.  Other contractions become
-plain folds of products.
+its operands are packed by ordinary nests, so everything before it fuses.  Where there are few rows
+(or there is no m at all: a vector) the contraction is *thin*: its right operand is read as it lies,
+once, at the speed of memory.  How many rows there are is known at the call, so a kernel has a
+*form* for thin products beside the usual one.  Other contractions become plain folds of products.
 
 Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
+from smelt.blocks import DEPTH, THIN, THIN_DEPTH
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
-from smelt.types.dtype import f32, f64
-from smelt.types.expr import coefficient
+from smelt.types.dtype import DType, f32, f64
+from smelt.types.expr import Index, coefficient
 
-ROWS = 192
-"""Positions of m that one task takes: a multiple of every register tile's height."""
-WHOLE_ROWS = 48
-"""The same where a task takes all of n: a panel of whole rows stays in L2."""
-COLUMNS = 256
-"""Positions of n that are packed together (and that one task takes, where n is independent)."""
-DEPTH = 384
-"""Positions of k that are packed together: a block of each operand stays in L2."""
 SKEW = 16
-"""Elements between rows of a packed left block beyond DEPTH, against cache sets that repeat."""
+"""Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
+
+Form = Literal["", "rows", "columns"]
+"""What a kernel's code takes for granted: nothing, or few rows (columns) of all its products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,30 @@ class Contraction:
     item: Item
     left: Item
     right: Item
-    m: str
+    m: str | None
+    """None where the left operand has no axis of its own: only thin ones allow that."""
     n: str
     outer: tuple[str, ...]
     k: str
     tile: Tile
+    thin: bool = False
+    along: str = ""
+    """Of a thin one: the axis that vectors of the right operand run along, n or k."""
+
+    @property
+    def depth(self) -> int:
+        """Summed positions for which the left operand is packed at once."""
+        return THIN_DEPTH if self.thin else DEPTH
+
+    @property
+    def pitch(self) -> int:
+        """Elements between packed rows of the left operand."""
+        return self.depth + SKEW
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The result's axes in scratch, outer to inner."""
+        return (self.n,) if self.m is None else (self.m, self.n)
 
 
 def tile_of(target: Target, lanes: int) -> Tile:
@@ -63,11 +82,11 @@ def tile_of(target: Target, lanes: int) -> Tile:
     return Tile(12 if target.registers >= 32 else 6 if target.registers >= 16 else 2, 2, lanes)
 
 
-def contractions(phase: Phase, target: Target) -> dict[Item, Contraction]:
+def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Contraction]:
     """The usable contractions of a phase; the others are rewritten as folds of products."""
     found: dict[Item, Contraction] = {}
     for item in [i for i in phase.items if i.kind == "dot"]:
-        made = _usable(item, phase, target)
+        made = _usable(item, phase, target, form)
         if made is None:
             _as_fold(item, phase)
         else:
@@ -78,32 +97,92 @@ def contractions(phase: Phase, target: Target) -> dict[Item, Contraction]:
     return found
 
 
+def forms(
+    phase: Phase, products: dict[Item, Contraction]
+) -> Iterator[tuple[Form, tuple[Index, ...]]]:
+    """The forms that serve this phase better where all their sizes are at most THIN."""
+    packed = [c for c in products.values() if not c.thin and c.m is not None]
+    if not packed:
+        return
+    sides: list[tuple[Form, list[str | None]]] = [
+        ("rows", [c.m for c in packed]), ("columns", [c.n for c in packed]),
+    ]  # fmt: skip
+    for form, axes in sides:
+        sizes = tuple(dict.fromkeys(phase.axes[a] for a in axes if a is not None))
+        if not any(isinstance(n, int) and n > THIN for n in sizes):
+            yield form, sizes
+
+
 def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
     """A contraction over an axis that tasks take in blocks for the sake of another one."""
     blocked = {a for c in found.values() for a in (c.m, c.n) if a in phase.grid}
     return next((c.item for c in found.values() if c.item.axes & blocked - {c.m, c.n}), None)
 
 
-def _usable(item: Item, phase: Phase, target: Target) -> Contraction | None:
+def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction | None:
     assert isinstance(item.payload, Folding)
     over = item.payload.over
     left, right = item.args
-    if item.dtype not in (f32, f64) or phase.cut or any(a in phase.grid for a in over):
+    if phase.cut or any(a in phase.grid for a in over):
         return None
     stored = _stored_axis(phase)
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
-    m = _own_axis(left, right, over, phase)
-    n = _own_axis(right, left, over, phase)
-    if m is None or n is None or not set(over) <= left.axes & right.axes:
+    m, n = _own_axis(left, right, over, phase), _own_axis(right, left, over, phase)
+    both = m is not None and n is not None
+    if n is None or (both and (form == "columns" or _is_few(n, phase) > _is_few(m, phase))):
+        left, right, m, n = right, left, n, m
+    if n is None or not set(over) <= left.axes & right.axes:
         return None
     local = {a for a in phase.axes if a not in phase.grid}
     if (item.axes - {m, n}) & local:
         return None
-    lanes = target.vector_bytes // item.dtype.itemsize
     ranked = [a for a in phase.axes if a in over]
+    if form or _is_few(m, phase):
+        return _thin(item, left, right, m, n, ranked, target)
+    if item.dtype not in (f32, f64):
+        return None
     return Contraction(item, left, right, m, n, tuple(ranked[:-1]), ranked[-1],
-                       tile_of(target, lanes))  # fmt: skip
+                       tile_of(target, _lanes(item.dtype, target)))  # fmt: skip
+
+
+def _is_few(axis: str | None, phase: Phase) -> bool:
+    """Whether an axis has few positions for all sizes."""
+    extent = 1 if axis is None else phase.axes[axis]
+    return isinstance(extent, int) and extent <= THIN
+
+
+def _lanes(dtype: DType, target: Target) -> int:
+    return target.vector_bytes // dtype.itemsize
+
+
+def _thin(
+    item: Item, left: Item, right: Item, m: str | None, n: str, over: list[str], target: Target
+) -> Contraction | None:
+    """The contraction whose right operand is read in its own order, along n or a summed axis."""
+    if item.dtype.kind == "bool" or item.dtype.bits < 32:
+        return None
+    along = _runs_along(right, (n, *over[::-1]))
+    k = over[-1] if along == n else along
+    rows = 1 if m is None else 4 if target.registers >= 32 else 2
+    return Contraction(item, left, right, m, n, tuple(a for a in over if a != k), k,
+                       Tile(rows, 2, _lanes(item.dtype, target)), True, along)  # fmt: skip
+
+
+def _runs_along(x: Item, axes: tuple[str, ...]) -> str:
+    """The one of these axes along which most of what a value reads lies in unit steps."""
+    votes = dict.fromkeys(axes, 0)
+    pending, seen = [x], {x}
+    while pending:
+        item = pending.pop()
+        fresh = [a for a in item.args if a not in seen]
+        pending += fresh
+        seen.update(fresh)
+        if isinstance(item.payload, Access):
+            for a in axes:
+                if coefficient(item.payload.offset, a) == 1:
+                    votes[a] += 64 ** len(item.axes)
+    return max(axes, key=lambda a: votes[a])
 
 
 def _own_axis(x: Item, other: Item, over: tuple[str, ...], phase: Phase) -> str | None:
@@ -135,7 +214,8 @@ def _as_fold(item: Item, phase: Phase) -> None:
 
 def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Loop orders of the nests that pack the left and the right operand."""
-    return (c.m, c.k), (c.k, c.n)
+    left = (c.k,) if c.m is None else (c.m, c.k)
+    return left, (c.k, c.n) if c.along != c.k else (c.n, c.k)
 
 
 def runs_across(item: Item, vector: str, other: str) -> bool:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.contract import Form, forms
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
-from smelt.codegen.llvm.nests import cycles, schedule
+from smelt.codegen.llvm.nests import Schedule, cycles, schedule
 from smelt.codegen.llvm.program import program, stride_name
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Index
+
+Forms = tuple[tuple[Form, tuple[Index, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,7 @@ class Artifact:
 
     `buffers` and `sizes` give the order of the argument words; `strides` tells which sizes are
     strides of a parameter's dimension; `partials` are buffers that the caller provides beside the
-    kernel's parameters: (name, bytes).  Entries run one after another.
-    """
+    kernel's parameters: (name, bytes).  Entries run one after another."""
 
     name: str
     llvm: str
@@ -43,12 +45,29 @@ class Artifact:
     entries: tuple[Entry, ...]
 
 
-def emit(kernel: Kernel, target: Target, *, streaming: bool = False) -> Artifact:
+def forms_of(kernel: Kernel, target: Target) -> Forms:
+    """The forms that serve a kernel better than the usual one, and the sizes that decide: those
+    that are all at most `smelt.blocks.THIN`."""
+    return _forms([schedule(p, target) for p in program(kernel).phases])
+
+
+def _forms(usual: list[Schedule]) -> Forms:
+    found = [dict(forms(s.phase, s.products)) for s in usual if s.products]
+    return tuple(
+        (form, tuple(dict.fromkeys(n for f in found for n in f[form])))
+        for form in (found[0] if found else ())
+        if all(form in f for f in found)
+    )
+
+
+def emit(
+    kernel: Kernel, target: Target, *, streaming: bool = False, form: Form = ""
+) -> Artifact:  # fmt: skip
     """The artifact of a kernel; with `streaming`, whole lines are stored past the caches.
 
     Raises UnsupportedError for what this back end cannot run."""
     source = program(kernel)
-    schedules = [schedule(p, target) for p in source.phases]
+    schedules = [schedule(p, target, form) for p in source.phases]
     words: Words = words_of(source, schedules)
     module = ir.Module(kernel.name)
     entries: list[Entry] = []

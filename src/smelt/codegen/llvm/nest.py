@@ -72,6 +72,12 @@ class NestEmitter:
         if nest.product is not None:
             self.products.run(nest, nest.product)
             return
+        top = self.open(nest, scope)
+        self._loops(top, 0)
+        self.folds.after(nest)
+
+    def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
+        """What is fixed before the loops of a nest, which is the current one from here."""
         self.nest = nest
         self.here = frozenset(nest.items)
         self.accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
@@ -80,9 +86,8 @@ class NestEmitter:
                        for a in self.accesses}  # fmt: skip
         self.folds.before(nest)
         top = Scope(scope or self.top)
-        self._enter(top, 0)
-        self._loops(top, 0)
-        self.folds.after(nest)
+        self.enter(top, 0)
+        return top
 
     def _depth_of(self, atom: Atom) -> int:
         """Loops that must be open before a variable is known."""
@@ -117,7 +122,7 @@ class NestEmitter:
 
             def inside(position: Value) -> None:
                 inner = Scope(scope, {name: position})
-                self._enter(inner, depth + 1)
+                self.enter(inner, depth + 1)
                 self._loops(inner, depth + 1)
 
             self.loop(low, high, 1, inside)
@@ -139,7 +144,7 @@ class NestEmitter:
                         left = opaque(b, left)
                     mask = b.icmp_signed("<", iota(count), splat(b, left, count))
                 inner = Scope(scope, {name: position}, lanes=Lanes(name, position, count, mask))
-                self._enter(inner, depth + 1)
+                self.enter(inner, depth + 1)
                 self._body(inner)
 
             return inside
@@ -196,7 +201,7 @@ class NestEmitter:
         b.cbranch(b.icmp_signed("<", after, high), body, done)
         b.position_at_end(done)
 
-    def _enter(self, scope: Scope, depth: int) -> None:
+    def enter(self, scope: Scope, depth: int) -> None:
         """What becomes fixed when the first `depth` loops are open."""
         last = scope.lanes is not None
         for access in self.accesses:

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from smelt.codegen.llvm.contract import (
-    COLUMNS as PRODUCT_COLUMNS,
+from smelt.blocks import (
+    BLOCK,
+    COLUMNS,
+    FOLD_COLUMNS,
+    ROWS,
+    THIN_COLUMNS,
+    THIN_LINES,
+    THIN_ROWS,
+    WHOLE_ROWS,
 )
 from smelt.codegen.llvm.contract import (
-    ROWS,
-    WHOLE_ROWS,
     Contraction,
+    Form,
     contractions,
     packing_axes,
     runs_across,
@@ -24,12 +30,8 @@ from smelt.codegen.llvm.folds import accumulator
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
-from smelt.types.expr import Index, add, atoms, coefficient, floordiv, mul, product
+from smelt.types.expr import Index, add, atoms, coefficient, floordiv, maximum, mul, product
 
-BLOCK = 2048
-"""Positions of the vector axis that one task visits, when that axis is a grid axis."""
-COLUMNS = 512
-"""The same where each position is folded: accumulators stay in L1, rows are read in runs."""
 TILE = 128
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
 DEAR = 8.0
@@ -88,19 +90,19 @@ class Schedule:
         return product(self.local[a] for a in axes)
 
 
-def schedule(phase: Phase, target: Target) -> Schedule:
+def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     """The loops of a phase."""
-    products = contractions(phase, target)
+    products = contractions(phase, target, form)
     vector = _vector_axis(phase, set(phase.axes) - _part_numbers(phase))
     if products:
         stored = {a for s in phase.stores for a in s.axes}
         vector = next(iter(products.values())).n if stored else vector
     grid = set(phase.grid)
-    wide = COLUMNS if any(i.kind == "fold" for i in phase.items) else BLOCK
+    wide = FOLD_COLUMNS if any(i.kind == "fold" for i in phase.items) else BLOCK
     block = {vector: wide} if vector in grid and vector is not None else {}
     for c in products.values():
-        rows = ROWS if all(c.n in grid for c in products.values()) else WHOLE_ROWS
-        block |= {a: n for a, n in ((c.m, rows), (c.n, PRODUCT_COLUMNS)) if a in grid}
+        rows, columns = _product_block(c, all(c.n in grid for c in products.values()))
+        block |= {a: n for a, n in ((c.m, rows), (c.n, columns)) if a in grid and a is not None}
     across = _across(phase, vector) if block and not products else None
     if vector is not None and across is not None:
         block = {across: TILE, vector: TILE}
@@ -113,6 +115,13 @@ def schedule(phase: Phase, target: Target) -> Schedule:
     local = {a: local[a] for a in phase.axes if a in local}
     planner = _Planner(phase, local, vector, _lanes(phase, target), across, products)
     return planner.run(block)
+
+
+def _product_block(c: Contraction, shared: bool) -> tuple[int, int]:
+    """Rows and columns of a contraction that one task takes, where tasks share the columns."""
+    if c.thin:
+        return THIN_ROWS, THIN_COLUMNS if c.along == c.n else THIN_LINES
+    return (ROWS if shared else WHOLE_ROWS), COLUMNS
 
 
 def _across(phase: Phase, vector: str | None) -> str | None:
@@ -322,7 +331,7 @@ class _Planner:
 
     def _keep(self, item: Item) -> None:
         if item in self.products:
-            self.kept[item] = (self.products[item].m, self.products[item].n)
+            self.kept[item] = self.products[item].axes
             return
         self.kept[item] = tuple(a for a in self.phase.axes if a in item.axes and a in self.local)
 
@@ -341,7 +350,7 @@ class _Planner:
     def _arrange(self, nest: Nest) -> None:
         """Chooses the vector axis, the loop order and how many vectors go together."""
         for pack in nest.packs:
-            self._arrange_pack(pack)
+            self._arrange_pack(pack, nest.product)
         domain = nest.order
         if not domain:
             return
@@ -358,10 +367,12 @@ class _Planner:
                            if _turned_axis(i, self.phase, v) == self.across]  # fmt: skip
         nest.wide = self._width(nest)
 
-    def _arrange_pack(self, pack: Nest) -> None:
+    def _arrange_pack(self, pack: Nest, c: Contraction | None) -> None:
         """The order is given; vectors are as wide as the tile, loads across are turned."""
-        other, vector = pack.order
         pack.wide = 2
+        if len(pack.order) < 2 or (c is not None and c.thin and pack.packed == "right"):
+            return
+        other, vector = pack.order
         pack.turned = [i for i in pack.items if runs_across(i, vector, other)]
 
     def _registers(self, fold: Item) -> int:
@@ -421,7 +432,7 @@ def cycles(s: Schedule) -> Index:
             c = nest.product
             axes = {*c.item.axes, *c.outer, c.k}
             points = product(s.phase.axes[a] for a in s.phase.axes if a in axes)
-            total = add(total, floordiv(points, 2 * c.tile.lanes))
+            total = add(total, _product_cycles(points, s.phase.axes[c.m] if c.m else 1, c))
             continue
         inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
         work = sum(_own_cost(i) for i in inner) + 2 * len(nest.folds) + 2 * len(nest.stores)
@@ -429,6 +440,13 @@ def cycles(s: Schedule) -> Index:
         lanes = s.lanes if nest.vector is not None else 1
         total = add(total, floordiv(mul(points, max(int(8 * work), 1)), 8 * lanes))
     return add(total, 50)
+
+
+def _product_cycles(points: Index, rows: Index, c: Contraction) -> Index:
+    """Two vectors of products a cycle; a thin one waits for its right operand's bytes."""
+    if not c.thin:
+        return floordiv(points, 2 * c.tile.lanes)
+    return floordiv(mul(4, points), mul(maximum(rows, 1), c.tile.lanes))
 
 
 def _own_cost(item: Item) -> float:

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smelt.codegen.llvm.contract import COLUMNS, DEPTH, SKEW, Contraction
+from smelt.blocks import COLUMNS, DEPTH
+from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.nests import TILE, Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.thin import ThinEmitter, multiply_add
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
-ROW = DEPTH + SKEW
 
 
 class ProductEmitter:
@@ -40,7 +41,7 @@ class ProductEmitter:
     def _clear(self, c: Contraction) -> None:
         home = self.home
         m = LLVMMachine(self.b, home.s.lanes, home.home.target)
-        count = home.home.index(home.storage.extent(c.item, c.m))
+        count = home.home.index(home.storage.rows(c))
         count = self.b.mul(count, home.home.index(home.storage.extent(c.item, c.n)))
         base, zero = home.storage.at[c.item, 0], m.const(c.item.dtype, 0)
 
@@ -60,7 +61,7 @@ class ProductEmitter:
                 lambda at: self._outer(nest, c, depth + 1, Scope(scope, {name: at})),
             )  # fmt: skip
             return
-        self._blocks(c.k, DEPTH, lambda: self._deep(nest, c, scope))
+        self._blocks(c.k, c.depth, lambda: self._deep(nest, c, scope))
 
     def _blocks(self, axis: str, size: int, inside: Any) -> None:
         """Runs `inside` with the range of an axis cut to blocks."""
@@ -79,6 +80,9 @@ class ProductEmitter:
         """One block of k: packs left, then block by block of n packs right and multiplies."""
         left, right = nest.packs
         self._pack(left, scope)
+        if c.thin:
+            ThinEmitter(self.home, c, right, scope).run()
+            return
 
         def columns() -> None:
             self._pack(right, scope)
@@ -101,11 +105,12 @@ class ProductEmitter:
         b, home = self.b, self.home
         c = next(n.product for n in home.s.nests if pack in n.packs)
         assert c is not None
-        first, second = (b.sub(scope.axis(a), self.pack_starts[a]) for a in pack.order)
+        *firsts, second = (b.sub(scope.axis(a), self.pack_starts[a]) for a in pack.order)
+        first = firsts[0] if firsts else number(0)
         dtype = c.item.dtype
         if pack.packed == "left":
             base = home.storage.at[c.item, LEFT_PART]
-            offset = b.add(b.mul(first, number(ROW)), second)
+            offset = b.add(b.mul(first, number(c.pitch)), second)
         else:
             base = home.storage.at[c.item, RIGHT_PART]
             inside = b.and_(second, number(c.tile.columns - 1))
@@ -122,6 +127,7 @@ class ProductEmitter:
     def _tiles(self, c: Contraction) -> None:
         """Every register tile of the packed blocks."""
         b, home = self.b, self.home
+        assert c.m is not None
         (m_low, m_high), (n_low, n_high) = home.ranges[c.m], home.ranges[c.n]
         k_low, k_high = home.ranges[c.k]
         rows, columns, depth = b.sub(m_high, m_low), b.sub(n_high, n_low), b.sub(k_high, k_low)
@@ -133,7 +139,7 @@ class ProductEmitter:
         def tile(column: Value, row: Value) -> None:
             at = b.add(b.mul(row, stride), b.add(n_first, column))
             to = element_address(b, home.storage.at[c.item, 0], at, dtype)
-            a = element_address(b, left, b.mul(row, number(ROW)), dtype)
+            a = element_address(b, left, b.mul(row, number(c.pitch)), dtype)
             panel = element_address(b, right, b.mul(column, number(DEPTH)), dtype)
             self._tile(c, to, stride, a, panel, depth)
 
@@ -174,10 +180,10 @@ class ProductEmitter:
         following: list[Value] = []
         for i in range(tile.rows):
             one = load_scalar(
-                scalar, element_address(b, column, number(i * ROW), dtype), dtype, None
+                scalar, element_address(b, column, number(i * c.pitch), dtype), dtype, None
             )
             wide = splat(b, one, tile.lanes)
-            following += [self._multiply_add(m, wide, across[v], total[i * tile.vectors + v])
+            following += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], c.item)
                           for v in range(tile.vectors)]  # fmt: skip
         after = b.add(k, number(1))
         k.add_incoming(after, loop)
@@ -187,10 +193,3 @@ class ProductEmitter:
         b.position_at_end(done)
         for p, s in zip(places, following, strict=True):
             store_vector(m, p, s, dtype, None)
-
-    def _multiply_add(self, m: LLVMMachine, a: Value, b: Value, c: Value) -> Value:
-        """a*b + c, rounded once where the processor can: in software that would cost a call."""
-        target = self.home.home.target
-        if target.has("fma") or target.isa == "neon":
-            return m.fma(a, b, c)
-        return m.add(m.mul(a, b), c)

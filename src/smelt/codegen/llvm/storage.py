@@ -7,7 +7,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.contract import COLUMNS, DEPTH, SKEW
+from smelt.blocks import COLUMNS, DEPTH
+from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Folding, Item
 from smelt.codegen.llvm.nests import TILE, Schedule
@@ -42,9 +43,9 @@ class Storage:
         for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
             self._reserve((item, TURNED_PART), TILE * TILE, item.dtype)
         for c in s.products.values():
-            rows = self.extent(c.item, c.m)
-            self._reserve((c.item, LEFT_PART), mul(rows, DEPTH + SKEW), c.item.dtype)
-            self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.item.dtype)
+            self._reserve((c.item, LEFT_PART), mul(self.rows(c), c.pitch), c.item.dtype)
+            if not c.thin:
+                self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.item.dtype)
 
     def extent(self, item: Item, axis: str) -> Index:
         """Positions that a kept array has along an axis: whole register tiles for products."""
@@ -53,6 +54,10 @@ class Storage:
             return self.s.local[axis]
         step = c.tile.rows if axis == c.m else c.tile.columns
         return mul(floordiv(add(self.s.local[axis], step - 1), step), step)
+
+    def rows(self, c: Contraction) -> Index:
+        """Rows that a product has in scratch."""
+        return 1 if c.m is None else self.extent(c.item, c.m)
 
     def _reserve(self, key: tuple[Item, int], count: Index, dtype: DType) -> None:
         if key in self.arrays:

@@ -1,0 +1,139 @@
+"""Products of few rows: every count of rows, both orders of the larger operand."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import matrices, whole_numbers
+from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
+
+from smelt.blocks import THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
+from smelt.codegen.build import form_for
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.target import Target
+
+Array = np.ndarray[Any, Any]
+DTYPES = {"f32": "f4", "f64": "f8", "i32": "i4", "i64": "i8"}
+
+
+def thin(kernel: Whole, isa: str, form: Any = "") -> list[bool]:
+    """For each contraction of a form: whether its larger operand is read as it lies."""
+    target = Target.for_isa(isa)  # type: ignore[arg-type]
+    phases = program(kernel.kernel).phases
+    return [c.thin for p in phases for c in schedule(p, target, form).products.values()]
+
+
+def test_form_follows_from_the_sizes() -> None:
+    kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
+    sizes = {"m": THIN, "n": THIN + 1, "k": 100}
+    assert form_for(kernel.forms, sizes) == "rows"
+    assert form_for(kernel.forms, {**sizes, "m": THIN + 1}) == ""
+    assert form_for(kernel.forms, {**sizes, "m": THIN + 1, "n": THIN}) == "columns"
+    assert form_for(kernel.forms, {**sizes, "n": 1}) in ("rows", "columns")
+    assert thin(kernel, RUNNABLE[0]) == [False]
+    assert thin(kernel, RUNNABLE[0], "rows") == thin(kernel, RUNNABLE[0], "columns") == [True]
+
+
+def test_vectors_and_fixed_small_sizes_need_no_choice() -> None:
+    for spec in ("m,k; k -> m", "k; k,n -> n", "k; n,k -> n", "b,k; b,k,n -> b,n"):
+        kernel = whole(matrices("f32", spec))
+        assert thin(kernel, RUNNABLE[0]) == [True], spec
+        assert kernel.forms == (), spec
+    fixed = whole("graph f(x: f32[4,k], y: f32[k,n]) {\n"
+                  ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}')  # fmt: skip
+    assert thin(fixed, RUNNABLE[0]) == [True]
+    assert [form for form, _ in fixed.forms] == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_every_count_of_rows_in_both_orders(isa: str, dtype: str) -> None:
+    first = isa == RUNNABLE[0] and dtype == "f32"
+    for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
+        kernel = whole(matrices(dtype, f"{left}; {right} -> m,n"), isa)
+        for m, n, k in product(
+            range(THIN + 2) if first else (1, 3, 8), (1, 17, 64, 65), (0, 1, 5, 67)
+        ):
+            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
+            x, y = (whole_numbers(shapes[s], DTYPES[dtype], m) for s in (left, right))
+            (found,) = kernel(x, y)
+            assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
+        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], found)
+
+
+@pytest.mark.parametrize(
+    "spec", ["m,k; k,n -> m,n", "m,k; n,k -> m,n", "k; k,n -> n", "k; n,k -> n"]
+)
+def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
+    kernel = whole(matrices("f32", spec))
+    for k, n in ((THIN_DEPTH - 1, 3), (THIN_DEPTH, 5), (2 * THIN_DEPTH + 19, THIN_LINES + 1),
+                 (33, THIN_COLUMNS - 1), (33, 2 * THIN_COLUMNS + 35)):  # fmt: skip
+        known = {"m": 5, "n": n, "k": k}
+        x, y = (
+            whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", 3)
+            for node in kernel.graph.inputs
+        )
+        (found,) = kernel(x, y)
+        assert np.array_equal(found, kernel.expected(x, y)[0]), (k, n)
+        inside = run_guarded(kernel, [x, y], at_end=True, one_by_one=True)[0]
+        assert np.array_equal(inside, found)
+
+
+def test_few_rows_in_the_usual_code_too() -> None:
+    """What serves all sizes is right for few rows, though others serve them better."""
+    kernel = whole(matrices("f32", "m,k; n,k -> m,n"), usual=True)
+    assert kernel.forms == ()
+    for m, n, k in product((0, 1, 2, 11, 12, 13), (1, 31, 32, 33), (0, 1, 40)):
+        x, y = whole_numbers((m, k), "f4", 1), whole_numbers((n, k), "f4", 2)
+        assert np.array_equal(kernel(x, y)[0], x @ y.T), (m, n, k)
+
+
+STORED = """graph f(x: {half}[m,k], w: {half}[n,k], g: f32[n]) {{
+  a = cast(x) {{dtype=f32}}
+  v = cast(w) {{dtype=f32}}
+  s = contract(a, v) {{spec="m,k; n,k -> m,n"}}
+  z = mul(s, g)
+  return z
+}}"""
+
+
+@pytest.mark.parametrize("half", ["bf16", "f16", "i8", "u8"])
+def test_converted_as_it_is_read(half: str) -> None:
+    kernel = whole(STORED.format(half=half))
+    rng = np.random.default_rng(1)
+    for m, n, k in ((1, 70, 130), (3, 9, 33), (8, 130, 16)):
+        kinds = [node.type.dtype.numpy for node in kernel.graph.inputs]
+        x, w = (rng.integers(0, 5, s).astype(kind) for s, kind in zip(((m, k), (n, k)), kinds))
+        g = rng.integers(-4, 5, n).astype("f4")
+        (found,) = kernel(x, w, g)
+        assert np.array_equal(found, x.astype("f4") @ w.astype("f4").T * g), (m, n, k)
+
+
+def test_rounding_of_long_sums() -> None:
+    rng = np.random.default_rng(4)
+    for spec in ("m,k; k,n -> m,n", "m,k; n,k -> m,n"):
+        kernel = whole(matrices("f32", spec))
+        x = rng.standard_normal((5, 5000)).astype("f4")
+        y = rng.standard_normal((5000, 40)).astype("f4")
+        right = y if spec.startswith("m,k; k") else np.ascontiguousarray(y.T)
+        exact = x.astype("f8") @ y.astype("f8")
+        allowed = 5001 * 2.0**-24 * (np.abs(x).astype("f8") @ np.abs(y).astype("f8"))
+        assert (np.abs(kernel(x, right)[0] - exact) <= allowed).all()
+
+
+def test_special_values_travel() -> None:
+    """NaN and infinities reach exactly the sums that they are in; none comes from the padding."""
+    for spec, turn in (("m,k; k,n -> m,n", False), ("m,k; n,k -> m,n", True)):
+        kernel = whole(matrices("f32", spec))
+        for m in (1, 2, 5, 16):
+            x, y = np.ones((m, 37), "f4"), np.ones((37, 41), "f4")
+            x[0, 3], y[5, 7], y[6, 7], y[36, 40] = np.inf, np.nan, -np.inf, -np.inf
+            with np.errstate(invalid="ignore"):
+                wanted = x @ y
+            (found,) = kernel(x, np.ascontiguousarray(y.T) if turn else y)
+            assert np.array_equal(found, wanted, equal_nan=True), (spec, m)
