@@ -37,6 +37,10 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 # path -> the operators a stage may name, to build with, never to decide by; and why.
 NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
+    "src/smelt/fusion/cascade/term.py": (
+        {"add", "sub", "mul", "div", "neg", "eq", "select"},
+        "what carries a sum to a new gauge is built from them",
+    ),
     "src/smelt/lower/define.py": (
         {"ge", "lt", "and", "select"},
         "a guard 0 <= e < n around a padded or sliced element is built from them",

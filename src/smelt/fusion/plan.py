@@ -27,6 +27,9 @@ class Cluster:
     shapes: tuple[Shape, ...] = ()
     """For each output the shape under which the kernel walks and writes it: its own, or another
     with the same elements in the same row-major order.  Empty: every output's own."""
+    stream: tuple[Node, int] | None = None
+    """The axis that is visited block by block while its folds are carried along: a fold, and which
+    of the axes that end in it."""
 
     def shape(self, number: int) -> Shape:
         """The shape under which output `number` is walked."""

@@ -2,11 +2,12 @@
 
     plan    = "plan" NAME "{" {cluster} {slot} "}"
     cluster = STEP ":" NAME "(" [value {"," value}] ")" "->" value {"," value} "=" {value}
-              ["again" {value}] ["walks" shape {shape}]
+              ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER]
     slot    = value "@" ("out" | expr | "over" value) ":" expr "bytes" "," NAME "to" NAME
     shape   = "[" [expr {"," expr}] "]"
 
-Clusters with the same STEP start together.  Constants belong to whoever reads them and are left
+A cluster streams the axis that a fold ends, by number where several end there.  Clusters with
+the same STEP start together.  Constants belong to whoever reads them and are left
 out, unless they are results.  `#` starts a comment; with the sizes of a call the printer says there
 what each cluster moves, and what its operators would move one by one.
 
@@ -50,7 +51,8 @@ from smelt.types.tensor import Shape, shape_text
 
 _CLUSTER = re.compile(
     r"(?P<step>\d+): (?P<name>[\w.]+)\((?P<ins>[^)]*)\) -> (?P<outs>[^=]*?) = (?P<nodes>.*?)"
-    r"(?: again (?P<again>.*?))?(?: walks (?P<shapes>.*))?"
+    r"(?: again (?P<again>.*?))?(?: walks (?P<shapes>.*?))?"
+    r"(?: streams (?P<fold>\w+)\.(?P<ended>\d+))?"
 )
 _SLOT = re.compile(
     r"(?P<node>\S+) @ (?P<place>.+?): (?P<nbytes>.+) bytes, (?P<first>\S+) to (?P<last>\S+)"
@@ -84,6 +86,8 @@ def _cluster(cluster: Cluster, names: Mapping[Node, str]) -> str:
         line += f" again {listed(cluster.recomputed, ' ')}"
     if cluster.shapes:
         line += " walks " + " ".join(f"[{shape_text(s)}]" for s in cluster.shapes)
+    if cluster.stream is not None:
+        line += f" streams {names[cluster.stream[0]]}.{cluster.stream[1]}"
     return line
 
 
@@ -218,6 +222,7 @@ class _Reader:
                 self.nodes(m["outs"]),
                 self.nodes(m["again"] or ""),
                 self.shapes(m["shapes"]),
+                (self.nodes(m["fold"])[0], int(m["ended"])) if m["fold"] else None,
             )
         )
 

@@ -8,6 +8,7 @@ from smelt.fusion.plan import Cluster
 from smelt.kernel.ir import Kernel
 from smelt.lower.define import define
 from smelt.lower.roles import assign
+from smelt.lower.stream import stream
 
 __all__ = ["run"]
 
@@ -15,4 +16,7 @@ __all__ = ["run"]
 def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
     """The kernel of a cluster.  `hints` are sizes seen at the first call: they choose, for all
     sizes, whether a fold is split, and nothing else."""
-    return assign(cluster.name, define(cluster, rounding), hints)
+    found = define(cluster, rounding)
+    if cluster.stream is not None:
+        return stream(cluster.name, found, found.ended[cluster.stream])
+    return assign(cluster.name, found, hints)

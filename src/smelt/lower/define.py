@@ -69,6 +69,8 @@ class Definition:
     outputs: list[Param] = field(default_factory=list)
     axes: dict[str, Axis] = field(default_factory=dict)
     body: list[Statement] = field(default_factory=list)
+    ended: dict[tuple[Node, int], str] = field(default_factory=dict)
+    """The axis that a fold ends, by its node and by place among those that end there."""
 
 
 class Operand:
@@ -286,6 +288,7 @@ class Pullback:
             axes.append(self.new_axis(extent, kind))
             self.busy[-1].add(bare_axis(axes[-1]) or "")
         names = tuple(bare_axis(a) or "" for a in axes)
+        self.out.ended.update({(node, k): name for k, name in enumerate(names)})
         element = body(tuple(axes))
         self.busy[-1].difference_update(names)
         return names, element

@@ -102,17 +102,9 @@ def analyse(body: list[Statement]) -> Facts:
 
 def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     """The kernel of a definition: every axis gets its role."""
-    d.body = _read(d.body)
+    d.body = live(d.body)
     facts = analyse(d.body)
-    stores = [s for s in d.body if isinstance(s, Store)]
-    common = frozenset(d.axes)
-    for s in stores:
-        common &= index_axes(s.index, facts.axes)
-    folds = [s for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
-    products = [s for s in folds if isinstance(s.value, Dot)]
-    for s in products or folds:  # they would be done again along axes that they lack
-        common &= facts.axes[s.name] | set(s.value.over)  # type: ignore[union-attr]
-    grid = [a for a in d.axes.values() if a.name in common and a.name not in facts.ended]
+    grid = independent(d, facts)
     split = _split_axis(d, facts, grid, hints)
     if split is not None:
         return _split_kernel(name, d, facts, grid, split)
@@ -120,6 +112,19 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     return Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
     )
+
+
+def independent(d: Definition, facts: Facts) -> list[Axis]:
+    """The axes whose positions have nothing to do with one another."""
+    common = frozenset(d.axes)
+    for s in d.body:
+        if isinstance(s, Store):
+            common &= index_axes(s.index, facts.axes)
+    folds = [s for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
+    products = [s for s in folds if isinstance(s.value, Dot)]
+    for s in products or folds:  # they would be done again along axes that they lack
+        common &= facts.axes[s.name] | set(s.value.over)  # type: ignore[union-attr]
+    return [a for a in d.axes.values() if a.name in common and a.name not in facts.ended]
 
 
 def _blocks(grid: list[Axis], d: Definition, facts: Facts) -> list[Block]:
@@ -159,7 +164,7 @@ def _split_axis(
     positions = _number(product(a.extent for a in grid), hints)
     if _number(work, hints) * max(positions, 1) < SPLIT_ABOVE:
         return None
-    runs = _fastest(d)
+    runs = fastest(d)
     columns = [_number(a.extent, hints) for a in grid if a.name in runs]
     tasks = positions
     for n in columns:
@@ -174,7 +179,7 @@ def _depth_in_memory(d: Definition, a: Axis) -> int:
     return min(places, default=0)
 
 
-def _fastest(d: Definition) -> set[str]:
+def fastest(d: Definition) -> set[str]:
     """Axes that the last dimensions of the arrays with most dimensions are walked along: a number
     for each row, say, does not decide how rows are taken."""
     loads = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Load)]
@@ -188,7 +193,7 @@ def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
     late: set[str] = set()
     for s in d.body:
         if isinstance(s, (Let, Position)):
-            names = _names(s.value)
+            names = names_in(s.value)
             waits = any(n in late for n in names)
             if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot)) and axis in s.value.over:
                 if waits or isinstance(s.value, Dot) or COMBINES[s.value.combine].positional:
@@ -199,7 +204,7 @@ def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
                     return False
                 late.add(s.name)
         elif isinstance(s, Store):
-            waits = any(n in late for n in _names(s.value))
+            waits = any(n in late for n in names_in(s.value))
             if waits and axis in index_axes(s.index, facts.axes):
                 return False
     return True
@@ -209,7 +214,7 @@ def _folds(value: Value, axis: str) -> bool:
     return isinstance(value, (Reduce, Dot)) and axis in value.over
 
 
-def _names(value: Value) -> list[str]:
+def names_in(value: Value) -> list[str]:
     """Bound names that a value reads."""
     match value:
         case Ref(name=name):
@@ -219,11 +224,11 @@ def _names(value: Value) -> list[str]:
         case IndexValue(index=index):
             return [a.name for a in atoms(index) if a.kind == "value"]
         case Apply(args=args):
-            return [n for a in args for n in _names(a)]
+            return [n for a in args for n in names_in(a)]
         case Cast(arg=arg) | Reduce(arg=arg) | Scan(arg=arg):
-            return _names(arg)
+            return names_in(arg)
         case Dot(left=left, right=right):
-            return _names(left) + _names(right)
+            return names_in(left) + names_in(right)
         case _:
             return []
 
@@ -244,7 +249,7 @@ def _split_kernel(name: str, d: Definition, facts: Facts, grid: list[Axis], axis
             inside.append(Update(s.name, Apply(row.scalar, (Ref(s.name), fold))))
             late.add(s.name)
         elif (
-            any(n in late for n in _names(s.value))
+            any(n in late for n in names_in(s.value))
             if isinstance(s, (Let, Position, Store))
             else False
         ):
@@ -271,24 +276,24 @@ def _needed_after(
     inside only what is read there."""
     defined = {s.name: s for s in inside if isinstance(s, (Let, Position))}
     wanted: list[str] = []
-    pending = [n for s in after if isinstance(s, (Let, Position, Store)) for n in _names(s.value)]
+    pending = [n for s in after if isinstance(s, (Let, Position, Store)) for n in names_in(s.value)]
     while pending:
         n = pending.pop()
         if n in defined and n not in wanted:
             wanted.append(n)
-            pending.extend(_names(defined[n].value))
+            pending.extend(names_in(defined[n].value))
     copies: list[Statement] = [
         s for s in inside if isinstance(s, (Let, Position)) and s.name in wanted
     ]
-    return _read(inside), copies + after
+    return live(inside), copies + after
 
 
-def _read(body: list[Statement]) -> list[Statement]:
+def live(body: list[Statement]) -> list[Statement]:
     """The statements without values that nobody reads."""
     names: set[str] = set()
     kept: list[Statement] = []
     for s in reversed(body):
         if isinstance(s, (Store, Update)) or (isinstance(s, (Let, Position)) and s.name in names):
             kept.append(s)
-            names.update(_names(s.value))
+            names.update(names_in(s.value))
     return kept[::-1]

@@ -284,22 +284,22 @@ ROWS = (
     ScalarOp(
         "add", 2, "x + y", BINARY, plain(np.add), lambda m, d, x, y: m.add(x, y),
         cost=0.5, commutative=True, associative=True, identity=lambda d: 0, monotone=(1, 1),
-        infix="+", derivative=(_one, _one),
+        linear=(1, 1), infix="+", derivative=(_one, _one),
     ),
     ScalarOp(
         "sub", 2, "x - y", BINARY, plain(np.subtract), lambda m, d, x, y: m.sub(x, y),
-        cost=0.5, monotone=(1, -1), infix="-",
+        cost=0.5, monotone=(1, -1), linear=(1, -1), infix="-",
         derivative=(_one, lambda a, x, y, r: a.const(-1.0)),
     ),
     ScalarOp(
         "mul", 2, "x · y", BINARY, plain(np.multiply), lambda m, d, x, y: m.mul(x, y),
         cost=0.5, commutative=True, associative=True, identity=lambda d: 1,
-        annihilator=_zero_unless_float, monotone=(0, 0), infix="*",
+        annihilator=_zero_unless_float, monotone=(0, 0), powers=(1, 1), infix="*",
         derivative=(lambda a, x, y, r: y, lambda a, x, y, r: x),
     ),
     ScalarOp(
         "div", 2, "x / y", FLOAT_BINARY, plain(np.divide), lambda m, d, x, y: m.div(x, y),
-        cost=4.0, monotone=(0, 0), infix="/",
+        cost=4.0, monotone=(0, 0), powers=(1, -1), infix="/",
         derivative=(
             lambda a, x, y, r: a.reciprocal(y),
             lambda a, x, y, r: a.neg(a.div(r, y)),
@@ -318,7 +318,8 @@ ROWS = (
     ),
     ScalarOp(
         "neg", 1, "-x", UNARY, plain(np.negative), lambda m, d, x: m.neg(x),
-        cost=0.5, monotone=(-1,), derivative=(lambda a, x, r: a.const(-1.0),),
+        cost=0.5, monotone=(-1,), linear=(-1,),
+        derivative=(lambda a, x, r: a.const(-1.0),),
     ),
     ScalarOp(
         "abs", 1, "|x|; the most negative integer stays", UNARY, plain(np.abs), _abs,
@@ -348,12 +349,14 @@ ROWS = (
     ),
     ScalarOp(
         "square", 1, "x · x", UNARY, plain(np.square), lambda m, d, x: m.mul(x, x),
-        cost=0.5, monotone=(0,), derivative=(lambda a, x, r: a.mul(a.const(2.0), x),),
+        cost=0.5, monotone=(0,), powers=(2,),
+        derivative=(lambda a, x, r: a.mul(a.const(2.0), x),),
     ),
     ScalarOp(
         "reciprocal", 1, "1 / x", FLOAT_UNARY, plain(np.reciprocal),
         lambda m, d, x: m.div(m.const(d, 1.0), x),
-        cost=4.0, monotone=(0,), derivative=(lambda a, x, r: a.neg(a.mul(r, r)),),
+        cost=4.0, monotone=(0,), powers=(-1,),
+        derivative=(lambda a, x, r: a.neg(a.mul(r, r)),),
     ),
     ScalarOp(
         "sqrt", 1, "the square root", FLOAT_UNARY, plain(np.sqrt), lambda m, d, x: m.sqrt(x),

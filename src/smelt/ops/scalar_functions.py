@@ -58,11 +58,11 @@ def _sigmoid_reference(x: Array) -> Array:
 
 def _unary(
     name: str, doc: str, reference: Any, formula: Callable[..., Any], cost: float,
-    partial: Callable[..., Any], monotone: int = 0,
+    partial: Callable[..., Any], monotone: int = 0, base: float = 0.0,
 ) -> ScalarOp:  # fmt: skip
     return ScalarOp(
         name, 1, doc, FLOAT_UNARY, accurate(reference), _formula(formula), cost=cost,
-        monotone=(monotone,), derivative=(partial,),
+        monotone=(monotone,), base=base, derivative=(partial,),
     )  # fmt: skip
 
 
@@ -98,8 +98,9 @@ ROWS = (
         _power_reference, _power,
         cost=38.0, monotone=(0, 0), derivative=(_power_base, _power_exponent),
     ),
-    _unary("exp", "e^x", np.exp, _ap.exp, 6.5, lambda a, x, r: r, 1),
-    _unary("exp2", "2^x", np.exp2, _ap.exp2, 5.5, lambda a, x, r: a.mul(r, a.const(LN2)), 1),
+    _unary("exp", "e^x", np.exp, _ap.exp, 6.5, lambda a, x, r: r, 1, math.e),
+    _unary("exp2", "2^x", np.exp2, _ap.exp2, 5.5, lambda a, x, r: a.mul(r, a.const(LN2)), 1,
+           2.0),
     _unary("expm1", "e^x - 1", np.expm1, _ap.expm1, 10.0,
            lambda a, x, r: a.add(r, a.const(1.0)), 1),
     _unary("log", "the natural logarithm", np.log, _ap.log, 8.0,

@@ -80,6 +80,14 @@ class ScalarOp:
     """The z with op(z, x) = op(x, z) = z for every x of the type, NaN and infinities included."""
     monotone: tuple[int, ...] = ()
     """For each operand +1: never falls as it grows, -1: never grows, 0: neither or unknown."""
+    linear: tuple[int, ...] = ()
+    """The result is the sum of the operands, each times its number here."""
+    powers: tuple[int, ...] = ()
+    """The result is the product of the operands, each to its power here."""
+    base: float = 0.0
+    """The b of b^x: f(x + y) = f(x) · f(y).  0 for rows without that law."""
+    chooses: bool = False
+    """The result is one of the later operands, picked by the first."""
     infix: str | None = None
     """How the printer writes it between (or before) operands."""
     derivative: tuple[Partial | None, ...] | None = None

@@ -1,0 +1,168 @@
+"""What becomes of each fold over a streamed axis: carried as it is, carried under a gauge, or left
+to the next sweep over the elements.
+
+>>> from smelt.fusion.cascade.term import Terms
+>>> from smelt.types.dtype import f32
+>>> terms = Terms()
+>>> x = terms.leaf("x", {"n"}, f32)
+>>> m = terms.fold("max", x, ("n",), f32)
+>>> l = terms.fold("sum", terms.apply("exp", terms.sub(x, m)), ("n",), f32)
+>>> found = analyse(terms, [l], "n")
+>>> [(how.action, how.sweep) for how in found.how.values()]
+[('plain', 0), ('dynamic', 0)]
+>>> rounded = terms.apply("round", terms.div(x, m))
+>>> found = analyse(terms, [terms.fold("sum", rounded, ("n",), f32)], "n")
+>>> [(how.action, how.sweep) for how in found.how.values()]
+[('plain', 0), ('recompute', 1)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from smelt.fusion.cascade.carry import Carrier, Gauge, State
+from smelt.fusion.cascade.forms import NotSeparable, Sorts
+from smelt.fusion.cascade.term import Term, Terms, folds_in
+from smelt.ops.combine import COMBINES
+
+Action: TypeAlias = Literal["plain", "hoist", "static", "dynamic", "monotone", "recompute"]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What becomes of one fold, and why."""
+
+    action: Action
+    sweep: int
+    """The sweep over the elements in which it is carried."""
+    reads: tuple[Term, ...] = ()
+    """The folds that move while it is carried (or, for recompute, that had to be finished)."""
+    blocker: str = ""
+    """For recompute: the operator that no transport sees through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """The folds over one axis, streamed."""
+
+    axis: str
+    states: tuple[State, ...]
+    finals: dict[Term, Term]
+    """For each fold its value, in terms of final states and of other folds."""
+    how: dict[Term, How] = field(default_factory=dict[Term, How])
+
+    def sweep_of(self, term: Term) -> int:
+        """The first sweep in which an element can be computed for good."""
+        return max((self.how[f].sweep + 1 for f in folds_in(term)), default=0)
+
+
+def analyse(terms: Terms, roots: Iterable[Term], axis: str) -> Cascade:
+    """The cascade of the folds over `axis` that `roots` read."""
+    return _Analysis(terms, axis).run(roots)
+
+
+class _Analysis:
+    def __init__(self, terms: Terms, axis: str) -> None:
+        self.terms, self.axis = terms, axis
+        self.carrier = Carrier(terms)
+        self.finals: dict[Term, Term] = {}
+        self.how: dict[Term, How] = {}
+        self.read: dict[Term, frozenset[Term]] = {}
+
+    def run(self, roots: Iterable[Term]) -> Cascade:
+        for fold in in_order(roots):
+            self._decide(fold)
+        return Cascade(self.axis, tuple(self.carrier.states), self.finals, self.how)
+
+    def _reads(self, t: Term) -> frozenset[Term]:
+        """The folds that a term reads."""
+        found = self.read.get(t)
+        if found is None:
+            found = frozenset(folds_in(t) | ({t} if t.is_fold else set()))
+            self.read[t] = found
+        return found
+
+    def _sorts(self, fold: Term, moving: frozenset[Term]) -> Sorts:
+        over = frozenset(fold.over)
+        return Sorts(lambda t: bool(t.axes & over), lambda t: bool(self._reads(t) & moving))
+
+    def _decide(self, fold: Term) -> None:
+        read = frozenset(folds_in(fold))
+        base = max((self.how[f].sweep for f in read), default=0)
+        moving = frozenset(f for f in read if self.how[f].sweep == base)
+        if not moving:
+            self.how[fold] = How("plain", 0)
+            self.finals[fold] = self.carrier.plain(fold, 0)
+            return
+        told = tuple(sorted(moving, key=lambda f: f.number))
+        try:
+            action, final = self._carried(fold, moving, base)
+            self.how[fold] = How(action, base, told)
+        except NotSeparable as reason:
+            self.how[fold] = How("recompute", base + 1, told, str(reason))
+            final = self.carrier.plain(fold, base + 1)
+        self.finals[fold] = final
+
+    def _carried(self, fold: Term, moving: frozenset[Term], sweep: int) -> tuple[Action, Term]:
+        """A fold in the sweep of the folds it reads.  Raises NotSeparable."""
+        sorts = self._sorts(fold, moving)
+        if any(f.axes & set(fold.over) for f in moving):
+            raise NotSeparable(fold.op or fold.kind)
+        if fold.kind == "fold" and COMBINES[fold.op].idempotent:
+            return "monotone", self.carrier.monotone(fold, sorts, sweep)
+        own = frozenset(moving)
+        gauges: list[Gauge] = []
+        for f in sorted(own, key=lambda f: f.number):
+            over = frozenset(f.over)
+            fixed = Sorts(lambda t, over=over: bool(t.axes & over),
+                          lambda t: bool(self._reads(t) & own))  # fmt: skip
+            gauge = self.carrier.gauge(f, fixed) if self.how[f].action == "plain" else None
+            if gauge is not None:
+                gauges.append(gauge)
+        before = len(self.carrier.states)
+        try:
+            final = self.carrier.summed(fold, sorts, gauges, sweep)
+        except NotSeparable:
+            self.carrier.forget(before)
+            raise
+        return self._kind(fold), final
+
+    def _kind(self, fold: Term) -> Action:
+        """How the states of a fold move."""
+        own = [s for s in self.carrier.states if s.of is fold]
+        if any(s.carry is not None for s in own) or not own:
+            return "dynamic"
+        anchored = any(t.kind == "first" for s in own for t in _everything(s.block))
+        return "static" if anchored else "hoist"
+
+
+def _everything(term: Term) -> Iterable[Term]:
+    pending, seen = [term], {term}
+    while pending:
+        t = pending.pop()
+        yield t
+        for a in t.args:
+            if a not in seen:
+                seen.add(a)
+                pending.append(a)
+
+
+def in_order(roots: Iterable[Term]) -> list[Term]:
+    """The folds that roots read, directly or through others; operands before readers."""
+    found: dict[Term, None] = {}
+    seen: set[Term] = set()
+    pending = [(t, False) for t in list(roots)[::-1]]
+    while pending:
+        t, done = pending.pop()
+        if done:
+            found[t] = None
+            continue
+        if t in seen:
+            continue
+        seen.add(t)
+        if t.is_fold:
+            pending.append((t, True))
+        pending += [(a, False) for a in t.args[::-1]]
+    return list(found)

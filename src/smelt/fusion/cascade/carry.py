@@ -1,0 +1,482 @@
+"""How a fold is carried while the folds it reads still move: states, transports and finals.
+
+An element f(x, r) of a sum that reads a gauge r is taken apart into factors.  What is the same for
+all elements leaves the sum (hoist).  A factor b^(c(z - m)), where m is the running maximum of z, is
+at most 1 and shrinks by b^(c(m - m')) when the maximum moves (dynamic gauge).  A sum v(x) + u(r) in
+a product is shifted by the binomial theorem: from a fixed anchor once at the end (static gauge), or
+with m (ALGORITHMS 1.1-1.5; for one power of one exponential this is the online softmax of
+M. Milakov and N. Gimelshein, 2018, for powers of a sum the update of T. Chan et al., 1983).
+
+    sum(exp(x - m))            l' = l * exp(m - m') + sum(exp(x - m'))
+    sum((x - mu)**2)           q = sum((x - a)**2), s = sum(x - a)
+                               at the end q + 2(a - mu)s + n(a - mu)^2
+    sum((x - m) * exp(x - m))  e' = exp(m - m') * (e + (m - m')*l) + sum(...)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product as every
+from typing import Any
+
+import numpy as np
+
+from smelt.fusion.cascade.forms import (
+    Coefficient,
+    Growing,
+    Linear,
+    NotSeparable,
+    Product,
+    Sorts,
+    build,
+    is_odd,
+    linear,
+    multiplied,
+    products,
+    same,
+    scaled,
+)  # fmt: skip
+from smelt.fusion.cascade.term import Term, Terms, cone, evaluate, folds_in
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.reduce import accumulator
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, f64
+
+MOST_STATES = 8
+"""States that one fold may need: more are dearer than visiting the elements again."""
+PROBES = (-50.5, -1.0, 0.0, 0.25, 3.0, 100.0)
+"""Values at which a term of a gauge is compared with the gauge itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A carried value: state' = carried(state) combined with `block`."""
+
+    block: Term
+    """What a block adds: a fold whose elements read the `new` gauges."""
+    combine: str
+    carry: Term | None
+    """The old value at the new gauges; None where nothing moves it."""
+    dtype: DType
+    sweep: int
+    of: Term
+    """The fold for which it is carried."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gauge:
+    """A running maximum or minimum, by which exponentials are bounded."""
+
+    fold: Term
+    state: int
+    bottom: float
+    """Its value before any element."""
+    form: Linear
+    """The folded elements as a sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """A factor v(x) + u(r): its element, how it moves from block to block, what is added last."""
+
+    lift: Term
+    delta: Term | None
+    rest: Term | None
+
+
+class Carrier:
+    """Makes the states of one sweep after the other."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.states: list[State] = []
+        self.numbers: dict[tuple[int, Term, Term | None], int] = {}
+
+    def state(
+        self, block: Term, combine: str, carry: Term | None, dtype: DType, sweep: int, of: Term
+    ) -> Term:
+        """A state, one for equal ones, as a term that reads its final value."""
+        key = sweep, block, carry
+        number = self.numbers.get(key)
+        if number is None:
+            number = self.numbers[key] = len(self.states)
+            self.states.append(State(block, combine, carry, dtype, sweep, of))
+        return self.terms.state(number, block.axes, dtype)
+
+    def forget(self, count: int) -> None:
+        """Takes back the states after the first `count`."""
+        del self.states[count:]
+        self.numbers = {key: n for key, n in self.numbers.items() if n < count}
+
+    def plain(self, fold: Term, sweep: int) -> Term:
+        """A fold whose elements do not move; gives its final value."""
+        if fold.kind == "dot":
+            return self.state(fold, SUM_OF_PRODUCTS[0], None, fold.dtype.compute, sweep, fold)
+        wide = accumulator(COMBINES[fold.op], fold.dtype)
+        block = self.terms.fold(fold.op, fold.args[0], fold.over, wide)
+        return self.terms.cast(
+            self.state(block, fold.op, None, wide, sweep, fold), fold.dtype.compute
+        )
+
+    def gauge(self, fold: Term, sorts: Sorts) -> Gauge | None:
+        """The gauge that a fold of elements which do not move is, if it is one."""
+        if fold.kind != "fold" or sorts.moves(fold.args[0]) or not fold.dtype.is_float:
+            return None
+        row = COMBINES[fold.op]
+        bottom = row.identity(fold.dtype)
+        block = self.terms.fold(fold.op, fold.args[0], fold.over, fold.dtype.compute)
+        for number, state in enumerate(self.states):
+            if state.block is block and row.idempotent and not math.isfinite(bottom):
+                form = linear(fold.args[0], sorts.is_fixed)
+                return None if is_odd(form) else Gauge(fold, number, float(bottom), form)
+        return None
+
+    # ---- monotone functions of a maximum -------------------------------------------------------
+
+    def monotone(self, fold: Term, sorts: Sorts, sweep: int) -> Term:
+        """max_j h(v(x_j), r) = h(max_j v(x_j), r) for an h that never falls.  Raises
+        NotSeparable."""
+        row = COMBINES[fold.op]
+        if not row.idempotent or row.grow != "same" or not fold.dtype.is_float:
+            raise NotSeparable(fold.op)
+        inner, rising = fold.args[0], True
+        while sorts.moves(inner):
+            places = [k for k, a in enumerate(inner.args) if sorts.varies(a)]
+            if inner.kind != "apply" or len(places) != 1 or not is_total(inner.op):
+                raise NotSeparable(inner.op or inner.kind)
+            slope = (SCALARS[inner.op].monotone or (0,) * len(inner.args))[places[0]]
+            if slope == 0:
+                raise NotSeparable(inner.op)
+            rising ^= slope < 0
+            inner = inner.args[places[0]]
+        if not inner.dtype.is_float:
+            raise NotSeparable(fold.op)
+        combine = fold.op if rising else opposite(fold.op)
+        block = self.terms.fold(combine, inner, fold.over, inner.dtype)
+        found = self.state(block, combine, None, inner.dtype, sweep, fold)
+        return self.terms.swap(fold.args[0], {inner: found})
+
+    # ---- sums ----------------------------------------------------------------------------------
+
+    def summed(self, fold: Term, sorts: Sorts, gauges: list[Gauge], sweep: int) -> Term:
+        """The final value of a sum whose elements move, by states.  Raises NotSeparable."""
+        if fold.kind == "fold" and SCALARS[COMBINES[fold.op].scalar].linear != (1, 1):
+            raise NotSeparable(fold.op)
+        if not fold.dtype.is_float:
+            raise NotSeparable(fold.op)
+        if fold.kind == "dot":
+            return _Sum(self, fold, sorts, gauges, sweep).of_products()
+        found: Term | None = None
+        for product in products(fold.args[0], sorts):
+            part = _Sum(self, fold, sorts, gauges, sweep).of(product)
+            found = part if found is None else self.terms.add(found, part)
+        assert found is not None
+        return found
+
+
+class _Sum:
+    """One sum of one product."""
+
+    def __init__(
+        self, carrier: Carrier, fold: Term, sorts: Sorts, gauges: list[Gauge], sweep: int
+    ) -> None:
+        self.carrier, self.terms, self.fold = carrier, carrier.terms, fold
+        self.sorts, self.gauges, self.sweep = sorts, gauges, sweep
+        self.rescaling: Term | None = None
+        self.bare: dict[Gauge, bool] = {}
+        self.hoisted: list[tuple[Term, int]] = []
+        self.wide = False
+
+    def of(self, product: Product) -> Term:
+        """The final value."""
+        growing = [self._growing(g) for g in product.growing]
+        shifts = [self._shift(s, bool(growing)) for s in product.sums]
+        factors = [*product.plain, *((g, 1) for g in growing)]
+        self.hoisted += product.hoisted
+        self.wide = not growing and (bool(shifts) or len(factors) > 1)
+        groups: dict[_Shift, int] = {}
+        for s in shifts:
+            groups[s] = groups.get(s, 0) + 1
+        if math.prod(n + 1 for n in groups.values()) > MOST_STATES:
+            raise NotSeparable(self.fold.op)
+        total = self._total(factors, product.masks, groups)
+        return self._finished(total, product)
+
+    def of_products(self) -> Term:
+        """The final value of a contraction: factors stay on their side of it."""
+        sides: list[Term] = []
+        whole = Product()
+        for side in self.fold.args:
+            (product, *more) = products(side, self.sorts)
+            if more or product.sums:
+                raise NotSeparable(self.fold.kind)
+            growing = [self._growing(g) for g in product.growing]
+            if product.hoisted and not growing:
+                raise NotSeparable(self.fold.kind)
+            self.hoisted += product.hoisted
+            factors = [*product.plain, *((g, 1) for g in growing)]
+            sides.append(self._element(factors, product.masks, side))
+            whole = whole.times(product)
+        block = self.terms.dot(sides[0], sides[1], self.fold.over, self.fold.dtype)
+        dtype = self.fold.dtype.compute
+        number = len(self.carrier.states)
+        carry = None
+        if self.rescaling is not None:
+            carry = self._rescaled(self.terms.state(number, block.axes, dtype))
+        total = self._state(block, carry, dtype)
+        return self._finished(total, whole)
+
+    # ---- factors -------------------------------------------------------------------------------
+
+    def _gauge_of(self, atom: Term) -> tuple[Gauge, bool] | None:
+        """The gauge that an atom is, and whether it stays finite before any element."""
+        for g in self.gauges:
+            if atom is g.fold:
+                return g, False
+            if folds_in(atom) == {g.fold} and (bottom := _as_gauge(atom, g)) is not None:
+                return g, math.isfinite(bottom)
+        return None
+
+    def _at(self, atom: Term, g: Gauge, finite: bool, *, new: bool) -> Term:
+        """A gauge's value before or after the present block, 0 where there was no element."""
+        state = self.terms.state(g.state, g.fold.axes, g.fold.dtype.compute, new=new)
+        if finite:
+            return self.terms.swap(atom, {g.fold: state})
+        safe = self.terms.where_equal(state, g.bottom, self.terms.const(0.0, state.dtype), state)
+        return self.terms.swap(atom, {g.fold: safe})
+
+    def _growing(self, factor: Growing) -> Term:
+        """The element of an exponential under its gauge; notes how old ones shrink."""
+        form = dict(factor.exponent)
+        terms, op = self.terms, factor.term.op
+        for atom, k in form.items():
+            if atom is None or not self.sorts.moves(atom):
+                continue
+            known = self._gauge_of(atom)
+            c = Coefficient(-k.number, k.fixed)
+            if known is None or not self._is_bound(form, known[0], c):
+                continue
+            gauge, finite = known
+            old, new = (self._at(atom, gauge, finite, new=n) for n in (False, True))
+            shrunk = terms.apply(op, multiplied(terms, terms.sub(old, new), c))
+            state = terms.state(gauge.state, gauge.fold.axes, gauge.fold.dtype.compute)
+            none = terms.const(0.0, shrunk.dtype)
+            self._scale(terms.where_equal(state, gauge.bottom, none, shrunk))
+            self.bare[gauge] = self.bare.get(gauge, False) or not finite
+            rest: Linear = {a: c for a, c in form.items()
+                            if a is not None and a is not atom and self.sorts.moves(a)}  # fmt: skip
+            if not rest:
+                return terms.swap(factor.term, {atom: new})
+            self.hoisted.append((terms.apply(op, build(terms, rest, factor.term)), 1))
+            kept = {new if a is atom else a: c for a, c in form.items() if a not in rest}
+            return terms.apply(op, build(terms, kept, factor.term))
+        raise NotSeparable(op)
+
+    def _is_bound(self, form: Linear, gauge: Gauge, c: Coefficient) -> bool:
+        """Whether what varies in an exponent is at most c times the gauge."""
+
+        def varying(sum_: Linear) -> Linear:
+            return {a: k for a, k in sum_.items() if a is not None and self.sorts.varies(a)}
+
+        above = gauge.bottom < 0
+        return (c.number > 0) == above and same(varying(form), scaled(varying(gauge.form), c))
+
+    def _scale(self, factor: Term) -> None:
+        known = self.rescaling
+        self.rescaling = factor if known is None else self.terms.mul(known, factor)
+
+    def _shift(self, term: Term, growing: bool) -> _Shift:
+        """A sum of what varies and what moves."""
+        terms = self.terms
+        form = linear(term, self.sorts.is_fixed)
+        if is_odd(form):
+            raise NotSeparable(term.op)
+        moving: Linear = {
+            a: c for a, c in form.items() if a is not None and self.sorts.moves(a)
+        }  # fmt: skip
+        own: Linear = {a: c for a, c in form.items() if a not in moving}
+        if not growing:
+            return self._anchored(build(terms, own, term), build(terms, moving, term))
+        delta: Linear = {}
+        for atom in list(moving):
+            known = None if atom is None else self._gauge_of(atom)
+            if atom is not None and known is not None:
+                old, new = (self._at(atom, *known, new=n) for n in (False, True))
+                c = moving.pop(atom)
+                own[new] = c
+                delta[terms.sub(new, old)] = c
+                self.bare[known[0]] = self.bare.get(known[0], False) or not known[1]
+        return _Shift(
+            build(terms, own, term),
+            build(terms, delta, term) if delta else None,
+            build(terms, moving, term) if moving else None,
+        )
+
+    def _anchored(self, element: Term, rest: Term) -> _Shift:
+        """Elements minus the first of them, in double precision."""
+        terms = self.terms
+        wide = terms.cast(element, f64)
+        anchor = terms.first(wide, self.fold.over)
+        return _Shift(terms.sub(wide, anchor), None, terms.add(anchor, terms.cast(rest, f64)))
+
+    # ---- states --------------------------------------------------------------------------------
+
+    def _element(
+        self, factors: Iterable[tuple[Term, int]], masks: Iterable[Term], like: Term
+    ) -> Term:
+        """The product of factors, 0 outside of masks."""
+        terms = self.terms
+        found: Term | None = None
+        for t, p in factors:
+            t = terms.cast(t, f64) if self.wide else t
+            for _ in range(abs(p)):
+                if found is None:
+                    found = t if p > 0 else terms.div(terms.const(1.0, t.dtype), t)
+                else:
+                    found = terms.mul(found, t) if p > 0 else terms.div(found, t)
+        if found is None:
+            found = terms.const(1.0, f64 if self.wide else like.dtype.compute)
+        for mask in masks:
+            found = terms.choose(mask, found, terms.const(0.0, found.dtype))
+        return found
+
+    def _total(
+        self, factors: list[tuple[Term, int]], masks: tuple[Term, ...], groups: dict[_Shift, int]
+    ) -> Term:
+        """The sum at the last gauge: the binomial theorem over states."""
+        shifts, powers = list(groups), tuple(groups.values())
+        blocks: dict[tuple[int, ...], Term | None] = {}
+        for e in every(*(range(n + 1) for n in powers)):
+            own = [*factors, *((s.lift, n) for s, n in zip(shifts, e) if n)]
+            alone = not own and not masks
+            element = None if alone else self._element(own, masks, self.fold.args[0])
+            blocks[e] = None if element is None else self.terms.fold(
+                self.fold.op, element, self.fold.over, self._wide())  # fmt: skip
+        states: dict[tuple[int, ...], Term] = {}
+        for e in sorted(blocks, key=sum):
+            states[e] = self._one(e, blocks[e], states, shifts)
+        return self._binomial(powers, states, [s.rest for s in shifts])
+
+    def _one(
+        self, e: tuple[int, ...], block: Term | None, states: dict[tuple[int, ...], Term],
+        shifts: list[_Shift],
+    ) -> Term:  # fmt: skip
+        if block is None:
+            return self.terms.count(self.fold.over, self._wide())
+        carry = None
+        if self.rescaling is not None:
+            # its own number is told below, once it is known whether the state exists already
+            known = self._numbered(block)
+            number = len(self.carrier.states) if known is None else known
+            own = self.terms.state(number, block.axes, self._wide())
+            older = self._binomial(e, {**states, e: own}, [s.delta for s in shifts])
+            carry = self._rescaled(older)
+        return self._state(block, carry, self._wide())
+
+    def _numbered(self, block: Term) -> int | None:
+        """The state that holds sums of this block already."""
+        for number, state in enumerate(self.carrier.states):
+            if state.block is block and state.sweep == self.sweep:
+                return number
+        return None
+
+    def _state(self, block: Term, carry: Term | None, dtype: DType) -> Term:
+        combine = SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op
+        return self.carrier.state(block, combine, carry, dtype, self.sweep, self.fold)
+
+    def _binomial(
+        self, e: tuple[int, ...], states: dict[tuple[int, ...], Term], shifts: list[Term | None]
+    ) -> Term:
+        """Sum over d ≤ e of the states d, times binomials and powers of the shifts."""
+        terms = self.terms
+        found: Term | None = None
+        for d in every(*(range(n + 1) if s is not None else (n,) for n, s in zip(e, shifts))):
+            part = terms.cast(states[d], self._wide())
+            for n, k, s in zip(e, d, shifts, strict=True):
+                for _ in range(n - k):
+                    assert s is not None
+                    part = terms.mul(part, terms.cast(s, part.dtype))
+                if math.comb(n, k) != 1:
+                    part = terms.mul(part, terms.const(math.comb(n, k), part.dtype))
+            found = part if found is None else terms.add(found, part)
+        assert found is not None
+        return found
+
+    def _rescaled(self, old: Term) -> Term:
+        assert self.rescaling is not None
+        return self.terms.mul(old, self.terms.cast(self.rescaling, old.dtype))
+
+    def _wide(self) -> DType:
+        """The type that this sum is carried in."""
+        return accumulator(COMBINES[self.fold.op], self.fold.dtype)
+
+    def _finished(self, total: Term, product: Product) -> Term:
+        """The total with what left the sum."""
+        terms = self.terms
+        dtype = self.fold.dtype.compute
+        found = total if self.wide else terms.cast(total, dtype)
+        if product.number != 1.0:
+            found = terms.mul(found, terms.const(product.number, found.dtype))
+        for t, p in self.hoisted:
+            wide = terms.cast(t, found.dtype)
+            for _ in range(abs(p)):
+                found = terms.mul(found, wide) if p > 0 else terms.div(found, wide)
+        found = terms.cast(found, dtype)
+        for gauge, bare in self.bare.items():
+            if bare:
+                if product.masks:
+                    raise NotSeparable(self.fold.op)
+                nothing = terms.const(math.nan, dtype)
+                found = terms.where_equal(gauge.fold, gauge.bottom, nothing, found)
+        return found
+
+
+# ---- questions about rows ------------------------------------------------------------------------
+
+
+def _as_gauge(atom: Term, gauge: Gauge) -> float | None:
+    """The value of `atom` before any element, if elsewhere it is the gauge itself."""
+    if any(t.kind not in ("const", "apply", "cast") and t is not gauge.fold for t in cone(atom)):
+        return None
+
+    def at(number: float) -> float:
+        return float(evaluate(atom, lambda _: np.asarray(number, gauge.fold.dtype.compute.numpy)))
+
+    if any(at(p) != p for p in PROBES):
+        return None
+    return at(gauge.bottom)
+
+
+_TOTAL: dict[str, bool] = {}
+_GRID = (-math.inf, -700.5, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 700.5, math.inf)
+
+
+def is_total(op: str) -> bool:
+    """Whether an operator on finite numbers (for one operand: on all numbers) gives a number."""
+    known = _TOTAL.get(op)
+    if known is None:
+        row = SCALARS[op]
+        grid = _GRID if row.arity == 1 else _GRID[1:-1]
+        try:
+            with np.errstate(all="ignore"):
+                known = not any(bool(np.isnan(row.numpy(*a))) for a in _samples(row.arity, grid))
+        except TypeError:
+            known = False
+        _TOTAL[op] = known
+    return known
+
+
+def _samples(arity: int, grid: Iterable[float]) -> Iterator[tuple[Any, ...]]:
+    return every(*([[np.float64(v) for v in grid]] * arity))
+
+
+def opposite(combine: str) -> str:
+    """The fold that keeps the other end: the smallest instead of the largest."""
+    row = COMBINES[combine]
+    for name, other in COMBINES.items():
+        ends = other.identity(f64) == -float(row.identity(f64))
+        if other.grow == row.grow == "same" and other.idempotent and ends:
+            return name
+    raise NotSeparable(combine)

@@ -1,0 +1,233 @@
+"""Terms: what the folds over one axis compute, as a graph of scalar operators; equal terms are one.
+
+The planner makes terms from operators' definitions and lowering makes them from a kernel's values;
+the analysis of a cascade sees nothing else, hence neither names of operators nor shapes.
+
+>>> from smelt.types.dtype import f32
+>>> terms = Terms()
+>>> x = terms.leaf("x", {"n"}, f32)
+>>> m = terms.fold("max", x, ("n",), f32)
+>>> terms.apply("exp", terms.sub(x, m)) is terms.apply("exp", terms.sub(x, m))
+True
+>>> sorted(x.axes), sorted(m.axes)
+(['n'], [])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from smelt.ops.cast import cast_reference
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, bool_
+
+Number: TypeAlias = float | int | bool
+Kind: TypeAlias = Literal[
+    "const", "leaf", "opaque", "apply", "cast", "fold", "dot", "count", "first", "old", "new"
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """One value.  Kinds:
+
+    const    a number (`value`)
+    leaf     an element from outside (`value` tells the maker of the terms which)
+    opaque   something that is no scalar operator, such as a fold over another axis
+    apply    the scalar operator `op`
+    cast     a conversion to `dtype`
+    fold     the fold `op` (a row of COMBINES) of one argument over the axes `over`
+    dot      the sum of products of two arguments over `over`
+    count    how many elements `over` has
+    first    the argument at position 0 of the axes `over`
+    old      the carried state number `value`: before a block, and after the last one
+    new      the same after the present block
+    """
+
+    number: int
+    kind: Kind
+    op: str
+    args: tuple[Term, ...]
+    axes: frozenset[str]
+    dtype: DType
+    value: Any = None
+    over: tuple[str, ...] = ()
+
+    @property
+    def is_fold(self) -> bool:
+        """Ends axes that the analysis knows of."""
+        return self.kind in ("fold", "dot")
+
+    def __repr__(self) -> str:
+        shown = self.op or self.kind
+        if self.value is not None:
+            shown += f":{self.value}"
+        return shown if not self.args else f"{shown}({', '.join(map(repr, self.args))})"
+
+
+class Terms:
+    """Makes terms, equal ones once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Hashable, Term] = {}
+
+    def make(
+        self, kind: Kind, op: str, args: tuple[Term, ...], axes: Iterable[str], dtype: DType,
+        value: Any = None, over: tuple[str, ...] = (),
+    ) -> Term:  # fmt: skip
+        """The term with these parts."""
+        own = (repr(value), type(value)) if kind == "const" else value
+        key = kind, op, tuple(a.number for a in args), dtype, own, over
+        found = self.known.get(key)
+        if found is None:
+            number = len(self.known)
+            found = Term(number, kind, op, args, frozenset(axes), dtype, value, over)
+            self.known[key] = found
+        return found
+
+    # ---- kinds ---------------------------------------------------------------------------------
+
+    def const(self, value: Number, dtype: DType) -> Term:
+        """A number."""
+        plain = float(value) if dtype.is_float else bool(value) if dtype == bool_ else int(value)
+        return self.make("const", "", (), (), dtype, plain)
+
+    def leaf(self, value: Hashable, axes: Iterable[str], dtype: DType) -> Term:
+        """An element from outside."""
+        return self.make("leaf", "", (), axes, dtype, value)
+
+    def opaque(
+        self, value: Hashable, args: tuple[Term, ...], axes: Iterable[str], dtype: DType
+    ) -> Term:
+        """Something else, made of terms."""
+        return self.make("opaque", "", args, axes, dtype, value)
+
+    def apply(self, op: str, *args: Term) -> Term:
+        """A scalar operator; the result type follows from its row."""
+        dtype = SCALARS[op].result(*(a.dtype for a in args)).compute
+        return self.make("apply", op, args, _axes(args), dtype)
+
+    def cast(self, arg: Term, dtype: DType) -> Term:
+        """A conversion; to a half type it rounds, and goes on in float32 (`value` says so)."""
+        if dtype == arg.dtype:
+            return arg
+        half = dtype if dtype.compute != dtype else None
+        return self.make("cast", "", (arg,), arg.axes, dtype.compute, half)
+
+    def fold(self, combine: str, arg: Term, over: tuple[str, ...], dtype: DType) -> Term:
+        """A fold over axes."""
+        return self.make("fold", combine, (arg,), arg.axes - set(over), dtype, None, over)
+
+    def dot(self, left: Term, right: Term, over: tuple[str, ...], dtype: DType) -> Term:
+        """A sum of products over axes."""
+        axes = _axes((left, right)) - set(over)
+        return self.make("dot", "", (left, right), axes, dtype, None, over)
+
+    def count(self, over: tuple[str, ...], dtype: DType) -> Term:
+        """How many elements axes have."""
+        return self.make("count", "", (), (), dtype, None, over)
+
+    def first(self, arg: Term, over: tuple[str, ...]) -> Term:
+        """A term at position 0 of axes."""
+        if not arg.axes & set(over):
+            return arg
+        return self.make("first", "", (arg,), arg.axes - set(over), arg.dtype, None, over)
+
+    def state(self, number: int, axes: Iterable[str], dtype: DType, *, new: bool = False) -> Term:
+        """A carried state."""
+        return self.make("new" if new else "old", "", (), axes, dtype, number)
+
+    # ---- what transports are built with --------------------------------------------------------
+
+    def add(self, x: Term, y: Term) -> Term:
+        return self.apply("add", x, y)
+
+    def sub(self, x: Term, y: Term) -> Term:
+        return self.apply("sub", x, y)
+
+    def mul(self, x: Term, y: Term) -> Term:
+        return self.apply("mul", x, y)
+
+    def div(self, x: Term, y: Term) -> Term:
+        return self.apply("div", x, y)
+
+    def neg(self, x: Term) -> Term:
+        return self.apply("neg", x)
+
+    def where_equal(self, x: Term, number: Number, then: Term, otherwise: Term) -> Term:
+        """`then` where x is a number, else `otherwise`."""
+        return self.choose(self.apply("eq", x, self.const(number, x.dtype)), then, otherwise)
+
+    def choose(self, condition: Term, then: Term, otherwise: Term) -> Term:
+        """`then` where a condition holds, else `otherwise`."""
+        return self.apply("select", condition, then, otherwise)
+
+    # ---- ways through --------------------------------------------------------------------------
+
+    def swap(self, term: Term, new: Mapping[Term, Term]) -> Term:
+        """`term` with terms in it replaced; what folds read is left alone."""
+        done: dict[Term, Term] = dict(new)
+
+        def walk(t: Term) -> Term:
+            found = done.get(t)
+            if found is None:
+                args = t.args if t.is_fold else tuple(map(walk, t.args))
+                found = t if args == t.args else self._with(t, args)
+                done[t] = found
+            return found
+
+        return walk(term)
+
+    def _with(self, t: Term, args: tuple[Term, ...]) -> Term:
+        gone = frozenset(t.over) if t.kind == "first" else frozenset[str]()
+        kept = t.axes - _axes(t.args)  # axes of its own
+        return self.make(t.kind, t.op, args, (_axes(args) | kept) - gone, t.dtype, t.value, t.over)
+
+
+def _axes(terms: Iterable[Term]) -> frozenset[str]:
+    return frozenset[str]().union(*(t.axes for t in terms))
+
+
+def cone(term: Term) -> Iterator[Term]:
+    """The terms that `term` is made of, itself first, down to leaves and folds."""
+    seen = {term}
+    pending = [term]
+    while pending:
+        t = pending.pop()
+        yield t
+        for a in () if t.is_fold and t is not term else t.args:
+            if a not in seen:
+                seen.add(a)
+                pending.append(a)
+
+
+def folds_in(term: Term) -> set[Term]:
+    """The folds that `term` (if a fold, its arguments) reads."""
+    return {t for t in cone(term) if t.is_fold and t is not term}
+
+
+def evaluate(term: Term, given: Callable[[Term], Any]) -> Any:
+    """The value of a term, as an array or a scalar; `given` knows leaves, folds and states."""
+    known: dict[Term, Any] = {}
+
+    def walk(t: Term) -> Any:
+        if t not in known:
+            match t.kind:
+                case "const":
+                    known[t] = np.asarray(t.value, t.dtype.numpy)
+                case "apply":
+                    with np.errstate(all="ignore"):
+                        known[t] = SCALARS[t.op].numpy(*map(walk, t.args))
+                case "cast":
+                    wanted = t.value or t.dtype
+                    found = cast_reference(np.asarray(walk(t.args[0])), wanted)
+                    known[t] = found.astype(t.dtype.numpy)
+                case _:
+                    known[t] = given(t)
+        return known[t]
+
+    return walk(term)

@@ -1,0 +1,398 @@
+"""A definition whose folds over one axis are carried from block to block: `stream` items.
+
+The values of the definition become terms; `smelt.fusion.cascade` says for each fold in which sweep
+over the axis it is carried, by which states, and what its value is in the end.  Here that becomes
+statements again: what stands still before the first sweep, a stream for each sweep, what waits for
+the folds after it.
+
+    kernel softmax(x: f32[r,c]) -> y: f32[r,c]
+      grid r
+      stream c/8192 with v1 = -inf, s1 = f64(0)
+        v0 = x[r,c]
+        v1' = max(v1, max(v0 over c))
+        ...
+      stream c/8192
+        y[r,c] = exp(x[r,c] - v1) / f32(s1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from smelt.errors import InternalError
+from smelt.fusion.cascade.analyse import Cascade, analyse
+from smelt.fusion.cascade.term import Term, Terms
+from smelt.kernel.ir import (
+    Apply,
+    Axis,
+    Block,
+    Cast,
+    Const,
+    Dot,
+    IndexValue,
+    Kernel,
+    Let,
+    Load,
+    Position,
+    Reduce,
+    Ref,
+    State,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)  # fmt: skip
+from smelt.kernel.walk import refs, substitute_index, transform
+from smelt.lower import roles
+from smelt.lower.define import Definition
+from smelt.ops.combine import COMBINES
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, i64
+from smelt.types.expr import Atom, Expr, Index, product, rebuild
+from smelt.types.expr import value as position_index
+
+ROW_BLOCK = 8192
+"""Elements of a streamed row that stay in the first-level cache from fold to fold."""
+COLUMNS, COLUMN_BLOCK = 1024, 64
+"""Neighbouring columns that one task folds, and the rows of each that it visits at once."""
+PRODUCT_ROWS, PRODUCT_BLOCK = 64, 512
+"""The same where a contraction makes or takes the streamed elements (ALGORITHMS 1.7)."""
+
+
+@dataclass
+class _Scope:
+    """Statements of the kernel or of a stream, and the terms that have a name there."""
+
+    body: list[Statement] = field(default_factory=list[Statement])
+    values: dict[Term, Value] = field(default_factory=dict[Term, Value])
+    names: set[str] = field(default_factory=set[str])
+
+
+def stream(name: str, d: Definition, axis: str) -> Kernel:
+    """The kernel of a definition that visits `axis` block by block."""
+    d.body = roles.live(d.body)
+    return _Streamed(d, axis).kernel(name)
+
+
+class _Reader:
+    """The statements of a definition as terms."""
+
+    def __init__(self, d: Definition, axis: str) -> None:
+        self.d, self.axis = d, axis
+        self.terms = Terms()
+        self.facts = roles.analyse(d.body)
+        self.of: dict[str, Term] = {}
+        self.origin: dict[Term, tuple[str, int]] = {}
+        """The name that a term has in the definition, and the node it came from."""
+        dtypes = {p.name: p.dtype.compute for p in d.inputs}
+        self.loaded = dtypes
+        for s in d.body:
+            if isinstance(s, Let):
+                self.of[s.name] = found = self.term(s.value)
+                self.origin.setdefault(found, (s.name, s.origin))
+            elif isinstance(s, Position):
+                axes = self.facts.axes[s.name]
+                args = tuple(self.of[n] for n in refs(s))
+                self.of[s.name] = self.terms.opaque(s, args, axes, i64)
+                self.origin[self.of[s.name]] = (s.name, -1)
+
+    def term(self, v: Value) -> Term:
+        """The term of a value."""
+        terms = self.terms
+        match v:
+            case Const(value=number, dtype=dtype):
+                return terms.const(number, dtype.compute)
+            case Ref(name=name):
+                return self.of[name]
+            case Apply(op=op, args=args):
+                return terms.apply(op, *map(self.term, args))
+            case Cast(arg=arg, dtype=dtype):
+                return terms.cast(self.term(arg), dtype)
+            case Reduce(arg=arg, over=over, dtype=dtype) if self.axis in over:
+                return terms.fold(v.combine, self.term(arg), over, dtype.compute)
+            case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
+                return terms.dot(self.term(left), self.term(right), over, dtype.compute)
+            case _:
+                return self._other(v)
+
+    def _other(self, v: Value) -> Term:
+        axes = roles.value_axes(v, self.facts.axes)
+        args = tuple(self.of[n] for n in refs(v))
+        if isinstance(v, Load):
+            dtype: DType = self.loaded[v.param]
+        elif isinstance(v, (IndexValue, Reduce, Dot)):
+            dtype = v.dtype.compute
+        else:
+            raise InternalError(f"a stream along {self.axis} has no place for {v}")
+        return self.terms.opaque(v, args, axes, dtype)
+
+
+class _Streamed:
+    """Writes the kernel."""
+
+    def __init__(self, d: Definition, axis: str) -> None:
+        self.d, self.axis = d, axis
+        self.read = _Reader(d, axis)
+        self.terms = self.read.terms
+        self.stores = [s for s in d.body if isinstance(s, Store)]
+        roots = [t for s in self.stores for t in self._roots(s)]
+        self.cascade: Cascade = analyse(self.terms, roots, axis)
+        self.top = _Scope()
+        self.inner: _Scope | None = None
+        self.moving: dict[Term, bool] = {}
+        params = (*d.inputs, *d.outputs)
+        self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
+        self.state_names = [self._state_name(k) for k in range(len(self.cascade.states))]
+
+    def kernel(self, name: str) -> Kernel:
+        """All sweeps."""
+        d = self.d
+        grid = [a for a in roles.independent(d, self.read.facts) if a.name != self.axis]
+        blocks, size = self._blocks(grid)
+        fixed = {b.axis for b in blocks if b.size == 1}
+        along = [s for s in self.stores if self.axis in self._index_axes(s)]
+        when = {id(s): max(map(self.cascade.sweep_of, self._roots(s)), default=0) for s in along}
+        sweeps = {s.sweep for s in self.cascade.states} | set(when.values())
+        for sweep in sorted(sweeps):
+            written = [s for s in along if when[id(s)] == sweep]
+            self._sweep(sweep, size, fixed, written)
+        for s in self.stores:
+            if id(s) not in when:
+                self._store(s, self.top)
+        return Kernel(
+            name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), tuple(blocks),
+            _read(self.top.body),
+        )  # fmt: skip
+
+    def _roots(self, s: Store) -> list[Term]:
+        """What a store reads."""
+        found = [self.read.term(s.value)]
+        return found + [self.read.of[n] for n in refs(s) if n in self.read.of]
+
+    def _index_axes(self, s: Store) -> frozenset[str]:
+        return roles.index_axes(s.index, self.read.facts.axes)
+
+    # ---- sweeps --------------------------------------------------------------------------------
+
+    def _sweep(self, sweep: int, size: int, fixed: set[str], written: list[Store]) -> None:
+        self.inner = inner = _Scope()
+        states: list[State] = []
+        for k, s in enumerate(self.cascade.states):
+            if s.sweep != sweep:
+                continue
+            row = COMBINES[s.combine]
+            axes = tuple(a for a in self.d.axes if a in s.block.axes - fixed)
+            first = Const(row.identity(s.dtype), s.dtype)
+            states.append(State(self.state_names[k], first, axes, s.dtype))
+            parts = tuple(self._value(a, inner) for a in s.block.args)
+            block: Value
+            if len(parts) == 2:
+                block = Dot(parts[0], parts[1], s.block.over, s.dtype)
+            else:
+                block = Reduce(s.combine, parts[0], s.block.over, s.dtype)
+            old = self.terms.state(k, s.block.axes, s.dtype) if s.carry is None else s.carry
+            carried = self._value(old, inner)
+            update = Apply(row.scalar, (carried, block))
+            inner.body.append(Update(self.state_names[k], update))
+        for s in written:
+            self._store(s, inner)
+        self.inner = None
+        block_ = Block(self.axis, size)
+        self.top.body.append(Stream((block_,), tuple(states), _read(inner.body)))
+
+    def _store(self, s: Store, scope: _Scope) -> None:
+        for n in refs(s):
+            if n in self.read.of and isinstance(self.read.of[n].value, Position):
+                self._value(self.read.of[n], scope)
+        scope.body.append(replace(s, value=self._value(self.read.term(s.value), scope)))
+
+    def _state_name(self, number: int) -> str:
+        """The name of the fold whose value a state is, or a new one."""
+        for fold, final in self.cascade.finals.items():
+            if final.kind == "old" and final.value == number and fold in self.read.origin:
+                return self.read.origin[fold][0]
+        return self._fresh(f"s{number}")
+
+    def _fresh(self, wanted: str) -> str:
+        name, k = wanted, 1
+        while name in self.taken or name in SCALARS:
+            k += 1
+            name = f"{wanted}_{k}"
+        self.taken.add(name)
+        return name
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def _moves(self, t: Term) -> bool:
+        """Whether a term has to be computed in every block."""
+        known = self.moving.get(t)
+        if known is None:
+            if t.is_fold:
+                known = False
+            elif self.axis in t.axes or t.kind in ("old", "new"):
+                known = True
+            else:
+                known = any(map(self._moves, t.args)) and t.kind != "first"
+            self.moving[t] = known
+        return known
+
+    def _value(self, t: Term, scope: _Scope) -> Value:
+        """The value of a term in a scope; names it there, or outside if it stands still."""
+        if t.kind == "const":
+            return Const(t.value, t.dtype)
+        if t.kind in ("old", "new"):
+            return Ref(self.state_names[t.value], t.kind == "new")
+        home = scope if scope is self.top or self._moves(t) else self.top
+        found = home.values.get(t)
+        if found is None:
+            if t.is_fold:
+                found = self._value(self.cascade.finals[t], self.top)
+            else:
+                found = self._bound(t, home)
+            home.values[t] = found
+        return found
+
+    def _bound(self, t: Term, home: _Scope) -> Value:
+        if t.kind == "first":
+            return self._first(t.args[0], dict.fromkeys(t.over, 0))
+        if isinstance(t.value, Position):
+            (arg,) = t.args or (None,)
+            inside = t.value.value if arg is None else self._value(arg, home)
+            value = transform(t.value.value, lambda v: inside if isinstance(v, Ref) else v)
+            home.body.append(replace(t.value, value=value))
+            return Ref(t.value.name)
+        return self._let(t, self._plain(t, home), home)
+
+    def _let(self, t: Term, value: Value, home: _Scope) -> Value:
+        name, origin = self.read.origin.get(t, ("", -1))
+        if not name or name in home.names or name in self.state_names:
+            name = self._fresh(f"w{len(self.taken)}")
+        home.names.add(name)
+        home.body.append(Let(name, value, origin))
+        return Ref(name)
+
+    def _plain(self, t: Term, home: _Scope) -> Value:
+        """The value of a term, its parts named."""
+        match t.kind:
+            case "apply":
+                return Apply(t.op, tuple(self._value(a, home) for a in t.args))
+            case "cast":
+                return Cast(self._value(t.args[0], home), t.value or t.dtype)
+            case "count":
+                return IndexValue(product(self.d.axes[a].extent for a in t.over), t.dtype)
+            case "opaque":
+                names = {self._name_of(a): self._value(a, home) for a in t.args}
+                return _renamed(t.value, names)
+            case _:
+                raise InternalError(f"a stream along {self.axis} has no place for {t}")
+
+    def _name_of(self, t: Term) -> str:
+        return self.read.origin[t][0]
+
+    # ---- the first elements --------------------------------------------------------------------
+
+    def _first(self, t: Term, at: dict[str, Index]) -> Value:
+        """A term with axes at fixed positions."""
+        if not t.axes & at.keys():
+            return self._value(t, self.top)
+        key = self.terms.first(t, tuple(at))
+        found = self.top.values.get(key)
+        if found is None:
+            found = self.top.values[key] = self._first_of(t, at)
+        return found
+
+    def _first_of(self, t: Term, at: dict[str, Index]) -> Value:
+        parts = [self._first(a, at) for a in t.args]
+        name = self._fresh(f"w{len(self.taken)}")
+        if isinstance(t.value, Position):
+            inside = parts[0] if parts else None
+            value = transform(t.value.value, lambda v: inside or v if isinstance(v, Ref) else v)
+            value = transform(value, lambda v: _moved(v, at))
+            self.top.body.append(Position(name, value, t.value.extent))
+            return Ref(name)
+        if t.kind == "apply":
+            value = Apply(t.op, tuple(parts))
+        elif t.kind == "cast":
+            value = Cast(parts[0], t.value or t.dtype)
+        elif t.kind == "opaque":
+            names = {self._name_of(a): v for a, v in zip(t.args, parts, strict=True)}
+            value = transform(_renamed(t.value, names), lambda v: _moved(v, at))
+        else:
+            raise InternalError(f"{t} has no first element")
+        self.top.body.append(Let(name, value))
+        return Ref(name)
+
+    # ---- blocks --------------------------------------------------------------------------------
+
+    def _blocks(self, grid: list[Axis]) -> tuple[list[Block], int]:
+        """The blocks of the grid, and how many elements of the streamed axis a visit takes."""
+        names = [a.name for a in grid]
+        rows = [a for a in self._rows() if a in names]
+        if rows:
+            return [Block(a, PRODUCT_ROWS if a == rows[-1] else 1) for a in names], PRODUCT_BLOCK
+        runs = roles.fastest(self.d)
+        if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
+            return [Block(a, 1) for a in names], PRODUCT_BLOCK
+        if self.axis in runs or not names or names[-1] not in runs:
+            return [Block(a, 1) for a in names], ROW_BLOCK
+        return [Block(a, COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK
+
+    def _rows(self) -> Iterator[str]:
+        """Axes that one operand has alone in contractions along the streamed axis."""
+        known = self.read.facts.axes
+        for s in self.d.body:
+            if isinstance(s, Let) and isinstance(s.value, Dot):
+                sides = [roles.value_axes(v, known) for v in (s.value.left, s.value.right)]
+                if self.axis not in sides[0] | sides[1]:
+                    continue
+                for one, other in (sides, sides[::-1]):
+                    if self.axis in s.value.over or self.axis not in one:
+                        yield from sorted(one - other - {self.axis})
+
+
+def _read(body: list[Statement]) -> tuple[Statement, ...]:
+    """The statements without values that nobody reads."""
+    names: set[str] = set()
+    kept: list[Statement] = []
+    for s in reversed(body):
+        if not isinstance(s, (Let, Position)) or s.name in names:
+            kept.append(s)
+            names.update(refs(s))
+    return tuple(kept[::-1])
+
+
+def _renamed(value: Value, names: dict[str, Value]) -> Value:
+    """A value with bound names and computed positions replaced."""
+
+    def leaf(atom: Atom) -> Index:
+        new = names.get(atom.name) if atom.kind == "value" else None
+        if isinstance(new, Ref):
+            return position_index(new.name, atom.extent)
+        return Expr((((atom,), 1),))
+
+    def change(v: Value) -> Value:
+        match v:
+            case Ref(name=name) if name in names:
+                return names[name]
+            case Load(index=index):
+                return replace(v, index=tuple(rebuild(e, leaf) for e in index))
+            case IndexValue(index=index):
+                return replace(v, index=rebuild(index, leaf))
+            case _:
+                return v
+
+    return transform(value, change)
+
+
+def _moved(v: Value, at: dict[str, Index]) -> Value:
+    """A load or an index with axes at fixed positions; outside of an empty array it reads 0."""
+    match v:
+        case Load(index=index, other=other, param=param):
+            found = tuple(substitute_index(e, at) for e in index)
+            return v if found == index else Load(param, found, other)
+        case IndexValue(index=index):
+            return replace(v, index=substitute_index(index, at))
+        case _:
+            return v
