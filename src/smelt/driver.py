@@ -79,12 +79,14 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     target: Target | None = None,
 ) -> Compiled:
     """Graph to executable.  `hints` are sizes of the first call, which cost estimates use; the
-    result is right for all sizes that the graph's facts allow."""
+    result is right for all sizes that the graph's facts allow.  Inputs in `donate` are the caller's
+    gift: results may take their memory."""
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
     named = dict.fromkeys(size_names(graph), 64) | dict(hints or {})
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
-    plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get())
+    given = tuple(graph.inputs[k] for k in donate)
+    plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get(), donated=given)
     kernels = tuple(_lowered(c, journal, named) for c in plan.clusters)
     built = [None if k is None
              else _built(k, target, journal, form=form_for(forms(k, target), named))
@@ -204,8 +206,10 @@ def assemble(
     for k, node in enumerate(plan.graph.inputs):
         add(node, Value(node.type.dtype, node.type.shape, "input", k))
     results = [n for n in dict.fromkeys(plan.graph.outputs) if not isinstance(n.op, Input)]
+    over = {s.node: numbers[s.reuses] for s in plan.slots
+            if s.offset is None and s.reuses is not None}  # fmt: skip
     for k, node in enumerate(results):
-        add(node, Value(node.type.dtype, node.type.shape, "output", k))
+        add(node, Value(node.type.dtype, node.type.shape, "output", k, over=over.get(node, -1)))
     for slot in plan.slots:
         if slot.offset is not None:
             add(

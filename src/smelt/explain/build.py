@@ -376,7 +376,11 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
     return MemoryData(
         argument=sum(nbytes(n) for n in inputs),
         output=sum(nbytes(n) for n in outputs),
-        alias=sum(nbytes(n) for n in outputs if executable.values[n].place == "input"),
+        alias=sum(
+            nbytes(n)
+            for n in outputs
+            if executable.values[n].place == "input" or executable.values[n].over >= 0
+        ),
         temp=temp,
         code=sum(k.compile.code_bytes for k in kernels),
     )

@@ -45,12 +45,14 @@ class Times:
 def measure(executable: Executable, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Times:
     """Run and time everything.  `arrays` are the inputs; what a call raises goes through."""
     numbers = tuple(sizes[name] for name in executable.size_names)
-    inputs = list(arrays)
+    taken = {v.over for v in executable.values}  # a measurement leaves the caller's arrays alone
+    inputs = [a.copy() if k in taken else a for k, a in enumerate(arrays)]
     steps = [step for group in executable.launches for step in group]
     last = {n: k for k, step in enumerate(steps) for n in _touched(step)}
     found: list[list[int]] = [[] for _ in steps]
     whole: list[int] = []
     results = executable.run(inputs, numbers)
+    out = None if len(taken) > 1 else results
     for _ in range(ROUNDS):
         known: dict[int, Array] = {
             n: inputs[v.number] for n, v in enumerate(executable.values) if v.place == "input"
@@ -61,7 +63,7 @@ def measure(executable: Executable, arrays: Sequence[Array], sizes: Mapping[str,
             known.update(alone.results(numbers))
             for n in [n for n in known if last.get(n, len(steps)) <= k]:
                 del known[n]  # memory: what no later step reads is let go
-        whole += _samples(lambda: executable.run(inputs, numbers, results), _nothing)
+        whole += _samples(lambda: executable.run(inputs, numbers, out), _nothing)
     return Times(tuple(_summary(s) for s in found), _summary(whole))
 
 
@@ -99,7 +101,7 @@ class _Alone:
                 self.values[n] = replace(value, place="input", number=len(self.given))
                 self.given.append(known[n])
             else:
-                self.values[n] = replace(value, place="arena", number=-1, offset=0)
+                self.values[n] = replace(value, place="arena", number=-1, offset=0, over=-1)
 
     def _executable(self, launches: Sequence[Sequence[Step]], *, all_out: bool) -> Executable:
         """With `all_out`, whatever the step writes is a result."""

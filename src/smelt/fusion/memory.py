@@ -1,7 +1,8 @@
 """Where values between clusters live: one arena, with offsets that are right for all sizes.
 
 1. A value lives from the launch that writes it to the last launch that reads it.
-2. A flat kernel may write a result over an input that dies there and is read at the same positions.
+2. A flat kernel may write a result over an input that dies there and is read at the same positions;
+   a result of the graph may so take the place of an input that the caller has given away.
 3. Buffers are packed by size at the hints' sizes: largest first, into the lowest gap that fits.
 4. Only the order of that packing is kept: of two buffers that live at the same time, one stands
    below the other.  The offset of a buffer is the largest end of those below it, as an expression:
@@ -18,7 +19,7 @@ coefficients are all at least another's is never smaller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -88,8 +89,10 @@ def assign(
     launches: Sequence[Sequence[int]],
     hints: Mapping[str, int],
     reuses: Reuses,
+    donated: Collection[Node] = (),
 ) -> tuple[Slot, ...]:
-    """A slot for each value that a cluster writes, in order of writing."""
+    """A slot for each value that a cluster writes, in order of writing.  Inputs in `donated` may
+    be overwritten once nobody reads them any more."""
     when = {k: step for step, group in enumerate(launches) for k in group}
     last: dict[Node, int] = {}
     for k, cluster in enumerate(clusters):
@@ -98,9 +101,15 @@ def assign(
     results = set(graph.outputs)
     home: dict[Node, Buffer] = {}
     taken: dict[Node, Node] = {}
+    free = {x for x in donated if x not in results}
     for k, cluster in enumerate(clusters):
         for node in cluster.outputs:
             if node in results:
+                given = next((x for x in reuses.get(node, ()) if x in free
+                              and _read_last(x, cluster, k, last, when, clusters)), None)  # fmt: skip
+                if given is not None:
+                    free.remove(given)
+                    taken[node] = given
                 continue
             end = when[last.get(node, k)]
             old = _dying(node, cluster, k, home, reuses, last, when, clusters)
@@ -132,10 +141,18 @@ def _dying(
         buffer = home.get(old)
         if buffer is None or buffer.nodes[-1] is not old or buffer.last != when[k]:
             continue
-        together = (c for j, c in enumerate(clusters) if when[j] == when[k] and c is not cluster)
-        if last[old] == k and not any(old in c.inputs for c in together):
+        if _read_last(old, cluster, k, last, when, clusters):
             return old
     return None
+
+
+def _read_last(
+    node: Node, cluster: Cluster, k: int, last: Mapping[Node, int], when: Mapping[int, int],
+    clusters: Sequence[Cluster],
+) -> bool:  # fmt: skip
+    """Whether cluster `k` is the last to read a value, and no other reads it at that time."""
+    together = (c for j, c in enumerate(clusters) if when[j] == when[k] and c is not cluster)
+    return last[node] == k and not any(node in c.inputs for c in together)
 
 
 def facts(plan: Plan, hints: Mapping[str, int]) -> list[BufferPlanned]:

@@ -54,7 +54,8 @@ class Slot:
     last: int
     """Number of the last cluster that reads it."""
     reuses: Node | None = None
-    """The value whose memory it takes over in place: `first` is that one's last reader."""
+    """The value whose memory it takes over in place: `first` is that one's last reader.  For a
+    result of the graph, an input that the caller has given away."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

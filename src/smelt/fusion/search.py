@@ -25,7 +25,7 @@ of candidates is that of gains, then of numbers: equal graphs give equal plans.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -79,11 +79,13 @@ def plan(
     hints: Mapping[str, int],
     *,
     fuse: bool = True,
+    donated: Collection[Node] = (),
 ) -> Plan:
     """The plan of a graph: right for all sizes, chosen for those of `hints`.
 
     `hints` are the sizes seen at the first call; one that is missing is guessed.  With `fuse`
-    False every operator becomes a kernel.  Decisions go into the plan and into `journal`.
+    False every operator becomes a kernel.  Results may take the place of inputs in `donated`.
+    Decisions go into the plan and into `journal`.
     """
     start = perf_counter()
     sizes = Hints(hints)
@@ -99,7 +101,7 @@ def plan(
         search.apart()
         decisions.off()
     clusters, launches = clusters_of(units, search.groups(), sizes)
-    slots = memory.assign(graph, clusters, launches, sizes, search.reuses())
+    slots = memory.assign(graph, clusters, launches, sizes, search.reuses(), donated)
     result = Plan(graph, clusters, launches, tuple(decisions.found), slots)
     if knobs.VERIFY.get():
         verify(result)

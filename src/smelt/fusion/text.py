@@ -237,9 +237,10 @@ class _Reader:
         offset: Index | None = None
         if m["place"].startswith("over "):
             (reuses,) = self.nodes(m["place"][5:])
-            if reuses not in self.slots:
-                _fail(self.source, self.at, "a buffer that stands above")
-            offset = self.slots[reuses].offset
+            if reuses in self.slots:
+                offset = self.slots[reuses].offset
+            elif reuses not in self.graph.inputs:
+                _fail(self.source, self.at, "a buffer that stands above, or an input")
         elif m["place"] != "out":
             offset = self.expression(m["place"])
         self.slots[node] = Slot(node, nbytes, offset, first, last, reuses)

@@ -112,9 +112,21 @@ def _slots(plan: Plan, written: Mapping[Node, int]) -> None:
         for node in cluster.outputs:
             if slots[node].first != k or (slots[node].offset is None) != (node in results):
                 _fail(plan, cluster, f"the buffer of {_name(plan, node)} is not its own")
+            _given(plan, slots[node], k)
         for node in cluster.inputs:
             if node in slots and slots[node].last < k:
                 _fail(plan, cluster, f"the buffer of {_name(plan, node)} ends too early")
+
+
+def _given(plan: Plan, slot: Slot, k: int) -> None:
+    """A result may stand where an input does that nobody reads later or at the same time."""
+    old = slot.reuses
+    if slot.offset is not None or old is None:
+        return
+    step = {j: s for s, group in enumerate(plan.launches) for j in group}
+    late = [j for j, c in enumerate(plan.clusters) if old in c.inputs and step[j] >= step[k]]
+    if old not in plan.graph.inputs or old in plan.graph.outputs or late != [k]:
+        _fail(plan, plan.clusters[k], f"{_name(plan, slot.node)} overwrites what is still read")
 
 
 # ---- memory ------------------------------------------------------------------------------------

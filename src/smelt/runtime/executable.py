@@ -52,6 +52,8 @@ class Value:
     place: str
     number: int = -1
     offset: Index = 0
+    over: int = -1
+    """For an output, the input in whose memory it is written; -1: memory of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Prepared:
     segments: list[Segment]
     arena_bytes: int
     scratch: int
-    results: list[tuple[int, tuple[int, ...], Any, int]] = field(default_factory=list)
+    results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
 
 
 def _interface_address(a: Array) -> int:
@@ -183,9 +185,11 @@ class Executable:
             p = self._prepare(sizes)
         results: list[Array] = []
         copies: list[tuple[Array, Array]] = []
-        for k, (_, shape, dtype, nbytes) in enumerate(p.results):
+        for k, (_, shape, dtype, nbytes, over) in enumerate(p.results):
             given = out[k] if out is not None else None
-            if given is None:
+            if given is None and over >= 0:
+                results.append(arrays[over])
+            elif given is None:
                 results.append(allocate(nbytes).array(shape, dtype))
             else:
                 results.append(self._target(given, shape, dtype, (*arrays, *results), copies))
@@ -299,8 +303,8 @@ class Executable:
     def _within_limit(self, p: Prepared) -> None:
         """Raises OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
         limit = knobs.MAX_EXTRA_MEMORY.get()
-        largest = max((nbytes for *_, nbytes in p.results), default=0)
-        needed = p.arena_bytes + sum(nbytes for *_, nbytes in p.results)
+        largest = max((nbytes for *_, nbytes, _ in p.results), default=0)
+        needed = p.arena_bytes + sum(nbytes for *_, nbytes, over in p.results if over < 0)
         if limit is not None and needed > limit:
             raise OutOfMemory(
                 needed=show_bytes(needed),
@@ -318,7 +322,7 @@ class Executable:
         for v, value in enumerate(self.values):
             if value.place == "output":
                 nbytes = int(np.prod(shapes[v], dtype=object)) * value.dtype.itemsize
-                p.results.append((v, shapes[v], value.dtype.numpy, nbytes))
+                p.results.append((v, shapes[v], value.dtype.numpy, nbytes, value.over))
         p.results.sort(key=lambda r: self.values[r[0]].number)
         self._within_limit(p)
         with self._lock:
@@ -370,7 +374,8 @@ class _Builder:
         result outgrows them."""
         written = [what for kind, what in step.words if kind == "value"]
         largest = max((self._nbytes(v) for v in written
-                       if self.home.values[v].place == "output"), default=0)  # fmt: skip
+                       if self.home.values[v].place == "output"
+                       and self.home.values[v].over < 0), default=0)  # fmt: skip
         if step.variant is None:
             return step
         return step.variant(self.named, largest > step.stream_above) or step

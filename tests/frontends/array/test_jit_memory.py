@@ -87,6 +87,53 @@ def test_what_others_see_is_not_overwritten() -> None:
     assert seen.tolist() == source.tolist() == [1.0] * 4
 
 
+def _update(p: Any, g: Any, m: Any) -> tuple[Any, Any]:
+    m = 0.9 * m + 0.1 * g
+    return p - 0.01 * m, m
+
+
+def test_results_take_the_memory_of_donated_arrays() -> None:
+    f = sm.jit(_update, donate=("p", "m"))
+    values = [rng.standard_normal(1000) for _ in range(3)]
+    p, g, m = (sm.asarray(x, copy=True) for x in values)
+    memory = {x.node.data.ctypes.data for x in (p, m)}
+    for _ in range(3):
+        p, m = f(p, g, m)
+        values[0], values[2] = _update(*values)
+    assert {np.asarray(x).ctypes.data for x in (p, m)} == memory
+    np.testing.assert_allclose(np.asarray(p), values[0], rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(m), values[2], rtol=1e-12)
+
+
+def test_donated_arrays_are_kept_while_they_are_needed() -> None:
+    """Read by a later kernel, at other positions, or returned: then a result has its own memory."""
+    n = 70_000
+    x, y = rng.standard_normal((2, n))
+    for f, expected in (
+        (lambda x, y: (x * y, x[::-1] + y), (x * y, x[::-1] + y)),
+        (lambda x, y: (x + 1, sm.sum(x) * y), (x + 1, np.sum(x) * y)),
+        (lambda x, y: (x, x + y), (x, x + y)),
+        (lambda x, y: (sm.cumulative_sum(x), x + y), (np.cumsum(x), x + y)),
+        (lambda x, y: (x + y, x - y), (x + y, x - y)),
+    ):
+        given = sm.asarray(x, copy=True)
+        for found, value in zip(sm.jit(f, donate="x")(given, y), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(found), value, rtol=1e-9, atol=1e-9)
+
+
+def test_out_goes_before_donation_and_a_report_takes_nothing() -> None:
+    f = sm.jit(_update, donate=("p", "m"))
+    p, g, m = rng.standard_normal((3, 100))
+    before = p.copy()
+    report = sm.explain(f, p, g, m)
+    assert np.array_equal(p, before)
+    assert report.data.memory.alias == 1600
+    out = (np.empty(100), np.empty(100))
+    f(p, g, m, out=out)
+    np.testing.assert_allclose(out[0], before - 0.01 * (0.9 * m + 0.1 * g), rtol=1e-12)
+    assert np.array_equal(p, before)
+
+
 # Ahead of time
 
 

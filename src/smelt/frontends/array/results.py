@@ -92,7 +92,9 @@ def _result(
         return computed[r.place]
     if r.kind == "argument":
         given = bound.leaves[r.place]
-        return given if isinstance(given, Array) else Array.of(leaf(_memory(arguments[r.place])))
+        if isinstance(given, Array) and r.place not in bound.donated:
+            return given
+        return Array.of(leaf(_memory(arguments[r.place])))
     if r.kind == "captured":
         return Array.of(r.value)
     if r.kind == "size":

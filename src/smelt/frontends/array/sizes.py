@@ -186,6 +186,9 @@ class Sizes:
         rest = mod(e, divisor)
         if rest == 0:
             return True
+        fewer = _cancel(e, divisor)  # symbols are never 0
+        if fewer != (e, divisor):
+            return self.divisible(*fewer)
         if self.hint(divisor) == 0 or self.hint(rest) != 0:
             self._guard(rest, "!=", 0)
             return False

@@ -251,11 +251,13 @@ def _finish(
     graph = replace(graph, facts=facts(scope, names))
     arguments = tuple(k for k in used if k < len(leaves))
     captured = list(scope.captured)
+    kept = {r.place for r in results if r.kind == "argument"}  # returned as they are
+    free = tuple(arguments.index(k) for k in donate if k in arguments and k not in kept)
     return Trace(
         graph, arguments, tuple(captured[k - len(leaves)] for k in used if k >= len(leaves)),
         tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
         {n: scope.hints[n] for n in names},
-        tuple(arguments.index(k) for k in donate if k in arguments), len(leaves),
+        free, len(leaves),
         _sizer(scope, leaves, results), bool(scope.fixed),
     )  # fmt: skip
 
