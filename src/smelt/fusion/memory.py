@@ -105,11 +105,11 @@ def assign(
     for k, cluster in enumerate(clusters):
         for node in cluster.outputs:
             if node in results:
-                given = next((x for x in reuses.get(node, ()) if x in free
-                              and _read_last(x, cluster, k, last, when, clusters)), None)  # fmt: skip
-                if given is not None:
-                    free.remove(given)
-                    taken[node] = given
+                for given in reuses.get(node, ()):
+                    if given in free and _read_last(given, cluster, k, last, when, clusters):
+                        free.remove(given)
+                        taken[node] = given
+                        break
                 continue
             end = when[last.get(node, k)]
             old = _dying(node, cluster, k, home, reuses, last, when, clusters)

@@ -42,7 +42,7 @@ from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify
-from smelt.graph.ir import Graph
+from smelt.graph.ir import Graph, Node
 from smelt.journal import Journal, Planned
 from smelt.target import Target
 
