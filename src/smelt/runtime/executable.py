@@ -234,7 +234,7 @@ class Executable:
             found = self.run(arrays, sizes)
             by_value = dict(zip(self.outputs, found, strict=True))
             return [by_value[v] for v, *_ in p.results]
-        results = [allocate(nbytes).array(shape, dtype) for _, shape, dtype, nbytes in p.results]
+        results = [allocate(nbytes).array(shape, dtype) for _, shape, dtype, nbytes, _ in p.results]
         frame = p.frame[:]
         where = addresses + [address_of(a) for a in results]
         for slot, source in p.addresses:
