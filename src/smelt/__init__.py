@@ -120,6 +120,7 @@ from smelt.frontends.array.elementwise import (
     where,
 )
 from smelt.frontends.array.explained import explain
+from smelt.frontends.array.grad import grad, stop_gradient, value_and_grad, vjp
 from smelt.frontends.array.info import (
     __array_api_version__,
     __array_namespace_info__,
@@ -273,6 +274,7 @@ __all__ = [
     "from_dlpack",
     "full",
     "full_like",
+    "grad",
     "greater",
     "greater_equal",
     "hypot",
@@ -348,6 +350,7 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "stop_gradient",
     "subtract",
     "sum",
     "take",
@@ -368,8 +371,10 @@ __all__ = [
     "unique_inverse",
     "unique_values",
     "unstack",
+    "value_and_grad",
     "var",
     "vecdot",
+    "vjp",
     "where",
     "zeros",
     "zeros_like",

@@ -184,3 +184,28 @@ class UnknownNameError(SmeltError, LookupError):
     title = "unknown name"
     template = "no {kind} is called {name!r}{suggestion}"
     hint = ""
+
+
+class GradientError(SmeltError, TypeError):
+    """Something that cannot be differentiated, or not as it was asked.
+
+    What it means:
+        `sm.grad` and its kin differentiate a real number by arrays of floats. Here an argument is
+        made of integers, the result is no single float, an argument does not exist, or an operator
+        on the way (a library call) has no derivative.
+    Why:
+        A wrong gradient is silent. Zero would be one wherever the way from argument to result is
+        not differentiable, so it is refused.
+    Example:
+        import smelt as sm
+
+        sm.grad(lambda x: x * 2)(sm.ones(3))
+    How to fix:
+        Sum or average the result to one number, convert integers with `sm.astype`, name the float
+        arguments in `argnums=`, or wrap what counts as constant in `sm.stop_gradient`.
+    """
+
+    code = "E109"
+    title = "no derivative"
+    template = "{op}: {reason}"
+    hint = "Differentiate one float by floats; sm.stop_gradient(x) makes a part constant."

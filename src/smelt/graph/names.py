@@ -23,7 +23,7 @@ from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Window
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Shear, Slice, Stop, Window
 
 PLAIN: Mapping[str, type[TensorOp]] = {
     "cast": Cast,
@@ -37,7 +37,9 @@ PLAIN: Mapping[str, type[TensorOp]] = {
     "permute": Permute,
     "reshape": Reshape,
     "size": SizeOf,
+    "shear": Shear,
     "slice": Slice,
+    "stop": Stop,
     "window": Window,
 }
 """Rows that are one operator each."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from smelt.errors import DTypeError
+from smelt.ops import fold_derivatives as derive
 from smelt.types.dtype import DType, bool_, f32, i64, u64
 
 __all__ = ["COMBINES", "Combine", "f32"]
@@ -40,6 +41,10 @@ class Combine:
     """The rounding error of a step can be carried along (Knuth's two-sum)."""
     prefix: Callable[..., Any] | None = None
     """NumPy reference of the running form, where there is one."""
+    pullback: Callable[..., Any] | None = None
+    """Derivative of the fold: (adjoint, g, result, x, axes) -> the cotangent of x."""
+    running_pullback: Callable[..., Any] | None = None
+    """Derivative of the running form: (adjoint, g, result, x, axis) -> the cotangent of x."""
 
     @property
     def has_no_empty_value(self) -> bool:
@@ -81,13 +86,17 @@ def _highest(dtype: DType) -> float | int | bool:
 _NUMERIC = ("bool", "int", "uint", "float")
 _ROWS = (
     Combine("sum", "sum of the elements", "add", "integer", lambda d: 0, np.add.reduce,
-            wide=True, compensated=True, prefix=np.add.accumulate),
+            wide=True, compensated=True, prefix=np.add.accumulate, pullback=derive.of_sum,
+            running_pullback=derive.of_running_sum),
     Combine("prod", "product of the elements", "mul", "integer", lambda d: 1, np.multiply.reduce,
-            wide=True, prefix=np.multiply.accumulate),
+            wide=True, prefix=np.multiply.accumulate, pullback=derive.of_prod,
+            running_pullback=derive.of_running_prod),
     Combine("max", "largest element; NaN wins", "max", "same", _lowest, np.maximum.reduce,
-            idempotent=True, kinds=("int", "uint", "float"), prefix=np.maximum.accumulate),
+            idempotent=True, kinds=("int", "uint", "float"), prefix=np.maximum.accumulate,
+            pullback=derive.of_extreme, running_pullback=derive.of_running_extreme),
     Combine("min", "smallest element; NaN wins", "min", "same", _highest, np.minimum.reduce,
-            idempotent=True, kinds=("int", "uint", "float"), prefix=np.minimum.accumulate),
+            idempotent=True, kinds=("int", "uint", "float"), prefix=np.minimum.accumulate,
+            pullback=derive.of_extreme, running_pullback=derive.of_running_extreme),
     Combine("any", "true if any element is", "or", "bool", lambda d: False, np.logical_or.reduce,
             idempotent=True),
     Combine("all", "true if every element is", "and", "bool", lambda d: True,

@@ -14,10 +14,32 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.errors import ShapeError
-from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
+from smelt.errors import GradientError, ShapeError
+from smelt.ops.spec import (
+    Adjoint,
+    Array,
+    Cotangents,
+    Definer,
+    Operand,
+    Sizes,
+    TensorOp,
+    V,
+    dims_at,
+)  # fmt: skip
+from smelt.ops.view import spread
 from smelt.types.dtype import DType, f32, from_numpy
-from smelt.types.expr import Expr, Index, axes_of, axis, evaluate, substitute, text
+from smelt.types.expr import (
+    Expr,
+    Index,
+    axes_of,
+    axis,
+    coefficient,
+    evaluate,
+    mul,
+    sub,
+    substitute,
+    text,
+)  # fmt: skip
 from smelt.types.parse_expr import parse as parse_index
 from smelt.types.tensor import Shape, TensorType
 
@@ -167,11 +189,79 @@ class Contract(TensorOp):
         limits = tuple(zip(at, x.type.shape, strict=True))
         return d.inside(limits, lambda: x.at(*at), d.constant(0, x.type.dtype))
 
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        """A contraction of g with the other operand, over the axes that this one lacks."""
+        sides = (self.left, self.right)
+        known = self.axis_extents(*(a.type(x) for x in inputs))
+        return [
+            self._transposed(a, g, known, (sides[k], inputs[k]), (sides[1 - k], inputs[1 - k]))
+            if yes else None
+            for k, yes in enumerate(wanted)
+        ]  # fmt: skip
+
+    def _transposed(
+        self, a: Adjoint[V], g: V, known: dict[str, Index], own: tuple[Terms, V],
+        other: tuple[Terms, V],
+    ) -> V:  # fmt: skip
+        (terms, x), (factor, y) = own, other
+        own_type = a.type(x)
+        if a.type(y).dtype != a.type(g).dtype:
+            y = a.cast(y, a.type(g).dtype)
+        read = tuple(axis(name, 0) for name in self.out)
+        extents, names, padded = dict(known), list[str](), self.padded
+        for place, (term, extent) in enumerate(zip(terms, own_type.shape, strict=True)):
+            name = bare_axis(term)
+            if name is None:
+                name, old = f"_{place}", self._solvable(term, factor)
+                g, read, factor = self._solved(a, g, read, factor, (term, old, name))
+                padded = True
+            if name in names:
+                raise GradientError(op=self.name, reason=f"axis {name} twice in one operand")
+            names.append(name)
+            extents[name] = extent
+        used = {n for t in (*read, *factor) for n in axes_of(t)}
+        kept = tuple(n for n in names if n in used)
+        more = tuple((n, extents[n]) for n in sorted(used) if not _stands(n, read, factor))
+        found = a.apply(Contract(read, factor, kept, more, None, padded), g, y)
+        shape = tuple(d if n in used else 1 for n, d in zip(names, own_type.shape, strict=True))
+        found = a.expand(a.reshape(found, shape), own_type.shape)
+        return a.cast(found, own_type.dtype)
+
+    def _solvable(self, term: Index, factor: Terms) -> str:
+        """The axis of the result that an operand's position is solved for."""
+        for name in axes_of(term):
+            step = coefficient(term, name)
+            others = {n for t in factor for n in axes_of(t)}
+            if name in self.out and isinstance(step, int) and step >= 1:
+                if step == 1 or name not in others:
+                    return name
+        raise GradientError(op=self.name, reason=f"no axis of the result steps along {text(term)}")
+
+    def _solved(
+        self, a: Adjoint[V], g: V, read: Terms, factor: Terms, what: tuple[Index, str, str]
+    ) -> tuple[V, Terms, Terms]:
+        """For position = step·old + rest: old is (position - rest) / step, g spread by zeros."""
+        term, old, name = what
+        step = coefficient(term, old)
+        assert isinstance(step, int)
+        if step > 1:
+            g = spread(a, g, self.out.index(old), step)
+        at = sub(axis(name, 0), sub(term, mul(axis(old, 0), step)))
+        reads = tuple(substitute(t, {old: at}) for t in read)
+        return g, reads, tuple(substitute(t, {old: at}) for t in factor)
+
 
 def _summed_alone(x: Array, names: list[str], kept: set[str]) -> tuple[Array, list[str]]:
     """Sums the axes that stand in this operand only and not in the result."""
     gone = tuple(k for k, n in enumerate(names) if n not in kept)
     return (np.sum(x, axis=gone) if gone else x), [n for n in names if n in kept]
+
+
+def _stands(name: str, left: Terms, right: Terms) -> bool:
+    """Whether an axis is a dimension by itself somewhere."""
+    return any(bare_axis(t) == name for t in (*left, *right))
 
 
 def bare_axis(term: Index) -> str | None:

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from smelt.errors import GradientError
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V
+from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
@@ -43,6 +44,21 @@ class Map(TensorOp):
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         return d.apply(self.row, *(x.at(*broadcast_index(x.type, i)) for x in inputs))
 
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        """The chain rule with the partials of the scalar row."""
+        partials = self.row.derivative or (None,) * len(inputs)
+        found: list[V | None] = []
+        for k, (partial, x) in enumerate(zip(partials, inputs, strict=True)):
+            if not wanted[k]:
+                found.append(None)
+            elif partial is None:
+                raise GradientError(op=self.name, reason=f"no derivative by operand {k + 1}")
+            else:
+                found.append(a.chain(g, partial, inputs, out, x))
+        return found
+
 
 def broadcast_index(operand: TensorType, i: tuple[Index, ...]) -> tuple[Index, ...]:
     """Where output position `i` reads an operand: dimensions of size 1 stand still."""
@@ -66,3 +82,8 @@ class Cast(TensorOp):
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         return d.cast(inputs[0].at(*i), self.dtype)
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        return (a.cast(g, a.type(inputs[0]).dtype),)

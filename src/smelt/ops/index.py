@@ -8,9 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from smelt.errors import ShapeError
+from smelt.ops.create import Iota
 from smelt.ops.elementwise import broadcast_index
-from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V
-from smelt.types.expr import Index
+from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V
+from smelt.ops.view import Permute
+from smelt.types.dtype import i64
+from smelt.types.expr import Index, product
 from smelt.types.tensor import TensorType, broadcast_shapes
 
 
@@ -47,6 +50,70 @@ class Gather(TensorOp):
             for k, j in enumerate(index)
         ]
         return x.at(*i[: self.first], *picks, *i[self.first + rank :])
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        """Adds g where it was read: by a choice of places where each is read at most once."""
+        x, *index = inputs
+        none = (None,) * len(index)
+        if not wanted[0]:
+            return (None, *none)
+        chosen = self._chosen(a, g, x, index)
+        return (self._scattered(a, g, x, index) if chosen is None else chosen, *none)
+
+    def _scattered(self, a: Adjoint[V], g: V, x: V, index: list[V]) -> V:
+        """Scatter writes to leading axes, so the indexed ones are brought there and back."""
+        shape = a.type(x).shape
+        middle = len(broadcast_shapes(*(a.type(j).shape for j in index)))
+        lead = range(self.first, self.first + middle)
+        rank = a.type(g).rank
+        g = _permuted(a, g, (*lead, *(k for k in range(rank) if k not in lead)))
+        taken = range(self.first, self.first + len(index))
+        order = (*taken, *(k for k in range(len(shape)) if k not in taken))
+        zero = a.constant(0.0, a.type(x).dtype)
+        zeros = a.expand(zero, tuple(shape[k] for k in order))
+        found = a.apply(Scatter("add"), zeros, g, *index)
+        return _permuted(a, found, tuple(order.index(k) for k in range(len(order))))
+
+    def _chosen(self, a: Adjoint[V], g: V, x: V, index: list[V]) -> V | None:
+        """x̄[i, c] = g[i] where c is the position read, as for a label's logit.
+
+        Possible where one axis alone is indexed freely, and all others run along with g.
+        """
+        shape, last = a.type(x).shape, a.type(g).shape
+        middle = broadcast_shapes(*(a.type(j).shape for j in index))
+        if len(middle) != len(index):
+            return None
+        free: list[int] = []
+        for k, j in enumerate(index):
+            extent = shape[self.first + k]
+            if middle[k] != extent or not _along(a, j, k, extent, len(middle)):
+                free.append(k)
+        if len(free) != 1 or middle[free[0]] != 1 or len(last) != len(shape):
+            return None
+        (k,) = free
+        at = self.first + k
+        line = tuple(shape[at] if d == k else 1 for d in range(len(middle)))
+        hit = a.map("eq", a.apply(Iota(line, k, i64)), a.cast(index[k], i64))
+        hit = a.reshape(hit, (*a.type(hit).shape, *[1] * (len(shape) - self.first - len(index))))
+        found = a.map("select", hit, g, a.constant(0.0, a.type(x).dtype))
+        return a.expand(found, shape) if a.type(found).shape != shape else found
+
+
+def _along(a: Adjoint[V], j: V, axis: int, extent: Index, rank: int) -> bool:
+    """Whether an index array counts 0, 1, 2, .. along its own axis of the result."""
+    shape = a.type(j).shape
+    op = a.op(j)
+    if len(shape) != rank:
+        return False
+    if isinstance(op, Iota):
+        return op.axis == axis and shape[axis] == extent
+    return extent == 1
+
+
+def _permuted(a: Adjoint[V], x: V, perm: tuple[int, ...]) -> V:
+    return x if perm == tuple(range(len(perm))) else a.apply(Permute(perm), x)
 
 
 @dataclass(frozen=True)
@@ -85,3 +152,30 @@ class Scatter(TensorOp):
         else:
             out[tuple(index)] = updates
         return out
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        x, updates, *index = inputs
+        shape, none = a.type(updates).shape, (None,) * len(index)
+        read = a.sum_to(a.apply(Gather(0), g, *index), shape) if wanted[1] else None
+        if self.mode == "add":
+            return (g, read, *none)
+        zero = a.constant(0.0, a.type(x).dtype)
+        rest = None
+        if wanted[0]:
+            rest = a.apply(self, g, a.expand(zero, shape), *index)
+        if wanted[1]:
+            kept = a.map("select", self._lasting(a, x, index), a.apply(Gather(0), g, *index), zero)
+            read = a.sum_to(kept, shape)
+        return (rest, read, *none)
+
+    def _lasting(self, a: Adjoint[V], x: V, index: list[V]) -> V:
+        """Which updates were not overwritten by a later one at the same position."""
+        middle = broadcast_shapes(*(a.type(j).shape for j in index))
+        rest = a.type(x).shape[len(index) :]
+        count = product(middle)
+        number = a.reshape(a.apply(Iota((count,), 0, i64)), middle)
+        places = a.expand(a.constant(-1, i64), a.type(x).shape[: len(index)])
+        winner = a.apply(Gather(0), a.apply(Scatter("put"), places, number, *index), *index)
+        return a.reshape(a.map("eq", winner, number), (*middle, *[1] * len(rest)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from smelt.errors import ShapeError
 from smelt.ops.combine import COMBINES, Combine
-from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V
+from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V
 from smelt.types.dtype import DType, f64, from_numpy
 from smelt.types.expr import Index
 from smelt.types.tensor import TensorType
@@ -68,6 +68,19 @@ class Reduce(TensorOp):
             return x.at(*picks)
 
         return d.reduce(self.row, out.dtype, tuple(x.type.shape[a] for a in self.axes), element)
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        """By the column of the monoid, with folded axes kept as dimensions of 1."""
+        (x,) = inputs
+        shape = a.type(x).shape
+        kept = tuple(1 if k in self.axes else n for k, n in enumerate(shape))
+        g, out = a.reshape(g, kept), a.reshape(out, kept)
+        derive = self.row.pullback
+        if derive is None:
+            return super().pullback(a, g, out, inputs, wanted)
+        return (derive(a, g, out, x, self.axes),)
 
 
 def accumulator(row: Combine, dtype: DType) -> DType:
@@ -131,3 +144,11 @@ class Scan(TensorOp):
             return x.at(*i[:a], j, *i[a + 1 :])
 
         return d.scan(self.row, self.infer(x.type).dtype, x.type.shape[a], i[a], element)
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        derive = self.row.running_pullback
+        if derive is None:
+            return super().pullback(a, g, out, inputs, wanted)
+        return (derive(a, g, out, inputs[0], self.axis),)

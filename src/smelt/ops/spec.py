@@ -14,19 +14,20 @@ makes an operator fusible.  An operator without `define` is *extern*: one call, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from smelt.errors import GradientError
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
     from smelt.ops.combine import Combine
-    from smelt.ops.spec_scalar import ScalarOp
+    from smelt.ops.spec_scalar import Partial, ScalarOp
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
@@ -90,6 +91,46 @@ class Definer(Protocol[V]):
         ...
 
 
+class Adjoint(Protocol[V]):
+    """What `pullback` may build values with; a value is opaque but for its type and operator."""
+
+    def type(self, x: V, /) -> TensorType: ...
+
+    def op(self, x: V, /) -> TensorOp: ...
+
+    def operands(self, x: V, /) -> tuple[V, ...]: ...
+
+    def apply(self, op: TensorOp, /, *inputs: V) -> V: ...
+
+    def map(self, scalar: str, /, *inputs: V) -> V:
+        """A scalar operator on every element, operands broadcast."""
+        ...
+
+    def constant(self, value: float | int | bool, dtype: DType) -> V: ...
+
+    def cast(self, x: V, dtype: DType) -> V: ...
+
+    def reshape(self, x: V, shape: tuple[Index, ...]) -> V: ...
+
+    def expand(self, x: V, shape: tuple[Index, ...]) -> V: ...
+
+    def fold(self, combine: str, x: V, axes: tuple[int, ...]) -> V: ...
+
+    def scan(self, combine: str, x: V, axis: int) -> V: ...
+
+    def sum_to(self, x: V, shape: tuple[Index, ...]) -> V:
+        """x summed over the axes along which `shape` broadcasts to its own."""
+        ...
+
+    def chain(self, g: V, partial: Partial, inputs: tuple[V, ...], out: V, x: V) -> V | None:
+        """g times a partial derivative, summed to the shape of the operand x; None if it is 0."""
+        ...
+
+
+Cotangents = Sequence[V | None]
+"""One for each operand: what the result's cotangent makes of it, None where that is 0."""
+
+
 @dataclass(frozen=True)
 class TensorOp:
     """Common faces of all tensor operators."""
@@ -118,6 +159,16 @@ class TensorOp:
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         raise NotImplementedError  # pragma: no cover - fusible rows override
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        """The derivative, transposed: cotangents of the operands from g, that of the result.
+
+        `out` is the result itself; `wanted` says of which operands a cotangent is needed.  Raises
+        GradientError where there is no derivative.
+        """
+        raise GradientError(op=self.name, reason="the operator has no derivative")
 
 
 def dims_at(shape: tuple[Index, ...], sizes: Sizes) -> tuple[int, ...]:

@@ -12,11 +12,22 @@ from typing import ClassVar
 import numpy as np
 
 from smelt.errors import ShapeError
-from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
+from smelt.ops.spec import (
+    Adjoint,
+    Array,
+    Cotangents,
+    Definer,
+    Operand,
+    Sizes,
+    TensorOp,
+    V,
+    dims_at,
+)  # fmt: skip
 from smelt.types.expr import Index, add, evaluate, floordiv, mod, mul, product, size, sub
 from smelt.types.tensor import Shape, TensorType, shape_text
 
-__all__ = ["Concat", "Expand", "Flip", "Pad", "Permute", "Reshape", "Slice", "Window", "size",
+__all__ = ["Concat", "Expand", "Flip", "Pad", "Permute", "Reshape", "Shear", "Slice", "Stop",
+           "Window", "size",
            "split_groups"]  # fmt: skip
 
 
@@ -44,6 +55,11 @@ class Permute(View):
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         return inputs[0].at(*(i[self.perm.index(a)] for a in range(len(i))))
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        return (a.apply(Permute(tuple(self.perm.index(k) for k in range(len(self.perm)))), g),)
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,11 @@ class Reshape(View):
             place += len(target)
             out.extend(_regroup(source, target, part))
         return x.at(*out)
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        return (a.reshape(g, a.type(inputs[0]).shape),)
 
 
 def split_groups(source: Shape, target: Shape) -> list[tuple[Shape, Shape]]:
@@ -137,6 +158,11 @@ class Expand(View):
         tail = i[len(i) - x.type.rank :]
         return x.at(*(0 if n == 1 else j for n, j in zip(x.type.shape, tail, strict=True)))
 
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        return (a.sum_to(g, a.type(inputs[0]).shape),)
+
 
 @dataclass(frozen=True)
 class Slice(View):
@@ -164,6 +190,44 @@ class Slice(View):
         picks = zip(self.starts, i, self.steps, strict=True)
         return inputs[0].at(*(add(s, mul(j, step)) for s, j, step in picks))
 
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        """Zeros between the elements for a step, then zeros around them."""
+        shape = a.type(inputs[0]).shape
+        starts = list(self.starts)
+        backwards = tuple(k for k, step in enumerate(self.steps) if step < 0)
+        for k in backwards:
+            starts[k] = add(starts[k], mul(sub(self.sizes[k], 1), self.steps[k]))
+        g = a.apply(Flip(backwards), g) if backwards else g
+        for k, step in enumerate(self.steps):
+            if abs(step) != 1:
+                g = spread(a, g, k, abs(step))
+        many = a.type(g).shape
+        high: list[Index] = []
+        for n, start, count, step in zip(shape, starts, many, self.steps, strict=True):
+            high.append(sub(sub(n, start), count) if abs(step) == 1 else n)
+        g = surround(a, g, tuple(starts), tuple(high))
+        if a.type(g).shape != shape:  # the zeros after the last element went beyond the end
+            zeros = (0,) * len(shape)
+            g = a.apply(Slice(zeros, shape, (1,) * len(shape)), g)
+        return (g,)
+
+
+def spread(a: Adjoint[V], g: V, axis: int, step: int) -> V:
+    """`step` - 1 zeros after each element along an axis."""
+    shape = a.type(g).shape
+    apart = (*shape[: axis + 1], 1, *shape[axis + 1 :])
+    none = (0,) * len(apart)
+    after = tuple(step - 1 if k == axis + 1 else 0 for k in range(len(apart)))
+    wide = a.apply(Pad(none, after, 0.0), a.reshape(g, apart))
+    return a.reshape(wide, (*shape[:axis], mul(shape[axis], step), *shape[axis + 1 :]))
+
+
+def surround(a: Adjoint[V], g: V, low: Shape, high: Shape) -> V:
+    """Zeros before and after the elements of each axis."""
+    return g if all(n == 0 for n in (*low, *high)) else a.apply(Pad(low, high, 0.0), g)
+
 
 @dataclass(frozen=True)
 class Flip(View):
@@ -186,6 +250,11 @@ class Flip(View):
         turned = (sub(sub(n, 1), j) if a in self.axes else j
                   for a, (n, j) in enumerate(zip(x.type.shape, i, strict=True)))  # fmt: skip
         return x.at(*turned)
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        return (a.apply(self, g),)
 
 
 @dataclass(frozen=True)
@@ -226,6 +295,62 @@ class Window(View):
         a = self.axis
         at = add(mul(i[a], self.step), mul(i[-1], self.dilation))
         return inputs[0].at(*i[:a], at, *i[a + 1 : -1])
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        """Each element of x sums over the windows that it stands in."""
+        shape, last = a.type(inputs[0]).shape, a.type(g).rank - 1
+        if self.step > 1:
+            g = spread(a, g, self.axis, self.step)
+        laid = a.apply(Shear((*shape, self.extent), self.axis, self.dilation), g)
+        return (a.fold("sum", laid, (last,)),)
+
+
+@dataclass(frozen=True)
+class Shear(View):
+    """Windows laid back along their axis: out[.., p, .., k] = x[.., p - k*dilation, .., k], else 0.
+
+    `shape` is that of the result.  Summed over k this is the transpose of `Window`; with the
+    opposite dilation it is its own.
+    """
+
+    doc: ClassVar[str] = "windows laid back along an axis"
+    shape: Shape
+    axis: int
+    dilation: int
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        (x,) = inputs
+        pairs = enumerate(zip(x.shape, self.shape))
+        same = all(n == m for k, (n, m) in pairs if k != self.axis)
+        if x.rank != len(self.shape) or not 0 <= self.axis < x.rank - 1 or not same:
+            raise ShapeError(f"shear: {x} does not fit [{shape_text(self.shape)}]")
+        return TensorType(x.dtype, self.shape)
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        (x,) = inputs
+        out = np.zeros(dims_at(self.shape, sizes), x.dtype)
+        source, target = (np.moveaxis(y, self.axis, 0) for y in (x, out))
+        for k in range(x.shape[-1]):
+            shift = k * self.dilation
+            low, high = max(shift, 0), min(len(target), len(source) + shift)
+            if low < high:
+                target[low:high, ..., k] = source[low - shift : high - shift, ..., k]
+        return out
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        (x,) = inputs
+        a = self.axis
+        at = sub(i[a], mul(i[-1], self.dilation))
+        other = d.constant(0, x.type.dtype)
+        limits = ((at, x.type.shape[a]),)
+        return d.inside(limits, lambda: x.at(*i[:a], at, *i[a + 1 :]), other)
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        return (a.apply(Shear(a.type(inputs[0]).shape, self.axis, -self.dilation), g),)
 
 
 @dataclass(frozen=True)
@@ -270,6 +395,12 @@ class Pad(View):
         other = d.constant(self.value, x.type.dtype)
         return d.inside(limits, lambda: x.at(*at), other)
 
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        shape = a.type(inputs[0]).shape
+        return (a.apply(Slice(self.low, shape, (1,) * len(shape)), g),)
+
 
 @dataclass(frozen=True)
 class Concat(View):
@@ -300,8 +431,41 @@ class Concat(View):
             out = self._piece(d, i, x, sub(i[a], begin), out)
         return out
 
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        found: list[V | None] = []
+        end: Index = 0
+        for x, yes in zip(inputs, wanted, strict=True):
+            shape = a.type(x).shape
+            begin, end = end, add(end, shape[self.axis])
+            starts = tuple(begin if k == self.axis else 0 for k in range(len(shape)))
+            found.append(a.apply(Slice(starts, shape, (1,) * len(shape)), g) if yes else None)
+        return found
+
     def _piece(
         self, d: Definer[V], i: tuple[Index, ...], x: Operand[V], at: Index, other: V
     ) -> V:  # fmt: skip
         a = self.axis
         return d.inside(((at, x.type.shape[a]),), lambda: x.at(*i[:a], at, *i[a + 1 :]), other)
+
+
+@dataclass(frozen=True)
+class Stop(View):
+    """x itself, of which no derivative is taken."""
+
+    doc: ClassVar[str] = "a value that counts as constant when differentiated"
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        return inputs[0]
+
+    def reference(self, sizes: Sizes, *inputs: Array) -> Array:
+        return inputs[0]
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        return inputs[0].at(*i)
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        return (None,)

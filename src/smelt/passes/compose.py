@@ -16,7 +16,7 @@ from smelt.graph import build
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Stop
 from smelt.types.expr import Index, add, mul, sub
 from smelt.types.tensor import Shape
 
@@ -280,6 +280,11 @@ def _adjacent(left: Node, right: Node, a: int) -> Node | None:
     return _like(left, Slice(p.starts, sizes, p.steps), *left.inputs)
 
 
+def stop(node: Node) -> Node:
+    """Nothing is differentiated after the passes: a value that counts as constant is a value."""
+    return node.inputs[0]
+
+
 def lifted(x: Node, rank: int) -> Node:
     """x with dimensions of 1 in front, so that it has `rank` of them."""
     if x.type.rank == rank:
@@ -295,6 +300,7 @@ VIEWS: dict[type[TensorOp], Callable[[Node], Node]] = {
     Permute: permute,
     Reshape: reshape,
     Slice: slice_,
+    Stop: stop,
 }
 
 

@@ -138,4 +138,7 @@ def _run(program: Program) -> None:
         ]
     for node, data in zip(program.outputs, compiled.run(buffers, sizes), strict=True):
         node.data = data
-        node.inputs = ()
+        if STATE.tapes:
+            STATE.kept.append(node)
+        else:
+            node.inputs = ()

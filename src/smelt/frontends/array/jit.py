@@ -26,7 +26,7 @@ from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.results import deliver, measure, pack
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.value import Buffer, leaf
+from smelt.frontends.array.value import STATE, Buffer, leaf
 from smelt.knobs import fingerprint
 
 P = ParamSpec("P")
@@ -51,6 +51,9 @@ class Jit(Generic[P, R]):
         functools.update_wrapper(self, options.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if STATE.tapes:  # what is differentiated is recorded, not run
+            bound = self.options.bind(args, kwargs)
+            return bound.call(bound.leaves)
         if kwargs or not self._plain:
             return self._nested(args, kwargs)
         key: list[Any] = [fingerprint()]

@@ -21,7 +21,7 @@ import numpy as np
 from smelt.frontends.array.value import Buffer, Map, Value, layout, leaf, record
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Expand, Pad, Reshape, Slice
+from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
 
 __all__ = ["ATTRIBUTES", "Map", "Program", "leaf", "np", "record", "replace_numbers"]
 
@@ -141,6 +141,10 @@ def _iota(op: Iota, numbers: list[int]) -> tuple[Hashable, ...]:
     return _split(op.shape, numbers), op.axis, op.dtype.name
 
 
+def _shear(op: Shear, numbers: list[int]) -> tuple[Hashable, ...]:
+    return _split(op.shape, numbers), op.axis, op.dilation
+
+
 def _slice(op: Slice, numbers: list[int]) -> tuple[Hashable, ...]:
     return _split(op.starts, numbers), _split(op.sizes, numbers), op.steps
 
@@ -150,13 +154,13 @@ def _pad(op: Pad, numbers: list[int]) -> tuple[Hashable, ...]:
 
 
 ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]]] = {
-    Reshape: _shaped, Expand: _shaped, Iota: _iota, Slice: _slice, Pad: _pad,
+    Reshape: _shaped, Expand: _shaped, Iota: _iota, Slice: _slice, Pad: _pad, Shear: _shear,
 }  # fmt: skip
 """Operators whose attributes hold sizes: what stays in the skeleton, the sizes to the list."""
 
 _FIELDS: dict[type[TensorOp], tuple[str, ...]] = {
     Reshape: ("shape",), Expand: ("shape",), Iota: ("shape",), Slice: ("starts", "sizes"),
-    Pad: ("low", "high"),
+    Pad: ("low", "high"), Shear: ("shape",),
 }  # fmt: skip
 
 

@@ -190,6 +190,10 @@ class State(threading.local):
         self.pending: list[weakref.ref[Any]] = []
         self.due = 512
         """Length of `pending` at which it is looked through."""
+        self.tapes = 0
+        """Differentiations in progress: what runs meanwhile keeps its operands."""
+        self.kept: list[Value] = []
+        """Values that ran meanwhile."""
 
 
 STATE = State()

@@ -1,0 +1,6 @@
+"""Reverse-mode differentiation, Graph to Graph: `reverse` writes the operators of a gradient."""
+
+from smelt.autodiff.builder import Builder
+from smelt.autodiff.reverse import Step, gradient, reverse, tape
+
+__all__ = ["Builder", "Step", "gradient", "reverse", "tape"]

@@ -1,0 +1,308 @@
+"""Derivatives of functions of arrays: `grad`, `value_and_grad`, `vjp`, `stop_gradient`.
+
+The function is run once on arrays that remember nothing new: what it records lies between its
+arguments and its result, and the operators of the gradient are recorded behind it.  So gradients
+are ordinary arrays: lazy outside `jit`, part of the recording inside, differentiable again.
+
+>>> import smelt as sm
+>>> grad(lambda x: sm.sum(x**3))(sm.asarray([1.0, 2.0]))
+Array([ 3., 12.])
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from smelt import autodiff
+from smelt.autodiff import Step
+from smelt.errors import ArgumentError, GradientError
+from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.number import Number, Scalar, Size
+from smelt.frontends.array.promote import number
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.tree import flatten, paths, unflatten
+from smelt.frontends.array.value import STATE, Value, constant, record
+from smelt.frontends.array.views import expand
+from smelt.graph.ir import Node
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Reshape, Stop
+from smelt.origin import Origin
+from smelt.types.dtype import f64
+from smelt.types.tensor import TensorType
+
+__all__ = ["grad", "stop_gradient", "value_and_grad", "vjp"]
+
+Function = Callable[..., Any]
+
+
+def grad(
+    fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Function:  # fmt: skip
+    """A function that gives the gradient of `fun`, a real function of arrays.
+
+    Args:
+        fun: gives an array of rank 0 and a float dtype; with `has_aux` a pair of that and more.
+        argnums: places of the arguments to differentiate by.  Each is an array, a float, or a nest
+            of these (tuples, lists, dicts, dataclasses).
+        has_aux: `fun` gives a pair; its second part is handed on.
+
+    Returns:
+        A function with the parameters of `fun` that gives a nest like the argument (a tuple of them
+        if `argnums` is a sequence), with `has_aux` a pair of this and what `fun` gave besides.
+        Equal extremes of `max` and `min` share their derivative evenly, as in JAX and in
+        `torch.amax`; `where` passes nothing to the side that was not chosen, not even NaN.
+
+    Raises GradientError for arguments that are no floats, a result that is not one float, and
+    operators without a derivative; ArgumentError for an argument that the call does not have.
+    """
+    both = value_and_grad(fun, argnums, has_aux)
+
+    @functools.wraps(fun)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        found, slope = both(*args, **kwargs)
+        return (slope, found[1]) if has_aux else slope
+
+    return gradient
+
+
+def value_and_grad(
+    fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Function:  # fmt: skip
+    """As `grad`, for a function that gives the pair of value and gradient.
+
+    With `has_aux` the value is the pair that `fun` gave.
+    """
+    if not callable(fun):
+        raise ArgumentError(op="grad", argument="fun", value=repr(fun), expected="a function")
+
+    @functools.wraps(fun)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        places = _places(argnums, len(args))
+        leaves, tree = flatten(tuple(args[k] for k in places))
+        names = paths(tree)
+        with _taping():
+            known = [_Leaf(x, name) for x, name in zip(leaves, names, strict=True)]
+            given = list(args)
+            shown = unflatten(tree, iter([x.shown for x in known]))
+            for k, x in zip(places, shown, strict=True):
+                given[k] = x
+            result, aux = _parted(fun(*given, **kwargs), has_aux)
+            node = _scalar(result)
+            steps = autodiff.tape([node], [x.node for x in known])
+        seed = constant(1.0, node.type.dtype)
+        slopes = _reverse(steps, {node: seed}, known)
+        nest = unflatten(tree, iter(slopes))
+        out = Array.of(node)
+        slope = nest[0] if isinstance(argnums, int) else nest
+        return ((out, aux) if has_aux else out), slope
+
+    return both
+
+
+def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """The value of `fun` at `primals`, and its vector-Jacobian product there.
+
+    Args:
+        fun: takes arrays, floats or nests of them, and gives a nest of arrays.
+        *primals: the arguments.
+        has_aux: `fun` gives a pair; its second part is handed on.
+
+    Returns:
+        The result and a function.  That takes a nest like the result, a cotangent for each array
+        (of its shape and dtype), and gives a tuple with a nest for each of `primals`.  With
+        `has_aux` a third part, what `fun` gave besides.
+
+    Raises GradientError for arguments that are no floats and operators without a derivative.
+    """
+    leaves, tree = flatten(primals)
+    with _taping():
+        known = [_Leaf(x, name) for x, name in zip(leaves, paths(tree), strict=True)]
+        shown = unflatten(tree, iter([x.shown for x in known]))
+        result, aux = _parted(fun(*shown), has_aux)
+        found, shape = flatten(result)
+        nodes = [_array(x) for x in found]
+        steps = autodiff.tape(nodes, [x.node for x in known])
+
+    def pull(cotangents: Any) -> Any:
+        """Cotangents of the arguments from those of the result."""
+        given, nest = flatten(cotangents)
+        if nest != shape:
+            raise GradientError(op="vjp", reason="the cotangents are not nested as the result is")
+        seeds: dict[Node, Node] = {}
+        for node, x in zip(nodes, given, strict=True):
+            if node.type.dtype.is_float:
+                seed = _seed(node, x)
+                before = seeds.get(node)
+                seeds[node] = seed if before is None else (Array.of(before) + Array.of(seed)).node  # type: ignore[arg-type]
+        return unflatten(tree, iter(_reverse(steps, seeds, known)))
+
+    out = unflatten(shape, iter([Array.of(node) for node in nodes]))
+    return (out, pull, aux) if has_aux else (out, pull)
+
+
+def stop_gradient(x: Any, /) -> Any:
+    """Arrays that count as constants in `grad`: `x` itself, or a nest with all its arrays."""
+    leaves, tree = flatten(x)
+    return unflatten(tree, iter([_stopped(leaf) for leaf in leaves]))
+
+
+def _stopped(x: Any) -> Any:
+    if isinstance(x, Scalar):
+        return Scalar(record(Stop(), (x.rank0,)), x.hint, x.scope)
+    if isinstance(x, (bool, int, float, Size)):
+        return x
+    node = value(x, "stop_gradient")
+    return Array.of(record(Stop(), (node,))) if node.type.dtype.is_float else x
+
+
+# ---- arguments and results ---------------------------------------------------------------------
+
+
+def _places(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """Places of arguments, counted from 0."""
+    wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for k in wanted:
+        if not -count <= k < count:
+            raise ArgumentError(
+                op="grad", argument="argnums", value=argnums,
+                expected=f"places among the {count} positional arguments of the call",
+            )  # fmt: skip
+    return tuple(k % count for k in wanted)
+
+
+class _Free(Scope):
+    """The scope of a number outside of recordings: it may be looked at without a guard."""
+
+    def pin_scalars(self, node: Node) -> None:
+        pass
+
+
+_FREE = _Free("grad")
+
+
+class _Leaf:
+    """An array or number to differentiate by: `node` is a value of its own, to tell it by."""
+
+    __slots__ = ("node", "shown")
+
+    def __init__(self, x: Any, name: str) -> None:
+        found = number_or_value(x, "grad")
+        weak = isinstance(found, (float, Scalar))
+        if isinstance(found, (bool, int, Size)) or (
+            isinstance(found, Scalar) and not found.dtype.is_float
+        ):
+            raise GradientError(
+                op="grad", reason=f"argument {name} is an integer, not a float: {x!r}"
+            )
+        node = number(found, f64, "grad") if weak else found
+        if not node.type.dtype.is_float:
+            raise GradientError(op="grad", reason=f"argument {name} is {node.told}, not floats")
+        self.node = record(Reshape(_shape(node)), (node,), STATE.scope)
+        self.shown: Any = Array.of(self.node)
+        if isinstance(found, Scalar):
+            self.shown = Scalar(self.node, found.hint, found.scope)
+        elif isinstance(found, float):
+            self.shown = Scalar(self.node, found, _FREE)
+
+
+def _shape(node: Value) -> tuple[Any, ...]:
+    return node.type.shape if node.scope is None else node.scope.shape(node.type.shape)
+
+
+def _parted(result: Any, has_aux: bool) -> tuple[Any, Any]:
+    if not has_aux:
+        return result, None
+    if not isinstance(result, (tuple, list)) or len(result) != 2:  # pyright: ignore[reportUnknownArgumentType]
+        raise GradientError(op="grad", reason="with has_aux the function gives a pair")
+    return result[0], result[1]
+
+
+def _array(x: Any) -> Value:
+    """A leaf of a result as a value."""
+    found = number_or_value(x, "grad")
+    if isinstance(found, Value):
+        return found
+    return found.node(found.dtype) if isinstance(found, Number) else number(found, f64, "grad")
+
+
+def _scalar(result: Any) -> Value:
+    """The one float that is differentiated."""
+    if flatten(result)[1] != "leaf":
+        raise GradientError(
+            op="grad", reason="the function gives several values; has_aux=True takes a pair"
+        )
+    node = _array(result)
+    if node.type.shape or not node.type.dtype.is_float:
+        raise GradientError(
+            op="grad", reason=f"the function gives {node.told}, not one float (see sm.vjp)"
+        )
+    return node
+
+
+def _seed(node: Value, x: Any) -> Value:
+    """A cotangent, which must be of the type of the value."""
+    found = number_or_value(x, "vjp")
+    seed = found if isinstance(found, Value) else number(found, node.type.dtype, "vjp")
+    same = node.type.dtype == seed.type.dtype and len(_shape(node)) == len(_shape(seed))
+    scope = node.scope or seed.scope
+    for a, b in zip(_shape(node), _shape(seed)):
+        same = same and (a == b if scope is None else scope.same(a, b))
+    if not same:
+        raise GradientError(op="vjp", reason=f"a cotangent is {seed.told}, the value {node.told}")
+    return seed
+
+
+# ---- the sweep ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _taping() -> Generator[None]:
+    """Inside, values that are computed keep their operands, and jitted functions are recorded."""
+    STATE.tapes += 1
+    try:
+        yield
+    finally:
+        STATE.tapes -= 1
+        if not STATE.tapes:
+            kept, STATE.kept = STATE.kept, []
+            for node in kept:
+                node.inputs = ()
+
+
+def _reverse(
+    steps: Sequence[Step], seeds: dict[Node, Node], known: Sequence[_Leaf]
+) -> list[Array]:  # fmt: skip
+    """The gradients, zeros where nothing depends on an argument."""
+    wrt = [x.node for x in known]
+    scope = next((x.scope for x in wrt if x.scope is not None), STATE.scope)
+    found = autodiff.reverse(_builder(scope), steps, seeds, wrt)
+    slopes: list[Array] = []
+    for x, slope in zip(wrt, found, strict=True):
+        if slope is None:
+            zero = record(Reshape(()), (constant(0.0, x.type.dtype),), scope)
+            slope = expand(zero, _shape(x))
+        assert isinstance(slope, Value)
+        slopes.append(Array.of(slope))
+    return slopes
+
+
+def _builder(scope: Scope | None) -> autodiff.Builder:
+    """Records in a scope, or lazily, under the origin of the operator that is differentiated."""
+
+    def emit(op: TensorOp, inputs: tuple[Node, ...], origin: Origin | None) -> Node:
+        made = record(op, tuple(_value(x) for x in inputs), scope)
+        made.origin = origin
+        return made
+
+    def seen(type: TensorType) -> TensorType:
+        return type if scope is None else scope.type(type)
+
+    return autodiff.Builder(emit, seen)
+
+
+def _value(x: Node) -> Value:
+    """Numbers come as plain nodes."""
+    return x if isinstance(x, Value) else Value(x.op, x.inputs, x.type, x.origin)
