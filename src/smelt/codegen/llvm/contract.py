@@ -13,7 +13,7 @@ Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Perfor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,10 +98,10 @@ def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Co
 
 
 def forms(
-    phase: Phase, products: dict[Item, Contraction]
+    phase: Phase, products: Iterable[Contraction]
 ) -> Iterator[tuple[Form, tuple[Index, ...]]]:
     """The forms that serve this phase better where all their sizes are at most THIN."""
-    packed = [c for c in products.values() if not c.thin and c.m is not None]
+    packed = [c for c in products if not c.thin and c.m is not None]
     if not packed:
         return
     sides: list[tuple[Form, list[str | None]]] = [
@@ -125,7 +125,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     left, right = item.args
     if phase.cut or any(a in phase.grid for a in over):
         return None
-    stored = _stored_axis(phase)
+    stored = stored_axis(phase)
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
     m, n = _own_axis(left, right, over, phase), _own_axis(right, left, over, phase)
@@ -192,7 +192,7 @@ def _own_axis(x: Item, other: Item, over: tuple[str, ...], phase: Phase) -> str 
     return (inner or own or [None])[-1]
 
 
-def _stored_axis(phase: Phase) -> str | None:
+def stored_axis(phase: Phase) -> str | None:
     """The axis along which results are stored in unit steps."""
     for s in phase.stores:
         for a in phase.axes:

@@ -15,7 +15,7 @@ from smelt.codegen.llvm.nests import Schedule
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Storage
 from smelt.target import Target
-from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, product
+from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, product, sub
 
 Value = Any
 PTR = ir.PointerType()
@@ -60,7 +60,7 @@ def grid_counts(s: Schedule) -> list[tuple[str, Index]]:
     for g in s.phase.grid:
         extent = s.phase.axes[g]
         if g in s.block:
-            extent = floordiv(add(extent, s.block[g] - 1), s.block[g])
+            extent = floordiv(add(extent, sub(s.block[g], 1)), s.block[g])
         counts.append((g, extent))
     return counts
 
@@ -190,7 +190,7 @@ class FunctionEmitter:
         for axis in self.s.local:
             extent = self.index(self.s.phase.axes[axis])
             if axis in self.s.block:
-                step = number(self.s.block[axis])
+                step = self.index(self.s.block[axis])
                 low = b.mul(numbers[axis], step)
             elif axis in self.s.phase.cut:
                 part, length = self.s.phase.cut[axis]

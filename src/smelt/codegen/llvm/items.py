@@ -26,7 +26,8 @@ class Item:
         self, number: int, kind: Kind, payload: Payload, args: tuple[Item, ...],
         axes: frozenset[str], dtype: DType,
     ) -> None:  # fmt: skip
-        self.number, self.kind, self.payload = number, kind, payload
+        self.number, self.payload = number, payload
+        self.kind: Kind = kind
         self.args, self.axes, self.dtype = args, axes, dtype
 
     def __repr__(self) -> str:

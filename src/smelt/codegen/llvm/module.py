@@ -52,7 +52,7 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
 
 
 def _forms(usual: list[Schedule]) -> Forms:
-    found = [dict(forms(s.phase, s.products)) for s in usual if s.products]
+    found = [dict(forms(s.phase, s.blocked)) for s in usual if s.products]
     return tuple(
         (form, tuple(dict.fromkeys(n for f in found for n in f[form])))
         for form in (found[0] if found else ())

@@ -34,6 +34,8 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.turn import turn, turned_row
+from smelt.codegen.llvm.windowed import Windowed
+from smelt.codegen.llvm.windowed_product import WindowedEmitter
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
@@ -63,13 +65,18 @@ class NestEmitter:
         self.here: frozenset[Item] = frozenset()
         self.starts = {axis: low for axis, (low, _) in ranges.items()}
         self.folds = FoldEmitter(self)
-        self.products = ProductEmitter(self)
+        self.products: ProductEmitter | WindowedEmitter = ProductEmitter(self)
 
     # ---- loops -----------------------------------------------------------------------------------
 
     def run(self, nest: Nest, scope: Scope | None = None) -> None:
         """All of one nest, inside the loops of `scope`."""
+        if isinstance(nest.product, Windowed):
+            self.products = WindowedEmitter(self, nest, nest.product)
+            self.products.run()
+            return
         if nest.product is not None:
+            self.products = ProductEmitter(self)
             self.products.run(nest, nest.product)
             return
         top = self.open(nest, scope)

@@ -28,6 +28,7 @@ from smelt.codegen.llvm.contract import (
 )
 from smelt.codegen.llvm.folds import accumulator
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
+from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.expr import Index, add, atoms, coefficient, floordiv, maximum, mul, product
@@ -40,6 +41,9 @@ CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
 BUDGET = 24
 """Vector registers that an unrolled loop body may hope for."""
+
+
+Products = dict[Item, Contraction] | dict[Item, Windowed]
 
 
 @dataclass(eq=False)
@@ -57,11 +61,13 @@ class Nest:
     """Vectors handled at once in the main loop."""
     turned: list[Item] = field(default_factory=list)
     """Loads that run along the last but one axis: a tile of each is turned first."""
-    product: Contraction | None = None
+    product: Contraction | Windowed | None = None
     """Instead of loops of its own: a contraction, with `packs` for its operands."""
     packs: tuple[Nest, ...] = ()
     packed: str = ""
     """This nest packs the operand "left" or "right" (its one save)."""
+    once: bool = False
+    """Nearly every element of the operand is packed once: nothing is dear."""
 
     def in_registers(self, fold: Item) -> bool:
         """Whether a fold's result axes are all outside of the axes that it ends."""
@@ -77,13 +83,18 @@ class Schedule:
 
     phase: Phase
     lanes: int
-    products: dict[Item, Contraction]
-    block: dict[str, int]
+    products: Products
+    block: dict[str, Index]
     """Grid axes that tasks take in blocks, and how many positions."""
     local: dict[str, Index]
     nests: list[Nest]
     kept: dict[Item, tuple[str, ...]]
     """Items in scratch memory with their axes, outer to inner."""
+
+    @property
+    def blocked(self) -> list[Contraction]:
+        """The products that are blocked along one axis of each operand."""
+        return [c for c in self.products.values() if isinstance(c, Contraction)]
 
     def extent(self, axes: tuple[str, ...]) -> Index:
         """Elements of a scratch array over local axes."""
@@ -92,15 +103,20 @@ class Schedule:
 
 def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     """The loops of a phase."""
-    products = contractions(phase, target, form)
+    products = windowed(phase, target) or contractions(phase, target, form)
     vector = _vector_axis(phase, set(phase.axes) - _part_numbers(phase))
     if products:
         stored = {a for s in phase.stores for a in s.axes}
         vector = next(iter(products.values())).n if stored else vector
     grid = set(phase.grid)
     wide = FOLD_COLUMNS if any(i.kind == "fold" for i in phase.items) else BLOCK
-    block = {vector: wide} if vector in grid and vector is not None else {}
+    block: dict[str, Index] = {}
+    if vector in grid and vector is not None:
+        block[vector] = wide
     for c in products.values():
+        if isinstance(c, Windowed):
+            block |= c.blocks(phase)
+            continue
         rows, columns = _product_block(c, all(c.n in grid for c in products.values()))
         block |= {a: n for a, n in ((c.m, rows), (c.n, columns)) if a in grid and a is not None}
     across = _across(phase, vector) if block and not products else None
@@ -183,7 +199,7 @@ def _lanes(phase: Phase, target: Target) -> int:
 class _Planner:
     def __init__(
         self, phase: Phase, local: dict[str, Index], vector: str | None, lanes: int,
-        across: str | None, products: dict[Item, Contraction],
+        across: str | None, products: Products,
     ) -> None:  # fmt: skip
         self.phase, self.local, self.vector, self.lanes = phase, local, vector, lanes
         self.across, self.products = across, products
@@ -192,7 +208,7 @@ class _Planner:
         self.apart = self._scans_apart()
         self.levels = self._levels()
 
-    def run(self, block: dict[str, int]) -> Schedule:
+    def run(self, block: dict[str, Index]) -> Schedule:
         for fold in (i for i in self.phase.items if i.kind == "fold"):
             self._group(self.levels[fold] - 1, self._domain(fold)).folds.append(fold)
         for number, item in enumerate(self.products):
@@ -214,12 +230,14 @@ class _Planner:
         c = self.products[item]
         level = self.levels[item] - 1
         nest = Nest(level, (), None, product=c)
+        orders = (c.left_order(), c.right_order()) if isinstance(c, Windowed) else packing_axes(c)
         left, right = (
             Nest(level, order, order[-1], saves=[operand], packed=side)
             for order, operand, side in zip(
-                packing_axes(c), (c.left, c.right), ("left", "right"), strict=True
+                orders, (c.left, c.right), ("left", "right"), strict=True
             )
         )
+        right.once = isinstance(c, Windowed)
         nest.packs = (left, right)
         self.groups[level, number] = nest
         self._keep(item)
@@ -319,7 +337,7 @@ class _Planner:
                 self._group(self.levels[item] - 1, self._domain(item)).saves.append(item)
             return
         late = self.levels[item] < nest.level and bool(item.axes & set(self.local))
-        if late and (item not in nest.saves or nest.packed):
+        if late and not nest.once and (item not in nest.saves or nest.packed):
             if item not in self.kept and self._cost(item) > (DEAR if nest.packed else CHEAP):
                 self._keep(item)
                 self._group(self.levels[item], self._domain(item)).saves.append(item)
@@ -367,10 +385,11 @@ class _Planner:
                            if _turned_axis(i, self.phase, v) == self.across]  # fmt: skip
         nest.wide = self._width(nest)
 
-    def _arrange_pack(self, pack: Nest, c: Contraction | None) -> None:
+    def _arrange_pack(self, pack: Nest, c: Contraction | Windowed | None) -> None:
         """The order is given; vectors are as wide as the tile, loads across are turned."""
         pack.wide = 2
-        if len(pack.order) < 2 or (c is not None and c.thin and pack.packed == "right"):
+        thin = isinstance(c, Contraction) and c.thin and pack.packed == "right"
+        if pack.once or len(pack.order) < 2 or thin:
             return
         other, vector = pack.order
         pack.turned = [i for i in pack.items if runs_across(i, vector, other)]
@@ -442,9 +461,9 @@ def cycles(s: Schedule) -> Index:
     return add(total, 50)
 
 
-def _product_cycles(points: Index, rows: Index, c: Contraction) -> Index:
+def _product_cycles(points: Index, rows: Index, c: Contraction | Windowed) -> Index:
     """Two vectors of products a cycle; a thin one waits for its right operand's bytes."""
-    if not c.thin:
+    if isinstance(c, Windowed) or not c.thin:
         return floordiv(points, 2 * c.tile.lanes)
     return floordiv(mul(4, points), mul(maximum(rows, 1), c.tile.lanes))
 

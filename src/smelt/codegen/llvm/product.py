@@ -104,7 +104,7 @@ class ProductEmitter:
         """Stores one vector of a packed operand at its place."""
         b, home = self.b, self.home
         c = next(n.product for n in home.s.nests if pack in n.packs)
-        assert c is not None
+        assert isinstance(c, Contraction)
         *firsts, second = (b.sub(scope.axis(a), self.pack_starts[a]) for a in pack.order)
         first = firsts[0] if firsts else number(0)
         dtype = c.item.dtype

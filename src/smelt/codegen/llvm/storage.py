@@ -12,12 +12,14 @@ from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Folding, Item
 from smelt.codegen.llvm.nests import TILE, Schedule
-from smelt.types.dtype import DType
+from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
+from smelt.codegen.llvm.windowed import PITCH, Windowed
+from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, add, floordiv, mul, product
 
 Value = Any
 TURNED_PART = 200
-LEFT_PART, RIGHT_PART = 300, 301
+LEFT_PART, RIGHT_PART, TABLE_PART = 300, 301, 302
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
 
@@ -43,13 +45,24 @@ class Storage:
         for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
             self._reserve((item, TURNED_PART), TILE * TILE, item.dtype)
         for c in s.products.values():
+            if isinstance(c, Windowed):
+                self._reserve_windowed(c)
+                continue
             self._reserve((c.item, LEFT_PART), mul(self.rows(c), c.pitch), c.item.dtype)
             if not c.thin:
                 self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.item.dtype)
 
+    def _reserve_windowed(self, c: Windowed) -> None:
+        rows = self.extent(c.item, c.m)
+        self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.item.dtype)
+        self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
+        self._reserve((c.item, TABLE_PART), WINDOWED_DEPTH, i64)
+
     def extent(self, item: Item, axis: str) -> Index:
         """Positions that a kept array has along an axis: whole register tiles for products."""
         c = self.s.products.get(item)
+        if isinstance(c, Windowed):
+            return c.extent(axis, self.s.local[axis], self.s.local[c.n])
         if c is None or axis not in (c.m, c.n):
             return self.s.local[axis]
         step = c.tile.rows if axis == c.m else c.tile.columns

@@ -1,0 +1,451 @@
+"""Products over windows: contractions whose one operand has several axes, slid over by others.
+
+out[m, y, x] = sum over c, u, v of left[m, c, u, v] * right[c, y*s + u*d, x*s + v*d]: a convolution
+in whatever layout, or a product whose columns are walked by two axes.  The right operand is packed
+once for each *place* y*s + u*d that is reached, not once for each pair of y and u: the axis of its
+places replaces a pair of axes.  Where s > 1 places are numbered by quotient and remainder, so that
+neighbouring columns always lie side by side.  Packing is an ordinary nest: margins become masks,
+and whatever is computed from an image is computed while it is packed.
+
+Columns y, x are numbered y*pitch + x with the packed rows' pitch, so that the columns of one
+register tile are always consecutive; those between the rows are computed in vain and never read.
+
+The test for a pair looks at index expressions alone: nothing changes when y moves by d while u
+moves back by s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
+from smelt.codegen.llvm.items import Access, Clamping, Folding, Item, Payload, Phase
+from smelt.target import Target
+from smelt.types.dtype import f32, f64
+from smelt.types.expr import (
+    Expr,
+    Index,
+    add,
+    atoms,
+    axes_of,
+    axis,
+    floordiv,
+    maximum,
+    mod,
+    mul,
+    product,
+    sub,
+    substitute,
+)
+from smelt.types.expr import value as value_of
+
+DEPTH = 400
+"""Summed positions of one block at most: rows of the left operand stay in L1, its block in L2."""
+PITCH = DEPTH + SKEW
+"""Elements between rows of the packed left operand."""
+ROWS = 96
+"""Positions of m that one task takes."""
+COLUMNS = 1024
+"""Columns that one task takes, more or less: whole rows y, or a piece of the only axis."""
+FEWER = 4
+"""Rows of the register tile for what whole tiles leave."""
+STEPS = 4
+"""Greatest step and dilation of a window that are looked for."""
+NO_AXIS = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slid:
+    """An axis of columns, and what it becomes while the right operand is packed."""
+
+    axis: str
+    place: str
+    """The axis of places (their quotients by `step`); `axis` itself where no window slides."""
+    tap: str = NO_AXIS
+    """The summed axis that slides along."""
+    step: int = 1
+    dilation: int = 1
+    rest: str = NO_AXIS
+    """The axis of the places' remainders, where `step` > 1."""
+    taps: int = 1
+
+    @property
+    def margin(self) -> int:
+        """Packed places beyond the task's own."""
+        return (self.taps - 1) * self.dilation // self.step
+
+    def quotient(self, tap: int) -> int:
+        """Packed places from a column to what it reads for a tap."""
+        return tap * self.dilation // self.step
+
+    def remainder(self, tap: int) -> int:
+        """The remainder of the places that a tap reads."""
+        return tap * self.dilation % self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A product over windows: its operands as they are packed, and its axes."""
+
+    item: Item
+    left: Item
+    right: Item
+    m: str
+    columns: tuple[Slid, ...]
+    """One or two axes, outer to inner."""
+    depth: str
+    """The summed axis that is cut into blocks; none if it has no name."""
+    others: tuple[str, ...]
+    """The other summed axes, all of them of a known extent, in the order of `flat`."""
+    extents: tuple[int, ...]
+    flat: str
+    """The axis over `depth` and `others` along which the left operand is packed."""
+    tile: Tile
+
+    @property
+    def taps(self) -> int:
+        """Summed positions for each one along `depth`."""
+        return _count(self.extents)
+
+    @property
+    def block(self) -> int:
+        """Positions along `depth` that are packed together."""
+        size = 1
+        while 2 * size * self.taps <= DEPTH:
+            size *= 2
+        return size
+
+    @property
+    def n(self) -> str:
+        """The axis that vectors run along."""
+        return self.columns[-1].axis
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The result's axes in scratch, outer to inner."""
+        return (self.m, *(c.axis for c in self.columns))
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """All axes that end here but `k`, which there is none of."""
+        return self.summed
+
+    @property
+    def k(self) -> str:
+        """No axis is packed by itself."""
+        return NO_AXIS
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """All axes that end here."""
+        return (*((self.depth,) if self.depth else ()), *self.others)
+
+    def left_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the left operand."""
+        return (self.m, self.flat)
+
+    def right_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the right operand, which are its axes in memory too."""
+        taps = {c.tap for c in self.columns}
+        outer = [a for a in self.summed if a not in taps]
+        rests = [c.rest for c in self.columns if c.rest]
+        return (*outer, *rests, *(c.place for c in self.columns))
+
+    def pitch(self, extent: Index) -> Index:
+        """Elements between rows of columns: a row's places."""
+        return add(extent, self.columns[-1].margin)
+
+    def packed(self, local: dict[str, Index]) -> list[Index]:
+        """Extents of the packed right operand along `right_order`."""
+        sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
+        sizes[self.depth] = self.block
+        for c in self.columns:
+            sizes |= {c.rest: c.step, c.place: add(local[c.axis], c.margin)}
+        return [sizes[a] for a in self.right_order()]
+
+    def extent(self, axis_: str, local: Index, inner: Index) -> Index:
+        """Positions in scratch along an axis of the result: room for whole register tiles.
+
+        `local` is a task's extent along it, `inner` that along the axis of vectors.
+        """
+        if axis_ == self.m:
+            return mul(_ceil(local, self.tile.rows), self.tile.rows)
+        if len(self.columns) == 1:
+            return mul(_ceil(local, self.tile.columns), self.tile.columns)
+        pitch = self.pitch(inner)
+        return pitch if axis_ == self.n else add(local, _ceil(self.tile.columns, pitch))
+
+    def blocks(self, phase: Phase) -> dict[str, Index]:
+        """How the grid is cut into tasks."""
+        found: dict[str, Index] = {self.m: ROWS}
+        *outer, inner = (c.axis for c in self.columns)
+        found[inner] = phase.axes[inner] if outer else COLUMNS
+        for a in outer:
+            rows = maximum(floordiv(COLUMNS, self.pitch(phase.axes[inner])), 1)
+            pieces = _ceil(phase.axes[a], rows)
+            found[a] = _ceil(phase.axes[a], pieces)
+        return {a: n for a, n in found.items() if a in phase.grid}
+
+
+def _ceil(n: Index, by: Index) -> Index:
+    return floordiv(add(n, sub(by, 1)), by)
+
+
+def _count(extents: tuple[int, ...]) -> int:
+    total = 1
+    for n in extents:
+        total *= n
+    return total
+
+
+def windowed(phase: Phase, target: Target) -> dict[Item, Windowed]:
+    """The products over windows of a phase, whose operands are rewritten for packing.
+
+    All of them have the same axes of rows and columns, so that one task serves all.
+    """
+    found: dict[Item, Windowed] = {}
+    dots = [i for i in phase.items if i.kind == "dot"]
+    plans = [_plan(i, phase) for i in dots]
+    if not plans or any(p is None for p in plans):
+        return found
+    known = [p for p in plans if p is not None]
+    if any((p.m, [c.axis for c in p.columns]) != (known[0].m, [c.axis for c in known[0].columns])
+           for p in known):  # fmt: skip
+        return found
+    for plan in known:
+        made = plan.rewritten(target)
+        found[made.item] = made
+    return found
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What has been found out about a contraction before anything is rewritten."""
+
+    item: Item
+    left: Item
+    right: Item
+    phase: Phase
+    m: str
+    columns: list[Slid]
+    depth: str
+    others: tuple[str, ...]
+
+    def rewritten(self, target: Target) -> Windowed:
+        """The product; its operands' items are added to the phase."""
+        extents = tuple(_number(self.phase.axes[a]) for a in self.others)
+        left, flat = self._flat_left(extents)
+        right = self._placed_right()
+        self.item.args = (left, right)
+        _renumber(self.phase)
+        lanes = target.vector_bytes // self.item.dtype.itemsize
+        return Windowed(self.item, left, right, self.m, tuple(self.columns), self.depth,
+                        self.others, extents, flat, tile_of(target, lanes))  # fmt: skip
+
+    def _flat_left(self, extents: tuple[int, ...]) -> tuple[Item, str]:
+        """The left operand along one axis over all summed ones."""
+        summed = [*([self.depth] if self.depth else []), *self.others]
+        if len(summed) == 1:
+            return self.left, summed[0]
+        whole = product(self.phase.axes[a] for a in summed)
+        name = _fresh(self.phase, "k", whole)
+        at: dict[str, Index] = {}
+        rest: Index = axis(name, whole)
+        for a, n in zip(self.others[::-1], extents[::-1], strict=True):
+            at[a], rest = mod(rest, n), floordiv(rest, n)
+        if self.depth:
+            at[self.depth] = rest
+        clone = _Cloner(self.phase, self.item, at, {})
+        return clone.of(self.left), name
+
+    def _placed_right(self) -> Item:
+        """The right operand with axes of places instead of columns and taps."""
+        at: dict[str, Index] = {}
+        limits: dict[str, tuple[Index, Index]] = {}
+        for k, c in enumerate(self.columns):
+            if not c.tap:
+                continue
+            extent = self.phase.axes[c.axis]
+            place = _fresh(self.phase, f"{c.axis}.at", add(extent, c.margin))
+            at[c.axis] = axis(place, add(extent, c.margin))
+            at[c.tap] = 0
+            rest = NO_AXIS
+            if c.step > 1:
+                rest = _fresh(self.phase, f"{c.axis}.by", c.step)
+                at[c.tap] = axis(rest, c.step)
+                reached = add(mul(sub(extent, 1), c.step), (c.taps - 1) * c.dilation + 1)
+                here = add(mul(at[c.axis], c.step), at[c.tap])
+                limits[c.axis] = (here, reached)
+            self.columns[k] = Slid(c.axis, place, c.tap, c.step, c.dilation, rest, c.taps)
+        if not at:
+            return self.right
+        return _Cloner(self.phase, self.item, at, limits).of(self.right)
+
+
+def _plan(item: Item, phase: Phase) -> _Plan | None:
+    """How a contraction could be a product over windows, or None."""
+    assert isinstance(item.payload, Folding)
+    over = item.payload.over
+    if item.dtype not in (f32, f64) or phase.cut or any(a in phase.grid for a in over):
+        return None
+    for left, right in (item.args, item.args[::-1]):
+        made = _sided(item, left, right, [a for a in phase.axes if a in over], phase)
+        if made is not None:
+            return made
+    return None
+
+
+def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -> _Plan | None:
+    """The plan for one choice of sides: the right operand is the one that is slid over."""
+    rows = [a for a in phase.axes if a in left.axes - right.axes and a not in over]
+    columns = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
+    if not rows or not columns or not set(over) <= left.axes & right.axes:
+        return None
+    inside = [a for a in phase.axes if a not in phase.grid]
+    taken = columns[-2:]
+    if len(rows) > 1 or (item.axes - {rows[0], *taken}) & set(inside):
+        return None
+    slid = [_slid(a, right, over, phase) for a in taken]
+    if not any(c.tap for c in slid) and (len(taken) == 1 or taken[-1] != stored_axis(phase)):
+        return None  # an ordinary product, blocked along one of its axes
+    if len({c.tap for c in slid if c.tap}) < len([c for c in slid if c.tap]):
+        return None
+    free = [a for a in over if a not in {c.tap for c in slid}]
+    depth = next((a for a in free if not isinstance(phase.axes[a], int)), (free or [NO_AXIS])[0])
+    others = [a for a in over if a != depth]
+    sizes = [phase.axes[a] for a in others]
+    if not all(isinstance(n, int) for n in sizes) or _count(tuple(map(_number, sizes))) > DEPTH:
+        return None
+    replaced = {*taken, *(c.tap for c in slid)}
+    if _folds(left, set(over) if len(over) > 1 else set()) or _folds(right, replaced):
+        return None
+    return _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
+
+
+def _slid(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
+    """An axis of columns with the summed axis that slides along it, if one does."""
+    for tap in over:
+        taps = phase.axes[tap]
+        if not isinstance(taps, int):
+            continue
+        touched = list(_reached(right, {a, tap}))
+        for step, dilation in _pairs(taps):
+            if all(_is_still(i, {a: dilation, tap: -step}, phase) for i in touched):
+                return Slid(a, a, tap, step, dilation, NO_AXIS, taps)
+    return Slid(a, a)
+
+
+def _pairs(taps: int) -> Iterator[tuple[int, int]]:
+    """Steps and dilations whose windows overlap, and whose places can be told apart."""
+    for step in range(1, STEPS + 1):
+        for dilation in range(1, STEPS + 1):
+            whole = step == 1 or dilation == 1
+            if whole and gcd(step, dilation) == 1 and taps * dilation > step:
+                yield step, dilation
+
+
+def _is_still(item: Item, moves: dict[str, int], phase: Phase) -> bool:
+    """Whether nothing in an item changes when axes move by these numbers."""
+    by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
+    if item.kind in ("fold", "dot", "scan"):
+        return False
+    return all(substitute(e, by) == e for e in _indices(item.payload))
+
+
+def _indices(payload: Payload) -> list[Index]:
+    if isinstance(payload, Access):
+        return [payload.offset, *(e for pair in payload.limits for e in pair)]
+    return [payload] if isinstance(payload, Expr) else []
+
+
+def _reached(root: Item, axes: set[str]) -> Iterator[Item]:
+    """What a value is computed from, as far as it varies along some of these axes."""
+    pending, seen = [root], {root}
+    while pending:
+        item = pending.pop()
+        if item.axes & axes:
+            yield item
+            fresh = [a for a in item.args if a not in seen]
+            seen.update(fresh)
+            pending += fresh
+
+
+def _folds(root: Item, axes: set[str]) -> bool:
+    """Whether a fold stands between a value and the memory that it reads along some axes."""
+    return any(i.kind in ("fold", "dot", "scan") for i in _reached(root, axes))
+
+
+def _number(e: Index) -> int:
+    return e if isinstance(e, int) else DEPTH + 1
+
+
+def _fresh(phase: Phase, wanted: str, extent: Index) -> str:
+    """A new axis inside every task."""
+    name, k = wanted, 1
+    while name in phase.axes:
+        name, k = f"{wanted}{k}", k + 1
+    phase.axes[name] = extent
+    return name
+
+
+def _renumber(phase: Phase) -> None:
+    for number, item in enumerate(phase.items):
+        item.number = number
+
+
+class _Cloner:
+    """Copies of values with axes replaced, added to the phase just before `user`."""
+
+    def __init__(
+        self, phase: Phase, user: Item, at: dict[str, Index],
+        limits: dict[str, tuple[Index, Index]],
+    ) -> None:  # fmt: skip
+        self.phase, self.user, self.at, self.limits = phase, user, at, limits
+        self.known: dict[Item, Item] = {}
+        self.names: dict[str, Index] = {}
+
+    def of(self, item: Item) -> Item:
+        """The copy of a value; itself where nothing in it is replaced."""
+        if not item.axes & self.at.keys():
+            return item
+        found = self.known.get(item)
+        if found is None:
+            args = tuple(self.of(a) for a in item.args)
+            payload = self._payload(item)
+            axes = frozenset[str]().union(*(a.axes for a in args))
+            for e in _indices(payload):
+                axes |= self._axes(e)
+            found = Item(0, item.kind, payload, args, axes, item.dtype)
+            if isinstance(payload, Clamping):
+                self.phase.positions[payload.name] = found
+            self.phase.items.insert(self.phase.items.index(self.user), found)
+            self.known[item] = found
+        return found
+
+    def _axes(self, e: Index) -> frozenset[str]:
+        found = frozenset(axes_of(e))
+        names = [a.name for a in atoms(e) if a.kind == "value"]
+        return found.union(*(self.phase.positions[n].axes for n in names))
+
+    def _put(self, e: Index) -> Index:
+        return substitute(substitute(e, self.at), self.names, "value")
+
+    def _payload(self, item: Item) -> Payload:
+        payload = item.payload
+        if isinstance(payload, Access):
+            limits = [(self._put(e), self._put(n)) for e, n in payload.limits]
+            limits += [pair for a, pair in self.limits.items() if a in item.axes]
+            return Access(payload.buffer, self._put(payload.offset), tuple(limits), payload.other)
+        if isinstance(payload, Clamping):
+            name = self._position_name(payload)
+            return Clamping(name, self._put(payload.extent))
+        return self._put(payload) if isinstance(payload, Expr) else payload
+
+    def _position_name(self, payload: Clamping) -> str:
+        name = f"{payload.name}.at"
+        while name in self.phase.positions:
+            name += "'"
+        self.names[payload.name] = value_of(name, payload.extent)
+        return name

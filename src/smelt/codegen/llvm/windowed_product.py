@@ -1,0 +1,243 @@
+"""Products over windows: both operands packed block by block, and register tiles over them.
+
+The left operand's block goes to scratch row by row.  Of the right one, every place that the task's
+columns reach is packed once.  A table says, for each summed position, how far from a column the
+element lies that it is multiplied with; so a register tile reads consecutive columns at
+`table[k] + column`.  Both packings are ordinary nests.
+"""
+
+from __future__ import annotations
+
+from itertools import product as positions
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm.indexing import I64, number, splat
+from smelt.codegen.llvm.items import Item
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
+from smelt.codegen.llvm.nests import TILE, Nest
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.thin import multiply_add
+from smelt.codegen.llvm.windowed import FEWER, PITCH, Windowed
+from smelt.types.dtype import i64
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+
+class WindowedEmitter:
+    """One product over windows in the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: Windowed) -> None:
+        self.home, self.nest, self.c, self.b = home, nest, c, home.b
+        self.starts: dict[str, Value] = {}
+        self.strides: dict[str, Value] = {}
+        """Elements between neighbours of the packed right operand."""
+
+    def run(self) -> None:
+        """The whole product of this task into its scratch array."""
+        home, c = self.home, self.c
+        extents = [home.home.index(n) for n in c.packed(home.s.local)]
+        step: Value = number(1)
+        for a, n in zip(c.right_order()[::-1], extents[::-1], strict=True):
+            self.strides[a], step = step, self.b.mul(step, n)
+        self.row = number(1)
+        for a in c.axes[1:]:
+            self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
+        self._clear()
+        self._table()
+        kept = dict(home.ranges)
+        for column in c.columns:
+            low, high = home.ranges[column.axis]
+            home.ranges[column.place] = (low, self.b.add(high, number(column.margin)))
+        if c.depth:
+            low, high = home.ranges[c.depth]
+            home.loop(low, high, c.block, lambda at: self._block(at, high))
+        else:
+            self._deep(number(0), number(1))
+        home.ranges = kept
+
+    def _block(self, at: Value, high: Value) -> None:
+        end = self.b.add(at, number(self.c.block))
+        end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
+        kept = self.home.ranges[self.c.depth]
+        self.home.ranges[self.c.depth] = (at, end)
+        self._deep(at, end)
+        self.home.ranges[self.c.depth] = kept
+
+    def _deep(self, low: Value, high: Value) -> None:
+        """One block of the summed positions: packs both operands and multiplies."""
+        c, taps = self.c, number(self.c.taps)
+        if c.flat != c.depth:
+            self.home.ranges[c.flat] = (self.b.mul(low, taps), self.b.mul(high, taps))
+        left, right = self.nest.packs
+        self._pack(left)
+        kept = {k.axis: self.home.ranges[k.axis] for k in c.columns}
+        for column in c.columns:  # the range of places, also where they are the columns
+            self.home.ranges[column.axis] = self.home.ranges[column.place]
+        self._pack(right)
+        self.home.ranges.update(kept)
+        self._tiles(self.b.mul(self.b.sub(high, low), taps))
+
+    def _pack(self, pack: Nest) -> None:
+        home = self.home
+        self.starts = {a: home.ranges[a][0] for a in pack.order}
+        scope = Scope(home.top)
+        if not pack.turned:
+            home.run(pack, scope)
+            return
+        first, second = pack.order
+        self._pieces(first, lambda: self._pieces(second, lambda: home.run(pack, scope)))
+
+    def _pieces(self, axis: str, inside: Any) -> None:
+        """Runs `inside` with the range of an axis cut to what is turned at once."""
+        b, home = self.b, self.home
+        low, high = home.ranges[axis]
+
+        def piece(at: Value) -> None:
+            end = b.add(at, number(TILE))
+            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
+            inside()
+
+        home.loop(low, high, TILE, piece)
+        home.ranges[axis] = (low, high)
+
+    def put(self, pack: Nest, value: Value, scope: Scope) -> None:
+        """Stores one vector of a packed operand at its place."""
+        b, home, item = self.b, self.home, self.c.item
+        steps = self.strides if pack.packed == "right" else \
+            dict(zip(pack.order, (number(PITCH), number(1)), strict=True))  # fmt: skip
+        offset: Value = number(0)
+        for a in pack.order:
+            here = b.sub(scope.axis(a), self.starts[a])
+            offset = b.add(offset, b.mul(here, steps[a]))
+        base = home.storage.at[item, RIGHT_PART if pack.packed == "right" else LEFT_PART]
+        lanes = scope.lanes.count if scope.lanes is not None else None
+        at = element_address(b, base, offset, item.dtype)
+        value = splat(b, value, lanes) if lanes else value
+        store_vector(LLVMMachine(b, lanes, home.home.target), at, value, item.dtype,
+                     scope.lanes.mask if scope.lanes else None)  # fmt: skip
+
+    # ---- before the first block ------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        home, item = self.home, self.c.item
+        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
+        low, high = home.ranges[self.c.m]
+        count = self.b.mul(self._whole_rows(self.b.sub(high, low)), self.row)
+        zero = m.const(item.dtype, 0)
+
+        def put(position: Value) -> None:
+            at = element_address(self.b, home.storage.at[item, 0], position, item.dtype)
+            store_vector(m, at, zero, item.dtype, None)
+
+        home.loop(number(0), count, home.s.lanes, put)
+
+    def _whole_rows(self, rows: Value) -> Value:
+        """Rows in whole tiles of the lesser height."""
+        return self.b.and_(self.b.add(rows, number(FEWER - 1)), number(-FEWER))
+
+    def _table(self) -> None:
+        """For each summed position of a block, how far from a column it reads."""
+        b, c = self.b, self.c
+        slid = {k.tap: k for k in c.columns if k.tap}
+        near: list[Value] = []
+        for at in positions(*map(range, c.extents)):
+            offset: Value = number(0)
+            for a, k in zip(c.others, at, strict=True):
+                if a not in slid:
+                    offset = b.add(offset, b.mul(self.strides[a], number(k)))
+                    continue
+                s = slid[a]
+                offset = b.add(offset, b.mul(self.strides[s.place], number(s.quotient(k))))
+                if s.rest:
+                    more = b.mul(self.strides[s.rest], number(s.remainder(k)))
+                    offset = b.add(offset, more)
+            near.append(offset)
+        far = self.strides[c.depth] if c.depth else number(0)
+        base = self.home.storage.at[c.item, TABLE_PART]
+
+        def line(position: Value) -> None:
+            first, start = b.mul(position, number(c.taps)), b.mul(position, far)
+            for j, offset in enumerate(near):
+                place = element_address(b, base, b.add(first, number(j)), i64)
+                b.store(b.add(start, offset), place)
+
+        self.home.loop(number(0), number(c.block if c.depth else 1), 1, line)
+
+    # ---- tiles -----------------------------------------------------------------------------------
+
+    def _tiles(self, depth: Value) -> None:
+        """Every register tile of the packed blocks: whole ones, then lower ones."""
+        b, home, c = self.b, self.home, self.c
+        low, high = home.ranges[c.m]
+        rows = b.sub(high, low)
+        sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
+        columns = sizes[-1]
+        if len(sizes) == 2:
+            above = b.mul(b.sub(sizes[0], number(1)), self.strides[c.columns[0].place])
+            columns = b.add(above, columns)
+        whole = b.sub(rows, b.srem(rows, number(c.tile.rows)))
+
+        def line(column: Value) -> None:
+            home.loop(number(0), whole, c.tile.rows,
+                      lambda row: self._tile(c.tile.rows, row, column, depth))  # fmt: skip
+            home.loop(whole, rows, FEWER, lambda row: self._tile(FEWER, row, column, depth))
+
+        home.loop(number(0), columns, c.tile.columns, line)
+
+    def _tile(self, height: int, row: Value, column: Value, depth: Value) -> None:
+        """acc[height, columns] += left[height, depth] * right[table[depth] + columns]."""
+        b, home, tile, item = self.b, self.home, self.c.tile, self.c.item
+        dtype, at = item.dtype, home.storage.at
+        m = LLVMMachine(b, tile.lanes, home.home.target)
+        first = b.add(b.mul(row, self.row), column)
+        places: list[Value] = []
+        for i in range(height):
+            line = b.add(first, b.mul(self.row, number(i)))
+            places += [self._at(item, 0, b.add(line, number(v * tile.lanes)))
+                       for v in range(tile.vectors)]  # fmt: skip
+        start = [load_vector(m, p, dtype, None) for p in places]
+        before = b.block
+        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
+        b.branch(loop)
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        k.add_incoming(number(0), before)
+        total = [b.phi(s.type) for s in start]
+        for phi, s in zip(total, start, strict=True):
+            phi.add_incoming(s, before)
+        off = b.load(element_address(b, at[item, TABLE_PART], k, i64), typ=I64)
+        line = b.add(off, column)
+        across = [load_vector(m, self._at(item, RIGHT_PART, b.add(line, number(v * tile.lanes))),
+                              dtype, None) for v in range(tile.vectors)]  # fmt: skip
+        following = self._steps(m, height, b.add(b.mul(row, number(PITCH)), k), across, total)
+        after = b.add(k, number(1))
+        k.add_incoming(after, loop)
+        for phi, s in zip(total, following, strict=True):
+            phi.add_incoming(s, loop)
+        b.cbranch(b.icmp_signed("<", after, depth), loop, done)
+        b.position_at_end(done)
+        for p, s in zip(places, following, strict=True):
+            store_vector(m, p, s, dtype, None)
+
+    def _steps(
+        self, m: LLVMMachine, height: int, left: Value, across: list[Value], total: list[Value]
+    ) -> list[Value]:
+        """One summed position: each row's element times the vectors, added."""
+        b, item, tile = self.b, self.c.item, self.c.tile
+        base = self._at(item, LEFT_PART, left)
+        scalar = LLVMMachine(b, None, self.home.home.target)
+        found: list[Value] = []
+        for i in range(height):
+            place = element_address(b, base, number(i * PITCH), item.dtype)
+            wide = splat(b, load_scalar(scalar, place, item.dtype, None), tile.lanes)
+            found += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], item)
+                      for v in range(tile.vectors)]  # fmt: skip
+        return found
+
+    def _at(self, item: Item, part: int, offset: Value) -> Value:
+        return element_address(self.b, self.home.storage.at[item, part], offset, item.dtype)
