@@ -324,6 +324,24 @@ _ACCEPTED = (
         _NEVER,
     ),
     Reason(
+        "F113",
+        "carried",
+        "{value} is carried block by block along {axis} while {gauge} still moves: {how}",
+        "A fold that reads another one over the same axis does not wait for it. What is the same "
+        "for every element leaves the fold; a sum of exponentials is rescaled when its maximum "
+        "grows; powers of differences are taken from a fixed element and shifted at the end; a "
+        "monotone function is applied to the largest element alone.",
+        _NEVER,
+    ),
+    Reason(
+        "F114",
+        "visited-again",
+        "{value} waits for {gauge}: {axis} is visited again, as nothing sees through {how}",
+        "Where no correction of the earlier blocks is known, the elements are computed once more "
+        "in a second sweep of the same kernel, and nothing of the row is kept.",
+        _NEVER,
+    ),
+    Reason(
         "F112",
         "measured",
         "the fused kernel took {fused_ns:,.0f} ns, the separate ones {split_ns:,.0f} ns",

@@ -158,5 +158,5 @@ def renamed(region: Region, one: Look, other: Look) -> Region:
         keys(region.places), keys(region.masks), keys(region.loads), keys(region.load_masks),
         keys(region.ended), keys(region.levels), region.grid, region.folded, region.scanned,
         region.flat, region.even, region.work, region.fault,
-        values[region.at] if region.at >= 0 else -1,
+        values[region.at] if region.at >= 0 else -1, keys(region.ends),
     )  # fmt: skip

@@ -25,6 +25,8 @@ class Group:
     stored: int
     walked: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """Shapes (extent numbers) other than their own under which stored units are walked."""
+    stream: tuple[int, int] | None = None
+    """The streamed axis: a fold, and which of the axes that end in it."""
 
 
 def clusters_of(
@@ -72,7 +74,8 @@ def _cluster(
         own = units.values[u].type.shape
         axes = group.walked.get(u)
         shapes.append(own if axes is None else tuple(units.extents[e] for e in axes))
-    return Cluster(name, inside, inputs, outputs, again, tuple(shapes))
+    stream = None if group.stream is None else (units.values[group.stream[0]], group.stream[1])
+    return Cluster(name, inside, inputs, outputs, again, tuple(shapes), stream)
 
 
 # ---- order -----------------------------------------------------------------------------------

@@ -71,6 +71,8 @@ class Cost:
     times: int = 1
     """How often a task sweeps over its row."""
     split: bool = False
+    stream: int = -1
+    """The axis of the region whose folds are carried from block to block; -1 for none."""
 
     @property
     def moved(self) -> int:

@@ -7,13 +7,14 @@ of both times are in its details.  Nothing here decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.legal import Refusal
 from smelt.fusion.sets import bits, least
+from smelt.fusion.streams import Step
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Verdict
@@ -99,9 +100,9 @@ class Decisions:
 
     def joined(
         self, producer: Joinable, reader: Joinable, after: Cost, stored: int, *,
-        forced: bool, beside: bool,
+        forced: bool, beside: bool, axis: str = "",
     ) -> None:  # fmt: skip
-        """Two clusters became one."""
+        """Two clusters became one, perhaps streaming an axis of that extent."""
         if not self.recording:
             return
         a, b, value = self._subjects(producer, reader, beside)
@@ -112,6 +113,9 @@ class Decisions:
             reason = "must-fuse"
         elif beside:
             reason = "sibling"
+        elif after.stream >= 0 and self._folds(producer):
+            reason = "cascade"
+            details["axis"] = axis
         elif after.sweeps > 0 and after.row_bytes and self._folds(producer) and not after.split:
             reason = "row-in-fast-memory"
             level = self.model.target.level(after.row_bytes, 1)
@@ -155,6 +159,17 @@ class Decisions:
         for reader in readers:
             a, b, _ = self._subjects(producer, reader, beside=False)
             self.dears[a, b] = len(readers), -gain
+
+    def carried(self, axis: str, found: Iterable[Step], ns: float) -> None:
+        """Folds of a streamed axis that read others: what becomes of each dependency in a kernel
+        of that time."""
+        if not self.recording:
+            return
+        for step in found:
+            details = {"value": self.names[step.fold], "gauge": self.names[step.reads],
+                       "axis": axis, "how": step.how}  # fmt: skip
+            self._record(step.reads, step.fold, "fused", step.reason, details,
+                         fused_ns=ns, split_ns=ns)  # fmt: skip
 
     def keep_dear(self, holders: Sequence[int]) -> None:
         """Records those of `dear` whose two sides ended in different clusters."""

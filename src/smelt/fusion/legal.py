@@ -19,6 +19,7 @@ from smelt.graph.text import name_values
 from smelt.knobs.values import Pairs
 
 CROSSING = "reduction-crossing"
+FAST_MEMORY = "fast-memory"
 OPERANDS = 64
 """Arrays that a kernel may read and write (ALGORITHMS 2.4, F6)."""
 CODE = 1200
@@ -111,7 +112,7 @@ def refuse_cost(model: Model, cost: Cost) -> Refusal | None:
     """What the schedule needs beyond what there is."""
     capacity = int(model.target.l2_bytes * FAST_SHARE)
     if cost.kept_bytes > capacity:
-        return Refusal("fast-memory", {"bytes": cost.kept_bytes, "capacity": capacity})
+        return Refusal(FAST_MEMORY, {"bytes": cost.kept_bytes, "capacity": capacity})
     return None
 
 

@@ -72,6 +72,8 @@ class Region:
     """The reason for which this is no kernel."""
     at: int = -1
     """The unit that the fault is about."""
+    ends: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    """The same axes as `ended` in the order in which a fold ends them, where it stands first."""
 
     @property
     def all_axes(self) -> int:
@@ -221,6 +223,7 @@ class _Pull:
                 ended |= 1 << a
                 more.append(a)
             region.ended[unit.number] = region.ended.get(unit.number, 0) | ended
+            region.ends.setdefault(unit.number, tuple([a for a in more if isinstance(a, int)]))
             full = (*place, *more)
         members, places, loads = region.members, region.places, region.loads
         for edge in unit.edges:

@@ -38,13 +38,16 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import Refusal, Wishes, refuse_torn
 from smelt.fusion.plan import Plan
 from smelt.fusion.reach import Reach
+from smelt.fusion.region import Region
 from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
+from smelt.fusion.streams import steps
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Journal, Planned
 from smelt.target import Target
+from smelt.types.expr import text as expr_text
 
 MOST_COPIES = 6
 """Readers beyond which a producer is not copied into each of them."""
@@ -142,6 +145,7 @@ class Search(State):
             fresh = self._siblings()
             if not fresh:
                 break
+        self._carried()
         self._refusals()
 
     def _chains(self) -> None:
@@ -349,8 +353,23 @@ class Search(State):
         c, found = move.joined[0]
         self.decisions.joined(
             producer, self.clusters[c], found.cost or Cost(), found.region.stored,
-            forced=move.gain == FORCED, beside=beside,
+            axis=self._streamed_extent(found.region, found.cost), forced=move.gain == FORCED,
+            beside=beside,
         )  # fmt: skip
+
+    def _streamed_extent(self, region: Region, cost: Cost | None) -> str:
+        """The extent of the streamed axis in words."""
+        if cost is None or cost.stream < 0:
+            return ""
+        return expr_text(self.units.extents[region.axes[cost.stream]])
+
+    def _carried(self) -> None:
+        """Records what becomes of the folds over streamed axes."""
+        for c in self.clusters.values() if self.decisions.recording else ():
+            if c.cost.stream >= 0:
+                extent = self._streamed_extent(c.region, c.cost)
+                found = steps(self.model, c.region, c.cost.stream)
+                self.decisions.carried(extent, found, c.cost.burden)
 
     # ---- siblings ------------------------------------------------------------------------------
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from smelt.fusion import streams
 from smelt.fusion.alike import Alike, Look, renamed
 from smelt.fusion.assemble import Group
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.flat import join_flat
 from smelt.fusion.legal import (
     CROSSING,
+    FAST_MEMORY,
     Refusal,
     Wishes,
     refuse_cost,
@@ -119,7 +121,7 @@ class State:
     def groups(self) -> list[Group]:
         """The clusters as sets, for assembly."""
         return [
-            Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}))
+            Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}), _streamed(c))
             for _, c in sorted(self.clusters.items())
         ]
 
@@ -189,11 +191,22 @@ class State:
             if region.fault is None:
                 cost = self.model.cost(region)
                 refusal = refusal or refuse_cost(self.model, cost)
+                if (streamed := self._streamed(region, cost, refusal)) is not None:
+                    cost, refusal = streamed, None
             if members & (members - 1) == 0:
                 refusal = None  # an operator by itself is always a kernel
             known = Verdict(region, cost, refusal)
         self.judged[key] = known
         return known
+
+    def _streamed(self, region: Region, cost: Cost, refusal: Refusal | None) -> Cost | None:
+        """The cost of the region with an axis streamed, if that is legal and wins."""
+        spills = self.model.target.level(cost.row_bytes, 1) not in ("l1", "l2")
+        beyond = refusal is not None and refusal.reason == FAST_MEMORY
+        if not (beyond or (refusal is None and spills)) or not streams.COMPILED:
+            return None
+        found = streams.streamed(self.model, region)
+        return found if found is not None and (beyond or found.burden < cost.burden) else None
 
     def _like(self, key: tuple[int, int]) -> Verdict | None:
         """The verdict on a set that looks like another that is judged already."""
@@ -256,3 +269,10 @@ class State:
     def _shape(self, u: int) -> tuple[int, ...]:
         unit = self.units.unit(u)
         return unit.axes[: unit.rank]
+
+
+def _streamed(cluster: Cluster) -> tuple[int, int] | None:
+    """The streamed axis of a cluster: a fold, and which of the axes that end in it."""
+    a = cluster.cost.stream
+    ends = cluster.region.ends.items() if a >= 0 else ()
+    return next(((u, axes.index(a)) for u, axes in sorted(ends) if a in axes), None)

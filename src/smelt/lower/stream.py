@@ -57,8 +57,9 @@ ROW_BLOCK = 8192
 """Elements of a streamed row that stay in the first-level cache from fold to fold."""
 COLUMNS, COLUMN_BLOCK = 1024, 64
 """Neighbouring columns that one task folds, and the rows of each that it visits at once."""
-PRODUCT_ROWS, PRODUCT_BLOCK = 64, 512
-"""The same where a contraction makes or takes the streamed elements (ALGORITHMS 1.7)."""
+TAKEN, MADE = (64, 512), (192, 256)
+"""Rows, and streamed elements for each, where a contraction takes the elements, or makes them
+(ALGORITHMS 1.7)."""
 
 
 @dataclass
@@ -331,10 +332,12 @@ class _Streamed:
         names = [a.name for a in grid]
         rows = [a for a in self._rows() if a in names]
         if rows:
-            return [Block(a, PRODUCT_ROWS if a == rows[-1] else 1) for a in names], PRODUCT_BLOCK
+            takes = any(f.kind == "dot" for f in self.cascade.finals)
+            cut, size = TAKEN if takes else MADE
+            return [Block(a, cut if a == rows[-1] else 1) for a in names], size
         runs = roles.fastest(self.d)
         if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
-            return [Block(a, 1) for a in names], PRODUCT_BLOCK
+            return [Block(a, 1) for a in names], TAKEN[1]
         if self.axis in runs or not names or names[-1] not in runs:
             return [Block(a, 1) for a in names], ROW_BLOCK
         return [Block(a, COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK

@@ -41,6 +41,12 @@ class How:
     """The folds that move while it is carried (or, for recompute, that had to be finished)."""
     blocker: str = ""
     """For recompute: the operator that no transport sees through."""
+    gauges: frozenset[Term] = frozenset()
+    """Those of `reads` with which its states move."""
+
+    def of(self, read: Term) -> Action:
+        """What becomes of one dependency."""
+        return "hoist" if self.action == "dynamic" and read not in self.gauges else self.action
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,8 @@ class _Analysis:
         told = tuple(sorted(moving, key=lambda f: f.number))
         try:
             action, final = self._carried(fold, moving, base)
-            self.how[fold] = How(action, base, told)
+            gauges = frozenset(self.carrier.moved_by.get(fold, ()))
+            self.how[fold] = How(action, base, told, gauges=gauges)
         except NotSeparable as reason:
             self.how[fold] = How("recompute", base + 1, told, str(reason))
             final = self.carrier.plain(fold, base + 1)

@@ -93,6 +93,8 @@ class Carrier:
         self.terms = terms
         self.states: list[State] = []
         self.numbers: dict[tuple[int, Term, Term | None], int] = {}
+        self.moved_by: dict[Term, set[Term]] = {}
+        """For each fold, the gauges with which its states move."""
 
     def state(
         self, block: Term, combine: str, carry: Term | None, dtype: DType, sweep: int, of: Term
@@ -414,6 +416,7 @@ class _Sum:
 
     def _finished(self, total: Term, product: Product) -> Term:
         """The total with what left the sum."""
+        self.carrier.moved_by.setdefault(self.fold, set()).update(g.fold for g in self.bare)
         terms = self.terms
         dtype = self.fold.dtype.compute
         found = total if self.wide else terms.cast(total, dtype)

@@ -1,0 +1,214 @@
+"""The terms of a region: each operator's `define`, asked for the element at its place.
+
+What lowering will see in a kernel's values, the planner sees here before there is a kernel: the
+same analysis of the same terms gives the same answer.  Axes of the region are called a0, a1, ..
+
+>>> from smelt.fusion.region import look
+>>> from smelt.fusion.units import Units
+>>> from smelt.graph.text import parse
+>>> units = Units(
+...     parse('''graph f(x: f32[n,m]) {
+...   v0 = reduce.max(x) {axes=(1,)}
+...   v1 = reshape(v0) {shape=(n,1)}
+...   v2 = sub(x, v1)
+...   return v2
+... }''')
+... )
+>>> found = collect(units, look(units, 0b110, 0b100), 1, "fast")
+>>> found.roots[2].args[1].op, found.roots[2].axes == {"a0", "a1"}
+('max', True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from smelt.fusion.cascade.term import Term, Terms
+from smelt.fusion.region import Region
+from smelt.fusion.sets import bits
+from smelt.fusion.units import STILL, Units
+from smelt.graph.ir import Node
+from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
+from smelt.ops.contract import bare_axis
+from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.dtype import DType, bool_
+from smelt.types.expr import Index, atoms, axis
+from smelt.types.expr import value as position_index
+from smelt.types.tensor import TensorType
+
+Place = tuple[Index, ...]
+
+
+class NotCollected(Exception):
+    """A region does something along the axis that no stream has room for."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """The terms of a region with respect to one of its axes."""
+
+    terms: Terms
+    roots: dict[int, Term] = field(default_factory=dict[int, Term])
+    """For each stored unit its term."""
+    units: dict[Term, int] = field(default_factory=dict[Term, int])
+    """The unit of each fold over the axis."""
+    loads: dict[Term, tuple[int, Place]] = field(default_factory=dict[Term, tuple[int, Place]])
+    """Elements from outside: the value, and where it is read."""
+
+
+def collect(units: Units, region: Region, a: int, rounding: str) -> Collected:
+    """The terms of a region, of which axis number `a` is streamed.  Raises NotCollected."""
+    made = _Collector(units, region, f"a{a}", rounding)
+    for u in reversed(region.masks):  # operands before readers: chains need no deep stack
+        for place in region.places[u]:
+            if all(isinstance(t, int) for t in place):
+                made.element(units.values[u], made.index_of(place))
+    for u in bits(region.stored):
+        made.out.roots[u] = made.element(units.values[u], made.index_of(region.places[u][0]))
+    return made.out
+
+
+class _Operand:
+    """A node as `define` reads it."""
+
+    def __init__(self, collector: _Collector, node: Node) -> None:
+        self.collector, self.node = collector, node
+
+    @property
+    def type(self) -> TensorType:
+        return self.node.type
+
+    def at(self, *index: Index) -> Term:
+        return self.collector.element(self.node, index)
+
+
+class _Collector:
+    """Builds the terms (`Definer` of `smelt.ops.spec`)."""
+
+    def __init__(self, units: Units, region: Region, name: str, rounding: str) -> None:
+        self.units, self.region, self.name, self.rounding = units, region, name, rounding
+        self.out = Collected(Terms())
+        self.terms = self.out.terms
+        self.extents = {f"a{k}": units.extents[e] for k, e in enumerate(region.axes)}
+        self.known: dict[tuple[Node, Place], Term] = {}
+        self.current: list[int] = []
+        self.picks: dict[str, Term] = {}
+
+    def index_of(self, place: tuple[object, ...]) -> Place:
+        """A place of the region as index expressions."""
+        found: list[Index] = []
+        for t in place:
+            if isinstance(t, int):
+                found.append(0 if t == STILL else axis(f"a{t}", self.extents[f"a{t}"]))
+            else:
+                found.append(t)  # type: ignore[arg-type]
+        return tuple(found)
+
+    def element(self, node: Node, index: Place) -> Term:
+        """The element of a node at a position."""
+        key = node, index
+        found = self.known.get(key)
+        if found is not None:
+            return found
+        number = self.units.number.get(node, -1)
+        if number >= 0 and not self.region.members >> number & 1:
+            value = ("load", number, index)
+            found = self.terms.leaf(value, self._axes(*index), node.type.dtype.compute)
+            self.out.loads[found] = number, index
+        else:
+            self.current.append(number)
+            operands = [_Operand(self, x) for x in node.inputs]
+            found = node.op.define(self, index, *operands)
+            self.current.pop()
+            if number >= 0 and self.rounding != "fast":
+                found = self.terms.cast(found, node.type.dtype)
+            if found.is_fold:
+                self.out.units.setdefault(found, number)
+        self.known[key] = found
+        return found
+
+    def _axes(self, *index: Index) -> frozenset[str]:
+        found: set[str] = set()
+        for e in index:
+            for atom in atoms(e):
+                if atom.kind == "axis":
+                    found.add(atom.name)
+                elif atom.kind == "value":
+                    found |= self.picks[atom.name].axes
+        return frozenset(found)
+
+    # ---- the definer ---------------------------------------------------------------------------
+
+    def apply(self, op: ScalarOp, *args: Term) -> Term:
+        return self.terms.apply(op.name, *args)
+
+    def cast(self, value: Term, dtype: DType) -> Term:
+        return self.terms.cast(value, dtype)
+
+    def constant(self, value: float | int | bool, dtype: DType) -> Term:
+        return self.terms.const(value, dtype.compute)
+
+    def index(self, position: Index, dtype: DType) -> Term:
+        args = tuple(self.picks[x.name] for x in atoms(position) if x.kind == "value")
+        axes = self._axes(position)
+        return self.terms.opaque(("index", position), args, axes, dtype.compute)
+
+    def position(self, value: Term, extent: Index) -> Index:
+        name = f"p{value.number}"
+        self.picks[name] = value
+        return position_index(name, extent)
+
+    def reduce(
+        self, combine: Combine, dtype: DType, extents: Place, body: Callable[[Place], Term]
+    ) -> Term:
+        over, (element,) = self._over(extents, lambda j: (body(j),))
+        if not over:
+            return self.terms.const(0, dtype) if combine.positional \
+                else self.terms.cast(element, dtype)  # fmt: skip
+        if self.name not in over:
+            axes = element.axes - set(over)
+            return self.terms.opaque((combine.name, over), (element,), axes, dtype.compute)
+        if combine.positional:
+            raise NotCollected(combine.name)
+        return self.terms.fold(combine.name, element, over, dtype.compute)
+
+    def dot(self, dtype: DType, extents: Place, body: Callable[[Place], tuple[Term, Term]]) -> Term:
+        over, sides = self._over(extents, body)
+        left, right = (self.terms.cast(t, dtype.compute) for t in sides)
+        if not over:
+            return self.terms.apply(SUM_OF_PRODUCTS[1], left, right)
+        if self.name not in over:
+            axes = (left.axes | right.axes) - set(over)
+            return self.terms.opaque(("dot", over), (left, right), axes, dtype.compute)
+        return self.terms.dot(left, right, over, dtype.compute)
+
+    def _over(
+        self, extents: Place, body: Callable[[Place], tuple[Term, ...]]
+    ) -> tuple[tuple[str, ...], tuple[Term, ...]]:
+        numbers = self.region.ends.get(self.current[-1], ())
+        if len(numbers) != len(extents):
+            raise NotCollected("fold")
+        names = tuple(f"a{k}" for k in numbers)
+        return names, body(tuple(axis(n, self.extents[n]) for n in names))
+
+    def scan(
+        self, combine: Combine, dtype: DType, extent: Index, at: Index,
+        body: Callable[[Index], Term],
+    ) -> Term:  # fmt: skip
+        element = body(at)
+        if bare_axis(at) in (self.name, None):
+            raise NotCollected(combine.name)
+        return self.terms.opaque(
+            ("scan", combine.name, at), (element,), element.axes, dtype.compute
+        )
+
+    def inside(
+        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Term], other: Term
+    ) -> Term:
+        args = tuple(self.picks[x.name] for e, _ in limits for x in atoms(e) if x.kind == "value")
+        axes = self._axes(*(e for e, _ in limits))
+        if not axes and not args:
+            return value()
+        holds = self.terms.opaque(("inside", limits), args, axes, bool_)
+        return self.terms.choose(holds, value(), other)

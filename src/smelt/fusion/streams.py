@@ -1,0 +1,292 @@
+"""A region whose folds over one axis are carried from block to block: may it be, and at what price?
+
+Where rows do not stay in fast memory, every further sweep over them reads main memory again, and
+what a later sweep needs cannot be kept.  The cascade (`smelt.fusion.cascade`) says in how many
+sweeps the folds can be done at all; arithmetic is counted term by term for each of them, memory as
+in `smelt.fusion.cost`.  Blocks are those that `smelt.lower.stream` will choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from smelt import knobs
+from smelt.fusion.cascade.analyse import Cascade, analyse
+from smelt.fusion.cascade.collect import Collected, NotCollected, collect
+from smelt.fusion.cascade.term import Term
+from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
+from smelt.fusion.region import Region
+from smelt.fusion.sets import bits
+from smelt.fusion.trace import MOVE_COST, STEP_COST
+from smelt.ops.combine import COMBINES
+from smelt.ops.scalar import SCALARS
+from smelt.types.expr import axes_of
+
+COMPILED = False
+"""Whether the back end can compile carried states."""
+ROW_BLOCK = 8192
+"""Elements of a streamed row that are visited at once."""
+COLUMNS, COLUMN_BLOCK = 1024, 64
+"""Neighbouring columns that one task folds, and the rows of each that it visits at once."""
+TAKEN, MADE = (64, 512), (192, 256)
+"""Rows, and streamed elements for each, where a contraction takes the elements, or makes them."""
+STATE_SHARE = 0.5
+"""Part of the second-level cache that carried states and a block may fill."""
+
+
+def streamed(model: Model, region: Region) -> Cost | None:
+    """The least cost of a region with one of its folded axes streamed; None if none can be."""
+    best: Cost | None = None
+    if region.scanned:
+        return None
+    for a in bits(_cascaded(model, region)):
+        try:
+            found = collect(model.units, region, a, knobs.ROUNDING.get())
+        except NotCollected:
+            continue
+        cascade = analyse(found.terms, found.roots.values(), f"a{a}")
+        cost = _Price(model, region, a, found, cascade).cost()
+        if cost is not None and (best is None or cost.burden < best.burden):
+            best = cost
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of one fold that reads another one over the same axis."""
+
+    fold: int
+    reads: int
+    reason: str
+    how: str
+
+
+_HOW = {
+    "hoist": "what it reads leaves the fold",
+    "static": "shifted at the end from a fixed element",
+    "dynamic": "rescaled whenever it moves",
+    "monotone": "applied to the last value alone",
+}
+
+
+def steps(model: Model, region: Region, a: int) -> Iterator[Step]:
+    """Each dependency between the folds over a streamed axis, and what becomes of it."""
+    found = collect(model.units, region, a, knobs.ROUNDING.get())
+    cascade = analyse(found.terms, found.roots.values(), f"a{a}")
+    for fold, how in cascade.how.items():
+        for read in how.reads:
+            again = how.action == "recompute"
+            reason = "visited-again" if again else "carried"
+            told = how.blocker if again else _HOW[how.of(read)]
+            if fold in found.units and read in found.units:
+                yield Step(found.units[fold], found.units[read], reason, told)
+
+
+def _cascaded(model: Model, region: Region) -> int:
+    """The folded axes along which something waits for another fold."""
+    found = 0
+    for u, level in region.levels.items():
+        late = level > (u in region.ended)
+        if late:
+            found |= region.ended.get(u, 0)
+            found |= region.masks[u][0] if region.stored >> u & 1 else 0
+    return found & region.folded
+
+
+class _Price:
+    """The cost of one streamed axis."""
+
+    def __init__(
+        self, model: Model, region: Region, a: int, found: Collected, cascade: Cascade
+    ) -> None:
+        self.model, self.region, self.a = model, region, a
+        self.found, self.cascade = found, cascade
+        self.name = f"a{a}"
+        self.sizes = {f"a{k}": model.extents[e] for k, e in enumerate(region.axes)}
+        self.grid = {f"a{k}" for k in bits(region.grid & ~(1 << a))}
+        self.cut: dict[str, int] = {}
+        """Grid axes that tasks take in blocks."""
+        self.block = self._blocks()
+        self.visits = -(-self.sizes[self.name] // self.block)
+
+    def cost(self) -> Cost | None:
+        """The price, or None where the states do not fit."""
+        model, region = self.model, self.region
+        states = self._state_bytes()
+        if states > model.target.l2_bytes * STATE_SHARE:
+            return None
+        parts = list(self._sweeps())
+        work = sum(map(self._work, parts))
+        tasks = self._tasks()
+        read = 0
+        floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
+        inline = work < INLINE_NS and work + floor < INLINE_NS
+        threads = 1 if inline else min(tasks, model.cores)
+        touch = sweeps = 0.0
+        seen: set[int] = set()
+        for part in parts:
+            for t in part:
+                if t in self.found.loads:
+                    v = self.found.loads[t][0]
+                    first, again = self._read(t, v, threads, v not in seen)
+                    touch, sweeps = touch + first, sweeps + again
+                    read += 0 if v in seen else self._distinct(t, v)
+                    seen.add(v)
+        written = sum(model.nbytes[u] for u in bits(region.stored))
+        touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
+        launch = model.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
+        memory, arithmetic = touch + sweeps, work / threads
+        hidden = min(arithmetic, memory)
+        total = launch + arithmetic + memory - OVERLAP * hidden
+        return Cost(
+            total, total + (OVERLAP - CHARGED) * hidden, launch, arithmetic, touch, sweeps,
+            read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
+            times=len(parts), stream=self.a,
+        )  # fmt: skip
+
+    # ---- blocks --------------------------------------------------------------------------------
+
+    def _blocks(self) -> int:
+        """Cuts the grid; gives how many elements of the streamed axis one visit takes."""
+        rows = [r for r in self._rows() if r in self.grid]
+        units = self.model.units
+        if rows:
+            taken = any(self.model.units.unit(u).trace.dots and self.a in ends
+                        for u, ends in self.region.ends.items())  # fmt: skip
+            self.cut[rows[-1]], block = TAKEN if taken else MADE
+            return block
+        if any(units.unit(u).trace.dots for u in self.region.ended):
+            return TAKEN[1]
+        most = max((len(p) for found in self.region.loads.values() for p in found), default=0)
+        lasts = {f"a{p[-1]}" for found in self.region.loads.values() for p in found
+                 if p and len(p) == most}  # fmt: skip
+        last = max(self.grid, key=lambda n: int(n[1:]), default="")
+        if self.name in lasts or last not in lasts:
+            return ROW_BLOCK
+        self.cut[last] = COLUMNS
+        return COLUMN_BLOCK
+
+    def _rows(self) -> Iterator[str]:
+        """Axes that one operand has alone in contractions along the streamed axis."""
+        region, units = self.region, self.model.units
+        for u in region.ended:
+            unit = units.unit(u)
+            if not unit.trace.dots or len(unit.edges) != 2:
+                continue
+            full = (*region.places[u][0], *region.ends.get(u, ()))
+            sides: list[set[str]] = []
+            for edge in unit.edges:
+                names = [
+                    t if isinstance(t, int) else int(x[1:])
+                    for t in edge.terms
+                    for x in (axes_of(t) if not isinstance(t, int) else "_")
+                ]
+                sides.append({f"a{full[k]}" for k in names if k >= 0})
+            ends = self.a in region.ends.get(u, ())
+            for one, other in (sides, sides[::-1]):
+                if self.name in one | other and (ends or self.name not in one):
+                    yield from sorted(one - other - {self.name})
+
+    def _held(self, axes: Iterable[str]) -> int:
+        """Elements along axes that one task holds at once."""
+        found = 1
+        for n in axes:
+            if n in self.cut:
+                found *= min(self.sizes[n], self.cut[n])
+            elif n == self.name:
+                found *= min(self.sizes[n], self.block)
+            elif n not in self.grid:
+                found *= self.sizes[n]
+        return found
+
+    def _evaluations(self, axes: frozenset[str]) -> float:
+        """How often something along axes is computed by all tasks together."""
+        found = 1.0
+        for n in axes | self.grid:
+            if n in axes or n not in self.cut:
+                found *= self.sizes[n]
+            else:
+                found *= -(-self.sizes[n] // self.cut[n])
+        return found
+
+    def _tasks(self) -> int:
+        return int(self._evaluations(frozenset()))
+
+    def _state_bytes(self) -> int:
+        states = self.cascade.states
+        return sum(self._held(s.block.axes) * s.dtype.itemsize for s in states)
+
+    # ---- what each sweep does ------------------------------------------------------------------
+
+    def _sweeps(self) -> Iterator[list[Term]]:
+        """The terms that each sweep evaluates, blocks' folds included."""
+        when = {u: self.cascade.sweep_of(t) for u, t in self.found.roots.items()
+                if self.name in t.axes}  # fmt: skip
+        for sweep in sorted({s.sweep for s in self.cascade.states} | set(when.values())):
+            roots = [self.found.roots[u] for u, k in when.items() if k == sweep]
+            blocks = [s.block for s in self.cascade.states if s.sweep == sweep]
+            carries = [s.carry for s in self.cascade.states if s.sweep == sweep and s.carry]
+            seen = dict.fromkeys([*blocks, *carries, *roots])
+            pending = [*(a for b in blocks for a in b.args), *carries, *roots]
+            while pending:
+                t = pending.pop()
+                if not t.is_fold:  # others are finished
+                    seen[t] = None
+                    pending += [a for a in t.args if a not in seen]
+            yield list(seen)
+
+    def _work(self, terms: list[Term]) -> float:
+        """Nanoseconds of one sweep on one core."""
+        found = 0.0
+        for t in terms:
+            axes, cost = t.axes, 0.0
+            match t.kind:
+                case "apply":
+                    cost = SCALARS[t.op].cost
+                case "cast":
+                    cost = MOVE_COST
+                case "fold":
+                    axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
+                case "dot":
+                    axes, cost = axes | set(t.over), STEP_COST
+                case "opaque" if isinstance(t.value[1], tuple) and t.value[0] != "inside":
+                    row = COMBINES.get(t.value[0])
+                    axes = axes | set(t.value[1])
+                    cost = STEP_COST if row is None else SCALARS[row.scalar].cost
+                case _:
+                    pass
+            if cost:
+                times = self._evaluations(axes)
+                if self.name not in axes:
+                    times *= self.visits
+                width = max(a.dtype.itemsize for a in (t.args or (t,)))
+                found += self.model.target.compute_ns(cost, times, width)
+        return found
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def _distinct(self, t: Term, v: int) -> int:
+        elements = 1
+        for n in t.axes:
+            elements *= self.sizes[n]
+        return min(elements, self.model.elements[v]) * self.model.itemsize[v]
+
+    def _read(self, t: Term, v: int, threads: int, first: bool) -> tuple[float, float]:
+        """Nanoseconds of reading a value in one sweep: at first touch, and again."""
+        model = self.model
+        nbytes = self._distinct(t, v)
+        row = model.itemsize[v]
+        for n in t.axes - self.grid:
+            row *= self.sizes[n]
+        resting = model.target.level(row, 1)
+        again = 0.0
+        walked = self._evaluations(t.axes) * model.itemsize[v] if t.axes else 0.0
+        if walked > nbytes and resting != "l1":
+            again = (walked - nbytes) * model.ns_per_byte(resting, "read", threads)
+        if first:
+            touch = model.read_ns(v, nbytes, threads)
+            return touch, max(0.0, again - OVERLAP * touch)
+        if resting in ("l1", "l2"):
+            return 0.0, again + nbytes * model.ns_per_byte(resting, "read", threads)
+        return 0.0, again + model.read_ns(v, nbytes, threads)

@@ -1,0 +1,161 @@
+"""When an axis is streamed: where rows outgrow fast memory, however the algebra is spelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.property.judges import agree, interpret, sizes_at, spread
+
+import smelt as sm
+from smelt import driver, fusion, lower, passes
+from smelt.errors import REASONS
+from smelt.fusion import streams
+from smelt.fusion.plan import Plan
+from smelt.fusion.text import parse, text
+from smelt.fusion.verify import verify
+from smelt.graph.interp import evaluate_node
+from smelt.graph.ir import Graph
+from smelt.journal import Journal
+from smelt.kernel import interp
+from smelt.kernel.ir import Kernel, Stream
+from smelt.kernel.verify import verify as verify_kernel
+from smelt.ops.create import Input
+from smelt.target import Target
+
+MACHINE = Target.for_isa("avx512", cores=2)
+Shapes = Sequence[tuple[int, ...]]
+
+
+@pytest.fixture(autouse=True)
+def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "COMPILED", True)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program planned for some sizes."""
+
+    graph: Graph
+    plan: Plan
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def streamed(self) -> list[str]:
+        """The operators whose axis is streamed, kernel by kernel."""
+        return [c.stream[0].op.name if c.stream else "" for c in self.plan.clusters]
+
+    @property
+    def sweeps(self) -> list[int]:
+        """Streams of each kernel."""
+        return [sum(isinstance(s, Stream) for s in k.body) for k in self.kernels]
+
+
+def planned(code: Callable[..., Any], small: Shapes, large: Shapes) -> Planned:
+    """`code` recorded for small arrays, whose sizes are symbols, and planned for large ones."""
+    trace = sm.jit(code).lower(*(np.zeros(s, np.float32) for s in small)).trace
+    graph = passes.run(trace.graph, Journal(), "fast")
+    values = trace.match(*(n for s in large for n in s))
+    assert values is not None
+    hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
+    plan = verify(fusion.plan(graph, MACHINE, None, hints))
+    made = [verify_kernel(lower.run(c, "fast", hints)) for c in plan.clusters]
+    return Planned(graph, plan, tuple(made))
+
+
+def check(found: Planned, small: Shapes) -> None:
+    """The kernels in the kernel interpreter against the graph."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in small]
+    sizes = sizes_at(found.graph, arrays)
+    values = dict(zip(found.graph.inputs, arrays, strict=True))
+    for cluster, kernel in zip(found.plan.clusters, found.kernels, strict=True):
+        given = [values[x] if x in values else evaluate_node(x, [], sizes) for x in cluster.inputs]
+        got = interp.run(kernel, given, sizes, grid_sizes={a.name: 5 for a in kernel.axes})
+        values |= dict(zip(cluster.outputs, got.values(), strict=True))
+    allowed = spread(found.graph, arrays, sizes)
+    for node, want, off in zip(
+        found.graph.outputs, interpret(found.graph, arrays, sizes), allowed, strict=True
+    ):
+        assert isinstance(node.op, Input) or not (problem := agree(values[node], want, off)), (
+            problem
+        )
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    e = sm.exp2((x - sm.max(x, axis=axis, keepdims=True)) * 1.4426950408889634)
+    return e / sm.sum(e, axis=axis, keepdims=True)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return sm.nn.softmax(sm.matmul(q, sm.matrix_transpose(k)) * 0.125) @ v
+
+
+def attention_otherwise(q: Any, k: Any, v: Any) -> Any:
+    return softmax(sm.matmul(q * 0.125, sm.permute_dims(k, (0, 2, 1)))) @ v
+
+
+def linear_logsumexp(h: Any, w: Any) -> Any:
+    return sm.nn.logsumexp(h @ sm.matrix_transpose(w), axis=-1)
+
+
+def quantised(x: Any) -> Any:
+    return sm.sum(sm.round(x / sm.max(abs(x), axis=-1, keepdims=True) * 127), axis=-1)
+
+
+QKV, LONG_KEYS = ((2, 9, 8), (2, 11, 8), (2, 11, 6)), ((12, 4096, 64),) * 3
+ROWS = ((5, 23),)
+PROGRAMS = {
+    "long rows": (sm.nn.softmax, ROWS, [(8, 1 << 22)], [2]),
+    "long rows otherwise": (softmax, ROWS, [(8, 1 << 22)], [2]),
+    "long columns": (lambda x: softmax(x, 0), ROWS, [(8192, 4096)], [2]),
+    "long sums": (lambda x: sm.nn.logsumexp(x, axis=-1), ROWS, [(64, 1 << 18)], [1]),
+    "attention": (attention, QKV, LONG_KEYS, [1]),
+    "attention otherwise": (attention_otherwise, QKV, LONG_KEYS, [1]),
+    "logits": (linear_logsumexp, ((7, 8), (9, 8)), [(512, 512), (32000, 512)], [1]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_streams_where_rows_outgrow_the_cache(name: str) -> None:
+    code, small, large, sweeps = PROGRAMS[name]
+    found = planned(code, small, large)
+    assert found.sweeps == sweeps
+    assert all(found.streamed)
+    assert text(parse(text(found.plan), found.graph)) == text(found.plan)
+    check(found, small)
+
+
+@pytest.mark.parametrize(("code", "large"), [
+    (sm.nn.softmax, [(4096, 1024)]),
+    (lambda x: sm.sum(x, axis=-1), [(64, 1 << 20)]),
+    (sm.exp, [(64, 1 << 20)]),
+])  # fmt: skip
+def test_rows_that_fit_and_lone_folds_do_not_stream(code: Any, large: Shapes) -> None:
+    assert not any(planned(code, ROWS, large).streamed)
+
+
+def test_what_cannot_be_corrected_is_visited_again() -> None:
+    found = planned(quantised, ROWS, [(64, 1 << 20)])
+    check(found, ROWS)
+    for cluster, sweeps in zip(found.plan.clusters, found.sweeps, strict=True):
+        assert cluster.stream is None or sweeps == 2
+
+
+def test_decisions_say_how_each_fold_is_carried() -> None:
+    plan = planned(attention, QKV, LONG_KEYS).plan
+    found = {(d.reason, d.details["how"]) for d in plan.decisions if d.reason == "carried"}
+    assert found == {
+        ("carried", "rescaled whenever it moves"), ("carried", "what it reads leaves the fold"),
+    }  # fmt: skip
+    assert any(d.reason == "cascade" for d in plan.decisions)
+    for d in plan.decisions:
+        assert "?" not in REASONS[d.reason].explain(**d.details)
+
+
+def test_nothing_streams_before_the_back_end_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "COMPILED", False)
+    assert not any(planned(attention, QKV, LONG_KEYS).streamed)
