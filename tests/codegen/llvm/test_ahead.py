@@ -1,0 +1,40 @@
+"""Reading ahead: which kernels ask for the next task's rows, and that answers stay the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+
+SPEC = sm.spec("f32[r,c]")
+
+
+def _code(f: Any, *specs: Any) -> str:
+    return sm.jit(f).lower(*(specs or (SPEC,))).compile().as_text("llvm")
+
+
+def _norm(x: Any) -> Any:
+    d = x - sm.mean(x, axis=-1, keepdims=True)
+    return d / sm.sqrt(sm.mean(d * d, axis=-1, keepdims=True) + 1e-5)
+
+
+def test_rows_that_several_nests_work_on_are_asked_for() -> None:
+    assert "llvm.prefetch" in _code(_norm)
+    assert "llvm.prefetch" in _code(lambda x, y: _norm(x + y), SPEC, SPEC)
+
+
+def test_one_sweep_leaves_it_to_the_processor() -> None:
+    assert "llvm.prefetch" not in _code(lambda x: x * 2 + 1)
+    assert "llvm.prefetch" not in _code(lambda x: sm.sum(x, axis=-1))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4097), (7, 64), (33, 1000)])
+def test_nothing_behind_the_last_row_is_used(shape: tuple[int, int]) -> None:
+    """The row after the last one does not exist: asking for it must do nothing."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    d = x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64)
+    expected = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(np.asarray(sm.jit(_norm)(x)), expected, rtol=2e-5, atol=2e-5)
