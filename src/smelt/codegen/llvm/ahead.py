@@ -38,7 +38,8 @@ def fetch_ahead(home: NestEmitter, access: Access, address: Value, dtype: DType)
 def _next_task(home: NestEmitter, access: Access) -> Index | None:
     """Elements from what one task reads to what the next one does, if this nest should ask."""
     free = [g for g in home.s.phase.grid if g not in home.s.local]
-    if len(home.s.nests) < 2 or home.nest is not home.s.nests[0] or not free:
+    later = any(n.order for n in home.s.nests[1:])
+    if not later or home.nest is not home.s.nests[0] or not free:
         return None
     step = coefficient(access.offset, free[-1])
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
