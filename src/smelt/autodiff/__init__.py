@@ -1,6 +1,7 @@
 """Reverse-mode differentiation, Graph to Graph: `reverse` writes the operators of a gradient."""
 
 from smelt.autodiff.builder import Builder
-from smelt.autodiff.reverse import Step, gradient, reverse, tape
+from smelt.autodiff.reverse import gradient, reverse
+from smelt.autodiff.tape import Step, tape
 
 __all__ = ["Builder", "Step", "gradient", "reverse", "tape"]

@@ -13,23 +13,26 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from smelt.autodiff.sums import Sums, alike, form_of
+from smelt.autodiff.tape import Step
 from smelt.errors import ShapeError
 from smelt.graph import build
 from smelt.graph.ir import Node
+from smelt.graph.walk import map_indices
 from smelt.ops.create import Constant, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import TensorOp
 from smelt.ops.spec_scalar import Partial
-from smelt.ops.view import Expand, Reshape
+from smelt.ops.view import Expand, Permute, Reshape
 from smelt.origin import Origin
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Index, product
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 
@@ -46,20 +49,6 @@ def as_it_is(known: TensorType) -> TensorType:
     return known
 
 
-def form_of(x: Node) -> str:
-    """The scalar row that made a value, or nothing: a value that was computed is only a value."""
-    return x.op.scalar if isinstance(x.op, Map) and x.inputs else ""
-
-
-def _alike(x: Node, y: Node, depth: int = 4) -> bool:
-    """Whether two values are the same, as far as a short look shows."""
-    if x is y:
-        return True
-    if not depth or x.op != y.op or not x.inputs or len(x.inputs) != len(y.inputs):
-        return False
-    return all(_alike(a, b, depth - 1) for a, b in zip(x.inputs, y.inputs))
-
-
 class Builder:
     """An `Adjoint` over graph nodes; `origin` is the line that new nodes belong to.
 
@@ -73,6 +62,11 @@ class Builder:
         self._emit = emit
         self._seen = seen
         self.origin: Origin | None = None
+        self._sums = Sums(self.type, self.size)
+
+    def learn(self, steps: Iterable[Step]) -> None:
+        """Operators whose results are there to be used again."""
+        self._sums.learn(steps)
 
     # Looking
 
@@ -80,7 +74,15 @@ class Builder:
         return self._seen(x.type)
 
     def op(self, x: Node, /) -> TensorOp:
-        return x.op
+        return self.settled(x.op)
+
+    def size(self, n: Index) -> Index:
+        """A size in terms of those that are left."""
+        return self._seen(TensorType(bool_, (n,))).shape[0]
+
+    def settled(self, op: TensorOp) -> TensorOp:
+        """An operator with such sizes."""
+        return op if self._seen is as_it_is else map_indices(op, self.size)
 
     def operands(self, x: Node, /) -> tuple[Node, ...]:
         return x.inputs
@@ -142,12 +144,27 @@ class Builder:
         axes = tuple(
             k for k, n in enumerate(own) if k < new or (shape[k - new] == 1 and n != 1)
         )  # fmt: skip
+        return self.reshape(self._summed(x, axes) if axes else x, shape)
+
+    def _summed(self, x: Node, axes: tuple[int, ...]) -> Node:
+        """The sum over axes, by a cheaper way where there is one."""
         repeated = self._repeated(x, axes)
         if repeated is not None:
             inner, times = repeated
-            count = self._size(times, x.type.dtype)
-            return self.reshape(self.map("mul", inner, count), shape)
-        return self.reshape(self.fold("sum", x, axes) if axes else x, shape)
+            return self.map("mul", inner, self._size(times, x.type.dtype))
+        part, positive = self._sums.needed(x, axes)
+        kept = tuple(n for k, n in enumerate(self.type(x).shape) if k not in axes)
+        if part is None:
+            return self.expand(self.constant(0.0, x.type.dtype), kept)
+        swap = self._sums.swap(part, axes)
+        if swap is None:
+            found = self.fold("sum", part, axes)
+        else:
+            known = swap.known
+            if swap.perm != tuple(range(len(swap.perm))):
+                known = self.apply(Permute(swap.perm), known)
+            found = self.fold("sum", self.map("mul", swap.other, known), swap.axes)
+        return found if positive else self.map("neg", found)
 
     def _repeated(self, x: Node, axes: tuple[int, ...]) -> tuple[Node, Index] | None:
         """The operand of a broadcast and how often it is repeated, if `axes` are just that."""
@@ -169,7 +186,7 @@ class Builder:
     def add(self, x: Node, y: Node) -> Node:
         """Two cotangents of one value; choices by one mask stay a choice."""
         one, other = self._masked(x), self._masked(y)
-        if one is not None and other is not None and _alike(one[0], other[0]):
+        if one is not None and other is not None and alike(one[0], other[0]):
             return self._mask(one[0], self.map("add", one[1], other[1]))
         return self.map("add", x, y)
 
@@ -189,7 +206,7 @@ class Builder:
         mask, g = (None, g) if inside is None else inside
         late: list[tuple[str, Node]] = []
         if shape != whole:
-            slope, late = self._split(slope, shape)
+            slope, late = self._split(slope, shape, out)
         found = self.scale(g, slope)
         if found is None:
             return None
@@ -211,11 +228,13 @@ class Builder:
     def _mask(self, mask: Node, value: Node) -> Node:
         return self.map("select", mask, value, self.constant(0.0, value.type.dtype))
 
-    def _split(self, slope: Node, shape: Shape) -> tuple[Node, list[tuple[str, Node]]]:
+    def _split(
+        self, slope: Node, shape: Shape, out: Node
+    ) -> tuple[Node, list[tuple[str, Node]]]:  # fmt: skip
         """A derivative's factors that vary along summed axes, and those to apply after the sum."""
         late: list[tuple[str, Node]] = []
         rest = slope
-        while (form := form_of(rest)) in ("mul", "div", "neg"):
+        while rest is not out and (form := form_of(rest)) in ("mul", "div", "neg"):
             if form == "neg":
                 late.append(("mul", self.constant(-1.0, rest.type.dtype)))
                 (rest,) = rest.inputs

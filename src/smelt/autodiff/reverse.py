@@ -1,8 +1,8 @@
 """The reverse sweep: from the cotangents of results to those of arguments.
 
 `tape` lists what lies between; `reverse` walks it backwards and asks each operator's row for its
-`pullback`.  New operators carry the origin of the operator that they come from, so that a report
-shows the user's forward line.
+`pullback`.  Values that results do not depend on (`gauge`) are left out.  New operators
+carry the origin of the operator that they come from, so that a report shows the forward line.
 
 >>> from smelt.graph.text import parse, text
 >>> print(
@@ -28,41 +28,14 @@ graph f_gradient(x: f32[n], g0: f32[]) {
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from smelt.autodiff.builder import Builder
+from smelt.autodiff.gauge import gauges
+from smelt.autodiff.tape import Step, tape
 from smelt.errors import GradientError, InternalError
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.ops.spec import TensorOp
-
-
-class Step(NamedTuple):
-    """An operator between arguments and results, with the operands it had when it was noted."""
-
-    node: Node
-    op: TensorOp
-    inputs: tuple[Node, ...]
-
-
-def tape(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Step]:
-    """The operators by which `outputs` depend on `wrt` through floats, operands first."""
-    active = set(wrt)
-    steps: list[Step] = []
-    seen = set(active)
-    stack = [(node, False) for node in outputs]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            if node.type.dtype.is_float and any(x in active for x in node.inputs):
-                active.add(node)
-                steps.append(Step(node, node.op, node.inputs))
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)
-    return steps
 
 
 def reverse(
@@ -74,9 +47,12 @@ def reverse(
     """
     found: dict[Node, Node] = dict(cotangents)
     active = {*wrt, *(step.node for step in steps)}
+    steps = [Step(node, b.settled(op), inputs) for node, op, inputs in steps]
+    active.difference_update(gauges(steps, cotangents, wrt, b.type))
+    b.learn(steps)
     for node, op, inputs in reversed(steps):
         g = found.get(node)
-        if g is None:
+        if g is None or node not in active:
             continue
         b.origin = node.origin
         wanted = tuple(x in active for x in inputs)

@@ -1,0 +1,355 @@
+"""Values that results do not depend on, although they are computed with them: gauges.
+
+Softmax subtracts the largest element so that nothing overflows; any other number would do.  Where
+a value ρ can be moved without moving any result, its cotangent is zero, and the way back through
+it need not be written: no gradient runs through that maximum.  This is found by moving ρ by an
+arbitrary δ, different in each row, and following what happens: some values are shifted by c·δ,
+some are scaled by e^(k·δ), and in the results nothing must be left of it.
+
+>>> from smelt.autodiff.tape import tape
+>>> from smelt.graph.text import parse
+>>> graph = parse('''graph f(x: f32[n,m]) {
+...   a = reduce.max(x) {axes=(1,)}
+...   b = reshape(a) {shape=(n, 1)}
+...   c = sub(x, b)
+...   d = exp(c)
+...   e = reduce.sum(d) {axes=(1,)}
+...   f = log(e)
+...   g = add(f, a)
+...   return g
+... }''')
+>>> steps = tape(graph.outputs, graph.inputs)
+>>> [n.op.name for n in gauges(steps, graph.outputs, graph.inputs)]
+['reduce.max']
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from smelt.autodiff.tape import Step
+from smelt.graph.ir import Node
+from smelt.ops.contract import Contract, bare_axis
+from smelt.ops.create import Constant, Iota
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.index import Gather
+from smelt.ops.reduce import Reduce
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Concat, Expand, Permute, Reshape, Slice, Stop, split_groups
+from smelt.types.tensor import Shape, TensorType, broadcast_shapes
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What becomes of a value when ρ moves by δ: v·e^(scale·δ), or v + shift·δ.
+
+    `at` are the axes of the value along which δ differs, in the order of those of ρ.
+    """
+
+    at: tuple[int, ...]
+    shift: float = 0.0
+    scale: float = 0.0
+
+
+NOTHING = 1e-6
+"""A movement below this is none: constants such as log2(e) are rounded to float32."""
+
+Forms = list[Moved | None]
+Types = tuple[TensorType, ...]
+"""Those of the operands, then that of the result."""
+Rule = Callable[[Any, tuple[Node, ...], Forms, Types], "Moved | None"]
+See = Callable[[Node], TensorType]
+
+
+def raw_type(x: Node) -> TensorType:
+    """The type that a node was made with."""
+    return x.type
+
+
+class _UnknownError(Exception):
+    """What becomes of a value cannot be said."""
+
+
+def gauges(
+    steps: Sequence[Step], results: Iterable[Node], wrt: Iterable[Node], see: See = raw_type
+) -> list[Node]:  # fmt: skip
+    """Extremes, or values made of such alone, that may move without any result moving."""
+    ends = set(results)
+    found: list[Node] = []
+    candidates: set[Node] = set()
+    active = {*wrt, *(step.node for step in steps)}
+    for place, (node, op, inputs) in enumerate(steps):
+        ways = [x for x in inputs if x in active]
+        extreme = isinstance(op, Reduce) and op.row.idempotent
+        derived = bool(ways) and all(x in candidates for x in ways)
+        if not (extreme or derived) or any(x in found for x in inputs):
+            continue
+        candidates.add(node)
+        if _is_gauge(node, steps[place + 1 :], ends, see):
+            found.append(node)
+    return found
+
+
+def _is_gauge(rho: Node, later: Sequence[Step], ends: set[Node], see: See) -> bool:
+    own = tuple(k for k, n in enumerate(see(rho).shape) if n != 1)
+    moved: dict[Node, Moved] = {rho: Moved(own, shift=1.0)}
+    if rho in ends:
+        return False
+    try:
+        for node, op, inputs in later:
+            forms = [moved.get(x) for x in inputs]
+            if not any(forms):
+                continue
+            rule = _RULES.get(type(op))
+            if rule is None:
+                return False
+            form = rule(op, inputs, forms, tuple(map(see, (*inputs, node))))
+            if form is None or max(abs(form.shift), abs(form.scale)) < NOTHING:
+                continue
+            if node in ends:
+                return False
+            moved[node] = form
+    except _UnknownError:
+        return False
+    return True
+
+
+# ---- elementwise -------------------------------------------------------------------------------
+
+
+def _map(op: Map, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved | None:
+    rule = _SCALARS.get(op.scalar)
+    if rule is None:
+        raise _UnknownError
+    rank = types[-1].rank
+    aligned = [
+        None if f is None else replace(f, at=tuple(a + rank - x.type.rank for a in f.at))
+        for x, f in zip(inputs, forms, strict=True)
+    ]
+    places = {f.at for f in aligned if f is not None}
+    if len(places) != 1:
+        raise _UnknownError
+    (at,) = places
+    full = [f or Moved(at) for f in aligned]
+    return replace(rule(inputs, full), at=at)
+
+
+def _number(x: Node) -> float | None:
+    while isinstance(x.op, (Expand, Reshape, Cast)) and x.inputs:
+        (x,) = x.inputs
+    return x.op.value if isinstance(x.op, Constant) else None
+
+
+def _pure(form: Moved, kind: str) -> float:
+    """The shift or the scale of a value that has no other."""
+    if getattr(form, "scale" if kind == "shift" else "shift"):
+        raise _UnknownError
+    return float(getattr(form, kind))
+
+
+def _sum(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
+    one, other = forms
+    if one.scale or other.scale:
+        if one.scale != other.scale or one.shift or other.shift:
+            raise _UnknownError
+        return one
+    return replace(one, shift=one.shift + sign * other.shift)
+
+
+def _product(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
+    one, other = forms
+    number = _number(inputs[1])
+    if one.shift and number:
+        return replace(one, shift=one.shift * (number if sign > 0 else 1 / number))
+    first = _number(inputs[0])
+    if other.shift and first and sign > 0:
+        return replace(other, shift=other.shift * first)
+    return replace(one, scale=_pure(one, "scale") + sign * _pure(other, "scale"))
+
+
+def _powers(factor: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
+    return lambda inputs, forms: replace(forms[0], scale=factor * _pure(forms[0], "scale"))
+
+
+def _exponential(unit: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
+    return lambda inputs, forms: Moved(forms[0].at, scale=unit * _pure(forms[0], "shift"))
+
+
+def _logarithm(unit: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
+    return lambda inputs, forms: Moved(forms[0].at, shift=_pure(forms[0], "scale") / unit)
+
+
+def _either(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
+    """Both operands of a choice move alike; 0 is scaled and infinity shifted by anything."""
+    live = [
+        f for x, f in zip(inputs, forms, strict=True)
+        if not (f.shift == f.scale == 0 and _number(x) is not None and _bears(x, forms))
+    ]  # fmt: skip
+    if not live or any(f != live[0] for f in live):
+        raise _UnknownError
+    return live[0]
+
+
+def _bears(x: Node, forms: list[Moved]) -> bool:
+    number = _number(x)
+    if number == 0:
+        return all(f.shift == 0 for f in forms)
+    return number is not None and math.isinf(number) and all(f.scale == 0 for f in forms)
+
+
+def _select(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
+    """The mask is a step: it does not move with an infinitely small δ.
+
+    A sum that is replaced by a number where it is zero, to divide by it, moves like the sum: where
+    a sum of scaled terms is zero, so are they, and with them what is divided.
+    """
+    for value, other in ((1, 2), (2, 1)):
+        if _number(inputs[other]) is not None and _guards(inputs[0], inputs[value]):
+            return replace(forms[value], scale=_pure(forms[value], "scale"))
+    return _either(inputs[1:], forms[1:])
+
+
+def _guards(mask: Node, value: Node) -> bool:
+    """Whether a mask compares a sum with zero."""
+    compares = isinstance(mask.op, Map) and mask.op.scalar in ("eq", "ne") and mask.inputs
+    if not compares or mask.inputs[0] is not value or _number(mask.inputs[1]) != 0:
+        return False
+    while isinstance(value.op, (Expand, Reshape)) and value.inputs:
+        (value,) = value.inputs
+    return isinstance(value.op, Reduce) and value.op.combine == "sum"
+
+
+_SCALARS: dict[str, Callable[[tuple[Node, ...], list[Moved]], Moved]] = {
+    "add": lambda inputs, forms: _sum(inputs, forms, 1.0),
+    "sub": lambda inputs, forms: _sum(inputs, forms, -1.0),
+    "neg": lambda inputs, forms: replace(forms[0], shift=-forms[0].shift),
+    "mul": lambda inputs, forms: _product(inputs, forms, 1.0),
+    "div": lambda inputs, forms: _product(inputs, forms, -1.0),
+    "reciprocal": _powers(-1.0), "square": _powers(2.0), "sqrt": _powers(0.5),
+    "rsqrt": _powers(-0.5),
+    "exp": _exponential(1.0), "exp2": _exponential(math.log(2)),
+    "log": _logarithm(1.0), "log2": _logarithm(math.log(2)), "log10": _logarithm(math.log(10)),
+    "select": _select, "max": _either, "min": _either,
+}  # fmt: skip
+
+
+# ---- everything else ---------------------------------------------------------------------------
+
+
+def _first(forms: Forms) -> Moved:
+    form = forms[0]
+    if form is None:
+        raise _UnknownError
+    return form
+
+
+def _cast(op: Cast, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    return _first(forms)
+
+
+def _stop(op: Stop, inputs: tuple[Node, ...], forms: Forms, types: Types) -> None:
+    return None
+
+
+def _reduce(op: Reduce, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    form = _first(forms)
+    additive = op.combine == "sum" and not form.shift
+    if set(form.at) & set(op.axes) or not (additive or op.row.idempotent):
+        raise _UnknownError
+    return replace(form, at=tuple(a - sum(k < a for k in op.axes) for a in form.at))
+
+
+def _permute(op: Permute, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    form = _first(forms)
+    return replace(form, at=tuple(op.perm.index(a) for a in form.at))
+
+
+def _reshape(op: Reshape, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    form = _first(forms)
+    to = _kept_axes(types[0].shape, types[-1].shape)
+    if any(a not in to for a in form.at):
+        raise _UnknownError
+    return replace(form, at=tuple(to[a] for a in form.at))
+
+
+def _kept_axes(source: Shape, target: Shape) -> dict[int, int]:
+    """Axes that a reshape leaves as they are, dimensions of size 1 aside."""
+    found: dict[int, int] = {}
+    s = t = 0
+    for old, new in split_groups(source, target):
+        left = [k for k, n in enumerate(old) if n != 1]
+        right = [k for k, n in enumerate(new) if n != 1]
+        if len(left) == len(right) == 1:
+            found[s + left[0]] = t + right[0]
+        s, t = s + len(old), t + len(new)
+    return found
+
+
+def _expand(op: Expand, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    form = _first(forms)
+    new = types[-1].rank - types[0].rank
+    return replace(form, at=tuple(a + new for a in form.at))
+
+
+def _slice(op: Slice, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    form = _first(forms)
+    whole = types[0].shape
+    for a in form.at:
+        if op.starts[a] != 0 or op.steps[a] != 1 or op.sizes[a] != whole[a]:
+            raise _UnknownError
+    return form
+
+
+def _concat(op: Concat, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    form = _first(forms)
+    if op.axis in form.at or any(f != form for f in forms):
+        raise _UnknownError
+    return form
+
+
+def _gather(op: Gather, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    """Axes that are not indexed, or by 0, 1, 2, .. along their own place, keep their δ."""
+    form = _first(forms)
+    _, *index = inputs
+    middle = broadcast_shapes(*(t.shape for t in types[1:-1]))
+    at: list[int] = []
+    for a in form.at:
+        k = a - op.first
+        if k < 0:
+            at.append(a)
+        elif k >= len(index):
+            at.append(a - len(index) + len(middle))
+        else:
+            line = index[k].op
+            if not isinstance(line, Iota) or line.shape != index[k].type.shape:
+                raise _UnknownError
+            place = line.axis + len(middle) - len(line.shape)
+            if middle[place] != types[0].shape[a]:
+                raise _UnknownError
+            at.append(op.first + place)
+    return replace(form, at=tuple(at))
+
+
+def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+    """A sum of products: scales add up where δ stands along axes of the result."""
+    scale, places = 0.0, set[tuple[int, ...]]()
+    for terms, form in zip((op.left, op.right), forms, strict=True):
+        if form is None:
+            continue
+        names = [bare_axis(terms[a]) for a in form.at]
+        if form.shift or any(n is None or n not in op.out for n in names):
+            raise _UnknownError
+        scale += form.scale
+        places.add(tuple(op.out.index(n) for n in names if n is not None))
+    if len(places) != 1:
+        raise _UnknownError
+    return Moved(places.pop(), scale=scale)
+
+
+_RULES: dict[type[TensorOp], Rule] = {
+    Map: _map, Cast: _cast, Stop: _stop, Reduce: _reduce, Permute: _permute, Reshape: _reshape,
+    Expand: _expand, Slice: _slice, Concat: _concat, Gather: _gather, Contract: _contract,
+}  # fmt: skip

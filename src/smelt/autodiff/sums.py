@@ -1,0 +1,232 @@
+"""Sums that need not be taken: those that are zero, and those that another sum tells.
+
+Two identities make gradients as cheap as the ones written by hand:
+
+    zero sums    Σⱼ (xⱼ - mean x)·k = 0          a variance sends nothing back through its mean
+    sum swap     Σⱼ Pᵢⱼ Σ_d gᵢ_d Vⱼ_d = Σ_d gᵢ_d Oᵢ_d    where O = P·V was computed anyway
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from smelt.autodiff.tape import Step
+from smelt.graph.ir import Node
+from smelt.ops.contract import Contract, bare_axis
+from smelt.ops.create import Constant, SizeOf
+from smelt.ops.elementwise import Map
+from smelt.ops.reduce import Reduce
+from smelt.ops.view import Expand, Reshape
+from smelt.types.expr import Index, product
+from smelt.types.tensor import TensorType
+
+Axes = tuple[int, ...]
+DEPTH = 12
+"""How far a look into a sum goes."""
+
+
+def form_of(x: Node) -> str:
+    """The scalar row that made a value, or nothing: a value that was computed is only a value."""
+    return x.op.scalar if isinstance(x.op, Map) and x.inputs else ""
+
+
+def alike(x: Node, y: Node, depth: int = 4) -> bool:
+    """Whether two values are the same, as far as a short look shows."""
+    if x is y:
+        return True
+    if x.op != y.op or not depth or len(x.inputs) != len(y.inputs):
+        return False
+    if not x.inputs:
+        return isinstance(x.op, (Constant, SizeOf))
+    return all(alike(a, b, depth - 1) for a, b in zip(x.inputs, y.inputs, strict=True))
+
+
+class Sums:
+    """What is known of sums; `see` and `size` give types and sizes as far as they are known."""
+
+    def __init__(
+        self, see: Callable[[Node], TensorType], size: Callable[[Index], Index]
+    ) -> None:  # fmt: skip
+        self.see = see
+        self.size = size
+        self.contractions: list[Step] = []
+
+    def learn(self, steps: Iterable[Step]) -> None:
+        """Note the contractions that are there."""
+        self.contractions += [s for s in steps if isinstance(s.op, Contract)]
+
+    # Zero sums
+
+    def needed(self, x: Node, axes: Axes) -> tuple[Node | None, bool]:
+        """The part of x that its sum over `axes` depends on (None: it is zero), and its sign."""
+        positive = True
+        for _ in range(DEPTH):
+            form = form_of(x)
+            if self.vanishes(x, axes):
+                return None, positive
+            if form == "neg":
+                (x,), positive = x.inputs, not positive
+                continue
+            if form not in ("add", "sub") or not all(self._same(i, x) for i in x.inputs):
+                break
+            a, b = x.inputs
+            if self.vanishes(b, axes):
+                x = a
+            elif self.vanishes(a, axes):
+                x, positive = b, positive == (form == "add")
+            else:
+                break
+        return x, positive
+
+    def vanishes(self, x: Node, axes: Axes, depth: int = DEPTH) -> bool:
+        """Whether x sums to zero over `axes` whatever the numbers are."""
+        form = form_of(x)
+        if not depth or not form:
+            return False
+        if form == "neg":
+            return self.vanishes(x.inputs[0], axes, depth - 1)
+        if form in ("add", "sub"):
+            if form == "sub" and self._is_centred(x.inputs[0], x.inputs[1], axes):
+                return True
+            return all(self._same(i, x) and self.vanishes(i, axes, depth - 1) for i in x.inputs)
+        if form in ("mul", "div"):
+            pairs = (x.inputs,) if form == "div" else (x.inputs, x.inputs[::-1])
+            return any(
+                self._same(a, x) and self._is_fixed(b, x, axes)
+                and self.vanishes(a, axes, depth - 1)
+                for a, b in pairs
+            )  # fmt: skip
+        return False
+
+    def _same(self, a: Node, b: Node) -> bool:
+        return self.see(a) == self.see(b)
+
+    def _is_fixed(self, factor: Node, x: Node, axes: Axes) -> bool:
+        """Whether an operand of x is the same all along `axes`."""
+        while isinstance(factor.op, Expand) and factor.inputs:
+            (factor,) = factor.inputs
+        shape = self.see(factor).shape
+        lead = x.type.rank - len(shape)
+        return all(a < lead or shape[a - lead] == 1 for a in axes)
+
+    def _is_centred(self, x: Node, mean: Node, axes: Axes) -> bool:
+        """Whether `mean` is that of x over `axes`."""
+        if not self._is_fixed(mean, x, axes):
+            return False
+        mean = _unwrapped(mean)
+        if form_of(mean) != "div":
+            return False
+        total, count = _unwrapped(mean.inputs[0]), mean.inputs[1]
+        op = total.op
+        if not isinstance(op, Reduce) or op.combine != "sum" or op.axes != axes:
+            return False
+        if not total.inputs or not alike(total.inputs[0], x, DEPTH):
+            return False
+        shape = self.see(x).shape
+        size = product(shape[a] for a in axes)
+        if isinstance(count.op, SizeOf):
+            return self.size(count.op.expr) == size
+        return isinstance(count.op, Constant) and count.op.value == size
+
+    # Sum swap
+
+    def swap(self, x: Node, axes: Axes) -> Swap | None:
+        """Another way to the sum of a product x over `axes`, if a contraction tells it."""
+        if not self.contractions or form_of(x) != "mul":
+            return None
+        factors = _factors(x)
+        for place, factor in enumerate(factors):
+            if not isinstance(factor.op, Contract) or not factor.inputs:
+                continue
+            if self.see(factor).shape != self.see(x).shape:
+                continue
+            rest = factors[:place] + factors[place + 1 :]
+            for step in self.contractions:
+                found = self._swapped(step, factor, rest, axes)
+                if found is not None:
+                    return found
+        return None
+
+    def _swapped(self, step: Step, inner: Node, rest: list[Node], axes: Axes) -> Swap | None:
+        op, contract = step.op, inner.op
+        assert isinstance(op, Contract)
+        assert isinstance(contract, Contract)
+        known, parts = (op.left, op.right), (contract.left, contract.right)
+        for k in range(2):
+            weights, values = step.inputs[k], step.inputs[1 - k]
+            same = self.see(weights).shape == self.see(inner).shape
+            if not same or not _same_product(_factors(weights), rest):
+                continue
+            for j in range(2):
+                if inner.inputs[1 - j] is not values:
+                    continue
+                letters = tuple(map(_names, (known[k], known[1 - k], parts[j], parts[1 - j])))
+                found = _matched(letters, op, contract, axes)
+                if found is not None:
+                    return Swap(inner.inputs[j], step.node, *found)
+        return None
+
+
+class Swap(NamedTuple):
+    """A sum as another one: over `axes` of other·known[perm]."""
+
+    other: Node
+    known: Node
+    perm: tuple[int, ...]
+    axes: Axes
+
+
+def _unwrapped(x: Node) -> Node:
+    while isinstance(x.op, (Expand, Reshape)) and x.inputs:
+        (x,) = x.inputs
+    return x
+
+
+def _factors(x: Node, depth: int = DEPTH) -> list[Node]:
+    if not depth or form_of(x) != "mul":
+        return [x]
+    return [f for i in x.inputs for f in _factors(i, depth - 1)]
+
+
+def _same_product(one: list[Node], other: list[Node]) -> bool:
+    left = list(other)
+    for f in one:
+        place = next((k for k, g in enumerate(left) if alike(f, g)), None)
+        if place is None:
+            return False
+        left.pop(place)
+    return not left
+
+
+def _matched(
+    letters: tuple[list[str] | None, ...], op: Contract, contract: Contract, axes: Axes
+) -> tuple[tuple[int, ...], Axes] | None:
+    """How the known result's axes stand in the remaining operand, and over which to sum."""
+    weights, values, other, again = letters
+    if weights is None or values is None or other is None or again is None:
+        return None
+    table: dict[str, str] = {}
+    for a, b in (*zip(weights, contract.out), *zip(values, again)):
+        if table.setdefault(a, b) != b:
+            return None
+    if len(set(table.values())) != len(table):
+        return None
+    gone = {contract.out[a] for a in axes}
+    if {table[n] for n in op.summed()} != gone:
+        return None
+    out = [table[n] for n in op.out]
+    if sorted(out) != sorted(other):
+        return None
+    kept = [n for n in contract.out if n not in gone]
+    last = [n for n in other if n not in kept]
+    if [n for n in other if n in kept] != kept:
+        return None
+    return tuple(out.index(n) for n in other), tuple(other.index(n) for n in last)
+
+
+def _names(terms: tuple[object, ...]) -> list[str] | None:
+    """The axes that index an operand, if each stands alone and once."""
+    found = [bare_axis(t) for t in terms]  # type: ignore[arg-type]
+    names = [n for n in found if n is not None]
+    return names if len(names) == len(found) == len(set(names)) else None
