@@ -17,7 +17,8 @@ from smelt.blocks import THIN
 from smelt.codegen.llvm.contract import Form
 from smelt.codegen.llvm.module import Forms, emit, forms_of
 from smelt.codegen.llvm.optimize import assembly, object_code
-from smelt.kernel.ir import Dot, Kernel, Let
+from smelt.kernel.ir import Dot, Kernel
+from smelt.kernel.walk import statements, values_of, visit
 from smelt.target import Target
 from smelt.types.expr import Index, evaluate, size, text
 from smelt.types.parse_expr import parse
@@ -119,8 +120,8 @@ def form_for(forms: Forms, sizes: Mapping[str, int]) -> Form:
 
 
 def _has_products(kernel: Kernel) -> bool:
-    lets = [s.value for s in kernel.body if isinstance(s, Let)]
-    return any(isinstance(v, Dot) for v in lets)
+    roots = (root for s in statements(kernel) for root in values_of(s))
+    return any(isinstance(v, Dot) for root in roots for v in visit(root))
 
 
 def llvm_text(kernel: Kernel, target: Target) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smelt.codegen.llvm.items import Access, Converting, Folding, Item, Phase, StoreItem
+from smelt.codegen.llvm.items import Access, Converting, Edge, Folding, Item, Phase, StoreItem
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.types.expr import Atom, Expr, Index, axes_of, axis, coefficient, mul, rebuild
 
@@ -13,7 +13,7 @@ def collapse(phase: Phase) -> Phase:
     while changed:
         changed = False
         for name, extent in list(phase.axes.items()):
-            if extent == 1 and name not in phase.cut and not _is_number(phase, name):
+            if extent == 1 and name not in phase.cut and not is_bound(phase, name):
                 _substitute(phase, {name: 0}, drop=(name,))
         names = list(phase.axes)
         for a in names:
@@ -24,8 +24,13 @@ def collapse(phase: Phase) -> Phase:
     return phase
 
 
-def _is_number(phase: Phase, name: str) -> bool:
-    return any(name == number for number, _ in phase.cut.values())
+def is_bound(phase: Phase, name: str) -> bool:
+    """Whether an axis means something to others than accesses: parts, blocks and their edges."""
+    numbers = {number for number, _ in phase.cut.values()}
+    edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
+    visits = [v for r in phase.regions() for v in r.visits]
+    parts = {v.part[0] for v in visits if v.part is not None}
+    return name in numbers | edges | parts | {v.axis for v in visits}
 
 
 def _used(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
@@ -38,7 +43,7 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
     """Whether a*extent(b) + b can be one axis."""
     if (a in phase.grid) != (b in phase.grid):
         return False
-    if any(x in phase.cut or _is_number(phase, x) for x in (a, b)):
+    if any(x in phase.cut or is_bound(phase, x) for x in (a, b)):
         return False
     for item in phase.items:
         if item.kind in ("fold", "dot") and isinstance(item.payload, Folding):
@@ -56,6 +61,8 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
         ):
             return False
     inner = phase.axes[b]
+    if any((a in s.state.axes) != (b in s.state.axes) for s in phase.settings):
+        return False
     for offset, axes in _used(phase):
         ca, cb = coefficient(offset, a), coefficient(offset, b)
         if ca is None or cb is None or ca != mul(cb, inner):
@@ -94,8 +101,10 @@ def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -
             _fold_of_one(item)
         elif item.kind == "index" and isinstance(item.payload, Expr):
             item.payload = put(item.payload)
-    phase.stores = [StoreItem(moved(s.access), s.value, s.where, s.axes - dropped)
+    phase.stores = [StoreItem(moved(s.access), s.value, s.where, s.axes - dropped, s.time)
                     for s in phase.stores]  # fmt: skip
+    for state in {s.state for s in phase.settings}:
+        state.axes -= dropped
     for name in drop:
         del phase.axes[name]
     phase.grid = [g for g in phase.grid if g not in dropped]
@@ -103,7 +112,7 @@ def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -
 
 def _fold_of_one(item: Item) -> None:
     """A fold that has lost all its axes is its element, or position 0."""
-    if not isinstance(item.payload, Folding) or item.payload.over or item.kind == "scan":
+    if not isinstance(item.payload, Folding) or item.payload.over:
         return
     if item.kind == "dot":
         item.kind, item.payload = "apply", SUM_OF_PRODUCTS[1]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from smelt.blocks import DEPTH, THIN, THIN_DEPTH
-from smelt.codegen.llvm.items import Access, Folding, Item, Phase
+from smelt.codegen.llvm.items import Access, Folding, Item, Phase, still_axes
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.dtype import DType, f32, f64
@@ -128,13 +128,15 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     stored = stored_axis(phase)
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
-    m, n = _own_axis(left, right, over, phase), _own_axis(right, left, over, phase)
+    still = still_axes(phase.segments[item.time])
+    barred = still | {a for stop, _ in phase.stops() for a in stop.axes}
+    m, n = (_own_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
     both = m is not None and n is not None
     if n is None or (both and (form == "columns" or _is_few(n, phase) > _is_few(m, phase))):
         left, right, m, n = right, left, n, m
     if n is None or not set(over) <= left.axes & right.axes:
         return None
-    local = {a for a in phase.axes if a not in phase.grid}
+    local = {a for a in phase.axes if a not in phase.grid} - still
     if (item.axes - {m, n}) & local:
         return None
     ranked = [a for a in phase.axes if a in over]
@@ -185,9 +187,11 @@ def _runs_along(x: Item, axes: tuple[str, ...]) -> str:
     return max(axes, key=lambda a: votes[a])
 
 
-def _own_axis(x: Item, other: Item, over: tuple[str, ...], phase: Phase) -> str | None:
+def _own_axis(
+    x: Item, other: Item, over: tuple[str, ...], phase: Phase, barred: set[str]
+) -> str | None:
     """The axis of one operand alone that is blocked: an inner one rather than a grid one."""
-    own = [a for a in phase.axes if a in x.axes and a not in other.axes and a not in over]
+    own = [a for a in phase.axes if a in x.axes - barred and a not in other.axes and a not in over]
     inner = [a for a in own if a not in phase.grid]
     return (inner or own or [None])[-1]
 
@@ -205,7 +209,7 @@ def _as_fold(item: Item, phase: Phase) -> None:
     """item = fold of a product item that takes a place just before it."""
     at = phase.items.index(item)
     axes = item.args[0].axes | item.args[1].axes
-    product = Item(at, "apply", SUM_OF_PRODUCTS[1], item.args, axes, item.dtype)
+    product = Item(at, "apply", SUM_OF_PRODUCTS[1], item.args, axes, item.dtype, item.time)
     phase.items.insert(at, product)
     item.kind, item.args = "fold", (product,)
     for number, other in enumerate(phase.items):

@@ -66,7 +66,7 @@ class FoldEmitter:
         axes = home.s.kept[fold]
         count: Value = number(1)
         for a in axes:
-            count = self.b.mul(count, home.home.index(home.s.local[a]))
+            count = self.b.mul(count, home.home.index(home.storage.extent(fold, a)))
         m = LLVMMachine(self.b, home.s.lanes, home.home.target)
         for part, (dtype, value) in enumerate(zip(acc.parts, acc.start(m), strict=True)):
             put = self._filler(m, home.storage.at[fold, part], dtype.compute, value)
@@ -127,7 +127,7 @@ class FoldEmitter:
         assert total is not None
         found = acc.finish(scalar, total)
         if fold in home.s.kept:
-            home.keep((fold, 0), home.s.kept[fold], found, scope)
+            home.scratch.keep((fold, 0), home.s.kept[fold], found, scope)
         else:
             home.top.values[fold] = found
 
@@ -165,16 +165,16 @@ class FoldEmitter:
     ) -> None:
         home, acc = self.home, self.home.storage.fold(fold)
         axes = home.s.kept[fold]
-        old = [splat_to(self.b, home.fetch((fold, k), axes, scope), m.lanes)
+        old = [splat_to(self.b, home.scratch.fetch((fold, k), axes, scope), m.lanes)
                for k in range(len(acc.parts))]  # fmt: skip
         for k, value in enumerate(acc.step(m, old, element, position)):
-            home.keep((fold, k), axes, value, scope)
+            home.scratch.keep((fold, k), axes, value, scope)
 
     def finished(self, fold: Item, scope: Scope) -> Value:
         """The result of a fold whose states are in scratch."""
         home, acc = self.home, self.home.storage.fold(fold)
         axes = home.s.kept[fold]
-        state = [home.fetch((fold, k), axes, scope) for k in range(len(acc.parts))]
+        state = [home.scratch.fetch((fold, k), axes, scope) for k in range(len(acc.parts))]
         vector = scope.lanes is not None and scope.lanes.axis in axes
         return acc.finish(home.machine(scope, vector), state)
 
@@ -191,11 +191,13 @@ class FoldEmitter:
             first = splat(self.b, first, m.lanes)
         element = home.get(item.args[0], scope, m.lanes is not None)
         fresh = acc.start(m)
-        kept = [home.fetch((item, SCAN_PART + k), axes, scope) for k in range(len(acc.parts))]
+        kept = [
+            home.scratch.fetch((item, SCAN_PART + k), axes, scope) for k in range(len(acc.parts))
+        ]
         old = [m.select(first, a, b) for a, b in zip(fresh, kept, strict=True)]
         new = acc.step(m, old, element, None)
         for k, value in enumerate(new):
-            home.keep((item, SCAN_PART + k), axes, value, scope)
+            home.scratch.keep((item, SCAN_PART + k), axes, value, scope)
         return acc.finish(m, new)
 
 

@@ -14,6 +14,7 @@ from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.nests import Schedule
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Storage
+from smelt.codegen.llvm.streams import run_segments
 from smelt.target import Target
 from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, product, sub
 
@@ -205,6 +206,4 @@ class FunctionEmitter:
         for g, value in numbers.items():
             if g not in self.s.local:
                 scope.axes[g] = value
-        emitter = NestEmitter(self.b, self, ranges, scope)
-        for nest in self.s.nests:
-            emitter.run(nest)
+        run_segments(NestEmitter(self.b, self, ranges, scope))

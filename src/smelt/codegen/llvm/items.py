@@ -1,7 +1,8 @@
 """A kernel ready to be scheduled: values as a flat graph with flat memory offsets.
 
 Each item is one value with the axes it varies along; loads and stores carry one offset in elements.
-A phase is straight-line work over a grid; a program is one phase, or two where a fold is split.
+A phase is work over a grid, in segments one after another; those of a stream's body (a region) run
+once for every block of the stream.  A program is one phase, or two where a stream is split.
 """
 
 from __future__ import annotations
@@ -12,23 +13,26 @@ from typing import Literal
 
 from smelt.ops.combine import Combine
 from smelt.types.dtype import DType
-from smelt.types.expr import Index
+from smelt.types.expr import Index, atoms
 
-Kind = Literal["const", "index", "load", "apply", "cast", "fold", "dot", "scan", "position"]
+Kind = Literal[
+    "const", "index", "load", "apply", "cast", "fold", "dot", "scan", "position", "state", "edge"
+]
 
 
 class Item:
-    """One value.  `axes` are those that it varies along; `dtype` is its register type."""
+    """One value.  `axes` are those that it varies along; `dtype` is its register type; `time` is
+    the first segment of the phase in which it is known."""
 
-    __slots__ = ("args", "axes", "dtype", "kind", "number", "payload")
+    __slots__ = ("args", "axes", "dtype", "kind", "number", "payload", "time")
 
     def __init__(
         self, number: int, kind: Kind, payload: Payload, args: tuple[Item, ...],
-        axes: frozenset[str], dtype: DType,
+        axes: frozenset[str], dtype: DType, time: int = 0,
     ) -> None:  # fmt: skip
         self.number, self.payload = number, payload
         self.kind: Kind = kind
-        self.args, self.axes, self.dtype = args, axes, dtype
+        self.args, self.axes, self.dtype, self.time = args, axes, dtype, time
 
     def __repr__(self) -> str:
         return f"%{self.number}:{self.kind}"
@@ -73,17 +77,86 @@ class Clamping:
     extent: Index
 
 
-Payload = float | int | bool | Index | Access | str | Converting | Folding | Clamping
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A number of the present block of an axis: its "first" index, its "last", or its "length"."""
+
+    what: Literal["first", "last", "length"]
+    axis: str
+
+
+@dataclass(eq=False)
+class Visit:
+    """How a region walks an axis: in blocks of `size` (1: held still, None: all at once) from
+    `first` up to `stop`, or through a part (the axis that numbers it, how many there are)."""
+
+    axis: str
+    size: int | None
+    first: int = 0
+    stop: Item | None = None
+    part: tuple[str, int] | None = None
+
+
+@dataclass(eq=False)
+class Region:
+    """The body of a stream, inside `parent`."""
+
+    parent: Region | None
+    visits: tuple[Visit, ...]
+
+
+def chain(region: Region | None) -> list[Region]:
+    """A region and all around it, outer to inner."""
+    found: list[Region] = []
+    while region is not None:
+        found.insert(0, region)
+        region = region.parent
+    return found
+
+
+def still_axes(region: Region | None) -> set[str]:
+    """The axes that a region and those around it hold still."""
+    return {v.axis for r in chain(region) for v in r.visits if v.size == 1}
+
+
+def visited_axes(region: Region | None) -> set[str]:
+    """The axes that a region and those around it visit block by block."""
+    return {v.axis for r in chain(region) for v in r.visits}
+
+
+@dataclass(eq=False)
+class Carried:
+    """What a stream carries: one place over `axes`, which stands outside of the stream."""
+
+    name: str
+    axes: frozenset[str]
+    dtype: DType
+    region: Region | None
+
+
+@dataclass(eq=False)
+class Setting:
+    """The new value of a carried state, at the end of a segment."""
+
+    state: Carried
+    value: Item
+    time: int
+
+
+Payload = (
+    float | int | bool | Index | Access | str | Converting | Folding | Clamping | Edge | Carried
+)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreItem:
-    """A write of `value` at an access."""
+    """A write of `value` at an access, in the segment `time`."""
 
     access: Access
     value: Item
     where: Item | None
     axes: frozenset[str]
+    time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +171,9 @@ class Buffer:
 
 @dataclass
 class Phase:
-    """Straight-line work over a grid.  `grid` axes are independent; `cut` limits some axes to
-    blocks: axis -> block length, with the block's number as a grid axis of its own."""
+    """Work over a grid.  `grid` axes are independent; `cut` limits some axes to blocks: axis ->
+    block length, with the block's number as a grid axis of its own.  `segments` tells the region
+    of each segment: one before a stream, one in it, one after it."""
 
     name: str
     axes: dict[str, Index]
@@ -108,6 +182,24 @@ class Phase:
     items: list[Item] = field(default_factory=list)
     stores: list[StoreItem] = field(default_factory=list)
     positions: dict[str, Item] = field(default_factory=dict)
+    segments: list[Region | None] = field(default_factory=lambda: [None])
+    settings: list[Setting] = field(default_factory=list)
+
+    def regions(self) -> list[Region]:
+        """Every region once, outer before inner."""
+        return [r for r in dict.fromkeys(self.segments) if r is not None]
+
+    def stops(self) -> list[tuple[Item, int]]:
+        """Where streams stop, with the segment at whose end that has to be known."""
+        return [(v.stop, self.segments.index(r) - 1) for r in self.regions() for v in r.visits
+                if v.stop is not None]  # fmt: skip
+
+    def roots(self) -> list[Item]:
+        """The items that somebody outside of the graph of items wants."""
+        found = [s.value for s in self.stores] + [s.where for s in self.stores if s.where]
+        found += [self.positions[a.name] for s in self.stores for a in atoms(s.access.offset)
+                  if a.kind == "value"]  # fmt: skip
+        return found + [s.value for s in self.settings] + [stop for stop, _ in self.stops()]
 
 
 @dataclass

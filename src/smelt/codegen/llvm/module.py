@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from smelt.codegen.llvm.contract import Form, forms
+from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
 from smelt.codegen.llvm.nests import Schedule, cycles, schedule
-from smelt.codegen.llvm.program import program, stride_name
+from smelt.codegen.llvm.program import program
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Index

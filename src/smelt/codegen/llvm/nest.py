@@ -19,7 +19,17 @@ from smelt.codegen.llvm.indexing import (
     splat,
     steady,
 )
-from smelt.codegen.llvm.items import Access, Clamping, Converting, Item, StoreItem
+from smelt.codegen.llvm.items import (
+    Access,
+    Carried,
+    Clamping,
+    Converting,
+    Edge,
+    Item,
+    Region,
+    StoreItem,
+    visited_axes,
+)
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.memory import (
     any_lane,
@@ -34,6 +44,8 @@ from smelt.codegen.llvm.memory import (
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.codegen.llvm.scratch import ScratchEmitter
+from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.codegen.llvm.windowed import Windowed
 from smelt.codegen.llvm.windowed_product import WindowedEmitter
@@ -62,7 +74,10 @@ class NestEmitter:
         self.nest = self.s.nests[0]
         self.bypass = False
         self.here: frozenset[Item] = frozenset()
-        self.starts = {axis: low for axis, (low, _) in ranges.items()}
+        self.starts: dict[tuple[Region | None, str], Value] = {
+            (None, axis): low for axis, (low, _) in ranges.items()
+        }
+        self.scratch = ScratchEmitter(self)
         self.folds = FoldEmitter(self)
         self.products: ProductEmitter | WindowedEmitter = ProductEmitter(self)
 
@@ -191,7 +206,9 @@ class NestEmitter:
         )
         return found if self.home.streaming and whole and not self.nest.folds else []
 
-    def loop(self, low: Value, high: Value, step: int, inside: Callable[[Value], None]) -> None:
+    def loop(
+        self, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None]
+    ) -> None:
         """for position in range(low, high, step)"""
         b = self.b
         body = b.append_basic_block("loop")
@@ -202,7 +219,7 @@ class NestEmitter:
         position = b.phi(I64)
         position.add_incoming(low, before)
         inside(position)
-        after = b.add(position, number(step))
+        after = b.add(position, number(step) if isinstance(step, int) else step)
         position.add_incoming(after, b.block)
         b.cbranch(b.icmp_signed("<", after, high), body, done)
         b.position_at_end(done)
@@ -254,7 +271,8 @@ class NestEmitter:
         if self._vector_position(access.offset):
             return None
         found = coefficient(access.offset, axis)
-        if found is None and axis not in self.s.phase.cut:
+        region = self.s.phase.segments[self.nest.time]
+        if found is None and axis not in {*self.s.phase.cut, *visited_axes(region)}:
             return coefficient(steady(access.offset, axis, self.s.lanes * self.nest.wide), axis)
         return found
 
@@ -289,7 +307,7 @@ class NestEmitter:
 
     def _compute(self, item: Item, scope: Scope) -> Value:
         if item in self.s.kept and item not in self.here:
-            return self._reload(item, scope)
+            return self.scratch.reload(item, scope)
         vector = self.is_vector(item, scope)
         m = self.machine(scope, vector)
         if item.kind == "const":
@@ -301,6 +319,13 @@ class NestEmitter:
             return cast(m, found, i64, item.dtype)
         if item.kind == "load":
             return self._load(item, scope, m)
+        if item.kind == "state":
+            assert isinstance(item.payload, Carried)
+            axes = self.storage.state_axes(item.payload)
+            return self.scratch.fetch((item.payload, 0), axes, scope)
+        if item.kind == "edge":
+            assert isinstance(item.payload, Edge)
+            return edge(self, item.payload, scope)
         if item.kind == "scan":
             return self.folds.scan(item, scope, m)
         args = [self.get(a, scope, vector) for a in item.args]
@@ -402,69 +427,6 @@ class NestEmitter:
         else:
             scatter(m, base, self._lane_offsets(s.access, step, scope), value, dtype, mask)
 
-    # ---- scratch ---------------------------------------------------------------------------------
-
-    def slot(self, item: Item, axes: tuple[str, ...], scope: Scope) -> Value:
-        """Offset in elements of the current position in a scratch array over local axes."""
-        offset: Value = number(0)
-        for a in axes:
-            extent = self.home.index(self.storage.extent(item, a))
-            here = self.b.sub(scope.axis(a), self.starts[a])
-            offset = self.b.add(self.b.mul(offset, extent), here)
-        return offset
-
-    def _reload(self, item: Item, scope: Scope) -> Value:
-        axes = self.s.kept[item]
-        if self.storage.in_parts(item):
-            return self.folds.finished(item, scope)
-        return self.fetch((item, 0), axes, scope)
-
-    def fetch(self, key: tuple[Item, int], axes: tuple[str, ...], scope: Scope) -> Value:
-        """A register from a scratch array (a vector where its last axis is the vector axis)."""
-        dtype = self.storage.arrays[key][1]
-        memory = dtype.compute
-        address = element_address(
-            self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
-        )
-        vector = scope.lanes is not None and scope.lanes.axis in axes
-        m = self.machine(scope, vector)
-        if not vector or scope.lanes is None:
-            return load_scalar(m, address, memory, None)
-        if axes[-1] == scope.lanes.axis:
-            return load_vector(m, address, memory, scope.lanes.mask)
-        offsets = self._scratch_offsets(key, axes, scope)
-        return gather(m, self.storage.at[key], offsets, memory, scope.lanes.mask)
-
-    def keep(
-        self, key: tuple[Item, int], axes: tuple[str, ...], value: Value, scope: Scope
-    ) -> None:
-        """The register into a scratch array."""
-        memory = self.storage.arrays[key][1].compute
-        address = element_address(
-            self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
-        )
-        vector = scope.lanes is not None and scope.lanes.axis in axes
-        m = self.machine(scope, vector)
-        if not vector or scope.lanes is None:
-            store_scalar(m, address, value, memory, None)
-        elif axes[-1] == scope.lanes.axis:
-            store_vector(m, address, splat(self.b, value, scope.lanes.count), memory,
-                         scope.lanes.mask)  # fmt: skip
-        else:
-            offsets = self._scratch_offsets(key, axes, scope)
-            scatter(m, self.storage.at[key], offsets, splat(self.b, value, scope.lanes.count),
-                    memory, scope.lanes.mask)  # fmt: skip
-
-    def _scratch_offsets(self, key: tuple[Item, int], axes: tuple[str, ...], scope: Scope) -> Value:
-        """Lane offsets in a scratch array whose last axis is not the vector axis."""
-        assert scope.lanes is not None
-        step: Value = number(1)
-        for a in axes[axes.index(scope.lanes.axis) + 1 :]:
-            step = self.b.mul(step, self.home.index(self.storage.extent(key[0], a)))
-        lanes = scope.lanes.count
-        return self.b.add(splat(self.b, self.slot(key[0], axes, scope), lanes),
-                          self.b.mul(splat(self.b, step, lanes), iota(lanes)))  # fmt: skip
-
     # ---- the innermost place ---------------------------------------------------------------------
 
     def _body(self, scope: Scope) -> None:
@@ -475,11 +437,18 @@ class NestEmitter:
             if self.nest.packed:
                 self.products.put(self.nest, value, scope)
             else:
-                self.keep((item, 0), self.s.kept[item], value, scope)
+                self.scratch.keep((item, 0), self.s.kept[item], value, scope)
         for fold in self.nest.folds:
             self.folds.step(fold, scope)
         for s in self.nest.stores:
             self._store(s, scope)
+        new = [self.get(x.value, scope, False) for x in self.nest.settings]
+        for setting, value in zip(self.nest.settings, new, strict=True):
+            self.scratch.keep(
+                (setting.state, 0), self.storage.state_axes(setting.state), value, scope
+            )
+        for item in self.nest.fixed:
+            self.top.values[item] = self.get(item, scope, False)
 
 
 def _both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:

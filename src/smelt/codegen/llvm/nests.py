@@ -27,11 +27,30 @@ from smelt.codegen.llvm.contract import (
     runs_across,
 )
 from smelt.codegen.llvm.folds import accumulator
-from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
+from smelt.codegen.llvm.items import (
+    Access,
+    Folding,
+    Item,
+    Phase,
+    Region,
+    Setting,
+    StoreItem,
+    chain,
+    still_axes,
+)
+from smelt.codegen.llvm.vectors import (
+    across_axis,
+    candidates,
+    lanes_of,
+    part_numbers,
+    pinned,
+    turned_axis,
+    vector_axis,
+)
 from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
-from smelt.types.expr import Index, add, atoms, coefficient, floordiv, maximum, mul, product
+from smelt.types.expr import Index, add, atoms, floordiv, maximum, mul, product
 
 TILE = 128
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
@@ -68,6 +87,12 @@ class Nest:
     """This nest packs the operand "left" or "right" (its one save)."""
     once: bool = False
     """Nearly every element of the operand is packed once: nothing is dear."""
+    settings: list[Setting] = field(default_factory=list)
+    """States that get their new values here, after all else that the segment reads of them."""
+    fixed: list[Item] = field(default_factory=list)
+    """Values without loops that later segments ask for by name."""
+    time: int = 0
+    """The segment that the nest runs in."""
 
     def in_registers(self, fold: Item) -> bool:
         """Whether a fold's result axes are all outside of the axes that it ends."""
@@ -96,19 +121,26 @@ class Schedule:
         """The products that are blocked along one axis of each operand."""
         return [c for c in self.products.values() if isinstance(c, Contraction)]
 
-    def extent(self, axes: tuple[str, ...]) -> Index:
-        """Elements of a scratch array over local axes."""
-        return product(self.local[a] for a in axes)
+    def span(self, region: Region | None, axis: str) -> Index:
+        """Most positions of a local axis that values of a region have at once."""
+        visits = [v for r in chain(region) for v in r.visits if v.axis == axis]
+        return visits[-1].size or self.local[axis] if visits else self.local[axis]
+
+    def region(self, item: Item) -> Region | None:
+        """Where an item is computed."""
+        return self.phase.segments[item.time]
 
 
 def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     """The loops of a phase."""
-    products = windowed(phase, target) or contractions(phase, target, form)
-    vector = _vector_axis(phase, set(phase.axes) - _part_numbers(phase))
-    if products:
+    products = None if phase.regions() else windowed(phase, target)
+    products = products or contractions(phase, target, form)
+    vector = vector_axis(phase, candidates(phase))
+    if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
-        vector = next(iter(products.values())).n if stored else vector
-    grid = set(phase.grid)
+        last = [c.n for c in products.values()]
+        vector = next((n for n in last if n in stored), last[0])
+    grid = set(phase.grid) - pinned(phase)
     wide = FOLD_COLUMNS if any(i.kind == "fold" for i in phase.items) else BLOCK
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
@@ -119,17 +151,18 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
             continue
         rows, columns = _product_block(c, all(c.n in grid for c in products.values()))
         block |= {a: n for a, n in ((c.m, rows), (c.n, columns)) if a in grid and a is not None}
-    across = _across(phase, vector) if block and not products else None
+    plain = block and not products and not phase.regions()
+    across = across_axis(phase, vector) if plain else None
     if vector is not None and across is not None:
         block = {across: TILE, vector: TILE}
         # Neighbouring tasks go on along the rows that they read; what they store is not read.
         phase.grid = [*(a for a in phase.grid if a != across), across]
-    local = {a: n for a, n in phase.axes.items() if a not in grid}
+    local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
     local |= block
     local = {a: local[a] for a in phase.axes if a in local}
-    planner = _Planner(phase, local, vector, _lanes(phase, target), across, products)
+    planner = _Planner(phase, local, vector, lanes_of(phase, target), across, products)
     return planner.run(block)
 
 
@@ -138,62 +171,6 @@ def _product_block(c: Contraction, shared: bool) -> tuple[int, int]:
     if c.thin:
         return THIN_ROWS, THIN_COLUMNS if c.along == c.n else THIN_LINES
     return (ROWS if shared else WHOLE_ROWS), COLUMNS
-
-
-def _across(phase: Phase, vector: str | None) -> str | None:
-    """A grid axis that some load walks in unit steps while it jumps along the vector axis."""
-    for item in phase.items:
-        found = _turned_axis(item, phase, vector)
-        if found is not None:
-            return found
-    return None
-
-
-def _turned_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
-    access = item.payload
-    if vector is None or not isinstance(access, Access) or access.limits:
-        return None
-    if vector not in item.axes or item.args or coefficient(access.offset, vector) in (None, 0, 1):
-        return None
-    for a in phase.grid:
-        if a != vector and a in item.axes and coefficient(access.offset, a) == 1:
-            return a
-    return None
-
-
-def _part_numbers(phase: Phase) -> set[str]:
-    return {number for number, _ in phase.cut.values()}
-
-
-def _vector_axis(phase: Phase, among: set[str]) -> str | None:
-    """The axis along which most memory is walked in unit steps."""
-    best: tuple[float, str] | None = None
-    for a in phase.axes:
-        if a not in among:
-            continue
-        score = 0.0
-        for access, axes, write in _accesses(phase):
-            if a in axes:
-                weight = 64.0 ** len(axes) * (1.5 if write else 1.0)
-                step = coefficient(access.offset, a)
-                score += 2 * weight if step == 1 else 0 if step == 0 else -weight
-        if best is None or score >= best[0]:
-            best = (score, a)
-    return best[1] if best else None
-
-
-def _accesses(phase: Phase) -> list[tuple[Access, frozenset[str], bool]]:
-    found = [(i.payload, i.axes, False) for i in phase.items if isinstance(i.payload, Access)]
-    return found + [(s.access, s.axes, True) for s in phase.stores]
-
-
-def _lanes(phase: Phase, target: Target) -> int:
-    """Lanes of one vector: as many as the widest floating-point (else integer) type allows."""
-    worked = [i.dtype for i in phase.items if i.kind in ("load", "apply", "cast")]
-    floats = [d.bits for d in worked if d.is_float]
-    others = [d.bits for d in worked if d.is_integer]
-    widest = max(floats or others or [32])
-    return max(target.vector_bytes * 8 // max(widest, 8), 2)
 
 
 class _Planner:
@@ -206,6 +183,8 @@ class _Planner:
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
         self.apart = self._scans_apart()
+        self.first: list[int] = []
+        self.last: list[int] = []
         self.levels = self._levels()
 
     def run(self, block: dict[str, Index]) -> Schedule:
@@ -214,25 +193,42 @@ class _Planner:
         for number, item in enumerate(self.products):
             self._contraction(number, item)
         for s in self.phase.stores:
-            level = max(self.levels[i] for i in (s.value, s.where) if i is not None)
-            self._group(level, s.axes & set(self.local)).stores.append(s)
+            level = max(self.first[s.time], *(self.levels[i] for i in (s.value, s.where) if i))
+            self._group(level, s.axes & self._local(s.time)).stores.append(s)
+        for setting in self.phase.settings:
+            domain = setting.state.axes & self._local(setting.time)
+            self._group(self.last[setting.time], domain).settings.append(setting)
+        for stop, time in self.phase.stops():
+            self._group(self.last[time], frozenset()).fixed.append(stop)
         for level in range(max(k[0] for k in self.groups), -1, -1):
             for nest in [n for (at, _), n in self.groups.items() if at == level]:
                 self._close(nest)
-        nests = [n for k in sorted(self.groups, key=lambda k: k[0])
-                 for n in self._apart(self.groups[k])]  # fmt: skip
+        nests = [
+            n for k in sorted(self.groups, key=self._turn) for n in self._apart(self.groups[k])
+        ]
         for nest in nests:
             self._arrange(nest)
         return Schedule(self.phase, self.lanes, self.products, block, self.local, nests, self.kept)
+
+    def _turn(self, key: tuple[int, object]) -> tuple[int, int]:
+        """Nests run level by level; those that move states on are a level's last ones, the states
+        with most axes first, because what has fewer axes is read there."""
+        nest = self.groups[key]
+        return key[0], len(self.phase.axes) - len(nest.order) if nest.settings else -1
+
+    def _local(self, time: int) -> set[str]:
+        """The axes that have several positions at once in a segment."""
+        return set(self.local) - still_axes(self.phase.segments[time])
 
     def _contraction(self, number: int, item: Item) -> None:
         """A nest that stands for a contraction, and the nests that pack its operands."""
         c = self.products[item]
         level = self.levels[item] - 1
-        nest = Nest(level, (), None, product=c)
+        time = item.time
+        nest = Nest(level, (), None, product=c, time=time)
         orders = (c.left_order(), c.right_order()) if isinstance(c, Windowed) else packing_axes(c)
         left, right = (
-            Nest(level, order, order[-1], saves=[operand], packed=side)
+            Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
             for order, operand, side in zip(
                 orders, (c.left, c.right), ("left", "right"), strict=True
             )
@@ -243,21 +239,31 @@ class _Planner:
         self._keep(item)
 
     def _levels(self) -> dict[Item, int]:
+        """The levels of all items; `first` and `last` are those of each segment."""
         levels: dict[Item, int] = {}
-        for item in self.phase.items:
-            below = max((levels[a] for a in item.args), default=0)
-            levels[item] = below + (item.kind in ("fold", "dot") or item in self.apart)
+        for time in range(len(self.phase.segments)):
+            low = self.last[-1] + 1 if self.last else 0
+            high = low
+            for item in (i for i in self.phase.items if i.time == time):
+                below = max((levels[a] for a in item.args), default=low)
+                own = item.kind in ("fold", "dot") or item in self.apart
+                levels[item] = max(below, low) + own
+                high = max(high, levels[item])
+            self.first.append(low)
+            self.last.append(high)
         return levels
 
     def _scans_apart(self) -> set[Item]:
         """Scans that run in nests of their own, once: those that a contraction packs, block by
         block, and those that something with more axes reads."""
-        local, found = set(self.local), set[Item]()
+        found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
             roots = [self.phase.positions[n] for n in position_names(s.access)]
             for item in (*roots, s.value, *([s.where] if s.where else [])):
-                reach[item] |= s.axes & local
+                reach[item] |= s.axes & self._local(s.time)
+        for setting in self.phase.settings:
+            reach[setting.value] |= setting.state.axes & self._local(setting.time)
         for item in reversed(self.phase.items):
             if item.kind == "scan" and reach[item] - self._domain(item):
                 found.add(item)
@@ -271,13 +277,14 @@ class _Planner:
         """Local axes that a fold or a kept value is computed over."""
         over = item.payload.over if isinstance(item.payload, Folding) else ()
         axes = item.axes.union(*(a.axes for a in item.args if item.kind == "fold"), over)
-        return axes & set(self.local)
+        return axes & self._local(item.time)
 
     def _group(self, level: int, domain: frozenset[str]) -> Nest:
         key = (level, domain)
         if key not in self.groups:
             order = tuple(a for a in self.phase.axes if a in domain)
-            self.groups[key] = Nest(level, order, None)
+            time = next(t for t, last in enumerate(self.last) if level <= last)
+            self.groups[key] = Nest(level, order, None, time=time)
         return self.groups[key]
 
     def _close(self, nest: Nest) -> None:
@@ -289,6 +296,7 @@ class _Planner:
         for s in nest.stores:
             roots += [s.value] + ([s.where] if s.where else [])
             roots += [self.phase.positions[n] for n in position_names(s.access)]
+        roots += [setting.value for setting in nest.settings] + nest.fixed
         for item in roots:
             self._need(item, nest, wanted)
         nest.items = [i for i in self.phase.items if i in wanted]
@@ -300,7 +308,7 @@ class _Planner:
         registers; of two such folds, one must end all axes of the other."""
         v = self._vector_of(nest)
         chain: list[set[str]] = []
-        other = Nest(nest.level, nest.order, None)
+        other = Nest(nest.level, nest.order, None, time=nest.time)
         for fold in nest.folds:
             over = _ended_by(fold)
             if v in over and not all(over <= o or o <= over for o in chain):
@@ -319,16 +327,22 @@ class _Planner:
         domain = nest.order
         if not domain:
             return None
-        v = self.vector if self.vector in domain else _vector_axis(self.phase, set(domain))
+        v = self.vector if self.vector in domain else self._product_axis(domain) or \
+            vector_axis(self.phase, set(domain))  # fmt: skip
         serial = _serial(nest)
         others = [a for a in domain if a not in serial]
         return v if v not in serial else others[-1] if others else None
+
+    def _product_axis(self, domain: tuple[str, ...]) -> str | None:
+        """The axis along which the result of a contraction lies in scratch."""
+        found = [c.n for c in self.products.values() if {c.m, c.n} <= set(domain)]
+        return found[0] if found else None
 
     def _need(self, item: Item, nest: Nest, wanted: set[Item]) -> None:
         if item in wanted:
             return
         if item.kind in ("fold", "dot"):
-            if item.axes & set(self.local) and item not in self.kept:
+            if item.axes & self._local(item.time) and item not in self.kept:
                 self._keep(item)
             return
         if item in self.apart and (item not in nest.saves or nest.packed):
@@ -336,7 +350,7 @@ class _Planner:
                 self._keep(item)
                 self._group(self.levels[item] - 1, self._domain(item)).saves.append(item)
             return
-        late = self.levels[item] < nest.level and bool(item.axes & set(self.local))
+        late = self.levels[item] < nest.level and bool(item.axes & self._local(item.time))
         if late and not nest.once and (item not in nest.saves or nest.packed):
             if item not in self.kept and self._cost(item) > (DEAR if nest.packed else CHEAP):
                 self._keep(item)
@@ -351,18 +365,19 @@ class _Planner:
         if item in self.products:
             self.kept[item] = self.products[item].axes
             return
-        self.kept[item] = tuple(a for a in self.phase.axes if a in item.axes and a in self.local)
+        local = self._local(item.time)
+        self.kept[item] = tuple(a for a in self.phase.axes if a in item.axes and a in local)
 
     def _cost(self, item: Item) -> float:
         """Cycles a vector to compute an item from memory and finished folds."""
         if item in self.kept or item.kind in ("fold", "dot"):
             return 0.0
-        if not item.axes & set(self.local):
+        if not item.axes & self._local(item.time):
             return 0.0
         if item.kind == "scan":
             return float("inf")
         own = SCALARS[item.payload].cost if item.kind == "apply" and isinstance(item.payload, str) \
-            else 0.5 if item.kind in ("load", "cast") else 0.0  # fmt: skip
+            else 0.5 if item.kind in ("load", "cast", "state") else 0.0  # fmt: skip
         return own + sum(self._cost(a) for a in item.args)
 
     def _arrange(self, nest: Nest) -> None:
@@ -382,7 +397,7 @@ class _Planner:
         if self.across in rest and v == self.vector and v is not None and not (ended or serial):
             nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items
-                           if _turned_axis(i, self.phase, v) == self.across]  # fmt: skip
+                           if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
         nest.wide = self._width(nest)
 
     def _arrange_pack(self, pack: Nest, c: Contraction | Windowed | None) -> None:
@@ -445,17 +460,20 @@ def cycles(s: Schedule) -> Index:
     """Cycles that one core spends on the whole phase: enough to decide on chunks, no more."""
     total: Index = 0
     fixed = [n for a, n in s.phase.axes.items() if a in s.phase.grid and a not in s.local
-             and a not in _part_numbers(s.phase)]  # fmt: skip
+             and a not in part_numbers(s.phase)]  # fmt: skip
     for nest in s.nests:
         if nest.product is not None:
             c = nest.product
-            axes = {*c.item.axes, *c.outer, c.k}
+            axes = {*c.item.axes, *c.outer, c.k, *still_axes(s.phase.segments[nest.time])}
             points = product(s.phase.axes[a] for a in s.phase.axes if a in axes)
             total = add(total, _product_cycles(points, s.phase.axes[c.m] if c.m else 1, c))
             continue
         inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
-        work = sum(_own_cost(i) for i in inner) + 2 * len(nest.folds) + 2 * len(nest.stores)
-        points = product((*fixed, *(s.phase.axes[a] for a in nest.order)))
+        work = sum(_own_cost(i) for i in inner) + 2 * (
+            len(nest.folds) + len(nest.stores) + len(nest.settings)
+        )
+        still = still_axes(s.phase.segments[nest.time])
+        points = product((*fixed, *(s.phase.axes[a] for a in (*nest.order, *still))))
         lanes = s.lanes if nest.vector is not None else 1
         total = add(total, floordiv(mul(points, max(int(8 * work), 1)), 8 * lanes))
     return add(total, 50)

@@ -134,7 +134,7 @@ class ProductEmitter:
         stride = home.home.index(home.storage.extent(c.item, c.n))
         dtype = c.item.dtype
         left, right = (home.storage.at[c.item, part] for part in (LEFT_PART, RIGHT_PART))
-        n_first = b.sub(n_low, home.starts[c.n])
+        n_first = b.sub(n_low, home.scratch.start(c.item, c.n))
 
         def tile(column: Value, row: Value) -> None:
             at = b.add(b.mul(row, stride), b.add(n_first, column))

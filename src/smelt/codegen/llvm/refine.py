@@ -7,7 +7,8 @@ left alone: they are multiples of a vector, where nothing changes between lanes,
 
 from __future__ import annotations
 
-from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
+from smelt.codegen.llvm.collapse import is_bound
+from smelt.codegen.llvm.items import Access, Carried, Folding, Item, Phase, StoreItem, visited_axes
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import (
     Expr,
@@ -34,7 +35,7 @@ def refine(phase: Phase) -> Phase:
 
 def _divisor(phase: Phase, name: str) -> Index | None:
     """A divisor of the axis in some index that divides its extent without rest."""
-    if name in phase.cut or any(name == number for number, _ in phase.cut.values()):
+    if name in phase.cut or is_bound(phase, name):
         return None
     for item in phase.items:
         if item.kind == "scan" and isinstance(item.payload, Folding) and name in item.payload.over:
@@ -80,6 +81,8 @@ def _split(phase: Phase, name: str, step: Index) -> None:
         axes |= {outer: count, inner: step} if a == name else {a: n}
     phase.axes = axes
     phase.grid = [x for g in phase.grid for x in pair.get(g, (g,))]
+    for state in {s.state for s in phase.settings}:
+        state.axes = frozenset(x for a in state.axes for x in pair.get(a, (a,)))
     for item in phase.items:
         if isinstance(item.payload, Access):
             item.payload = moved(item.payload)
@@ -92,7 +95,8 @@ def _split(phase: Phase, name: str, step: Index) -> None:
     phase.stores = [
         StoreItem(a := moved(s.access), s.value, s.where,
                   frozenset(axes_of(a.offset)) | s.value.axes
-                  | (s.where.axes if s.where else frozenset()))
+                  | (s.where.axes if s.where else frozenset())
+                  | visited_axes(phase.segments[s.time]), s.time)
         for s in phase.stores
     ]  # fmt: skip
 
@@ -101,6 +105,8 @@ def _axes(item: Item) -> frozenset[str]:
     """The axes that an item varies along, from its operands and its own expressions."""
     found = frozenset[str]().union(*(a.axes for a in item.args))
     payload = item.payload
+    if isinstance(payload, Carried):
+        return payload.axes
     if isinstance(payload, Access):
         own = [payload.offset, *(e for e, _ in payload.limits)]
         return found.union(*(axes_of(e) for e in own))

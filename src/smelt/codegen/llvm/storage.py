@@ -10,7 +10,7 @@ from llvmlite import ir
 from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
-from smelt.codegen.llvm.items import Folding, Item
+from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
 from smelt.codegen.llvm.nests import TILE, Schedule
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.windowed import PITCH, Windowed
@@ -18,6 +18,7 @@ from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, add, floordiv, mul, product
 
 Value = Any
+Key = tuple[Item | Carried, int]
 TURNED_PART = 200
 LEFT_PART, RIGHT_PART, TABLE_PART = 300, 301, 302
 PAD = 512
@@ -29,8 +30,8 @@ class Storage:
 
     def __init__(self, s: Schedule) -> None:
         self.s = s
-        self.arrays: dict[tuple[Item, int], tuple[Index, DType]] = {}
-        self.at: dict[tuple[Item, int], Value] = {}
+        self.arrays: dict[Key, tuple[Index, DType]] = {}
+        self.at: dict[Key, Value] = {}
         self.nbytes: Index = 0
         for item, axes in s.kept.items():
             for part, dtype in enumerate(self.parts(item)):
@@ -40,7 +41,12 @@ class Storage:
             if item.kind == "scan":
                 axes = scan_state_axes(s, item)
                 for part, dtype in enumerate(self.fold(item).parts):
-                    self._reserve((item, 100 + part), s.extent(axes), dtype)
+                    count = product(self.extent(item, a) for a in axes)
+                    self._reserve((item, 100 + part), count, dtype)
+        for state in dict.fromkeys(setting.state for setting in s.phase.settings):
+            axes = self.state_axes(state)
+            count = product(s.span(state.region, a) for a in axes)
+            self._reserve((state, 0), count, state.dtype)
         packs = [pack for nest in s.nests for pack in nest.packs]
         for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
             self._reserve((item, TURNED_PART), TILE * TILE, item.dtype)
@@ -58,21 +64,36 @@ class Storage:
         self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
         self._reserve((c.item, TABLE_PART), WINDOWED_DEPTH, i64)
 
-    def extent(self, item: Item, axis: str) -> Index:
-        """Positions that a kept array has along an axis: whole register tiles for products."""
-        c = self.s.products.get(item)
+    def extent(self, owner: Item | Carried, axis: str) -> Index:
+        """Positions that an array has along an axis: whole register tiles for products."""
+        if isinstance(owner, Carried):
+            return self.s.span(owner.region, axis)
+        c = self.s.products.get(owner)
+        span = self.s.span(self.s.region(owner), axis)
         if isinstance(c, Windowed):
             return c.extent(axis, self.s.local[axis], self.s.local[c.n])
         if c is None or axis not in (c.m, c.n):
-            return self.s.local[axis]
+            return span
         step = c.tile.rows if axis == c.m else c.tile.columns
-        return mul(floordiv(add(self.s.local[axis], step - 1), step), step)
+        return mul(floordiv(add(span, step - 1), step), step)
 
     def rows(self, c: Contraction) -> Index:
         """Rows that a product has in scratch."""
         return 1 if c.m is None else self.extent(c.item, c.m)
 
-    def _reserve(self, key: tuple[Item, int], count: Index, dtype: DType) -> None:
+    def region(self, owner: Item | Carried) -> Region | None:
+        """Where an array is filled."""
+        return owner.region if isinstance(owner, Carried) else self.s.region(owner)
+
+    def state_axes(self, state: Carried) -> tuple[str, ...]:
+        """The local axes of a state, the one that vectors run along last."""
+        still = still_axes(state.region)
+        own = [a for a in self.s.local if a in state.axes and a not in still]
+        homes = [n for n in self.s.nests if any(x.state is state for x in n.settings)]
+        vector = homes[0].vector if homes else None
+        return tuple(sorted(own, key=lambda a: a == vector))
+
+    def _reserve(self, key: Key, count: Index, dtype: DType) -> None:
         if key in self.arrays:
             return
         self.arrays[key] = (self.nbytes, dtype)
@@ -104,8 +125,8 @@ class Storage:
 def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:
     """Axes of a scan's running state: those of its value but the one that it runs along."""
     assert isinstance(item.payload, Folding)
-    along = item.payload.over[0]
-    return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a != along)
+    none = {item.payload.over[0]} | still_axes(s.region(item))
+    return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in none)
 
 
 def _register_bytes(dtype: DType) -> int:

@@ -109,7 +109,7 @@ class ThinEmitter:
     def _sum(self, row: Value, column: Value) -> Value:
         """Address of the sum at a row and an absolute column."""
         b, item = self.b, self.c.item
-        at = b.add(b.mul(row, self.stride), b.sub(column, self.home.starts[self.c.n]))
+        at = b.add(b.mul(row, self.stride), b.sub(column, self.home.scratch.start(item, self.c.n)))
         return element_address(b, self.home.storage.at[item, 0], at, item.dtype)
 
     # ---- lines along n -----------------------------------------------------------------------

@@ -1,0 +1,98 @@
+"""Registers to and from scratch memory: kept values, states of folds, what streams carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm.indexing import iota, number, splat
+from smelt.codegen.llvm.items import Carried, Item, chain
+from smelt.codegen.llvm.memory import (
+    element_address,
+    gather,
+    load_scalar,
+    load_vector,
+    scatter,
+    store_scalar,
+    store_vector,
+)
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import Key
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+
+class ScratchEmitter:
+    """The scratch arrays of the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter) -> None:
+        self.home, self.b = home, home.b
+        self.task, self.storage = home.home, home.storage
+
+    def start(self, owner: Item | Carried, axis: str) -> Value:
+        """The first position along an axis that a scratch array has."""
+        starts = self.home.starts
+        around = [r for r in chain(self.storage.region(owner)) if (r, axis) in starts]
+        return starts[around[-1] if around else None, axis]
+
+    def slot(self, item: Item | Carried, axes: tuple[str, ...], scope: Scope) -> Value:
+        """Offset in elements of the current position in a scratch array over local axes."""
+        offset: Value = number(0)
+        for a in axes:
+            extent = self.task.index(self.storage.extent(item, a))
+            here = self.b.sub(scope.axis(a), self.start(item, a))
+            offset = self.b.add(self.b.mul(offset, extent), here)
+        return offset
+
+    def reload(self, item: Item, scope: Scope) -> Value:
+        """The register of a kept item."""
+        axes = self.home.s.kept[item]
+        if self.storage.in_parts(item):
+            return self.home.folds.finished(item, scope)
+        return self.fetch((item, 0), axes, scope)
+
+    def fetch(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
+        """A register from a scratch array (a vector where its last axis is the vector axis)."""
+        dtype = self.storage.arrays[key][1]
+        memory = dtype.compute
+        address = element_address(
+            self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
+        )
+        vector = scope.lanes is not None and scope.lanes.axis in axes
+        m = self.home.machine(scope, vector)
+        if not vector or scope.lanes is None:
+            return load_scalar(m, address, memory, None)
+        if axes[-1] == scope.lanes.axis:
+            return load_vector(m, address, memory, scope.lanes.mask)
+        offsets = self._scratch_offsets(key, axes, scope)
+        return gather(m, self.storage.at[key], offsets, memory, scope.lanes.mask)
+
+    def keep(self, key: Key, axes: tuple[str, ...], value: Value, scope: Scope) -> None:
+        """The register into a scratch array."""
+        memory = self.storage.arrays[key][1].compute
+        address = element_address(
+            self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
+        )
+        vector = scope.lanes is not None and scope.lanes.axis in axes
+        m = self.home.machine(scope, vector)
+        if not vector or scope.lanes is None:
+            store_scalar(m, address, value, memory, None)
+        elif axes[-1] == scope.lanes.axis:
+            store_vector(m, address, splat(self.b, value, scope.lanes.count), memory,
+                         scope.lanes.mask)  # fmt: skip
+        else:
+            offsets = self._scratch_offsets(key, axes, scope)
+            scatter(m, self.storage.at[key], offsets, splat(self.b, value, scope.lanes.count),
+                    memory, scope.lanes.mask)  # fmt: skip
+
+    def _scratch_offsets(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
+        """Lane offsets in a scratch array whose last axis is not the vector axis."""
+        assert scope.lanes is not None
+        step: Value = number(1)
+        for a in axes[axes.index(scope.lanes.axis) + 1 :]:
+            step = self.b.mul(step, self.task.index(self.storage.extent(key[0], a)))
+        lanes = scope.lanes.count
+        return self.b.add(splat(self.b, self.slot(key[0], axes, scope), lanes),
+                          self.b.mul(splat(self.b, step, lanes), iota(lanes)))  # fmt: skip

@@ -1,0 +1,109 @@
+"""Streams: loops over the blocks of an axis around the nests of a region's segments.
+
+Inside a block the axis has the block's range, so that everything else is emitted as if the axis
+were that short; an axis that is held still is an ordinary number there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm.indexing import number
+from smelt.codegen.llvm.items import Edge, Region, Visit
+from smelt.codegen.llvm.scope import Scope
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+
+def run_segments(home: NestEmitter, region: Region | None = None, at: int = 0) -> int:
+    """Emits the segments of a region from segment `at` on; the first one after the region."""
+    segments = home.s.phase.segments
+    while at < len(segments):
+        inner = segments[at]
+        if inner is region:
+            for nest in home.s.nests:
+                if nest.time == at:
+                    home.run(nest)
+            at += 1
+        elif inner is not None and inner.parent is region:
+            at = _stream(home, inner, at)
+        else:
+            return at
+    return at
+
+
+def _stream(home: NestEmitter, region: Region, at: int) -> int:
+    """All blocks of a stream whose first segment is `at`; the first segment after it."""
+    outer, ranges, starts = home.top, dict(home.ranges), dict(home.starts)
+    after = at
+
+    def inside(depth: int) -> None:
+        nonlocal after
+        if depth == len(region.visits):
+            after = run_segments(home, region, at)
+        else:
+            _visit(home, region, region.visits[depth], lambda: inside(depth + 1))
+
+    home.top = Scope(outer)
+    inside(0)
+    home.top, home.ranges, home.starts = outer, ranges, starts
+    return after
+
+
+def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None:
+    """A loop over the blocks of one axis."""
+    b = home.b
+    low, stop = _span(home, visit)
+    size = b.sub(stop, low) if visit.size is None else number(visit.size)
+
+    def block(at: Value) -> None:
+        if visit.size == 1:
+            home.top.axes[visit.axis] = at
+        end = stop if visit.size is None else _lesser(b, b.add(at, size), stop)
+        home.ranges[visit.axis] = at, end
+        home.starts[region, visit.axis] = at
+        inside()
+
+    home.loop(low, stop, size, block)
+
+
+def _span(home: NestEmitter, visit: Visit) -> tuple[Value, Value]:
+    """Where the blocks of an axis begin and end in this task."""
+    b = home.b
+    low, stop = home.ranges[visit.axis]
+    if visit.first:
+        low = b.add(low, number(visit.first))
+    if visit.stop is not None:
+        wanted = home.top.value(visit.stop)
+        stop = _lesser(b, _greater(b, wanted, low), stop)
+    if visit.part is None:
+        return low, stop
+    name, count = visit.part
+    length = _ceil(b, b.sub(stop, low), visit.size or 1)
+    each = b.mul(_ceil(b, length, count), number(visit.size or 1))
+    low = _lesser(b, b.add(low, b.mul(home.top.axis(name), each)), stop)
+    return low, _lesser(b, b.add(low, each), stop)
+
+
+def _ceil(b: Any, a: Value, by: int) -> Value:
+    return b.sdiv(b.add(a, number(by - 1)), number(by))
+
+
+def _lesser(b: Any, x: Value, y: Value) -> Value:
+    return b.select(b.icmp_signed("<", x, y), x, y)
+
+
+def _greater(b: Any, x: Value, y: Value) -> Value:
+    return b.select(b.icmp_signed(">", x, y), x, y)
+
+
+def edge(home: NestEmitter, e: Edge, scope: Scope) -> Value:
+    """A number of the present block of an axis, which may be a single position."""
+    b, at = home.b, home.top.axis(e.axis)
+    low, high = (at, b.add(at, number(1))) if at is not None else home.ranges[e.axis]
+    if e.what == "first":
+        return low
+    return b.sub(high, number(1)) if e.what == "last" else b.sub(high, low)

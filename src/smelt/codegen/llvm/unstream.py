@@ -1,0 +1,105 @@
+"""Streams that only fold: what every block adds to a state does not depend on any state.
+
+Then the order of visits says nothing, and the stream is one fold over the whole axis, which may be
+blocked, packed and vectorised like any other:
+
+    stream k/64 with acc = 0 [m,n]
+      acc' = acc + dot(x[m,k], w[n,k] over k)        is      acc = dot(x[m,k], w[n,k] over k)
+
+A stream whose blocks hold the result of a contraction is left alone: its blocks are what keeps
+that result in fast memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from smelt.kernel import ir as k
+from smelt.kernel.walk import statements, values_of, visit
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
+
+Fold = k.Reduce | k.Dot
+_BLOCKWISE = (k.Reduce, k.Dot, k.Scan, k.Partial, k.Last)
+
+
+def as_folds(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
+    """The statements of a kernel with its plain streams as folds."""
+    found: list[k.Statement] = []
+    for s in body:
+        folds = _folds(s) if isinstance(s, k.Stream) else None
+        found += [s] if folds is None else folds
+    return tuple(found)
+
+
+def _folds(s: k.Stream) -> list[k.Statement] | None:
+    if any(b.stop is not None or b.part is not None for b in s.blocks) or not s.states:
+        return None
+    states = {state.name: state for state in s.states}
+    updates = {u.state: u for u in s.body if isinstance(u, k.Update)}
+    lets = [x for x in s.body if isinstance(x, k.Let)]
+    if len(lets) + len(updates) != len(s.body):
+        return None
+    kept = [k.Let(name, state.init) for name, state in states.items() if name not in updates]
+    found: list[k.Statement] = [*kept, *lets]
+    for name, update in updates.items():
+        fold = block_fold(states[name], update, s)
+        if fold is None:
+            return None
+        axes = tuple(b.axis for b in s.blocks if b.axis not in fold.over)
+        found.append(k.Let(name, replace(fold, over=(*fold.over, *axes))))
+    used = {n for x in found for v in values_of(x) for n in _names(v)}
+    return [x for x in found if not isinstance(x, k.Let) or x.name in used or x.name in states]
+
+
+def _names(v: k.Value) -> set[str]:
+    return {x.name for x in visit(v) if isinstance(x, k.Ref)}
+
+
+def block_fold(state: k.State, update: k.Update, stream: k.Stream) -> Fold | None:
+    """What a block adds to a state that is nothing but a fold over all blocks; else None."""
+    lets = {s.name: s.value for s in stream.body if isinstance(s, k.Let)}
+    value = update.value
+    if (
+        not isinstance(value, k.Apply)
+        or len(value.args) != 2
+        or k.Ref(state.name) not in value.args
+    ):
+        return None
+    fold = value.args[1 - value.args.index(k.Ref(state.name))]
+    if isinstance(fold, k.Ref) and not fold.next:
+        fold = lets.get(fold.name, fold)
+    if not isinstance(fold, k.Reduce | k.Dot):
+        return None
+    row = COMBINES[fold.combine if isinstance(fold, k.Reduce) else SUM_OF_PRODUCTS[0]]
+    plain = row.scalar == value.op and _starts_empty(state, row, fold)
+    inside = [fold.arg] if isinstance(fold, k.Reduce) else [fold.left, fold.right]
+    if not plain or not all(_is_plain(v, lets) for v in inside):
+        return None
+    states = {s.state for s in statements((stream,)) if isinstance(s, k.Update)}
+    return None if any(_reads_state(v, lets, states) for v in inside) else fold
+
+
+def _starts_empty(state: k.State, row: Combine, fold: Fold) -> bool:
+    init = state.init
+    return isinstance(init, k.Const) and init == k.Const(row.identity(fold.dtype), init.dtype)
+
+
+def _is_plain(v: k.Value, lets: dict[str, k.Value]) -> bool:
+    """Whether a value is the same in whatever block it is looked at."""
+    for x in visit(v):
+        if isinstance(x, _BLOCKWISE):
+            return False
+        if isinstance(x, k.Ref) and (
+            x.next or (x.name in lets and not _is_plain(lets[x.name], lets))
+        ):
+            return False
+    return True
+
+
+def _reads_state(v: k.Value, lets: dict[str, k.Value], states: set[str]) -> bool:
+    """Whether a value reads a state, through names or not."""
+    names = _names(v)
+    return bool(names & states) or any(
+        _reads_state(lets[n], lets, states) for n in names if n in lets
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Which axis vectors run along, and which one some load runs along instead."""
+
+from __future__ import annotations
+
+from smelt.codegen.llvm.items import Access, Item, Phase, still_axes
+from smelt.target import Target
+from smelt.types.expr import coefficient
+
+
+def candidates(phase: Phase) -> set[str]:
+    """Axes that vectors may run along: not what numbers parts, nor what a stream holds still, nor
+    what tells where a stream stops."""
+    still = {a for r in phase.regions() for a in still_axes(r)}
+    return set(phase.axes) - part_numbers(phase) - still - pinned(phase)
+
+
+def pinned(phase: Phase) -> set[str]:
+    """Axes along which tasks take one position, because a stream stops elsewhere in the next."""
+    return {a for stop, _ in phase.stops() for a in stop.axes}
+
+
+def across_axis(phase: Phase, vector: str | None) -> str | None:
+    """A grid axis that some load walks in unit steps while it jumps along the vector axis."""
+    for item in phase.items:
+        found = turned_axis(item, phase, vector)
+        if found is not None:
+            return found
+    return None
+
+
+def turned_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
+    """A grid axis that a load walks in unit steps while it jumps along the vector axis."""
+    access = item.payload
+    if vector is None or not isinstance(access, Access) or access.limits:
+        return None
+    if vector not in item.axes or item.args or coefficient(access.offset, vector) in (None, 0, 1):
+        return None
+    for a in phase.grid:
+        if a != vector and a in item.axes and coefficient(access.offset, a) == 1:
+            return a
+    return None
+
+
+def part_numbers(phase: Phase) -> set[str]:
+    """Axes that number the parts of another one."""
+    visits = [v for r in phase.regions() for v in r.visits]
+    parts = {v.part[0] for v in visits if v.part is not None}
+    return parts | {number for number, _ in phase.cut.values()}
+
+
+def vector_axis(phase: Phase, among: set[str]) -> str | None:
+    """The axis along which most memory is walked in unit steps."""
+    best: tuple[float, str] | None = None
+    for a in phase.axes:
+        if a not in among:
+            continue
+        score = 0.0
+        for access, axes, write in _accesses(phase):
+            if a in axes:
+                weight = 64.0 ** len(axes) * (1.5 if write else 1.0)
+                step = coefficient(access.offset, a)
+                score += 2 * weight if step == 1 else 0 if step == 0 else -weight
+        if best is None or score >= best[0]:
+            best = (score, a)
+    return best[1] if best else None
+
+
+def _accesses(phase: Phase) -> list[tuple[Access, frozenset[str], bool]]:
+    found = [(i.payload, i.axes, False) for i in phase.items if isinstance(i.payload, Access)]
+    return found + [(s.access, s.axes, True) for s in phase.stores]
+
+
+def lanes_of(phase: Phase, target: Target) -> int:
+    """Lanes of one vector: as many as the widest floating-point (else integer) type allows."""
+    worked = [i.dtype for i in phase.items if i.kind in ("load", "apply", "cast")]
+    floats = [d.bits for d in worked if d.is_float]
+    others = [d.bits for d in worked if d.is_integer]
+    widest = max(floats or others or [32])
+    return max(target.vector_bytes * 8 // max(widest, 8), 2)

@@ -1,0 +1,93 @@
+"""A kernel's text compiled and called, without a graph around it.
+
+>>> double = native("kernel f(x: f32[n]) -> y: f32[n]\\n  grid n/64\\n  y[n] = x[n] * 2")
+>>> double({"x": np.ones(3, "f4")})["y"]
+array([2., 2., 2.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from tests.codegen.llvm.guarded import KERNEL, Guarded
+
+from smelt.codegen.build import Built, build
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel import ir
+from smelt.kernel.sizes import sizes_of_call
+from smelt.kernel.text import parse
+from smelt.kernel.verify import verify
+from smelt.runtime.loader import Loaded, load
+from smelt.target import Target
+from smelt.types.expr import evaluate
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Native:
+    """A kernel with its code; a call gives the outputs by name."""
+
+    kernel: ir.Kernel
+    target: Target
+    built: Built
+    loaded: Loaded
+
+    def __call__(
+        self, arrays: Mapping[str, Array], sizes: Mapping[str, int] | None = None, *,
+        at_end: bool = True, one_by_one: bool = False,
+    ) -> dict[str, Array]:  # fmt: skip
+        """Every array, partial results and scratch memory stand at forbidden pages;
+        `one_by_one`: each task is a call of its own, last first."""
+        given = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
+        named = sizes_of_call(self.kernel, given, sizes or {})
+        with Guarded() as memory:
+            places = {n: memory.copy(np.ascontiguousarray(a), at_end=at_end)
+                      for n, a in given.items()}  # fmt: skip
+            for p in self.kernel.outputs:
+                shape = [int(evaluate(n, named)) for n in p.shape]
+                places[p.name] = memory.array(shape, p.dtype.numpy, at_end=at_end)
+            for name, nbytes in self.built.partials:
+                whole = int(evaluate(nbytes, named))
+                places[name] = memory.array((whole,), np.dtype("u1"), at_end=at_end)
+            words = [places[b].ctypes.data for b in self.built.buffers]
+            words += [named[s] for s in self.built.sizes]
+            frame = memory.copy(np.array(words, np.int64), at_end=True)
+            for f in self.built.functions:
+                tasks, scratch = (int(evaluate(e, named)) for e in (f.tasks, f.scratch))
+                own = memory.block(scratch, at_end=True) if scratch else 0
+                call = KERNEL(self.loaded.address(f.symbol))
+                ranges = [(t, t + 1) for t in reversed(range(tasks))]
+                for begin, end in ranges if one_by_one else [(0, tasks)]:
+                    call(frame.ctypes.data, begin, end, own)
+            return {p.name: places[p.name].copy() for p in self.kernel.outputs}
+
+    def block_sizes(self) -> dict[str, int]:
+        """How many positions the back end takes together along each axis that is cut."""
+        found: dict[str, int] = {}
+        for phase in program(self.kernel).phases:
+            s = schedule(phase, self.target)
+            found |= s.block
+            found |= {v.axis: v.size for r in phase.regions() for v in r.visits if v.size}
+        return found
+
+
+def native_kernel(kernel: ir.Kernel, isa: str) -> Native:
+    """A kernel compiled for an instruction set."""
+    target = Target.for_isa(isa)  # type: ignore[arg-type]
+    built = build(verify(kernel), target)
+    return Native(kernel, target, built, load(built.code, [f.symbol for f in built.functions]))
+
+
+@cache
+def native(source: str, isa: str = "avx512") -> Native:
+    """The same for a text; made once."""
+    return native_kernel(parse(source), isa)
+
+
+__all__ = ["Native", "native", "native_kernel"]

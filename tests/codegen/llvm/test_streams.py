@@ -1,0 +1,209 @@
+"""Streams natively: every golden kernel that has one, in blocks of many sizes, and random ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from tests.codegen.llvm.disturbed import spread
+from tests.codegen.llvm.native import Native, native, native_kernel
+from tests.codegen.llvm.whole import RUNNABLE
+from tests.kernel.goldens import GOLDENS
+from tests.kernel.random_kernels import kernels
+from tests.kernel.references import REFERENCES, extra_sizes
+from tests.kernel.test_goldens import flat
+from tests.kernel.test_verify_property import accepted, arrays_for
+from tests.property.judges import agree
+
+from smelt.codegen.build import asm_text
+from smelt.codegen.llvm.program import program
+from smelt.kernel import ir
+from smelt.kernel.interp import run
+from smelt.kernel.memory import Buffer
+from smelt.kernel.text import parse, text
+from smelt.kernel.walk import statements
+from smelt.target import Target
+from smelt.types.expr import evaluate
+
+Array = np.ndarray[Any, Any]
+STREAMED = [name for name, source in GOLDENS.items() if "\n  stream " in source]
+
+
+def in_blocks(kernel: ir.Kernel, size: int | None) -> ir.Kernel:
+    """The kernel with other blocks in its streams, where they are not of one."""
+    if size is None:
+        return kernel
+
+    def cut(s: ir.Statement) -> ir.Statement:
+        if not isinstance(s, ir.Stream):
+            return s
+        blocks = tuple(b if b.size == 1 else replace(b, size=size) for b in s.blocks)
+        return replace(s, blocks=blocks, body=tuple(map(cut, s.body)))
+
+    return replace(kernel, body=tuple(map(cut, kernel.body)))
+
+
+def sizes_as_built(kernel: Native) -> dict[str, int]:
+    """For the interpreter: the blocks that the back end takes."""
+    grid = {b.axis: 1 for b in kernel.kernel.grid if isinstance(b, ir.Block)}
+    return grid | kernel.block_sizes()
+
+
+# ---- the kernels of the page ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("isa", "size"), [
+    *((isa, size) for isa in RUNNABLE[:1] for size in (None, 2, 16)), (RUNNABLE[-2:][0], 3),
+    (RUNNABLE[-1], 5),
+])  # fmt: skip
+@pytest.mark.parametrize("name", STREAMED)
+def test_goldens(name: str, size: int | None, isa: str) -> None:
+    """What NumPy says, between forbidden pages, in any order of the tasks."""
+    kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), isa)
+    reference = REFERENCES[name]
+    for scale in (1, 7, 20):
+        arrays = reference.inputs(np.random.default_rng(scale), scale)
+        sizes = extra_sizes(name, arrays)
+        found = kernel(arrays, sizes)
+        again = kernel(arrays, sizes, at_end=False, one_by_one=True)
+        for key, wanted in reference.outputs(**arrays).items():
+            rtol, atol = max(reference.rtol, 1e-5), max(reference.atol, 1e-5)
+            np.testing.assert_allclose(flat(found[key]), flat(wanted), rtol=rtol, atol=atol)
+            assert found[key].tobytes() == again[key].tobytes()
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_compiles_for_a_foreign_processor(name: str) -> None:
+    assert asm_text(parse(GOLDENS[name]), Target.for_isa("neon"))
+
+
+def test_a_stream_that_only_folds_is_a_fold() -> None:
+    """Then products are packed and tiled over the whole axis, and columns are swept once."""
+    for name in ("linear_gelu", "norm_qkv", "conv_bn_relu", "columns", "variance"):
+        assert not [r for p in program(parse(GOLDENS[name])).phases for r in p.regions()], name
+    assert "fma" in asm_text(parse(GOLDENS["linear_gelu"]), Target.for_isa("avx512"))
+
+
+# ---- small streams -------------------------------------------------------------------------------
+
+SMALL = {
+    "logsumexp": """
+kernel f(x: f32[r,c]) -> y: f32[r]
+  grid r
+  stream c/32 with m = -inf, l = 0
+    t = x[r,c]
+    m' = max(m, max(t over c))
+    l' = l * exp(m - m') + sum(exp(t - m') over c)
+  y[r] = m + log(l)""",
+    "columns": """
+kernel f(x: f32[r,c]) -> y: f32[c]
+  grid c/64
+  stream r/8 with m = -inf [c], l = 0 [c]
+    t = x[r,c]
+    m' = max(m, max(t over r))
+    l' = l * exp(m - m') + sum(exp(t - m') over r)
+  y[c] = m + log(l)""",
+    "old and new": """
+kernel f(x: f32[r,c]) -> y: f32[r,c], z: f32[r]
+  grid r
+  stream c/16 with a = 0, b = 1
+    s = sum(x[r,c] over c)
+    b' = b * 0.5 + a
+    a' = a + s + b'
+    y[r,c] = x[r,c] * a + b
+  z[r] = a + b""",
+    "a stream in a stream": """
+kernel f(x: f32[r,c]) -> y: f32[r], z: f32[r,c]
+  axis r, c
+  stream r with t = 0
+    stream c/8 with s = 0.5
+      s' = s + max(x[r,c] over c) * t
+      z[r,c] = x[r,c] + s
+    y[r] = s
+    t' = t + s * 0.01""",
+    "positions": """
+kernel f(x: f32[r,c]) -> y: i64[r], z: i64[r]
+  grid r
+  stream c/8 with s = i64(0), t = i64(0)
+    s' = s + argmax(x[r,c] over c)
+    t' = t + sum(i64(last(c)) * 1 over c)
+  y[r] = s
+  z[r] = t""",
+    "two axes": """
+kernel f(x: f32[r,c]) -> y: f32[], z: i64[]
+  stream r/2, c/8 with s = -inf, n = i64(0)
+    s' = max(s * 0.5, max(x[r,c] over r, c))
+    n' = n + argmin(x[r,c] over r, c)
+  y[] = s
+  z[] = n""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("name", SMALL)
+def test_small_streams(name: str, isa: str) -> None:
+    kernel = native(SMALL[name].strip(), isa)
+    for r, c in ((1, 1), (3, 31), (5, 32), (4, 100), (70, 9)):
+        x = np.random.default_rng(r * c).standard_normal((r, c)).astype("f4") * 4
+        cut = sizes_as_built(kernel)
+        wanted = run(kernel.kernel, {"x": x}, grid_sizes=cut)
+        allowed = spread(kernel.kernel, {"x": x}, {}, grid_sizes=cut)
+        for key, found in kernel({"x": x}).items():
+            problem = agree(wanted[key], found, allowed[key])
+            assert not problem, f"{key} at {r, c}: {problem}"
+
+
+def test_rows_that_hold_nothing_finite() -> None:
+    kernel = native(GOLDENS["softmax_long"].replace("8192", "16"))
+    x = np.zeros((5, 50), "f4")
+    x[0], x[1, 3], x[2, 20], x[3, 40:] = -np.inf, np.nan, np.inf, -np.inf
+    with np.errstate(all="ignore"):
+        wanted = run(kernel.kernel, {"x": x})["y"]
+    np.testing.assert_allclose(kernel({"x": x})["y"], wanted, rtol=1e-5)
+
+
+# ---- random ones ---------------------------------------------------------------------------------
+
+
+def stored_elements(kernel: ir.Kernel, arrays: dict[str, Array], **settings: Any) -> Any:
+    """The interpreter's results, and which elements of them have been stored."""
+    seen: dict[str, Buffer] = {}
+    store = Buffer.store
+
+    def recorded(self: Buffer, *args: Any) -> None:
+        seen[self.param.name] = self
+        store(self, *args)
+
+    with mock.patch.object(Buffer, "store", recorded):
+        found = run(kernel, arrays, complete=False, **settings)
+    return found, {n: (b.writer >= 0).reshape(found[n].shape) for n, b in seen.items()}
+
+
+@pytest.mark.parametrize(("isa", "part"), [(RUNNABLE[0], 0), (RUNNABLE[0], 1), (RUNNABLE[-1], 2)])
+def test_random_kernels(isa: str, part: int) -> None:
+    @seed(part)
+    @settings(max_examples=50, deadline=None, database=None,
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(kernels(), st.sampled_from([(1, 1), (3, 70), (2, 5), (40, 3), (5, 1)]))
+    def judge(kernel: ir.Kernel, numbers: tuple[int, int]) -> None:
+        sizes = dict(zip(("n", "m"), numbers, strict=True))
+        streams = any(isinstance(s, ir.Stream) for s in statements(kernel))
+        holds = all(evaluate(fact, sizes) >= 0 for fact in kernel.facts)
+        if not streams or not holds or not accepted(kernel):
+            return
+        made = native_kernel(kernel, isa)
+        arrays, cut = arrays_for(kernel, sizes, 1), sizes_as_built(made)
+        wanted, stored = stored_elements(kernel, arrays, sizes=sizes, grid_sizes=cut)
+        allowed = spread(kernel, arrays, sizes, complete=False, grid_sizes=cut)
+        found = made(arrays, sizes)
+        for name, where in stored.items():
+            sides = (np.atleast_1d(a[name][where]) for a in (wanted, found, allowed))
+            problem = agree(*sides)
+            assert not problem, f"{name}: {problem}\n{text(kernel)}"
+
+    judge()
