@@ -31,7 +31,7 @@ from smelt.codegen.llvm.items import (
     visited_axes,
 )
 from smelt.kernel import ir as k
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
+from smelt.ops.combine import CHOICE, COMBINES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bool_, f64, i64
 from smelt.types.expr import (
@@ -149,9 +149,9 @@ class PhaseBuilder:
                 return self._if(value)
             case k.Partial(condition=condition):
                 whole = self.value(condition)
-                fails = self.item("apply", "not", (whole,), whole.axes, bool_)
+                fails = self.item("apply", SOME_FAIL[1], (whole,), whole.axes, bool_)
                 over = tuple(a for a in self.phase.axes if a in whole.axes - self.fixed)
-                return self.fold(COMBINES["any"], fails, over, bool_)
+                return self.fold(COMBINES[SOME_FAIL[0]], fails, over, bool_)
             case k.Last(axis=name):
                 return self.item("edge", Edge("last", name), (), (), i64)
 
@@ -161,7 +161,7 @@ class PhaseBuilder:
         if (
             isinstance(v.condition, k.Partial)
             and isinstance(chosen, k.Apply)
-            and chosen.op == "select"
+            and chosen.op == CHOICE
             and chosen.args[0] == v.condition.condition
             and chosen.args[1] == v.other
         ):
@@ -169,7 +169,7 @@ class PhaseBuilder:
         outer, self.guarded = self.guarded, True
         args = tuple(self.value(x) for x in (v.condition, v.value, v.other))
         self.guarded = outer
-        return self.item("apply", "select", args, _axes(args), args[1].dtype)
+        return self.item("apply", CHOICE, args, _axes(args), args[1].dtype)
 
     def convert(self, item: Item, dtype: DType) -> Item:
         """`item` as another type."""
