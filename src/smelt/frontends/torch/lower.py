@@ -136,6 +136,8 @@ class Lowering:
         self._entries[node] = _Entry(None, at + 1, at)
         self.wanted[node] = None
         if _writes(node):
+            if node.users or any(x.op != "placeholder" for x in _written(node)):
+                raise UnsupportedError(f"{node.target} writes into a value of the graph")
             self.last.append(node)
         else:
             self.stage(at).calls.append(node)
@@ -229,8 +231,11 @@ class Lowering:
         args = [self._operand(a, k) for a in node.args]
         options = {name: self._operand(a, k) for name, a in node.kwargs.items()}
         fakes = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
+        if row.elementwise and isinstance(out, torch.Tensor):
+            shape = self.sizes.shape(out.shape)
+            args = [a.settle(shape) if isinstance(a, V) else a for a in args]
         found = row.lower(Call(out, fakes, self.sizes, origin), *args, **options)
-        self._check(node, found, out)
+        found = self._checked(node, found, out)
         self._made[node, k] = found
         return found
 
@@ -246,19 +251,23 @@ class Lowering:
             return [self._operand(x, k) for x in a]
         return a
 
-    def _check(self, node: Any, found: Any, out: Any) -> None:
-        """What the rule gives is what torch expects."""
+    def _checked(self, node: Any, found: Any, out: Any) -> Any:
+        """What the rule gives, as the type that torch expects.  Raises UnsupportedError."""
         if isinstance(out, torch.Tensor):
-            found, out = (found,), (out,)
-            used = {0}
-        else:
-            used = {u.args[1] for u in node.users if u.target is operator.getitem}
+            return self._as_type(found, self.type_of(out), 0)
+        used = {u.args[1] for u in node.users if u.target is operator.getitem}
+        values = [*found, *[None] * len(out)]
         for place in used:
-            value = found[place] if place < len(found) else None
-            wanted = self.type_of(out[place])
-            if value is None or value.type != wanted:
-                given = "nothing" if value is None else value.type
-                raise UnsupportedError(f"result {place} is {wanted}, the rule gives {given}")
+            values[place] = self._as_type(values[place], self.type_of(out[place]), place)
+        return tuple(values)
+
+    def _as_type(self, value: V | None, wanted: TensorType, place: int) -> V:
+        if value is not None and value.type.rank == wanted.rank:
+            value = value.settle(wanted.shape)
+        if value is None or value.type != wanted:
+            given = "nothing" if value is None else value.type
+            raise UnsupportedError(f"result {place} is {wanted}, the rule gives {given}")
+        return value
 
     def type_of(self, fake: Any) -> TensorType:
         """Our type of a traced tensor.  Raises UnsupportedError for one that we cannot hold."""
@@ -315,6 +324,13 @@ def _is_size(node: Any) -> bool:
 def _writes(node: Any) -> bool:
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
+
+
+def _written(node: Any) -> list[Any]:
+    """The traced values that a call writes into."""
+    names = {a.name for a in node.target._schema.arguments if a.is_write}
+    given = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
+    return [x for name in names if name in given for x in _nodes(given[name])]
 
 
 def memory_order(fake: Any) -> list[int] | None:

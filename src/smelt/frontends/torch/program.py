@@ -23,7 +23,7 @@ import torch
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.lower import Lowering, Stage, memory_order
 from smelt.frontends.torch.segment import Segment, make_segment
-from smelt.types.expr import size, text
+from smelt.types.expr import size, sizes_of, text
 
 __all__ = ["Program"]
 
@@ -129,10 +129,9 @@ class Program:
             return found
         known = node.meta.get("val")
         if isinstance(known, torch.SymInt):
-            try:
-                return f"({text(self.lowering.sizes.index(known))})"
-            except UnsupportedError:
-                pass
+            expr = self._expression(known)
+            if expr is not None:
+                return expr
         if node.op == "get_attr":
             name = f"c_{len(self._space)}"
             self._space[name] = _attribute(self._module, node.target)
@@ -140,6 +139,14 @@ class Program:
             return name
         self._call(node)
         return self._names[node]
+
+    def _expression(self, n: Any) -> str | None:
+        """A size as text over the sizes of the arguments, where they tell it."""
+        try:
+            found = self.lowering.sizes.index(n)
+        except UnsupportedError:
+            return None
+        return f"({text(found)})" if all(s in self._sizes for s in sizes_of(found)) else None
 
     def _call(self, node: Any) -> None:
         """One call of torch."""

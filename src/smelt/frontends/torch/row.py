@@ -40,6 +40,8 @@ class Row:
     lower: Callable[..., Any]
     alias: bool = False
     """torch answers with another view of the same memory, for nothing."""
+    elementwise: bool = False
+    """Operands broadcast, and their dimensions are those of the result."""
     source: bool = False
     """Takes no tensors and is computed anew wherever it is read."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from smelt.errors import UnsupportedError
@@ -276,7 +277,7 @@ _WHOLE = ("ceil", "floor", "round", "trunc")
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _BITS = {"and": "and", "or": "or", "xor": "xor"}
 
-ROWS = (
+_ROWS = (
     *(Row(f"aten.{name}.default", _unary(scalar)) for name, scalar in _UNARY.items()),
     *(Row(f"aten.{name}.default", _whole(name)) for name in _WHOLE),
     *(Row(f"aten.{name}.default", _test(name)) for name in ("isnan", "isinf")),
@@ -331,4 +332,5 @@ ROWS = (
     Row("aten.lerp.Scalar", _lerp),
     Row("aten.lerp.Tensor", _lerp),
 )  # fmt: skip
+ROWS = tuple(replace(row, elementwise=True) for row in _ROWS)
 """Elementwise operators."""

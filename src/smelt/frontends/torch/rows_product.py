@@ -120,6 +120,7 @@ ROWS = (
     Row("aten._scaled_dot_product_flash_attention_for_cpu.default", _attention),
     Row("aten.embedding.default", _embedding),
     Row("aten.index.Tensor", _index),
+    Row("aten._unsafe_index.Tensor", _index),
     Row("aten.index_select.default", _index_select),
     Row("aten.gather.default", _gather),
 )

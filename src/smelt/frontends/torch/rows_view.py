@@ -9,13 +9,21 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
 from smelt.frontends.torch.value import V, concat, iota, select
 from smelt.types.dtype import f64, i64
-from smelt.types.expr import Expr, Index, add, mul, sub
+from smelt.types.expr import Expr, Index, add, mul, product, sub
 
 __all__ = ["ROWS"]
 
 
 def _reshape(c: Call, x: V, *_shape: Any) -> V:
-    return x.reshape(*c.shape)
+    shape = c.shape
+    if product(shape) == x.type.elements:
+        return x.reshape(*shape)
+    kept = 0  # trailing dimensions that stay; those before have sizes spelt otherwise
+    while kept < min(x.rank, len(shape)) and x.shape[-1 - kept] == shape[-1 - kept]:
+        kept += 1
+    first, rest = x.shape[: x.rank - kept], x.shape[x.rank - kept :]
+    flat = x.reshape(product(first), *rest)
+    return flat.narrow(0, 0, product(shape[: len(shape) - kept])).reshape(*shape)
 
 
 def _permute(c: Call, x: V, dims: Sequence[int]) -> V:

@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from smelt.errors import UnsupportedError
-from smelt.types.expr import Index, add, floordiv, maximum, minimum, mod, mul, size
+from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mod, mul, size
 from smelt.types.tensor import Shape
 
 __all__ = ["Sizes"]
@@ -44,8 +44,25 @@ class Sizes:
         expr = n.node.expr
         found = self._known.get(expr)
         if found is None:
-            found = self._known[expr] = self._convert(expr)
+            found = self._equal(n)
+            self._known[expr] = found = self._convert(expr) if found is None else found
         return found
+
+    def _equal(self, n: Any) -> Index | None:
+        """The expression of an earlier size that the tracer's guards make equal to this one."""
+        expr, hint = n.node.expr, n.node.hint
+        if isinstance(expr, sympy.Symbol) or hint is None:
+            return None
+        for other, known in self._known.items():
+            if isinstance(known, int) or evaluate(known, self.hints) != hint:
+                continue
+            try:
+                same = self._env._maybe_evaluate_static(sympy.Eq(expr, other))
+            except (AttributeError, TypeError):
+                return None
+            if same is not None and bool(same):
+                return known
+        return None
 
     def shape(self, dims: Sequence[Any]) -> Shape:
         """All dimensions of a tensor."""

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from torch._decomp import core_aten_decompositions
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
 
-from smelt.frontends.torch import rows_elementwise, rows_fold, rows_product, rows_view
+from smelt.frontends.torch import rows_elementwise, rows_fold, rows_product, rows_view, rows_window
 from smelt.frontends.torch.row import Row
 
 __all__ = ["TABLE", "decompositions", "row_of"]
@@ -23,6 +24,7 @@ TABLE: dict[str, Row] = {
     row.name: row
     for chapter in (
         rows_elementwise.ROWS, rows_view.ROWS, rows_fold.ROWS, rows_product.ROWS,
+        rows_window.ROWS,
     ) for row in chapter
 }  # fmt: skip
 
@@ -32,8 +34,16 @@ def row_of(name: str) -> Row | None:
     return TABLE.get(name)
 
 
+_ATEN = torch.ops.aten
+_TAKEN_APART = (
+    _ATEN.upsample_bilinear2d, _ATEN.upsample_nearest2d, _ATEN.native_layer_norm_backward,
+    _ATEN.native_group_norm_backward, _ATEN._native_batch_norm_legit,
+)  # fmt: skip
+"""Operators that torch calls basic, and that are better as their parts."""
+
+
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What torch should take apart before we see it: what is neither a row nor a better call."""
-    table = dict(core_aten_decompositions())
+    table = dict(core_aten_decompositions()) | get_decompositions(_TAKEN_APART)
     return {op: rule for op, rule in table.items() if str(op) not in TABLE}

@@ -137,6 +137,17 @@ class V:
         starts[a], sizes[a], steps[a] = start, count, step
         return self.op(Slice(tuple(starts), tuple(sizes), tuple(steps)))
 
+    def settle(self, shape: Shape) -> V:
+        """Dimensions spelt as in `shape`, counted from the end, where they are not 1.
+
+        For sizes that torch's guards make equal, and that we cannot prove to be.
+        """
+        found = self
+        for k in range(1, min(self.rank, len(shape)) + 1):
+            if found.shape[-k] not in (1, shape[-k]) and shape[-k] != 1:
+                found = found.narrow(self.rank - k, 0, shape[-k])
+        return found
+
     def pick(self, a: int, place: Index) -> V:
         """The slice at one position of an axis, which goes."""
         found = self.narrow(a, place, 1)

@@ -1,0 +1,174 @@
+"""Windows over images: poolings, margins, and the convolutions that are plain products.
+
+A window is an index map, so a pooling is one fold that reads its image in place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.value import V, contract, gather, iota, number
+from smelt.ops.view import Window
+from smelt.types.dtype import i64
+from smelt.types.expr import Index, floordiv, sub
+
+__all__ = ["ROWS"]
+
+
+def _each(given: Any, count: int) -> tuple[int, ...]:
+    """A setting for each spatial dimension; torch repeats a single one."""
+    entries = [given] if isinstance(given, int) else list(given)
+    if any(not isinstance(e, int) for e in entries):
+        raise UnsupportedError("windows of symbolic size")
+    return tuple(entries * count if len(entries) == 1 else entries)
+
+
+def _windows(
+    c: Call, x: V, extent: Sequence[int], step: Sequence[int], dilation: Sequence[int]
+) -> V:  # fmt: skip
+    """[.., *places, *windows] of x: [.., *spatial], as many places as torch says."""
+    count = len(extent)
+    first = x.rank - count
+    places = c.shape[-count:]
+    for k in range(count):
+        x = x.op(Window(first + k, extent[k], step[k], dilation[k]))
+        x = x.narrow(first + k, 0, places[k])
+    return x
+
+
+def _margin(x: V, around: Sequence[int], value: float, more: Sequence[int]) -> V:
+    """`around` elements on both sides of the last dimensions, and `more` behind."""
+    before = (0,) * (x.rank - len(around))
+    low = (*before, *around)
+    high = (*before, *(a + m for a, m in zip(around, more, strict=True)))
+    return x.pad(low, high, value) if any(low) or any(high) else x
+
+
+def _overhang(
+    c: Call, x: V, extent: Sequence[int], step: Sequence[int], dilation: Sequence[int],
+    around: Sequence[int], ceil: bool,
+) -> tuple[int, ...]:  # fmt: skip
+    """Elements that the last windows need behind the margin, when places are rounded up."""
+    if not ceil:
+        return (0,) * len(extent)
+    found: list[int] = []
+    for k, places in enumerate(c.shape[-len(extent) :]):
+        n = x.shape[k - len(extent)]
+        if not isinstance(n, int) or not isinstance(places, int):
+            raise UnsupportedError("windows rounded up over a symbolic size")
+        reach = (places - 1) * step[k] + (extent[k] - 1) * dilation[k] + 1
+        found.append(max(0, reach - n - 2 * around[k]))
+    return tuple(found)
+
+
+def _max_pool(
+    c: Call, x: V, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[V, None]:  # fmt: skip
+    count = 3 if c.out[0].dim() >= 4 and len(_each(kernel, 1)) == 3 else 2
+    extent = _each(kernel, count)
+    step = extent if stride == [] or stride == () else _each(stride, count)
+    around, apart = _each(padding, count), _each(dilation, count)
+    more = _overhang(c, x, extent, step, apart, around, ceil_mode)
+    lowest = -math.inf if x.dtype.is_float else 0
+    if not x.dtype.is_float:
+        raise UnsupportedError("pooling of integers")
+    slid = _windows(c, _margin(x, around, lowest, more), extent, step, apart)
+    return slid.reduce("max", range(slid.rank - count, slid.rank)), None
+
+
+def _avg_pool(count: int) -> Any:
+    def lower(
+        c: Call, x: V, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True, divisor_override: Any = None,
+    ) -> V:  # fmt: skip
+        extent = _each(kernel, count)
+        step = extent if stride == [] or stride == () else _each(stride, count)
+        around, apart = _each(padding, count), (1,) * count
+        if ceil_mode or (any(around) and not count_include_pad):
+            raise UnsupportedError("average pooling whose windows hold different counts")
+        wide = _margin(x.wide(), around, 0.0, (0,) * count)
+        slid = _windows(c, wide, extent, step, apart)
+        total = slid.sum(range(slid.rank - count, slid.rank))
+        return (total / float(divisor_override or math.prod(extent))).cast(x.dtype)
+
+    return lower
+
+
+def _adaptive_avg(count: int) -> Any:
+    """Equal windows only: the size of the result divides that of the image."""
+
+    def lower(c: Call, x: V, size: Any) -> V:
+        out = _each(size, count)
+        lead, spatial = x.shape[: x.rank - count], x.shape[x.rank - count :]
+        split: list[Index] = []
+        for n, m in zip(spatial, out, strict=True):
+            if m != 1 and not (isinstance(n, int) and n % m == 0):
+                raise UnsupportedError("adaptive pooling into windows of different sizes")
+            split += [m, floordiv(n, m)]
+        axes = [len(lead) + 2 * k + 1 for k in range(count)]
+        return x.wide().reshape(*lead, *split).mean(axes).cast(x.dtype)
+
+    return lower
+
+
+def _margins_by_gather(mode: str, count: int) -> Any:
+    """Margins whose elements come from x itself, at mirrored or clipped positions."""
+
+    def lower(c: Call, x: V, pad: Sequence[Any]) -> V:
+        for k in range(count):
+            a = x.rank - 1 - k
+            low, high = pad[2 * k], pad[2 * k + 1]
+            if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < 0:
+                raise UnsupportedError("margins that are symbolic or negative")
+            last = number(sub(x.shape[a], 1), i64, c.origin)
+            at = iota((c.shape[a],), 0, i64, c.origin) - low
+            if mode == "reflect":
+                at = last - (last - at.map("abs")).map("abs")
+            else:
+                at = at.map("max", 0).map("min", last)
+            x = gather(x, a, at)
+        return x
+
+    return lower
+
+
+def _convolution(
+    c: Call, x: V, weight: V, bias: V | None, stride: Any, padding: Any, _dilation: Any,
+    transposed: bool, _more: Any, groups: int,
+) -> V:  # fmt: skip
+    """A window of one element is a product of matrices, with whatever fuses to it."""
+    count = x.rank - 2
+    taps = weight.shape[2:]
+    if transposed or groups != 1 or any(t != 1 for t in taps) or any(_each(padding, count)):
+        raise UnsupportedError("windows of several elements: torch's convolution is faster today")
+    for k, step in enumerate(_each(stride, count)):
+        x = x.narrow(2 + k, 0, c.shape[2 + k], step)
+    letters = "xyz"[:count]
+    flat = weight.reshape(*weight.shape[:2])
+    found = contract(x, flat, f"bi{letters},oi->bo{letters}")
+    if bias is not None:
+        found = found + bias.reshape(bias.shape[0], *[1] * count)
+    return found
+
+
+ROWS = (
+    Row("aten.max_pool2d_with_indices.default", _max_pool),
+    Row("aten.max_pool3d_with_indices.default", _max_pool),
+    Row("aten.avg_pool1d.default", _avg_pool(1)),
+    Row("aten.avg_pool2d.default", _avg_pool(2)),
+    Row("aten.avg_pool3d.default", _avg_pool(3)),
+    Row("aten.adaptive_avg_pool1d.default", _adaptive_avg(1)),
+    Row("aten._adaptive_avg_pool2d.default", _adaptive_avg(2)),
+    Row("aten._adaptive_avg_pool3d.default", _adaptive_avg(3)),
+    *(Row(f"aten.reflection_pad{n}d.default", _margins_by_gather("reflect", n))
+      for n in (1, 2, 3)),
+    *(Row(f"aten.replication_pad{n}d.default", _margins_by_gather("replicate", n))
+      for n in (1, 2, 3)),
+    Row("aten.convolution.default", _convolution),
+)  # fmt: skip
+"""Poolings, margins and products."""

@@ -1,0 +1,102 @@
+"""Forward and backward compiled by us: gradients, statistics and random numbers as eager's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontends.torch.models import Encoder, tokens  # noqa: E402
+
+import smelt.torch  # noqa: E402, F401
+from smelt import knobs  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    with knobs.config(strict=True):
+        yield
+    torch._dynamo.reset()
+
+
+class Images(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.batch = torch.nn.BatchNorm2d(8)
+        self.second = torch.nn.Conv2d(8, 4, 1)
+        self.group = torch.nn.GroupNorm(2, 4)
+        self.head = torch.nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = F.max_pool2d(torch.relu(self.batch(self.first(x))), 2)
+        return self.head(F.silu(self.group(self.second(x))).mean((2, 3)))
+
+
+def step(model, call, loss, inputs):
+    """Loss, gradients and buffers of one backward pass, dropout seeded."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    found = loss(call, *inputs)
+    found.backward()
+    return found.detach(), [p.grad for p in model.parameters()], list(model.buffers())
+
+
+def square(call, *inputs):
+    return (call(*inputs) ** 2).mean()
+
+
+def entropy(call, x, labels):
+    return F.cross_entropy(call(x), labels)
+
+
+def cases():
+    torch.manual_seed(0)
+    row = torch.randn(5, 4).double()
+    L = torch.nn
+    mlp = L.Sequential(
+        L.Linear(4, 6), L.Softplus(), L.Linear(6, 4), L.ELU(), L.Hardswish(), L.Mish(), L.GELU(),
+        L.LeakyReLU(), L.LogSoftmax(-1),
+    )  # fmt: skip
+    yield "images", Images(), entropy, (torch.randn(4, 3, 8, 8).double(), torch.arange(4))
+    yield "encoder", Encoder(layers=1), square, tokens(3, 6)
+    yield "activations", mlp, square, (row,)
+    norms = L.Sequential(L.Linear(4, 4), L.Dropout(0.5), L.LayerNorm(4), L.RMSNorm(4))
+    yield "dropout", norms, square, (row,)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda c: c[0])
+def test_gradients_are_eagers_in_double_precision(case):
+    _, model, loss, inputs = case
+    model = model.double().train()
+    other = copy.deepcopy(model)
+    fast = torch.compile(other, backend="smelt", fullgraph=True)
+    expected = step(model, model, loss, inputs)
+    torch.testing.assert_close(step(other, fast, loss, inputs), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_an_optimiser_step_is_compiled():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
+    other = copy.deepcopy(model)
+    x = torch.randn(8, 4)
+    pairs = [
+        (net, torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=True)) for net in (model, other)
+    ]
+
+    def plain(optimiser):
+        optimiser.step()
+
+    fast = torch.compile(plain, backend="smelt")
+    for _ in range(3):
+        for (net, optimiser), run in zip(pairs, (plain, fast), strict=True):
+            optimiser.zero_grad()
+            net(x).square().mean().backward()
+            run(optimiser)
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
