@@ -67,6 +67,60 @@ def gather(
     return m.load_convert(raw, dtype)
 
 
+FARTHEST_STEP = 4
+"""Steps between lanes up to which whole vectors are read and the lanes picked from them."""
+
+
+def load_strided(
+    m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None
+) -> Value:  # fmt: skip
+    """Every `step`-th element from an address: whole vectors, of which nothing else is touched."""
+    b, lanes = m.builder, m.lanes or 1
+    kind = m.raw_type(dtype)
+    zero, nothing = ir.Constant(kind, None), ir.Constant(ir.VectorType(I1, lanes), None)
+    if mask is None:
+        mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
+    pieces: list[Value] = []
+    for v in range(step):
+        places = range(v * lanes, (v + 1) * lanes)
+        wanted = [p // step if p % step == 0 else lanes for p in places]
+        part = b.shuffle_vector(mask, nothing, _lanes_constant(wanted))
+        at = element_address(b, address, I64(v * lanes), dtype)
+        pieces.append(_intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
+                                 [at, I32(dtype.itemsize), part, zero]))  # fmt: skip
+    found = pieces[0]
+    for v, piece in enumerate(pieces[1:], 1):
+        have = -(-v * lanes // step)  # lanes that the pieces so far hold
+        whole = [i if i < have else lanes for i in range(lanes)] if v > 1 else \
+            [min(lanes, i * step) for i in range(lanes)]  # fmt: skip
+        more = [i * step - v * lanes for i in range(lanes)]
+        picks = [w if i < have else lanes + min(max(k, 0), lanes - 1)
+                 for i, (w, k) in enumerate(zip(whole, more, strict=True))]  # fmt: skip
+        found = b.shuffle_vector(found, piece, _lanes_constant(picks))
+    return m.load_convert(found, dtype)
+
+
+def _lanes_constant(numbers: list[int]) -> Value:
+    return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
+
+
+def lanes_between(m: LLVMMachine, base: Value, step: int, limit: Value, lanes: int) -> Value:
+    """The lanes i with 0 <= base + i*step < limit, tested in numbers as short as lanes allow."""
+    b = m.builder
+    bits = 16 if m.target.isa == "avx512" else 32
+    kind = ir.VectorType(ir.IntType(bits), lanes)
+    far = 1 << 14
+    steps = ir.Constant(kind, [i * step for i in range(lanes)])
+
+    def near(e: Value) -> Value:
+        for sign, edge in (("<", -far), (">", far)):
+            e = b.select(b.icmp_signed(sign, e, I64(edge)), I64(edge), e)
+        return splat(b, b.trunc(e, ir.IntType(bits)), lanes)
+
+    low = b.icmp_signed(">=", steps, near(b.sub(I64(0), base)))
+    return b.and_(low, b.icmp_signed("<", steps, near(b.sub(limit, base))))
+
+
 def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value | None) -> Value:
     """One element as a register; zero where the condition fails (nothing is read then)."""
     b, kind = m.builder, m.raw_type(dtype)
@@ -134,5 +188,6 @@ def store_scalar(
         b.store(raw, address, align=dtype.itemsize)
 
 
-__all__ = ["I64", "any_lane", "element_address", "gather", "load_scalar", "load_vector", "scatter",
-           "store_scalar", "store_vector"]  # fmt: skip
+__all__ = ["FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "lanes_between",
+           "load_scalar", "load_strided", "load_vector", "scatter", "store_scalar",
+           "store_vector"]  # fmt: skip

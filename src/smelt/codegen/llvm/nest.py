@@ -30,12 +30,15 @@ from smelt.codegen.llvm.items import (
     StoreItem,
     visited_axes,
 )
+from smelt.codegen.llvm.limits import inside_limits
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.memory import (
+    FARTHEST_STEP,
     any_lane,
     element_address,
     gather,
     load_scalar,
+    load_strided,
     load_vector,
     scatter,
     store_scalar,
@@ -52,7 +55,7 @@ from smelt.codegen.llvm.windowed_product import WindowedEmitter
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
-from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, coefficient, nonnegative
+from smelt.types.expr import Atom, Expr, Index, atoms, coefficient
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.function import FunctionEmitter
@@ -260,7 +263,7 @@ class NestEmitter:
 
         return IndexEmitter(self.b, leaf).emit(e)
 
-    def _vector_position(self, e: Index) -> bool:
+    def vector_position(self, e: Index) -> bool:
         """Whether `e` reads a computed position that differs between lanes."""
         v = self.nest.vector
         names = [a.name for a in atoms(e) if a.kind == "value"]
@@ -268,7 +271,7 @@ class NestEmitter:
 
     def _step(self, access: Access, axis: str) -> Index | None:
         """Elements between neighbouring lanes, or None where that is not one number."""
-        if self._vector_position(access.offset):
+        if self.vector_position(access.offset):
             return None
         found = coefficient(access.offset, axis)
         region = self.s.phase.segments[self.nest.time]
@@ -348,29 +351,6 @@ class NestEmitter:
 
     # ---- memory ----------------------------------------------------------------------------------
 
-    def _limits(self, access: Access, scope: Scope, vector: bool) -> Value | None:
-        """A mask (or bit) of the lanes whose positions are inside."""
-        b = self.b
-        found: Value | None = None
-        for e, n in access.limits:
-            here = vector and self._along_lanes(e, scope)
-            at, limit = self.index(e, scope, lanes=here), self.index(n, scope)
-            if here and scope.lanes is not None:
-                limit = splat(b, limit, scope.lanes.count)
-            test = b.icmp_signed("<", at, limit)
-            if not nonnegative(e):
-                test = b.and_(test, b.icmp_signed(">=", at, ir.Constant(at.type, None)
-                                                  if here else number(0)))  # fmt: skip
-            if vector and scope.lanes is not None:
-                test = splat(b, test, scope.lanes.count)
-            found = test if found is None else b.and_(found, test)
-        return found
-
-    def _along_lanes(self, e: Index, scope: Scope) -> bool:
-        return scope.lanes is not None and (
-            scope.lanes.axis in axes_of(e) or self._vector_position(e)
-        )
-
     def _load(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
         access = item.payload
         assert isinstance(access, Access)
@@ -378,7 +358,7 @@ class NestEmitter:
         vector = self.is_vector(item, scope)
         if item in self.nest.turned:
             return turned_row(self, item, scope)
-        inside = self._limits(access, scope, vector)
+        inside = inside_limits(self, access, scope, vector)
         if not vector or scope.lanes is None:
             address = element_address(self.b, base, scope.offset(access), dtype)
             found = load_scalar(m, address, dtype, inside)
@@ -392,6 +372,9 @@ class NestEmitter:
                 found = load_vector(m, address, dtype, mask)
                 if mask is None:
                     fetch_ahead(self, access, address, dtype)
+            elif isinstance(step, int) and 1 < step <= FARTHEST_STEP:
+                address = element_address(self.b, base, scope.offset(access), dtype)
+                found = load_strided(m, address, step, dtype, mask)
             else:
                 found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
         if inside is not None and not access.gives_zero:

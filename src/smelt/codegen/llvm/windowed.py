@@ -45,9 +45,9 @@ DEPTH = 400
 """Summed positions of one block at most: rows of the left operand stay in L1, its block in L2."""
 PITCH = DEPTH + SKEW
 """Elements between rows of the packed left operand."""
-ROWS = 96
+ROWS = 192
 """Positions of m that one task takes."""
-COLUMNS = 1024
+COLUMNS = 512
 """Columns that one task takes, more or less: whole rows y, or a piece of the only axis."""
 FEWER = 4
 """Rows of the register tile for what whole tiles leave."""
@@ -417,7 +417,7 @@ class _Cloner:
             axes = frozenset[str]().union(*(a.axes for a in args))
             for e in _indices(payload):
                 axes |= self._axes(e)
-            found = Item(0, item.kind, payload, args, axes, item.dtype)
+            found = Item(0, item.kind, payload, args, axes, item.dtype, item.time)
             if isinstance(payload, Clamping):
                 self.phase.positions[payload.name] = found
             self.phase.items.insert(self.phase.items.index(self.user), found)

@@ -11,6 +11,9 @@ from __future__ import annotations
 from itertools import product as positions
 from typing import TYPE_CHECKING, Any
 
+from llvmlite import ir
+
+from smelt.codegen.llvm.contract import Tile
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -20,6 +23,7 @@ from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.windowed import FEWER, PITCH, Windowed
+from smelt.target import Target
 from smelt.types.dtype import i64
 
 if TYPE_CHECKING:
@@ -47,7 +51,6 @@ class WindowedEmitter:
         self.row = number(1)
         for a in c.axes[1:]:
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
-        self._clear()
         self._table()
         kept = dict(home.ranges)
         for column in c.columns:
@@ -55,20 +58,20 @@ class WindowedEmitter:
             home.ranges[column.place] = (low, self.b.add(high, number(column.margin)))
         if c.depth:
             low, high = home.ranges[c.depth]
-            home.loop(low, high, c.block, lambda at: self._block(at, high))
+            home.loop(low, high, c.block, lambda at: self._block(at, high, low))
         else:
-            self._deep(number(0), number(1))
+            self._deep(number(0), number(1), ir.IntType(1)(1))
         home.ranges = kept
 
-    def _block(self, at: Value, high: Value) -> None:
+    def _block(self, at: Value, high: Value, low: Value) -> None:
         end = self.b.add(at, number(self.c.block))
         end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
         kept = self.home.ranges[self.c.depth]
         self.home.ranges[self.c.depth] = (at, end)
-        self._deep(at, end)
+        self._deep(at, end, self.b.icmp_signed("==", at, low))
         self.home.ranges[self.c.depth] = kept
 
-    def _deep(self, low: Value, high: Value) -> None:
+    def _deep(self, low: Value, high: Value, first: Value) -> None:
         """One block of the summed positions: packs both operands and multiplies."""
         c, taps = self.c, number(self.c.taps)
         if c.flat != c.depth:
@@ -80,7 +83,7 @@ class WindowedEmitter:
             self.home.ranges[column.axis] = self.home.ranges[column.place]
         self._pack(right)
         self.home.ranges.update(kept)
-        self._tiles(self.b.mul(self.b.sub(high, low), taps))
+        self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
 
     def _pack(self, pack: Nest) -> None:
         home = self.home
@@ -123,23 +126,6 @@ class WindowedEmitter:
 
     # ---- before the first block ------------------------------------------------------------------
 
-    def _clear(self) -> None:
-        home, item = self.home, self.c.item
-        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
-        low, high = home.ranges[self.c.m]
-        count = self.b.mul(self._whole_rows(self.b.sub(high, low)), self.row)
-        zero = m.const(item.dtype, 0)
-
-        def put(position: Value) -> None:
-            at = element_address(self.b, home.storage.at[item, 0], position, item.dtype)
-            store_vector(m, at, zero, item.dtype, None)
-
-        home.loop(number(0), count, home.s.lanes, put)
-
-    def _whole_rows(self, rows: Value) -> Value:
-        """Rows in whole tiles of the lesser height."""
-        return self.b.and_(self.b.add(rows, number(FEWER - 1)), number(-FEWER))
-
     def _table(self) -> None:
         """For each summed position of a block, how far from a column it reads."""
         b, c = self.b, self.c
@@ -170,7 +156,7 @@ class WindowedEmitter:
 
     # ---- tiles -----------------------------------------------------------------------------------
 
-    def _tiles(self, depth: Value) -> None:
+    def _tiles(self, depth: Value, first: Value) -> None:
         """Every register tile of the packed blocks: whole ones, then lower ones."""
         b, home, c = self.b, self.home, self.c
         low, high = home.ranges[c.m]
@@ -184,60 +170,88 @@ class WindowedEmitter:
 
         def line(column: Value) -> None:
             home.loop(number(0), whole, c.tile.rows,
-                      lambda row: self._tile(c.tile.rows, row, column, depth))  # fmt: skip
-            home.loop(whole, rows, FEWER, lambda row: self._tile(FEWER, row, column, depth))
+                      lambda row: self._tile(c.tile.rows, row, column, depth, first))  # fmt: skip
+            home.loop(whole, rows, FEWER,
+                      lambda row: self._tile(FEWER, row, column, depth, first))  # fmt: skip
 
         home.loop(number(0), columns, c.tile.columns, line)
 
-    def _tile(self, height: int, row: Value, column: Value, depth: Value) -> None:
+    def _tile(
+        self, height: int, row: Value, column: Value, depth: Value, first: Value
+    ) -> None:  # fmt: skip
         """acc[height, columns] += left[height, depth] * right[table[depth] + columns]."""
-        b, home, tile, item = self.b, self.home, self.c.tile, self.c.item
-        dtype, at = item.dtype, home.storage.at
-        m = LLVMMachine(b, tile.lanes, home.home.target)
-        first = b.add(b.mul(row, self.row), column)
-        places: list[Value] = []
-        for i in range(height):
-            line = b.add(first, b.mul(self.row, number(i)))
-            places += [self._at(item, 0, b.add(line, number(v * tile.lanes)))
-                       for v in range(tile.vectors)]  # fmt: skip
-        start = [load_vector(m, p, dtype, None) for p in places]
-        before = b.block
-        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
-        b.branch(loop)
-        b.position_at_end(loop)
-        k = b.phi(I64)
-        k.add_incoming(number(0), before)
-        total = [b.phi(s.type) for s in start]
-        for phi, s in zip(total, start, strict=True):
-            phi.add_incoming(s, before)
-        off = b.load(element_address(b, at[item, TABLE_PART], k, i64), typ=I64)
-        line = b.add(off, column)
-        across = [load_vector(m, self._at(item, RIGHT_PART, b.add(line, number(v * tile.lanes))),
-                              dtype, None) for v in range(tile.vectors)]  # fmt: skip
-        following = self._steps(m, height, b.add(b.mul(row, number(PITCH)), k), across, total)
-        after = b.add(k, number(1))
-        k.add_incoming(after, loop)
-        for phi, s in zip(total, following, strict=True):
-            phi.add_incoming(s, loop)
-        b.cbranch(b.icmp_signed("<", after, depth), loop, done)
-        b.position_at_end(done)
-        for p, s in zip(places, following, strict=True):
-            store_vector(m, p, s, dtype, None)
-
-    def _steps(
-        self, m: LLVMMachine, height: int, left: Value, across: list[Value], total: list[Value]
-    ) -> list[Value]:
-        """One summed position: each row's element times the vectors, added."""
-        b, item, tile = self.b, self.c.item, self.c.tile
-        base = self._at(item, LEFT_PART, left)
-        scalar = LLVMMachine(b, None, self.home.home.target)
-        found: list[Value] = []
-        for i in range(height):
-            place = element_address(b, base, number(i * PITCH), item.dtype)
-            wide = splat(b, load_scalar(scalar, place, item.dtype, None), tile.lanes)
-            found += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], item)
-                      for v in range(tile.vectors)]  # fmt: skip
-        return found
+        b, item = self.b, self.c.item
+        to = self._at(item, 0, b.add(b.mul(row, self.row), column))
+        left = self._at(item, LEFT_PART, b.mul(row, number(PITCH)))
+        right = self._at(item, RIGHT_PART, column)
+        table = self.home.storage.at[item, TABLE_PART]
+        tile = tile_function(b.module, self.c, height, self.home.home.target)
+        b.call(tile, [to, self.row, left, right, table, depth, first])
 
     def _at(self, item: Item, part: int, offset: Value) -> Value:
         return element_address(self.b, self.home.storage.at[item, part], offset, item.dtype)
+
+
+PTR = ir.PointerType()
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, ir.IntType(1)])
+
+
+def tile_function(module: ir.Module, c: Windowed, height: int, target: Target) -> ir.Function:
+    """The register tile of `height` rows as a function of its own.
+
+    Among the loops that pack, constants of those would be kept in the registers of the sums.
+    """
+    dtype, tile = c.item.dtype, c.tile
+    name = f"tile.{dtype}.{height}x{tile.columns}"
+    found = module.globals.get(name)
+    if found is None:
+        found = ir.Function(module, TILE_TYPE, name)
+        found.linkage = "internal"
+        for attribute in ("noinline", "nounwind"):
+            found.attributes.add(attribute)
+        found.args[0].add_attribute("noalias")
+        _fill(found, height, tile, c.item, target)
+    return found
+
+
+def _fill(f: ir.Function, height: int, tile: Tile, item: Item, target: Target) -> None:
+    """sums[i, v] += left[i*PITCH + k] * right[table[k] + v] for k below depth; from 0 if fresh."""
+    to, stride, left, right, table, depth, fresh = f.args
+    dtype = item.dtype
+    b = ir.IRBuilder(f.append_basic_block("entry"))
+    m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
+    places = [element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
+                              number(v * tile.lanes), dtype)
+              for i in range(height) for v in range(tile.vectors)]  # fmt: skip
+    entry, more = b.block, f.append_basic_block("more")
+    loop, done = f.append_basic_block("loop"), f.append_basic_block("done")
+    b.cbranch(fresh, loop, more)
+    b.position_at_end(more)
+    start = [load_vector(m, p, dtype, None) for p in places]
+    b.branch(loop)
+    b.position_at_end(loop)
+    k = b.phi(I64)
+    k.add_incoming(number(0), entry)
+    k.add_incoming(number(0), more)
+    total = [b.phi(s.type) for s in start]
+    line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), dtype)
+    across = [load_vector(m, element_address(b, line, number(v * tile.lanes), dtype), dtype, None)
+              for v in range(tile.vectors)]  # fmt: skip
+    column = element_address(b, left, k, dtype)
+    following: list[Value] = []
+    for i in range(height):
+        place = element_address(b, column, number(i * PITCH), dtype)
+        wide = splat(b, load_scalar(scalar, place, dtype, None), tile.lanes)
+        following += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], item)
+                      for v in range(tile.vectors)]  # fmt: skip
+    after = b.add(k, number(1))
+    k.add_incoming(after, loop)
+    for phi, first, s in zip(total, start, following, strict=True):
+        phi.add_incoming(m.const(dtype, 0), entry)
+        phi.add_incoming(first, more)
+        phi.add_incoming(s, loop)
+    b.cbranch(b.icmp_signed("<", after, depth), loop, done)
+    b.position_at_end(done)
+    for p, s in zip(places, following, strict=True):
+        store_vector(m, p, s, dtype, None)
+    b.ret_void()

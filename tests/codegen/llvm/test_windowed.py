@@ -1,0 +1,117 @@
+"""Products over windows: blocks, margins, steps, tails, between forbidden pages, on every isa."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import inner_loops
+from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+
+from smelt import lower
+from smelt.codegen.build import asm_text
+from smelt.codegen.llvm.windowed import COLUMNS, DEPTH, ROWS
+from smelt.graph.text import parse
+from smelt.target import Target
+
+PLAIN = """graph f(x: {t}[b,c,h,w], k: {t}[o,c,{u},{v}]) {{
+  v0 = pad(x) {{low=(0, 0, {p}, {p}), high=(0, 0, {p}, {p}), value=0}}
+  v1 = window(v0) {{axis=2, extent={u}, step={s}, dilation={d}}}
+  v2 = window(v1) {{axis=3, extent={v}, step={s}, dilation={d}}}
+  v3 = contract(v2, k) {{spec="b,c,h,w,u,v; o,c,u,v -> b,o,h,w"}}
+  return v3
+}}"""
+LINE = """graph f(x: f32[b,c,n], k: f32[o,c,5]) {
+  v0 = exp(x)
+  v1 = window(v0) {axis=2, extent=5, step=1, dilation=2}
+  v2 = contract(v1, k) {spec="b,c,n,u; o,c,u -> b,o,n"}
+  v3 = tanh(v2)
+  return v3
+}"""
+LAST = """graph f(x: f32[b,h,w,c], k: f32[3,3,c,o]) {
+  v0 = pad(x) {low=(0, 1, 1, 0), high=(0, 1, 1, 0), value=0}
+  v1 = window(v0) {axis=1, extent=3}
+  v2 = window(v1) {axis=2, extent=3}
+  v3 = contract(v2, k) {spec="b,h,w,c,u,v; u,v,c,o -> b,h,w,o"}
+  return v3
+}"""
+
+
+def plain(p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "f32") -> str:
+    return PLAIN.format(p=p, s=s, d=d, u=u, v=v, t=t)
+
+
+def check(kernel: Whole, *arrays: np.ndarray) -> None:
+    """Native code between forbidden pages says what the graph's interpreter says."""
+    expected = kernel.expected(*arrays)[0]
+    for at_end in (False, True):
+        (found,) = run_guarded(kernel, arrays, at_end=at_end)
+        scale = float(np.abs(expected).max(initial=1.0))
+        eps = np.finfo(expected.dtype).eps
+        assert np.abs(found - expected).max(initial=0.0) <= 64 * eps * scale
+
+
+def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.standard_normal(s).astype(dtype) for s in shapes]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(
+    ("source", "shapes"),
+    [
+        (plain(), ((1, 3, 5, 7), (4, 3, 3, 3))),
+        (plain(), ((2, 2, 1, 1), (1, 2, 3, 3))),
+        (plain(), ((1, 40, 4, 5), (13, 40, 3, 3))),  # two blocks of channels
+        (plain(), ((1, 1, 40, 33), (5, 1, 3, 3))),  # several pieces of rows
+        (plain(), ((1, 2, 3, COLUMNS + 40), (2, 2, 3, 3))),  # rows longer than a piece
+        (plain(p=0), ((1, 2, 6, 9), (ROWS + 5, 2, 3, 3))),  # two blocks of rows
+        (plain(s=2), ((1, 3, 8, 11), (5, 3, 3, 3))),
+        (plain(s=2, p=0), ((1, 3, 8, 12), (5, 3, 3, 3))),
+        (plain(s=3, p=2, u=5, v=4), ((1, 3, 11, 12), (5, 3, 5, 4))),
+        (plain(s=4, p=3, u=7, v=5), ((1, 2, 17, 40), (5, 2, 7, 5))),
+        (plain(d=2, p=2), ((2, 3, 7, 20), (4, 3, 3, 3))),
+        (plain(d=3, p=0), ((1, 3, 8, 9), (4, 3, 3, 3))),
+        (plain(s=2, d=2), ((1, 3, 9, 11), (4, 3, 3, 3))),  # every second place of all
+        (plain(s=2, d=3), ((1, 3, 9, 11), (4, 3, 3, 3))),  # places that cannot be told apart
+        (LINE, ((2, 6, 70), (3, 6, 5))),
+        (LINE, ((1, 2, COLUMNS + 30), (3, 2, 5))),
+        (LAST, ((2, 5, 6, 7), (3, 3, 7, 5))),
+    ],
+)  # fmt: skip
+def test_every_size_stays_inside_its_arrays(
+    isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    check(whole(source, isa), *random(*shapes))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_double_precision(isa: str) -> None:
+    check(whole(plain(t="f64", s=2), isa),
+          *random((1, 3, 9, 10), (5, 3, 3, 3), dtype=np.float64))  # fmt: skip
+
+
+def test_margins_hide_infinities_and_nothing_else() -> None:
+    x, k = random((1, 2, 5, 6), (3, 2, 3, 3))
+    x[0, 1, 4, 5] = np.inf
+    x[0, 0, 0, 0] = np.nan
+    kernel = whole(plain())
+    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+
+
+@pytest.mark.parametrize(("isa", "counts"), [("avx512", (24, 8)), ("avx2", (12, 8))])
+def test_register_tiles_do_not_spill(isa: str, counts: tuple[int, int]) -> None:
+    """One multiply-add for each accumulator, none of which goes through the stack."""
+    kernel = lower.run(one_cluster(parse(plain(s=2))), "eager", {})
+    text = asm_text(kernel, Target.for_isa(isa))  # type: ignore[arg-type]
+    loops = [body for body in inner_loops(text) if "fmadd" in body]
+    assert sorted(len(re.findall("fmadd", body)) for body in loops) == sorted(counts)
+    for body in loops:
+        assert not re.search(r"\(%r[sb]p", body), body
+
+
+def test_a_block_has_whole_windows() -> None:
+    assert DEPTH >= 7 * 7 * 8
