@@ -24,14 +24,17 @@ def total(program: Program, arrays: list[np.ndarray], seeds: list[np.ndarray]) -
     return sum(float(np.sum(y * s)) for y, s in zip(floats, seeds, strict=True))
 
 
-def along(program: Program, seeds: list[np.ndarray], way: list[np.ndarray], step: float) -> float:
-    """The central difference of the weighted sum of all results in one direction."""
-    ends = [
+def along(
+    program: Program, arrays: list[np.ndarray], seeds: list[np.ndarray], way: list[np.ndarray],
+    step: float,
+) -> tuple[float, float]:  # fmt: skip
+    """Differences of the weighted sum of all results in one direction, ahead and behind."""
+    ahead, here, behind = (
         total(program, [a + s * step * w if a.dtype == np.float64 else a
-                        for a, w in zip(program.arrays, way, strict=True)], seeds)
-        for s in (1, -1)
-    ]  # fmt: skip
-    return (ends[0] - ends[1]) / (2 * step)
+                        for a, w in zip(arrays, way, strict=True)], seeds)
+        for s in (1, 0, -1)
+    )  # fmt: skip
+    return (ahead - here) / step, (here - behind) / step
 
 
 @effort(80)
@@ -45,17 +48,23 @@ def test_gradients_of_random_programs(program: Program) -> None:
     except GradientError:
         assume(False)
     rng = np.random.default_rng(0)
-    values = interp.run(program.graph, program.arrays)
+    arrays = [  # no two alike: max(x, x) has a kink in most directions
+        a + rng.normal(scale=0.01, size=a.shape) if a.dtype == np.float64 else a
+        for a in program.arrays
+    ]
+    values = interp.run(program.graph, arrays)
     floats = [y for y in values if y.dtype.kind == "f"]
     assume(all(np.isfinite(y).all() for y in floats))
     seeds = [rng.uniform(0.5, 1.5, y.shape).astype(y.dtype) for y in floats]
-    way = [rng.choice([-1.0, 1.0], a.shape) for a in program.arrays]
-    first, second = (along(program, seeds, way, step) for step in STEPS)
+    way = [rng.choice([-1.0, 1.0], a.shape) for a in arrays]
+    (ahead, behind), (near, _) = (along(program, arrays, seeds, way, step) for step in STEPS)
+    first = (ahead + behind) / 2
     size = max(1.0, sum(float(np.sum(np.abs(y))) for y in floats))
-    noise = 2.0**-50 * size / STEPS[1]
-    assume(np.isfinite(first) and abs(first - second) <= 1e-5 * max(1, abs(first)) + noise)
-    slopes = interp.run(whole, [*program.arrays, *seeds])[len(values) :]
-    moved = [w for a, w in zip(program.arrays, way, strict=True) if a.dtype == np.float64]
+    noise = 2.0**-48 * size / STEPS[1]
+    bend = max(abs(ahead - behind), abs(ahead - near))
+    assume(np.isfinite(bend) and bend <= 1e-3 * max(1, abs(first)) + noise)
+    slopes = interp.run(whole, [*arrays, *seeds])[len(values) :]
+    moved = [w for a, w in zip(arrays, way, strict=True) if a.dtype == np.float64]
     found = sum(float(np.sum(g * w)) for g, w in zip(slopes, moved, strict=True))
     assume(np.isfinite(found))  # asin(tanh(20)): 0 · inf, where the limit is 0
-    assert abs(found - first) <= 1e-4 * max(1, abs(first)) + 4 * noise, (found, first)
+    assert abs(found - first) <= 1e-3 * max(1, abs(first)) + 4 * noise, (found, first)

@@ -87,7 +87,9 @@ class Sums:
         if form == "neg":
             return self.vanishes(x.inputs[0], axes, depth - 1)
         if form in ("add", "sub"):
-            if form == "sub" and self._is_centred(x.inputs[0], x.inputs[1], axes):
+            first, second = x.inputs
+            centred = form == "sub" and self._same(first, x)
+            if centred and self._is_centred(first, second, axes):
                 return True
             return all(self._same(i, x) and self.vanishes(i, axes, depth - 1) for i in x.inputs)
         if form in ("mul", "div"):
