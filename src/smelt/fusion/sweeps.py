@@ -9,6 +9,7 @@ counterpart in `smelt.lower.roles` or `smelt.codegen.llvm.nests`; the numbers ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from smelt.blocks import (
@@ -25,8 +26,9 @@ from smelt.blocks import (
 )
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
-from smelt.fusion.trace import MOVE_COST
+from smelt.fusion.trace import MOVE_COST, Term
 from smelt.fusion.units import Edge, Units
+from smelt.ops.contract import bare_axis
 from smelt.types.expr import axes_of
 
 KEEP_ABOVE = 4.0
@@ -217,8 +219,8 @@ class Sweeps:
         runs = 0
         for places in self.region.loads.values():
             for place in places:
-                if place and isinstance(place[-1], int) and place[-1] >= 0:
-                    runs |= 1 << place[-1]
+                if place and (last := fastest(place[-1])) >= 0:
+                    runs |= 1 << last
         found = self.volume(self.region.grid & ~runs)
         for a in bits(self.region.grid & runs):
             found *= -(-self.sizes[a] // FOLD_COLUMNS)
@@ -337,9 +339,24 @@ class Sweeps:
         return self.costs[u]
 
 
+@lru_cache(maxsize=4096)
+def fastest(term: Term) -> int:
+    """The axis along which neighbours in a last dimension lie, -1 if there is none or several:
+    also where the dimension is what is left of a longer axis."""
+    if isinstance(term, int):
+        return term
+    while len(term.terms) == 1 and term.terms[0][1] == 1 and len(term.terms[0][0]) == 1:
+        (atom,) = term.terms[0][0]
+        if atom.kind != "%" or isinstance(atom.args[0], int):
+            break
+        term = atom.args[0]
+    name = bare_axis(term)
+    return -1 if name is None else int(name[1:])
+
+
 def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:
     """Counts an access for the axis it walks in unit steps, against the others it walks."""
-    last = place[-1] if place else -1
+    last = fastest(place[-1]) if place else -1
     weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):
         score[a] += 2 * weight if last == a else -weight

@@ -52,7 +52,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.expr import Index, add, atoms, floordiv, maximum, mul, product
 
-TILE = 128
+TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
 DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""

@@ -15,7 +15,7 @@ from llvmlite import ir
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.memory import element_address, load_vector, store_vector
+from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.nests import TILE
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import TURNED_PART
@@ -49,6 +49,7 @@ def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
             offset = b.add(b.add(origin, u0), b.mul(at, stride))
             address = element_address(b, base, offset, dtype)
             rows.append(load_vector(m, address, dtype, b.and_(inside, exists)))
+            prefetch(b, element_address(b, address, number(TILE), dtype))  # the next task's
         for k, column in enumerate(transpose(b, rows)):
             row = b.mul(b.add(b.sub(u0, u_low), number(k)), number(TILE))
             to = element_address(b, place, b.add(row, b.sub(v0, v_low)), item.dtype)
