@@ -17,9 +17,12 @@ from __future__ import annotations
 
 from torch._dynamo.backends.registry import list_backends, register_backend
 
-from smelt.frontends.torch.backend import backend
+from smelt.frontends.torch.backend import MODES, backend
+from smelt.frontends.torch.checked import Difference, check
+from smelt.frontends.torch.explained import explain
+from smelt.frontends.torch.record import Record, record
 
-__all__ = ["backend"]
+__all__ = ["MODES", "Difference", "Record", "backend", "check", "explain", "record"]
 
 if "smelt" not in list_backends(exclude_tags=()):
     register_backend(backend, name="smelt")

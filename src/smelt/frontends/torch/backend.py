@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,58 +19,122 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from smelt import knobs
-from smelt.errors import FallbackWarning, SmeltError
+from smelt.errors import ArgumentError, FallbackWarning, SmeltError
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
+from smelt.frontends.torch.record import Break, Compiled, open_records
 from smelt.frontends.torch.table import decompositions
 
-__all__ = ["backend"]
+__all__ = ["MODES", "backend"]
 
 
 def backend(
     module: torch.fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
-    """Compile what Dynamo has traced.  `options` are settings of `smelt.config`."""
-    settings = dict(options or {})
+    """Compile what Dynamo has traced.
 
-    def compiler(guarded: bool) -> Callable[..., Any]:
+    Args:
+        module: the traced graph.
+        inputs: its arguments, without data.
+        mode: as of `torch.compile`; one of `MODES`.
+        options: settings of `smelt.config`, such as `{"threads": 2}`.
+
+    Raises KnobError for an unknown setting, ArgumentError for an unknown mode.
+    """
+    if mode is not None and mode not in MODES:
+        raise ArgumentError(
+            op="torch.compile", argument="mode", value=repr(mode), expected=", ".join(MODES)
+        )
+    settings = {**MODES[mode or "default"], **(options or {})}
+    knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
+    _note_break(module)
+
+    def compiler(kind: str) -> Callable[..., Any]:
         def run(traced: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
-            return compile_traced(traced, settings, guarded=guarded)
+            return compile_traced(traced, settings, kind)
 
         return run
 
     build = aot_autograd(
-        fw_compiler=compiler(True), bw_compiler=compiler(False),
-        inference_compiler=compiler(True), decompositions=decompositions(),
+        fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"), decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )  # fmt: skip
     return build(module, inputs)
 
 
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "default": {}, "reduce-overhead": {}, "max-autotune": {}, "max-autotune-no-cudagraphs": {},
+}  # fmt: skip
+"""What the modes of `torch.compile` set.  A call costs little in any of them, and plans are not
+raced yet, so they are the same today."""
+
+
+def _note_break(module: Any) -> None:
+    """Dynamo's reason for ending a graph, for the records that are open."""
+    why = getattr(module, "compile_subgraph_reason", None)
+    if why is None or not getattr(why, "graph_break", False):
+        return
+    where = ""
+    if why.user_stack:
+        where = f"{why.user_stack[-1].filename}:{why.user_stack[-1].lineno}"
+    for r in open_records():
+        r.breaks.append(Break(str(why.reason).splitlines()[0], where))
+
+
 def compile_traced(
-    traced: torch.fx.GraphModule, settings: Mapping[str, Any], *, guarded: bool
+    traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str
 ) -> Callable[..., Any]:
-    """A traced program of pure operators as a function of one list, which it empties."""
+    """A traced program of pure operators as a function of one list, which it empties.
+
+    Backward graphs get tensors whose strides no guard vouches for.
+    """
+    start = perf_counter()
+    operators = sum(n.op == "call_function" for n in traced.graph.nodes)
     try:
         with knobs.config(settings):
             for node in traced.graph.nodes:
                 if node.op == "placeholder":
-                    node.meta["smelt_guarded"] = guarded
+                    node.meta["smelt_guarded"] = kind != "backward"
             program = Program(traced, Lowering(traced.graph))
     except Exception as error:
         if knobs.STRICT.get():
             raise
-        warnings.warn(FallbackWarning(graph="a graph", reason=_told(error)), stacklevel=2)
+        reason = _told(error)
+        warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=2)
+        _note(Compiled(kind, None, operators, perf_counter() - start, reason), None)
         return make_boxed_func(traced.forward)
-    return boxed(program.call, settings)
+    made = Compiled(kind, program, operators, perf_counter() - start)
+    return _note(made, boxed(program.call, settings))
+
+
+def _note(made: Compiled, call: Any) -> Any:
+    """Adds a graph to the open records; the function that also keeps its first arguments."""
+    keep = False
+    for r in open_records():
+        r.graphs.append(made)
+        keep = keep or r.keep_arguments
+    if not keep or call is None:
+        return call
+
+    def keeping(args: list[Any]) -> Any:
+        if made.first_arguments is None:
+            made.first_arguments = [
+                a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args
+            ]
+        return call(args)
+
+    found: Any = keeping
+    found._boxed_call = True
+    return found
 
 
 def _told(error: Exception) -> str:
     """What an error says, in one line."""
     if isinstance(error, SmeltError):
         return error.message
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def boxed(call: Callable[[list[Any]], Any], settings: Mapping[str, Any]) -> Callable[..., Any]:

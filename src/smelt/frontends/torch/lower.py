@@ -25,7 +25,7 @@ from torch.fx.node import map_arg
 
 from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
-from smelt.frontends.torch.origins import module_of, origin_of
+from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.table import row_of
@@ -228,8 +228,8 @@ class Lowering:
         assert row is not None
         out = node.meta["val"]
         origin = origin_of(node)
-        args = [self._operand(a, k) for a in node.args]
-        options = {name: self._operand(a, k) for name, a in node.kwargs.items()}
+        args = [self._operand(a, k, origin) for a in node.args]
+        options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
         fakes = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
@@ -239,16 +239,16 @@ class Lowering:
         self._made[node, k] = found
         return found
 
-    def _operand(self, a: Any, k: int) -> Any:
+    def _operand(self, a: Any, k: int, origin: Traced) -> Any:
         if isinstance(a, torch.fx.Node):
             known = a.meta.get("val")
             if isinstance(known, torch.SymInt):
                 return self.sizes.index(known)
             if isinstance(known, (int, float)) or not isinstance(known, torch.Tensor):
                 raise UnsupportedError(f"an operand of type {type(known).__name__}")
-            return V(self.value(a, k).node, origin_of(a))
+            return V(self.value(a, k).node, origin)
         if isinstance(a, (list, tuple)):
-            return [self._operand(x, k) for x in a]
+            return [self._operand(x, k, origin) for x in a]
         return a
 
     def _checked(self, node: Any, found: Any, out: Any) -> Any:

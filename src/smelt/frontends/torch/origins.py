@@ -1,4 +1,4 @@
-"""Where a traced operator comes from: the user's line, and the module's path in the model."""
+"""Where a traced operator comes from: the user's line, the module's path, the ATen operator."""
 
 from __future__ import annotations
 
@@ -7,32 +7,45 @@ from typing import Any
 
 from smelt.origin import Origin
 
-__all__ = ["module_of", "origin_of"]
+__all__ = ["Traced", "module_of", "origin_of"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n\s*(.*))?')
+_OWN = re.compile(r"\bL\['self'\]|\bL\.self")
 
 
-def origin_of(node: Any) -> Origin | None:
-    """The line of the user's program; None for operators that torch has added."""
-    known = node.meta.get("smelt_origin", node)
-    if known is not node:
-        return known
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    found = None
-    if frames:
-        file, line, function, text = frames[-1]
-        found = Origin(file, int(line), function, text.strip())
-    node.meta["smelt_origin"] = found
-    return found
+class Traced(Origin):
+    """The place of an operator that torch has traced; `line` is 0 where torch added it itself.
+
+    >>> str(Traced(("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor"))
+    'model.py:12'
+    """
+
+    __slots__ = ("module", "operator")
+
+    def __init__(self, place: tuple[str, int, str, str], module: str, operator: str) -> None:
+        super().__init__(*place)
+        self.module = module
+        """Path in the model, as `layers.0.attention`; empty if unknown."""
+        self.operator = operator
+        """The overload, as `aten.add.Tensor`."""
 
 
-def path_of(node: Any) -> str:
-    """The module's path in the model, as `layers.0.attention`; empty if unknown."""
+def origin_of(node: Any) -> Traced:
+    """The place that a traced operator comes from."""
+    known = node.meta.get("smelt_origin")
+    if known is None:
+        frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+        file, line, function, text = frames[-1] if frames else ("<torch>", "0", "", "")
+        place = file, int(line), function, text.strip()
+        known = node.meta["smelt_origin"] = Traced(place, _path_of(node), str(node.target))
+    return known
+
+
+def _path_of(node: Any) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     for path, _ in reversed(list(stack.values())):
-        cleaned = re.sub(r"\['?([^'\]]+)'?\]", r".\1", path.replace("L.self", "", 1)
-                         .replace("L['self']", "", 1))  # fmt: skip
-        cleaned = cleaned.replace("_modules.", "").strip(".")
+        cleaned = _OWN.sub("", str(path)).replace("._modules", "")
+        cleaned = re.sub(r"\['?([^'\]]+)'?\]", r".\1", cleaned).strip(".")
         if cleaned:
             return cleaned
     return ""
@@ -41,5 +54,5 @@ def path_of(node: Any) -> str:
 def module_of(node: Any) -> str:
     """Path and line, as far as they are known."""
     origin = origin_of(node)
-    line = f"{origin.file}:{origin.line}" if origin is not None else ""
-    return " ".join(part for part in (path_of(node), line) if part)
+    line = str(origin) if origin.known else ""
+    return " ".join(part for part in (origin.module, line) if part)

@@ -34,7 +34,7 @@ class Program:
     def __init__(self, module: torch.fx.GraphModule, lowering: Lowering) -> None:
         self.lowering = lowering
         self.segments: list[Segment] = []
-        self._module = module
+        self.module = module
         self._names: dict[Any, str] = {}
         self._lines: list[str] = []
         self._space: dict[str, Any] = {}
@@ -134,7 +134,7 @@ class Program:
                 return expr
         if node.op == "get_attr":
             name = f"c_{len(self._space)}"
-            self._space[name] = _attribute(self._module, node.target)
+            self._space[name] = _attribute(self.module, node.target)
             self._names[node] = name
             return name
         self._call(node)

@@ -1,0 +1,53 @@
+"""`smelt.torch.explain`: what the compiler makes of a model for given arguments.
+
+print(smelt.torch.explain(model, x))
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from smelt.frontends.torch.backend import backend
+from smelt.frontends.torch.record import Record, record
+
+__all__ = ["explain", "fresh"]
+
+
+def fresh() -> Callable[..., Any]:
+    """The backend under another identity, so that Dynamo traces a known program again."""
+
+    def again(
+        module: Any, inputs: Sequence[Any], options: Mapping[str, Any] | None = None
+    ) -> Any:  # fmt: skip
+        return backend(module, inputs, options=options)
+
+    return again
+
+
+def explain(
+    model: Callable[..., Any], /, *args: Any, options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None, **kwargs: Any,
+) -> Record:  # fmt: skip
+    """What becomes of `model(*args, **kwargs)`, which is traced anew and run once.
+
+    Args:
+        model: a module or a function.
+        *args: arguments as of a call.
+        options: settings of `smelt.config`.
+        dynamic: as of `torch.compile`.
+        **kwargs: keyword arguments as of a call.
+
+    Returns:
+        A record: `print` it, or read `kernels`, `left`, `breaks` and `graphs`.
+
+    Raises what the call raises.
+    """
+    given: Any = dict(options) if options else None
+    with record() as found:
+        torch.compile(model, backend=fresh(), options=given, dynamic=dynamic)(*args, **kwargs)
+    return found

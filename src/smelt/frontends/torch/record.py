@@ -1,0 +1,200 @@
+"""What was compiled behind `torch.compile`, and what became of it.
+
+    with smelt.torch.record() as record:
+        fast(x)
+    print(record)
+
+A record ties every kernel to modules, lines and ATen operators, and lists what was left to torch,
+which graphs fell back, and where Dynamo broke the program.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from smelt.explain import Report, report
+from smelt.frontends.torch.lower import Left
+from smelt.frontends.torch.origins import Traced
+from smelt.frontends.torch.program import Program
+from smelt.frontends.torch.segment import Segment
+from smelt.knobs.values import show_bytes
+
+__all__ = ["Break", "Compiled", "Kernel", "Record", "record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A place where Dynamo ended a graph, in its own words."""
+
+    reason: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a compiled graph, tied to the model."""
+
+    name: str
+    operators: tuple[str, ...]
+    """ATen overloads, in order of computation."""
+    modules: tuple[str, ...]
+    places: tuple[str, ...]
+    """`file:line` of the user's program."""
+    bytes: int
+    """Moved by the kernel, at the sizes of the traced call."""
+    bytes_unfused: int
+    """Moved by the same operators one by one."""
+    predicted_ns: float | None
+    text: str
+
+
+@dataclass(slots=True)
+class Compiled:
+    """One traced graph: its program, or why it runs eagerly."""
+
+    kind: str
+    """inference, forward or backward."""
+    program: Program | None
+    operators: int
+    """Calls of ATen in the traced graph."""
+    seconds: float
+    fallback: str = ""
+    first_arguments: list[Any] | None = None
+
+    @property
+    def left(self) -> tuple[Left, ...]:
+        """Operators that torch computes, each with the reason."""
+        return () if self.program is None else tuple(self.program.lowering.left)
+
+    def reports(self) -> list[Report]:
+        """`smelt.explain`'s report of each graph of the program."""
+        return [] if self.program is None else [_report(s, self) for s in self.program.segments]
+
+    def kernels(self) -> list[Kernel]:
+        """Every kernel, in order of execution."""
+        if self.program is None:
+            return []
+        return [k for s in self.program.segments for k in _kernels(s, self)]
+
+
+def _report(segment: Segment, home: Compiled) -> Report:
+    assert home.program is not None
+    hints = home.program.lowering.sizes.hints
+    return report(segment.compiled, {n: hints[n] for n in segment.size_names})
+
+
+def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
+    told = _report(segment, home)
+    found: list[Kernel] = []
+    for cluster, kernel in zip(segment.compiled.plan.clusters, told.kernels, strict=True):
+        origins = [n.origin for n in cluster.nodes if isinstance(n.origin, Traced)]
+        data = kernel.data
+        found.append(Kernel(
+            data.name,
+            tuple(dict.fromkeys(o.operator for o in origins)),
+            tuple(dict.fromkeys(o.module for o in origins if o.module)),
+            tuple(dict.fromkeys(str(o) for o in origins if o.known)),
+            data.bytes, data.bytes_unfused, data.predicted_ns, kernel.text,
+        ))  # fmt: skip
+    return found
+
+
+@dataclass(slots=True)
+class Record:
+    """Everything that was compiled while it was open; `print` it."""
+
+    graphs: list[Compiled] = field(default_factory=list[Compiled])
+    breaks: list[Break] = field(default_factory=list[Break])
+    keep_arguments: bool = False
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels of all graphs."""
+        return [k for g in self.graphs for k in g.kernels()]
+
+    @property
+    def left(self) -> list[Left]:
+        """What was left to torch, in all graphs."""
+        return [x for g in self.graphs for x in g.left]
+
+    def __str__(self) -> str:
+        return _page(self)
+
+
+def _page(r: Record) -> str:
+    kernels = r.kernels
+    operators = sum(g.operators for g in r.graphs)
+    moved, unfused = (sum(getattr(k, n) for k in kernels) for n in ("bytes", "bytes_unfused"))
+    counts = (
+        f"{_count(len(r.graphs), 'graph')}, {_count(len(r.breaks), 'break')}: "
+        f"{_count(operators, 'ATen operator')} in {_count(len(kernels), 'kernel')} and "
+        f"{_count(len(r.left), 'call')} of torch"
+    )
+    lines = [counts, f"moves {show_bytes(moved)} instead of {show_bytes(unfused)}"]
+    for g in r.graphs:
+        lines += ["", f"{g.kind}, compiled in {g.seconds:.2f} s"]
+        if g.fallback:
+            lines.append(f"  runs eagerly: {g.fallback}")
+        lines += [_line(k) for k in g.kernels()]
+        lines += _left(g)
+    if r.breaks:
+        lines += ["", "breaks", *(f"  {b.where}: {b.reason}" for b in r.breaks)]
+    return "\n".join(lines)
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("aten.").partition(".")[0]
+
+
+def _line(k: Kernel) -> str:
+    names = [_short(name) for name in k.operators]
+    shown = " ".join(names[:5]) + (f" +{len(names) - 5}" if len(names) > 5 else "")
+    where = k.modules[0] + (f" +{len(k.modules) - 1}" if len(k.modules) > 1 else "") if (
+        k.modules) else ""  # fmt: skip
+    place = k.places[0].rpartition("/")[2] if k.places else ""
+    saved = show_bytes(max(0, k.bytes_unfused - k.bytes))
+    return "  ".join(
+        part for part in (f"  {k.name}", shown, where, place, f"saved {saved}") if part
+    )
+
+
+def _left(g: Compiled) -> list[str]:
+    counts: dict[tuple[str, str], list[str]] = {}
+    for x in g.left:
+        counts.setdefault((x.operator, x.reason), []).append(x.where)
+    return [
+        f"  torch: {name} x{len(where)}, {reason}; at {where[0].rpartition('/')[2]}"
+        for (name, reason), where in counts.items()
+    ]
+
+
+_OPEN: list[Record] = []
+"""Records that are being written; compiling is rare and under Dynamo's lock."""
+
+
+@contextmanager
+def record(*, keep_arguments: bool = False) -> Generator[Record, None, None]:
+    """Notes what is compiled inside the `with` block; models compiled before are not traced again.
+
+    `keep_arguments` keeps copies of what each graph is called with first.
+    """
+    made = Record(keep_arguments=keep_arguments)
+    _OPEN.append(made)
+    try:
+        yield made
+    finally:
+        _OPEN.remove(made)
+
+
+def open_records() -> list[Record]:
+    """The records to write to."""
+    return _OPEN

@@ -1,0 +1,120 @@
+"""Records, explanations and the comparison with eager code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontends.torch.models import Encoder, seeded, tokens  # noqa: E402
+
+import smelt.torch  # noqa: E402
+from smelt.errors import ArgumentError, KnobError  # noqa: E402
+from smelt.frontends.torch import table  # noqa: E402
+from smelt.frontends.torch.row import Row  # noqa: E402
+from smelt.graph import interp  # noqa: E402
+from smelt.graph.text import parse  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_every_kernel_is_tied_to_modules_lines_and_operators():
+    model = seeded(Encoder, layers=1)
+    with torch.no_grad():
+        record = smelt.torch.explain(model, *tokens(3, 6), dynamic=True)
+    (graph,) = record.graphs
+    assert graph.kind == "inference"
+    assert record.left == []
+    kernels = record.kernels
+    assert all(k.operators for k in kernels)
+    assert {o for k in kernels for o in k.operators} >= {
+        "aten.embedding.default", "aten.addmm.default", "aten.native_layer_norm.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default", "aten.gelu.default",
+    }  # fmt: skip
+    assert {"layers.0.query", "layers.0.second"} <= {m for k in kernels for m in k.modules}
+    assert all(Path(p.rpartition(":")[0]).name.endswith(".py") for k in kernels for p in k.places)
+    assert sum(k.bytes for k in kernels) < sum(k.bytes_unfused for k in kernels)
+    page = str(record)
+    assert page.startswith("1 graph, 0 breaks: ")
+    assert "layers.0" in page
+    assert "models.py:" in page
+
+
+def test_breaks_and_calls_of_torch_are_listed_with_their_reasons():
+    def f(x):
+        y = torch.topk(x * 2, 2).values
+        if y.sum().item() > 1e9:  # the value decides
+            y = y + 1
+        torch._dynamo.graph_break()
+        return y + 3
+
+    record = smelt.torch.explain(f, torch.randn(4, 5))
+    assert len(record.graphs) >= 2
+    assert record.breaks
+    assert all(b.where.startswith(__file__) for b in record.breaks)
+    (left, *_) = record.left
+    assert left.operator == "aten.topk.default"
+    assert left.reason == "no rule for aten.topk.default"
+    assert "test_explain.py" in left.where
+    assert "torch: aten.topk.default x1, no rule for" in str(record)
+    assert "breaks" in str(record)
+
+
+def test_a_record_has_what_was_compiled_while_it_was_open():
+    fast = torch.compile(lambda x: torch.exp(x) + 1, backend="smelt", dynamic=False)
+    with smelt.torch.record() as record:
+        fast(torch.randn(4))
+        fast(torch.randn(4))
+    fast(torch.randn(4, 5))
+    assert len(record.graphs) == 1
+    assert record.kernels[0].operators == ("aten.exp.default", "aten.add.Tensor")
+
+
+def test_forward_and_backward_are_told_apart():
+    model = torch.nn.Linear(3, 2)
+    with smelt.torch.record() as record:
+        torch.compile(model, backend="smelt")(torch.randn(4, 3)).sum().backward()
+    assert [g.kind for g in record.graphs] == ["forward", "backward"]
+
+
+def test_an_accurate_model_has_no_difference():
+    assert smelt.torch.check(seeded(Encoder, layers=1), *tokens(2, 5)) is None
+
+
+def test_the_first_operator_that_differs_is_found(monkeypatch, tmp_path):
+    def wrong(c, x):
+        return x.map("tanh") * 1.001
+
+    monkeypatch.setitem(table.TABLE, "aten.tanh.default", Row("aten.tanh.default", wrong))
+    found = smelt.torch.check(lambda x: torch.tanh(torch.exp(x)).sum(-1), torch.randn(3, 4))
+    assert found is not None
+    assert found.result == 0
+    assert found.operator == "aten.tanh.default"
+    assert "test_explain.py" in found.where
+    assert "first at aten.tanh.default" in str(found)
+    found.write(tmp_path / "repro.smelt")
+    graph = parse((tmp_path / "repro.smelt").read_text())
+    (got,) = interp.run(graph, [np.ones((3, 4), np.float32)])
+    np.testing.assert_allclose(got, np.tanh(1.0) * 1.001, rtol=1e-6)
+
+
+def test_settings_are_those_of_smelt():
+    fast = torch.compile(lambda x: x + 1, backend="smelt", options={"threads": 1, "fuse": False})
+    assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
+    for mode in smelt.torch.MODES:
+        torch._dynamo.reset()
+        assert torch.compile(lambda x: x - 1, backend="smelt", mode=mode)(torch.ones(3)).sum() == 0
+    with pytest.raises(Exception, match="threds") as caught:
+        torch.compile(lambda x: x + 2, backend="smelt", options={"threds": 1})(torch.ones(3))
+    assert isinstance(caught.value.__cause__ or caught.value, (KnobError, Exception))
+    assert issubclass(ArgumentError, ValueError)
+    with pytest.raises(Exception, match="max-speed"):
+        torch.compile(lambda x: x + 3, backend="smelt", mode="max-speed")(torch.ones(3))
