@@ -109,10 +109,6 @@ def places_between(xp, x):
     return xp.argsort(-x * 2, axis=1) * 3 + 1
 
 
-GREEDY = {
-    "plan": "two neighbours share no input, and more than 20 arrays at once are charged: pairs"
-    " never join, though all together would read each array once (fusion/search.py)"
-}
 SERIAL = "a fold whose result is a place is never split (_one_sweep in lower/roles.py)"
 MANY = tuple(["T[n]"] * 60)
 PICKS = ("T[r,c]", "i64[i] < r", "i64[j] < r", "i64[k] < r")
@@ -137,8 +133,7 @@ ROWS = (
     Row("H3 waist", waist, MANY, {"n": 1 << 22}, fused="s*67*n", unfused="s*1259*n", kernels=4,
         launches=3, stored=("add",) * 3, dtypes=(), layouts=()),
     Row("H3 ladder", ladder, MANY, {"n": 1 << 22}, fused="s*61*n", unfused="s*999*n", dtypes=(),
-        layouts=(),
-        short=GREEDY),
+        layouts=()),
     Row("H5 sort", sorted_between, ("T[r,c]",), {"r": 8192, "c": 4096}, fused="s*6*r*c",
         unfused="s*16*r*c", kernels=2, calls=1, stored=("add", "extern.sort"),
         also=(sorted_between_otherwise,)),

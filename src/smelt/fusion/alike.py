@@ -34,7 +34,8 @@ from typing import Any, TypeVar
 from smelt.fusion.cost import Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
-from smelt.fusion.units import Unit, Units
+from smelt.fusion.units import Unit, Units, is_free
+from smelt.graph.ir import Node
 
 T = TypeVar("T")
 
@@ -92,6 +93,7 @@ class Alike:
         return self._number(
             self.outer[u], self.model.step_ns[u], unit.rank, unit.along, found.cost, found.size,
             found.dots, found.guards, found.positional, tuple([e.terms for e in unit.edges]),
+            _spelled(unit.node),
         )  # fmt: skip
 
     def look(self, members: int, stored: int) -> Look | None:
@@ -141,6 +143,13 @@ class Alike:
 
     def _shape(self, v: int) -> int:
         return self._number(*self.units.values[v].type.shape)
+
+
+def _spelled(node: Node) -> tuple[Any, ...]:
+    """An operator and the constants that it is applied to: what a carried fold is derived from.
+    Of views only the kind counts; their index maps are in the reads."""
+    below = [_spelled(x) for x in node.inputs if is_free(x)]
+    return (type(node.op) if node.op.is_view else node.op, *below)
 
 
 def renamed(region: Region, one: Look, other: Look) -> Region:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import combinations
 from typing import Any, Protocol
 
 from smelt.fusion.cost import Cost, Model
@@ -151,6 +152,38 @@ class Decisions:
             }  # fmt: skip
             self._record(a, b, "fused", "recompute-cheap", details,
                          **_numbers(saved, split_ns, split_ns - gain))  # fmt: skip
+
+    def refined(self, before: Sequence[Joinable], after: Sequence[int], gain: float) -> None:
+        """Several clusters became others at once, sets of members `after`: what stands together
+        only now, and what does not any more."""
+        if not self.recording:
+            return
+        total = sum(k.cost.burden for k in before)
+        saved: dict[str, Any] = {"saves_ns": gain, "split_ns": total, "fused_ns": total - gain}
+        lost = {"costs_ns": gain, "split_ns": total - gain, "fused_ns": total}
+        inside = 0
+        for k in before:
+            inside |= k.members
+        for v in bits(inside):
+            for c in bits(self.units.users[v] & inside):
+                pair = 1 << v | 1 << c
+                was = any(k.members & pair == pair for k in before)
+                now = any(members & pair == pair for members in after)
+                if was and not now:
+                    self._record(v, c, "split", "cost", {"slower_ns": gain}, **lost)
+                elif now and not was:
+                    nbytes = self.model.nbytes[v]
+                    details = {"value": self.names[v], "bytes": nbytes}
+                    self._record(v, c, "fused", "saves-traffic", details,
+                                 saves_bytes=nbytes, **saved)  # fmt: skip
+        for one, other in combinations(before, 2):
+            if not one.reads & other.reads:
+                continue
+            a, b, value = self._subjects(one, other, beside=True)
+            if any(members >> a & members >> b & 1 for members in after):
+                nbytes = self.model.nbytes[value]
+                details = {"value": self.names[value], "bytes": nbytes}
+                self._record(a, b, "fused", "sibling", details, saves_bytes=nbytes, **saved)
 
     def dear(self, producer: Joinable, readers: Sequence[Joinable], gain: float) -> None:
         """A producer is better stored than computed again in each reader."""

@@ -56,6 +56,11 @@ class Reach:
         del self.after[a], self.before[a]
 
 
+def in_order(successors: Mapping[int, int]) -> list[int]:
+    """The clusters in a row, each before those that read it."""
+    return _readers_first(successors)[::-1]
+
+
 def _readers_first(successors: Mapping[int, int]) -> list[int]:
     order: list[int] = []
     done = 0

@@ -38,6 +38,7 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import Refusal, Wishes, refuse_torn
 from smelt.fusion.plan import Plan
 from smelt.fusion.reach import Reach
+from smelt.fusion.refine import Refinement
 from smelt.fusion.region import Region
 from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
@@ -139,14 +140,21 @@ class Search(State):
         """All joins that gain."""
         self._chains()
         self.reach = Reach({c: self.successors(c) for c in self.clusters})
-        fresh: Iterable[int] = list(self.clusters)
-        while True:
-            self._producers(fresh)
-            fresh = self._siblings()
-            if not fresh:
-                break
+        self._join(self.clusters)
+        fresh = Refinement(self, self.decisions).run()
+        if fresh:
+            self.reach = Reach({c: self.successors(c) for c in self.clusters})
+            self.most.clear()
+            self._join(fresh)
         self._carried()
         self._refusals()
+
+    def _join(self, fresh: Iterable[int]) -> None:
+        """Joins pairs as long as one gains, beginning with some clusters."""
+        fresh = list(fresh)
+        while fresh:
+            self._producers(fresh)
+            fresh = self._siblings()
 
     def _chains(self) -> None:
         """Joins values with the cluster of their readers where that is no question."""

@@ -80,6 +80,8 @@ class State:
         self.judged: dict[tuple[int, int], Verdict] = {}
         self.seen: dict[tuple[int, ...], tuple[tuple[int, int], Look]] = {}
         """For what a set looks like, the first such set that was judged."""
+        self.asked = 0
+        """Sets that were looked at, because none was like them."""
         self.maps: dict[tuple[int, ...], Cost] = {}
         """Costs of operators that map their operands, by what they look like."""
         self.walked: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
@@ -91,15 +93,20 @@ class State:
         """A new cluster, of units that no cluster has yet."""
         stored = 0
         for u in bits(members):
-            self.holders[u] |= 1 << c
             users = self.units.users[u]
             if users & ~members or self.units.outputs >> u & 1 or not users:
                 stored |= 1 << u
-        found = self.judge(members, stored)
-        reads = self.reads(members)
-        size = self.size(members)
-        cost = found.cost or Cost()
-        self.clusters[c] = Cluster(members, stored, reads, size, found.region, cost)
+        self.put(c, self.judge(members, stored))
+
+    def put(self, c: int, found: Verdict) -> None:
+        """A new cluster, of a set that was judged."""
+        region = found.region
+        members, reads = region.members, self.reads(region.members)
+        self.clusters[c] = Cluster(
+            members, region.stored, reads, self.size(members), region, found.cost or Cost()
+        )
+        for u in bits(members):
+            self.holders[u] |= 1 << c
         for v in bits(reads):
             self.readers[v] |= 1 << c
 
@@ -185,6 +192,7 @@ class State:
         elif (like := self._like(key)) is not None:
             known = like
         else:
+            self.asked += 1
             region = self._region(members, stored, parts)
             refusal = refuse_region(self.units, region)
             cost = None

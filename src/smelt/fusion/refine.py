@@ -1,0 +1,291 @@
+"""Moves that joining pairs cannot find: several clusters at once, and clusters taken apart again.
+
+Greedy joining ends where no pair gains.  Two kinds of better plans lie beyond that.
+
+1. Runs: neighbours that gain only all together, such as kernels that read the same arrays in turn.
+   Clusters are put in a row in which producers stand before readers; a row may be cut anywhere
+   without closing a cycle, so the best cuts are found exactly, by dynamic programming.
+2. Splits: a cluster that took up a fold before something better came along.  One of its folds or
+   results becomes a kernel of its own, by itself or because what is left then joins a neighbour.
+
+Both ask the model a bounded number of times, in proportion to the number of units, and take only
+what is predicted to gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from smelt.fusion.cost import INLINE_LAUNCH_NS
+from smelt.fusion.decide import Decisions
+from smelt.fusion.legal import CODE, OPERANDS
+from smelt.fusion.reach import in_order
+from smelt.fusion.sets import bits
+from smelt.fusion.state import Cluster, State, Verdict
+
+TRIES = 0.3
+"""Questions for each unit that refinement may ask."""
+LEAST_TRIES = 64
+"""The same for a small graph."""
+MOST_NEIGHBOURS = 4
+"""Neighbours that a part of a cluster is tried to be joined with."""
+WORTH = 0.05
+"""Part of the time of two clusters that the traffic between them and a launch must make up."""
+SMALL = 8
+"""A value is small if a result of the kernel that reads it is this many times its size."""
+ENOUGH, MORE = 0.03, 1 / 6
+"""Part of the time of what it touches that a move must gain, since less is within the model's
+error: where it makes no kernel more, and where it does."""
+
+
+@dataclass(slots=True)
+class Move:
+    """Clusters that go, and sets that come instead."""
+
+    gain: float
+    old: tuple[int, ...]
+    new: tuple[Verdict, ...]
+
+
+class Refinement:
+    """Improves the clusters of a finished search."""
+
+    def __init__(self, state: State, decisions: Decisions) -> None:
+        self.state, self.units, self.decisions = state, state.units, decisions
+        self.left = max(LEAST_TRIES, int(TRIES * len(self.units.units)))
+        self.next = len(self.units.values)
+
+    def run(self) -> list[int]:
+        """Takes the moves that gain; returns the clusters that came of them."""
+        fresh = [c for move in self._runs() for c in self._take(move)]
+        pending = [] if self.state.wishes.must else sorted(self.state.clusters)
+        while pending and self.left > 0:
+            c = pending.pop()
+            move = self._split(c) if c in self.state.clusters else None
+            if move is not None and self._is_acyclic(move):
+                found = self._take(move)
+                fresh += found
+                pending += found
+        return [c for c in fresh if c in self.state.clusters]
+
+    def _judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict | None:
+        """A verdict that is a kernel, None if there is none or too much was asked."""
+        if self.left <= 0:
+            return None
+        before = self.state.asked
+        found = self.state.judge(members, stored, parts)
+        self.left -= self.state.asked - before
+        return found if found.cost is not None and found.refusal is None else None
+
+    # ---- runs ----------------------------------------------------------------------------------
+
+    def _runs(self) -> list[Move]:
+        """Neighbours in a row that are better together, though no two of them are."""
+        clusters = self.state.clusters
+        row = in_order({c: self.state.successors(c) for c in clusters})
+        best: list[tuple[float, int]] = [(0.0, 0)]
+        found: dict[tuple[int, int], Verdict] = {}
+        for end in range(1, len(row) + 1):
+            best.append((best[-1][0] + clusters[row[end - 1]].cost.burden, end - 1))
+        for start in range(len(row)):
+            before = clusters[row[start]].cost.burden
+            for end, verdict in self._grown(row, start):
+                before += clusters[row[end - 1]].cost.burden
+                if verdict.cost is not None and verdict.cost.burden < (1 - ENOUGH) * before:
+                    found[start, end] = verdict
+        for end in range(1, len(row) + 1):
+            best[end] = (best[end - 1][0] + clusters[row[end - 1]].cost.burden, end - 1)
+            for start in range(end - 1):
+                verdict = found.get((start, end))
+                if verdict is not None and verdict.cost is not None:
+                    best[end] = min(best[end], (best[start][0] + verdict.cost.burden, start))
+        moves: list[Move] = []
+        end = len(row)
+        while end:
+            start = best[end][1]
+            if end - start > 1:
+                gain = sum(clusters[c].cost.burden for c in row[start:end])
+                gain -= best[end][0] - best[start][0]
+                moves.append(Move(gain, tuple(row[start:end]), (found[start, end],)))
+            end = start
+        return moves
+
+    def _grown(self, row: Sequence[int], start: int) -> Iterator[tuple[int, Verdict]]:
+        """The runs that begin at a place in the row: where they end, and what they are."""
+        state = self.state
+        whole = state.clusters[row[start]]
+        old = 1 << row[start]
+        for end in range(start + 2, len(row) + 1):
+            c = row[end - 1]
+            other = state.clusters[c]
+            members = whole.members | other.members
+            if members & self.units.calls or whole.size + other.size > CODE:
+                return
+            shared = self._traffic(whole.stored & other.reads | whole.reads & other.reads)
+            least = min(whole.cost.burden, other.cost.burden)
+            if not shared or shared + other.cost.launch < WORTH * least:
+                return
+            reads = (whole.reads | other.reads) & ~members
+            old |= 1 << c
+            stored = self._stored(whole.stored | other.stored, old)
+            if reads.bit_count() + stored.bit_count() > OPERANDS:
+                return
+            found = self._judge(members, stored, (whole, other))
+            if found is None or found.cost is None:
+                return
+            size = state.size(members, (whole, other))
+            whole = Cluster(members, stored, reads, size, found.region, found.cost)
+            yield end, found
+
+    def _traffic(self, values: int) -> float:
+        """Nanoseconds of reading some values once."""
+        model = self.state.model
+        return sum(model.read_ns(v, model.nbytes[v], model.cores) for v in bits(values))
+
+    def _stored(self, stored: int, inside: int, also: int = 0) -> int:
+        """Those of some values that clusters other than `inside` read, or nobody, or that `also`
+        are read."""
+        units = self.units
+        return sum(
+            1 << u
+            for u in bits(stored)
+            if self.state.readers[u] & ~inside
+            or (units.outputs | also) >> u & 1
+            or not units.users[u]
+        )
+
+    # ---- splits --------------------------------------------------------------------------------
+
+    def _split(self, c: int) -> Move | None:
+        """The best way to take a cluster apart."""
+        cluster = self.state.clusters[c]
+        if cluster.members & self.units.calls or cluster.members & (cluster.members - 1) == 0:
+            return None
+        best: Move | None = None
+        near = self._neighbours(c)
+        cuts = cluster.members & self.units.folds
+        if cluster.stored & (cluster.stored - 1):
+            cuts |= cluster.stored
+        for u in bits(cuts):
+            parts = self._parts(cluster, u)
+            if parts is None:
+                continue
+            for move in self._moves(c, near, *parts):
+                before = sum(self.state.clusters[k].cost.burden for k in move.old)
+                enough = ENOUGH if len(move.new) <= len(move.old) else MORE
+                if move.gain > enough * before and (best is None or move.gain > best.gain):
+                    best = move
+        return best
+
+    def _parts(self, cluster: Cluster, u: int) -> tuple[Verdict, Verdict] | None:
+        """A member with all that it needs, and what is left, which reads it."""
+        first = self._closure(1 << u, cluster.members)
+        roots = cluster.stored & ~first
+        once = self._once(first, roots) | 1 << u
+        rest = self._closure(roots, cluster.members & ~once)
+        if not roots or (first | rest) != cluster.members:
+            return None
+        kept = cluster.stored & first | self.state.reads(rest) & once
+        if not kept:
+            return None
+        one, other = self._judge(first, kept), self._judge(rest, roots)
+        return None if one is None or other is None else (one, other)
+
+    def _once(self, members: int, roots: int) -> int:
+        """Members that are read from memory rather than computed again beside `roots`: folds, and
+        what is small."""
+        nbytes = self.state.model.nbytes
+        most = max(nbytes[r] for r in bits(roots)) if roots else 0
+        small = sum(1 << v for v in bits(members) if SMALL * nbytes[v] <= most)
+        return members & self.units.folds | small
+
+    def _closure(self, wanted: int, members: int) -> int:
+        """Members that some of them need."""
+        found = 0
+        pending = wanted & members
+        while pending:
+            u = pending.bit_length() - 1
+            found |= 1 << u
+            pending = (pending | self.units.operands[u] & members) & ~found
+        return found
+
+    def _moves(
+        self, c: int, near: Sequence[int], one: Verdict, other: Verdict
+    ) -> Iterator[Move]:  # fmt: skip
+        """The two parts as they are, and either joined with a neighbour."""
+        clusters = self.state.clusters
+        assert one.cost is not None and other.cost is not None
+        apart = one.cost.burden + other.cost.burden
+        before = clusters[c].cost.burden
+        yield Move(before - apart, (c,), (one, other))
+        for n in near:
+            cluster = clusters[n]
+            for part, left in ((one, other), (other, one)):
+                assert part.cost is not None and left.cost is not None
+                region, reads = part.region, self.state.reads(part.region.members)
+                crossing = cluster.stored & reads | region.stored & cluster.reads
+                if not crossing and not reads & cluster.reads:
+                    continue
+                stored = self._stored(region.stored | cluster.stored, 1 << c | 1 << n,
+                                      self.state.reads(left.region.members))  # fmt: skip
+                found = self._judge(region.members | cluster.members, stored)
+                if found is not None and found.cost is not None:
+                    gain = before + cluster.cost.burden - left.cost.burden - found.cost.burden
+                    if not crossing:  # they start together anyway
+                        saved = part.cost.launch + cluster.cost.launch - found.cost.launch
+                        gain -= max(0.0, saved - INLINE_LAUNCH_NS)
+                    yield Move(gain, (c, n), (left, found))
+
+    def _neighbours(self, c: int) -> list[int]:
+        """Clusters that share much traffic with one, the most first."""
+        state = self.state
+        cluster = state.clusters[c]
+        shared: dict[int, float] = {}
+        for v in bits(cluster.reads | cluster.stored):
+            spent = self._traffic(1 << v)
+            for n in bits(state.readers[v] | state.holders[v]):
+                shared[n] = shared.get(n, 0.0) + spent
+        found: list[int] = []
+        for n, spent in shared.items():
+            other = state.clusters[n]
+            most = spent + min(cluster.cost.launch, other.cost.launch)
+            if n != c and not other.members & self.units.calls \
+                    and most > WORTH * (cluster.cost.burden + other.cost.burden):  # fmt: skip
+                found.append(n)
+        return sorted(found, key=lambda n: -shared[n])[:MOST_NEIGHBOURS]
+
+    # ---- carrying out --------------------------------------------------------------------------
+
+    def _is_acyclic(self, move: Move) -> bool:
+        """Whether the clusters still wait for one another in one direction after a move."""
+        clusters = self.state.clusters
+        sets = [(k.stored, k.reads) for c, k in clusters.items() if c not in move.old]
+        for found in move.new:
+            region = found.region
+            sets.append((region.stored, self.state.reads(region.members)))
+        written = 0
+        pending = sets
+        ours = sum(1 << u.number for u in self.units.units)
+        while pending:
+            waiting = [s for s in pending if s[1] & ours & ~written]
+            if len(waiting) == len(pending):
+                return False
+            for stored, reads in pending:
+                if not reads & ours & ~written:
+                    written |= stored
+            pending = waiting
+        return True
+
+    def _take(self, move: Move) -> list[int]:
+        """Carries out a move; returns the numbers of the new clusters."""
+        before = [self.state.clusters[c] for c in move.old]
+        self.decisions.refined(before, [found.region.members for found in move.new], move.gain)
+        for c in move.old:
+            self.state.remove(c)
+        fresh: list[int] = []
+        for found in move.new:
+            self.state.put(self.next, found)
+            fresh.append(self.next)
+            self.next += 1
+        return fresh
