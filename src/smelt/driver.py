@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
 from typing import Any, Literal
@@ -32,6 +32,7 @@ from smelt.journal import (
     KernelLowered,
 )  # fmt: skip
 from smelt.kernel.abi import ABI_VERSION
+from smelt.kernel.canonical import canonical
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
@@ -151,7 +152,7 @@ _LOADED: dict[bytes, tuple[Built, Loaded]] = {}
 def _key(kernel: Kernel, target: Target, streaming: bool, form: Form) -> bytes:
     """What decides a kernel's machine code: its text, the generator, LLVM and the processor."""
     parts = (
-        kernel_text(replace(kernel, name="k")), generator(), str(ABI_VERSION), llvmlite.__version__,
+        kernel_text(kernel), generator(), str(ABI_VERSION), llvmlite.__version__,
         target.fingerprint(), knobs.fingerprint(), streaming, form,
     )  # fmt: skip
     return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
@@ -160,11 +161,13 @@ def _key(kernel: Kernel, target: Target, streaming: bool, form: Form) -> bytes:
 def _built(
     kernel: Kernel, target: Target, journal: Journal, *, streaming: bool = False, form: Form = ""
 ) -> tuple[Built, Loaded]:
-    key = _key(kernel, target, streaming, form)
+    """A kernel's code; kernels that differ in names alone share it."""
+    plain, names = canonical(kernel)
+    key = _key(plain, target, streaming, form)
     known = _LOADED.get(key)
     if known is not None:
         journal.record(CacheHit(key.hex(), "memory"))
-        return known
+        return known[0].renamed(names), known[1]
     start = perf_counter()
     cache = Cache.default() if knobs.CACHE.get() else None
     entry = None if cache is None else cache.get(key)
@@ -173,8 +176,7 @@ def _built(
         journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
     else:
         journal.record(CacheMiss(key.hex(), "no entry"))
-        made = build(replace(kernel, name="k"), target, knobs.OPT_LEVEL.get(),
-                     streaming=streaming, form=form)  # fmt: skip
+        made = build(plain, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
         emitted = KernelEmitted(
             kernel.name, kernel_text(kernel), made.ir_size, perf_counter() - start, target.name,
             len(made.code),
@@ -184,7 +186,8 @@ def _built(
             cache.put(key, made.facts(), made.code)
             journal.record(CacheStored(key.hex(), len(made.code)))
     found = (made, load(made.code, [f.symbol for f in made.functions]))
-    return _LOADED.setdefault(key, found)
+    made, loaded = _LOADED.setdefault(key, found)
+    return made.renamed(names), loaded
 
 
 # ---- assembly ----------------------------------------------------------------------------------

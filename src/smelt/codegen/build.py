@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.target import Target
-from smelt.types.expr import Index, evaluate, size, text
+from smelt.types.expr import Index, evaluate, size, substitute, text
 from smelt.types.parse_expr import parse
 from smelt.version import __version__
 
@@ -75,6 +75,25 @@ class Built:
             "ir_size": self.ir_size,
             "form": self.form,
         }  # fmt: skip
+
+    def renamed(self, names: Mapping[str, str]) -> Built:
+        """The same code for a kernel in which `names` are called otherwise."""
+        values = {old: size(new) for old, new in names.items()}
+
+        def named(e: Index) -> Index:
+            return substitute(e, values, "size")
+
+        return replace(
+            self,
+            buffers=tuple(names.get(b, b) for b in self.buffers),
+            sizes=tuple(names.get(s, s) for s in self.sizes),
+            strides=tuple((n, names.get(p, p), d) for n, p, d in self.strides),
+            partials=tuple((names.get(name, name), named(n)) for name, n in self.partials),
+            functions=tuple(
+                Function(f.symbol, named(f.tasks), named(f.scratch), named(f.cycles))
+                for f in self.functions
+            ),
+        )
 
     @staticmethod
     def read(facts: dict[str, Any], code: bytes) -> Built:

@@ -76,6 +76,7 @@ class Sizes:
         """Symbols that should not survive: another one takes their place where it can."""
         self.guards: list[Guard] = []
         self._canonical: dict[TensorType, TensorType] = {}
+        self._readers: dict[str, set[str]] = {}
 
     # Symbols
 
@@ -116,9 +117,17 @@ class Sizes:
         return TensorType(type.dtype, tuple(self.hint(d) for d in type.shape))
 
     def _bind(self, name: str, e: Index) -> None:
-        self.bound = {k: substitute(v, {name: e}, "size") for k, v in self.bound.items()}
+        for k in self._readers.pop(name, ()):
+            self.bound[k] = substitute(self.bound[k], {name: e}, "size")
+            self._note(k)
         self.bound[name] = e
+        self._note(name)
         self._canonical.clear()
+
+    def _note(self, name: str) -> None:
+        """Remember by which symbols a bound one is expressed, for when they are bound too."""
+        for used in sizes_of(self.bound[name]):
+            self._readers.setdefault(used, set()).add(name)
 
     def _guard(self, left: Index, relation: str, right: Index) -> None:
         self.allowed()

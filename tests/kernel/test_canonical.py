@@ -1,0 +1,83 @@
+"""Kernels equal up to names have one text, one key and one piece of machine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import driver
+from smelt.codegen.build import build
+from smelt.journal import KernelEmitted
+from smelt.kernel.canonical import canonical
+from smelt.kernel.text import parse, text
+from smelt.target import Target
+
+TOTAL = """kernel t(x: f32[{n},{m}]) -> y: f32[{n}]
+  grid {n}
+  {v} = sum(x[{n},{m}] over {m})
+  y[{n}] = {v} / f32(size({m}))"""
+
+
+def made(source: str, **names: str) -> Any:
+    return parse(source.format(**names))
+
+
+def test_names_do_not_matter() -> None:
+    one = made(TOTAL, n="n", m="m", v="v0")
+    other = made(TOTAL, n="rows", m="a_long_one", v="total")
+    swapped = made(TOTAL, n="z", m="b", v="a")
+    assert len({text(canonical(k)[0]) for k in (one, other, swapped)}) == 1
+    plain, names = canonical(other)
+    assert names["a1"] == "rows"
+    assert set(names) == {word for word in names if word in text(plain)}
+
+
+def test_other_kernels_stay_other() -> None:
+    one = made(TOTAL, n="n", m="m", v="v")
+    transposed = parse(
+        "kernel t(x: f32[n,m]) -> y: f32[m]\n  grid m\n  v = sum(x[n,m] over n)\n"
+        "  y[m] = v / f32(size(n))"
+    )
+    assert text(canonical(one)[0]) != text(canonical(transposed)[0])
+
+
+@pytest.mark.parametrize("word", ["sum", "exp", "f32", "over", "grid"])
+def test_names_that_are_words_of_the_language(word: str) -> None:
+    """Whatever becomes of them, it is the same kernel."""
+    try:
+        kernel = parse(f"kernel k(x: f32[n]) -> y: f32[n]\n  grid n\n  {word} = x[n]\n"
+                       f"  y[n] = exp({word}) + sum(x[n] over n)")  # fmt: skip
+    except sm.errors.SmeltError:
+        return
+    plain, names = canonical(kernel)
+    assert set(names.values()) >= {"x", "y", "n"}
+    assert len(plain.body) == len(kernel.body)
+
+
+def test_the_code_is_told_under_the_kernel_s_own_names() -> None:
+    kernel = made(TOTAL, n="rows", m="cols", v="v")
+    plain, names = canonical(kernel)
+    target = Target.for_isa("portable")
+    shared, own = build(plain, target).renamed(names), build(kernel, target)
+    assert shared.buffers == own.buffers
+    assert set(shared.sizes) == set(own.sizes)
+    assert [f.tasks for f in shared.functions] == [f.tasks for f in own.functions]
+    assert shared.code  # and it is called by place, so names in it play no part
+
+
+def test_many_alike_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_LOADED", {})
+    rng = np.random.default_rng(0)
+    shapes = [(3 + k % 4, 5) for k in range(12)]
+    ps, gs = ([rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(2))
+    update = sm.jit(lambda ps, gs: [p - 0.1 * g * sm.abs(g) for p, g in zip(ps, gs, strict=True)])
+    with sm.config(cache=False):
+        found = update(ps, gs)
+        trace = next(iter(update.traces.values()))[0]
+    for p, g, y in zip(ps, gs, found, strict=True):
+        np.testing.assert_allclose(np.asarray(y), p - np.float32(0.1) * g * np.abs(g), rtol=1e-6)
+    facts = trace.executable.journal.facts
+    assert sum(isinstance(f, KernelEmitted) for f in facts) <= 2
