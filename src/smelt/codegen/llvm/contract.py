@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from smelt.blocks import DEPTH, THIN, THIN_DEPTH
-from smelt.codegen.llvm.items import Access, Folding, Item, Phase, still_axes
+from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.dtype import DType, f32, f64
@@ -60,6 +60,9 @@ class Contraction:
     thin: bool = False
     along: str = ""
     """Of a thin one: the axis that vectors of the right operand run along, n or k."""
+    direct: int = 0
+    """Where others want the left operand too: it lies in scratch, rows this far apart, and is
+    multiplied there."""
 
     @property
     def depth(self) -> int:
@@ -69,7 +72,12 @@ class Contraction:
     @property
     def pitch(self) -> int:
         """Elements between packed rows of the left operand."""
-        return self.depth + SKEW
+        return self.direct or self.depth + SKEW
+
+    @property
+    def left_axes(self) -> tuple[str, ...]:
+        """The left operand's axes in scratch, where that is multiplied as it lies."""
+        return (self.k,) if self.m is None else (self.m, self.k)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -145,7 +153,22 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     if item.dtype not in (f32, f64):
         return None
     return Contraction(item, left, right, m, n, tuple(ranked[:-1]), ranked[-1],
-                       tile_of(target, _lanes(item.dtype, target)))  # fmt: skip
+                       tile := tile_of(target, _lanes(item.dtype, target)),
+                       direct=_pitch(left, item, tile, phase))  # fmt: skip
+
+
+def _pitch(left: Item, item: Item, tile: Tile, phase: Phase) -> int:
+    """Elements between rows of a left operand that is kept for others in blocks of a stream; 0
+    where it is packed."""
+    others = [i for i in phase.items if left in i.args and i is not item]
+    others += [s for s in phase.settings if s.value is left]
+    assert isinstance(item.payload, Folding)
+    (axis, *more) = item.payload.over
+    if left.kind != "apply" or not others or left.time != item.time or more:
+        return 0
+    visits = {v.axis: v.size for r in chain(phase.segments[item.time]) for v in r.visits}
+    size = visits.get(axis)
+    return 0 if size is None else -(-size // tile.columns) * tile.columns + SKEW
 
 
 def _is_few(axis: str | None, phase: Phase) -> bool:

@@ -9,7 +9,8 @@ from llvmlite import ir
 from smelt.codegen.llvm.contract import Form, forms
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
-from smelt.codegen.llvm.nests import Schedule, cycles, schedule
+from smelt.codegen.llvm.nests import Schedule, schedule
+from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
 from smelt.kernel.ir import Kernel
 from smelt.target import Target

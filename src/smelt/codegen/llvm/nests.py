@@ -7,6 +7,7 @@ later nest needs is computed again when that is cheap and kept in scratch memory
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from smelt.blocks import (
@@ -42,15 +43,14 @@ from smelt.codegen.llvm.vectors import (
     across_axis,
     candidates,
     lanes_of,
-    part_numbers,
     pinned,
     turned_axis,
     vector_axis,
 )
 from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.ops.scalar import SCALARS
-from smelt.target import Target
-from smelt.types.expr import Index, add, atoms, floordiv, maximum, mul, product
+from smelt.target import CACHE_SHARE, Target
+from smelt.types.expr import Index, atoms
 
 TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
@@ -150,6 +150,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
             block |= c.blocks(phase)
             continue
         rows, columns = _product_block(c, all(c.n in grid for c in products.values()))
+        if phase.regions() and not c.thin:
+            rows = _streamed_rows(products.values(), target)
         block |= {a: n for a, n in ((c.m, rows), (c.n, columns)) if a in grid and a is not None}
     plain = block and not products and not phase.regions()
     across = across_axis(phase, vector) if plain else None
@@ -173,6 +175,17 @@ def _product_block(c: Contraction, shared: bool) -> tuple[int, int]:
     return (ROWS if shared else WHOLE_ROWS), COLUMNS
 
 
+def _streamed_rows(products: Iterable[Contraction | Windowed], target: Target) -> int:
+    """Rows for which a stream packs its operands anew: as many as L2 holds a block of, where that
+    is multiplied where it lies."""
+    bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products
+                        if isinstance(c, Contraction)), default=0)  # fmt: skip
+    if not bytes_of_row:
+        return ROWS
+    fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
+    return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * ROWS)
+
+
 class _Planner:
     def __init__(
         self, phase: Phase, local: dict[str, Index], vector: str | None, lanes: int,
@@ -183,6 +196,8 @@ class _Planner:
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
         self.apart = self._scans_apart()
+        self.direct = {c.left: c for c in products.values()
+                       if isinstance(c, Contraction) and c.direct}  # fmt: skip
         self.first: list[int] = []
         self.last: list[int] = []
         self.levels = self._levels()
@@ -245,7 +260,8 @@ class _Planner:
             low = self.last[-1] + 1 if self.last else 0
             high = low
             for item in (i for i in self.phase.items if i.time == time):
-                below = max((levels[a] for a in item.args), default=low)
+                used = ((a, item.kind == "dot" and a in self.direct) for a in item.args)
+                below = max((levels[a] + before for a, before in used), default=low)
                 own = item.kind in ("fold", "dot") or item in self.apart
                 levels[item] = max(below, low) + own
                 high = max(high, levels[item])
@@ -350,6 +366,11 @@ class _Planner:
                 self._keep(item)
                 self._group(self.levels[item] - 1, self._domain(item)).saves.append(item)
             return
+        if item in self.direct and (item not in nest.saves or nest.packed):
+            if item not in self.kept:
+                self._keep(item)
+                self._group(self.levels[item], self._domain(item)).saves.append(item)
+            return
         late = self.levels[item] < nest.level and bool(item.axes & self._local(item.time))
         if late and not nest.once and (item not in nest.saves or nest.packed):
             if item not in self.kept and self._cost(item) > (DEAR if nest.packed else CHEAP):
@@ -364,6 +385,9 @@ class _Planner:
     def _keep(self, item: Item) -> None:
         if item in self.products:
             self.kept[item] = self.products[item].axes
+            return
+        if item in self.direct:
+            self.kept[item] = self.direct[item].left_axes
             return
         local = self._local(item.time)
         self.kept[item] = tuple(a for a in self.phase.axes if a in item.axes and a in local)
@@ -454,39 +478,3 @@ def position_names(access: Access) -> list[str]:
     """Computed positions that an access reads."""
     return [a.name for e in (access.offset, *(x for p in access.limits for x in p))
             for a in atoms(e) if a.kind == "value"]  # fmt: skip
-
-
-def cycles(s: Schedule) -> Index:
-    """Cycles that one core spends on the whole phase: enough to decide on chunks, no more."""
-    total: Index = 0
-    fixed = [n for a, n in s.phase.axes.items() if a in s.phase.grid and a not in s.local
-             and a not in part_numbers(s.phase)]  # fmt: skip
-    for nest in s.nests:
-        if nest.product is not None:
-            c = nest.product
-            axes = {*c.item.axes, *c.outer, c.k, *still_axes(s.phase.segments[nest.time])}
-            points = product(s.phase.axes[a] for a in s.phase.axes if a in axes)
-            total = add(total, _product_cycles(points, s.phase.axes[c.m] if c.m else 1, c))
-            continue
-        inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
-        work = sum(_own_cost(i) for i in inner) + 2 * (
-            len(nest.folds) + len(nest.stores) + len(nest.settings)
-        )
-        still = still_axes(s.phase.segments[nest.time])
-        points = product((*fixed, *(s.phase.axes[a] for a in (*nest.order, *still))))
-        lanes = s.lanes if nest.vector is not None else 1
-        total = add(total, floordiv(mul(points, max(int(8 * work), 1)), 8 * lanes))
-    return add(total, 50)
-
-
-def _product_cycles(points: Index, rows: Index, c: Contraction | Windowed) -> Index:
-    """Two vectors of products a cycle; a thin one waits for its right operand's bytes."""
-    if isinstance(c, Windowed) or not c.thin:
-        return floordiv(points, 2 * c.tile.lanes)
-    return floordiv(mul(4, points), mul(maximum(rows, 1), c.tile.lanes))
-
-
-def _own_cost(item: Item) -> float:
-    if item.kind == "apply" and isinstance(item.payload, str):
-        return SCALARS[item.payload].cost
-    return 6.0 if item.kind == "load" else 0.5

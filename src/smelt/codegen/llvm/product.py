@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.indexing import I64, number, splat
+from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.nests import TILE, Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.thin import ThinEmitter, multiply_add
+from smelt.codegen.llvm.turn import Put, turned
+from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -32,11 +35,34 @@ class ProductEmitter:
     def __init__(self, home: NestEmitter) -> None:
         self.home, self.b = home, home.b
         self.scope = home.top
+        self.ahead: dict[Item, Value] = {}
+        """Products whose left operand is packed before their stream, if it is one block of k."""
+
+    def pack_ahead(self, nest: Nest, c: Contraction) -> None:
+        """Packs the left operand, which is the same for all blocks of the stream that begins."""
+        low, high = self.home.ranges[c.k]
+        fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(c.depth))
+        with self.b.if_then(fits):
+            self._pack(nest.packs[0], Scope(self.home.top))
+        self.ahead[c.item] = fits
 
     def run(self, nest: Nest, c: Contraction) -> None:
         """The whole contraction of this task into its scratch array."""
-        self._clear(c)
-        self._outer(nest, c, 0, Scope(self.home.top))
+        self.fresh: Value = None
+        scope = Scope(self.home.top)
+        if c.thin or c.outer:
+            self._clear(c)
+            self._outer(nest, c, 0, scope)
+            return
+        low, high = self.home.ranges[c.k]
+        with self.b.if_then(self.b.icmp_signed(">=", low, high)):
+            self._clear(c)
+
+        def deep() -> None:
+            self.fresh = self.b.icmp_signed("==", self.home.ranges[c.k][0], low)
+            self._deep(nest, c, scope)
+
+        self._blocks(c.k, c.depth, deep)
 
     def _clear(self, c: Contraction) -> None:
         home = self.home
@@ -79,7 +105,11 @@ class ProductEmitter:
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """One block of k: packs left, then block by block of n packs right and multiplies."""
         left, right = nest.packs
-        self._pack(left, scope)
+        if c.item in self.ahead:
+            with self.b.if_then(self.b.not_(self.ahead[c.item])):
+                self._pack(left, scope)
+        elif not c.direct:
+            self._pack(left, scope)
         if c.thin:
             ThinEmitter(self.home, c, right, scope).run()
             return
@@ -95,6 +125,10 @@ class ProductEmitter:
         if not pack.turned:
             self.home.run(pack, scope)
             return
+        if pack.items == pack.turned:
+            top = self.home.open(pack, scope)
+            turned(self.home, pack.turned[0], top, self._putter(pack))
+            return
         first, second = pack.order
         self._blocks(
             first, TILE, lambda: self._blocks(second, TILE, lambda: self.home.run(pack, scope))
@@ -102,11 +136,30 @@ class ProductEmitter:
 
     def put(self, pack: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand at its place."""
+        lanes = scope.lanes.count if scope.lanes is not None else None
+        m = LLVMMachine(self.b, lanes, self.home.home.target)
+        *firsts, second = (scope.axis(a) for a in pack.order)
+        at, dtype = self._packed_place(pack, firsts[0] if firsts else None, second)
+        value = splat(self.b, value, lanes) if lanes else value
+        store_vector(m, at, value, dtype, scope.lanes.mask if scope.lanes else None)
+
+    def _putter(self, pack: Nest) -> Put:
+        """Stores a whole vector of a packed operand."""
+        m = LLVMMachine(self.b, self.home.s.lanes, self.home.home.target)
+
+        def put(first: Value, second: Value, value: Value) -> None:
+            at, dtype = self._packed_place(pack, first, second)
+            store_vector(m, at, value, dtype, None)
+
+        return put
+
+    def _packed_place(self, pack: Nest, first: Value | None, second: Value) -> tuple[Value, DType]:
+        """Where an element of a packed operand lies, and its type."""
         b, home = self.b, self.home
         c = next(n.product for n in home.s.nests if pack in n.packs)
         assert isinstance(c, Contraction)
-        *firsts, second = (b.sub(scope.axis(a), self.pack_starts[a]) for a in pack.order)
-        first = firsts[0] if firsts else number(0)
+        second = b.sub(second, self.pack_starts[pack.order[-1]])
+        first = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
         dtype = c.item.dtype
         if pack.packed == "left":
             base = home.storage.at[c.item, LEFT_PART]
@@ -116,11 +169,7 @@ class ProductEmitter:
             inside = b.and_(second, number(c.tile.columns - 1))
             panel = b.mul(b.sub(second, inside), number(DEPTH))
             offset = b.add(b.add(panel, b.mul(first, number(c.tile.columns))), inside)
-        lanes = scope.lanes.count if scope.lanes is not None else None
-        m = LLVMMachine(b, lanes, home.home.target)
-        at = element_address(b, base, offset, dtype)
-        value = splat(b, value, lanes) if lanes else value
-        store_vector(m, at, value, dtype, scope.lanes.mask if scope.lanes else None)
+        return element_address(b, base, offset, dtype), dtype
 
     # ---- tiles -----------------------------------------------------------------------------------
 
@@ -133,7 +182,12 @@ class ProductEmitter:
         rows, columns, depth = b.sub(m_high, m_low), b.sub(n_high, n_low), b.sub(k_high, k_low)
         stride = home.home.index(home.storage.extent(c.item, c.n))
         dtype = c.item.dtype
-        left, right = (home.storage.at[c.item, part] for part in (LEFT_PART, RIGHT_PART))
+        right = home.storage.at[c.item, RIGHT_PART]
+        if c.direct:
+            first = b.sub(k_low, home.scratch.start(c.left, c.k))
+            left = element_address(b, home.storage.at[c.left, 0], first, dtype)
+        else:
+            left = home.storage.at[c.item, LEFT_PART]
         n_first = b.sub(n_low, home.scratch.start(c.item, c.n))
 
         def tile(column: Value, row: Value) -> None:
@@ -150,6 +204,21 @@ class ProductEmitter:
             ),
         )  # fmt: skip
 
+    def _start(self, m: LLVMMachine, places: list[Value], dtype: DType) -> list[Value]:
+        """The sums so far: nothing in the first block of k."""
+        b = self.b
+        if self.fresh is None:
+            return [load_vector(m, p, dtype, None) for p in places]
+        before = b.block
+        with b.if_then(b.not_(self.fresh)):
+            found = [load_vector(m, p, dtype, None) for p in places]
+            inside = b.block
+        phis = [b.phi(v.type) for v in found]
+        for phi, v in zip(phis, found, strict=True):
+            phi.add_incoming(m.const(dtype, 0), before)
+            phi.add_incoming(v, inside)
+        return phis
+
     def _tile(
         self, c: Contraction, to: Value, stride: Value, a: Value, panel: Value, depth: Value
     ) -> None:
@@ -162,7 +231,7 @@ class ProductEmitter:
             row = element_address(b, to, b.mul(stride, number(i)), dtype)
             places += [element_address(b, row, number(v * tile.lanes), dtype)
                        for v in range(tile.vectors)]  # fmt: skip
-        start = [load_vector(m, p, dtype, None) for p in places]
+        start = self._start(m, places, dtype)
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.branch(loop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -11,7 +11,7 @@ from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
-from smelt.codegen.llvm.nests import TILE, Schedule
+from smelt.codegen.llvm.nests import TILE, Nest, Schedule
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.types.dtype import DType, i64
@@ -33,10 +33,16 @@ class Storage:
         self.arrays: dict[Key, tuple[Index, DType]] = {}
         self.at: dict[Key, Value] = {}
         self.nbytes: Index = 0
+        self.shared = {item: other for other, item in _successors(s)}
+        """Arrays that another one takes over, with the item that does."""
         for item, axes in s.kept.items():
+            if item in self.shared.values():
+                continue
             for part, dtype in enumerate(self.parts(item)):
                 count = product(self.extent(item, a) for a in axes)
                 self._reserve((item, part), count, dtype)
+        for item, other in self.shared.items():
+            self.arrays[other, 0] = self.arrays[item, 0]
         for item in s.phase.items:
             if item.kind == "scan":
                 axes = scan_state_axes(s, item)
@@ -54,7 +60,9 @@ class Storage:
             if isinstance(c, Windowed):
                 self._reserve_windowed(c)
                 continue
-            self._reserve((c.item, LEFT_PART), mul(self.rows(c), c.pitch), c.item.dtype)
+            if not c.direct:
+                rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
+                self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.item.dtype)
             if not c.thin:
                 self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.item.dtype)
 
@@ -72,6 +80,12 @@ class Storage:
         span = self.s.span(self.s.region(owner), axis)
         if isinstance(c, Windowed):
             return c.extent(axis, self.s.local[axis], self.s.local[c.n])
+        owner = self.shared.get(owner, owner)
+        for other in self.s.blocked:
+            if owner is other.left and other.direct:  # whole tiles, and rows as far apart as said
+                c = other
+                if axis == c.k:
+                    return c.direct
         if c is None or axis not in (c.m, c.n):
             return span
         step = c.tile.rows if axis == c.m else c.tile.columns
@@ -120,6 +134,29 @@ class Storage:
         """Emits the addresses of all arrays."""
         for key, (offset, _) in self.arrays.items():
             self.at[key] = b.gep(scratch, [index(offset)], source_etype=ir.IntType(8))
+
+
+def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
+    """Left operands that are multiplied where they lie, each with a product that they may take the
+    place of: nobody reads its elements but who computes the operand's, and whoever came before."""
+    for c in s.blocked:
+        if not c.direct:
+            continue
+        home = next(k for k, n in enumerate(s.nests) if c.left in n.saves and not n.packed)
+        for other in s.blocked:
+            same = (other.m, other.n, other.item.dtype) == (c.m, c.k, c.item.dtype)
+            readers = [k for k, n in enumerate(s.nests) if _reads(n, other.item)]
+            if same and other.item.time == c.item.time and max(readers, default=-1) == home:
+                yield c.left, other.item
+                break
+
+
+def _reads(nest: Nest, item: Item) -> bool:
+    """Whether a nest looks at elements of a kept item."""
+    roots = [*nest.saves, *nest.fixed, *(x.value for x in nest.settings)]
+    roots += [x for s in nest.stores for x in (s.value, s.where) if x is not None]
+    used = (a for i in (*nest.items, *nest.folds) for a in i.args)
+    return item in roots or item in used or any(_reads(p, item) for p in nest.packs)
 
 
 def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:

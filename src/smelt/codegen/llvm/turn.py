@@ -8,6 +8,7 @@ written.  The loops then read whole rows of the turned tile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -25,10 +26,28 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
+Put = Callable[[Value, Value, Value], None]
 
 
 def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
     """Fills the turned tile of a load for the current block."""
+    b, (u, v) = home.b, home.nest.order[-2:]
+    place = home.storage.at[item, TURNED_PART]
+    m = LLVMMachine(b, home.s.lanes, home.home.target)
+
+    def put(row: Value, first: Value, column: Value) -> None:
+        offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), number(TILE)),
+                       b.sub(first, home.ranges[v][0]))  # fmt: skip
+        to = element_address(b, place, offset, item.dtype)
+        store_vector(m, to, column, item.dtype, None)
+
+    turned(home, item, scope, put, across=True)
+
+
+def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: bool = False) -> None:
+    """Gives `put` all columns of the current block of a load: position along u, first position
+    along v, and a vector along v; the last ones may reach beyond the block.  Rows are walked along
+    or, with `across`, a few elements of all of them at a time."""
     access = item.payload
     assert isinstance(access, Access)
     b, side = home.b, home.s.lanes
@@ -37,26 +56,47 @@ def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
     stride = home.index(coefficient(access.offset, v) or 0, scope)
     dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
     origin = scope.offset(access)
-    place = home.storage.at[item, TURNED_PART]
     m = LLVMMachine(b, side, home.home.target)
 
-    def block(u0: Value, v0: Value) -> None:
+    def rows(u0: Value, v0: Value, masked: bool) -> list[Value]:
+        found: list[Value] = []
         inside = b.icmp_signed("<", iota(side), splat(b, b.sub(u_high, u0), side))
-        rows: list[Value] = []
         for k in range(side):
             at = b.add(v0, number(k))
-            exists = splat(b, b.icmp_signed("<", at, v_high), side)
             offset = b.add(b.add(origin, u0), b.mul(at, stride))
+            mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
             address = element_address(b, base, offset, dtype)
-            rows.append(load_vector(m, address, dtype, b.and_(inside, exists)))
-            prefetch(b, element_address(b, address, number(TILE), dtype))  # the next task's
-        for k, column in enumerate(transpose(b, rows)):
-            row = b.mul(b.add(b.sub(u0, u_low), number(k)), number(TILE))
-            to = element_address(b, place, b.add(row, b.sub(v0, v_low)), item.dtype)
-            store_vector(m, to, column, item.dtype, None)
+            found.append(load_vector(m, address, dtype, mask if masked else None))
+            if across:
+                prefetch(b, element_address(b, address, number(TILE), dtype))  # the next task's
+        return found
 
-    home.loop(u_low, u_high, side,
-              lambda u0: home.loop(v_low, v_high, side, lambda v0: block(u0, v0)))  # fmt: skip
+    def either(u0: Value, v0: Value) -> list[Value]:
+        """Without masks where the whole square is there."""
+        u_whole = b.icmp_signed("<=", b.add(u0, number(side)), u_high)
+        whole = b.and_(u_whole, b.icmp_signed("<=", b.add(v0, number(side)), v_high))
+        with b.if_else(whole) as (then, otherwise):
+            with then:
+                first, from_first = rows(u0, v0, False), b.block
+            with otherwise:
+                second, from_second = rows(u0, v0, True), b.block
+        found = [b.phi(x.type) for x in first]
+        for phi, x, y in zip(found, first, second, strict=True):
+            phi.add_incoming(x, from_first)
+            phi.add_incoming(y, from_second)
+        return found
+
+    def block(u0: Value, v0: Value) -> None:
+        found = rows(u0, v0, True) if across else either(u0, v0)
+        for k, column in enumerate(transpose(b, found)):
+            put(b.add(u0, number(k)), v0, column)
+
+    if across:
+        home.loop(u_low, u_high, side,
+                  lambda u0: home.loop(v_low, v_high, side, lambda v0: block(u0, v0)))  # fmt: skip
+    else:
+        home.loop(v_low, v_high, side,
+                  lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0)))  # fmt: skip
 
 
 def transpose(b: ir.IRBuilder, rows: list[Value]) -> list[Value]:
