@@ -40,7 +40,8 @@ def test_the_reference_comes_first():
 
 
 def test_an_unknown_engine_lists_those_there_are():
-    with pytest.raises(KeyError, match="no engine is called 'jax'; there are: numpy, torch, smelt"):
+    known = ", ".join(engine.name for engine in engines.ENGINES)
+    with pytest.raises(KeyError, match=f"no engine is called 'jax'; there are: {known}"):
         engines.by_name("jax")
 
 
@@ -70,10 +71,18 @@ def test_a_missing_torch_is_said(monkeypatch):
     assert engines.by_name("torch").absent() == "PyTorch is not installed"
 
 
+def test_inductor_without_a_compiler_is_said(monkeypatch):
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(engines.shutil, "which", lambda name: None)
+    assert "needs a C++ compiler" in engines.by_name("inductor").absent()
+    assert engines.by_name("smelt-torch").absent() is None
+
+
 @pytest.mark.peer
-def test_torch_takes_and_gives_numpy():
+@pytest.mark.parametrize("name", ["torch", "smelt-torch"])
+def test_torch_takes_and_gives_numpy(name):
     pytest.importorskip("torch")
-    running = engines.by_name("torch").start(WEIGHTS)
+    running = engines.by_name(name).start(WEIGHTS)
     got = running.encode(IDS, IDS > 0)
     assert isinstance(got, np.ndarray)
     ours = partial(minilm.encode, np, WEIGHTS)(IDS, IDS > 0)

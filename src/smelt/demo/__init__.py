@@ -2,7 +2,7 @@
 
 `python -m smelt.demo` (or `smelt demo`) reads every docstring of the standard library, embeds
 them with a real sentence encoder written as ordinary array code, races that one function under
-NumPy, PyTorch eager and Smelt, and answers questions. From the text to the answer:
+NumPy, PyTorch (eager and compiled) and Smelt, and answers questions. From the text to the answer:
 
     corpus      every docstring of the running interpreter
     tokenise    texts to batches of token numbers of like length

@@ -6,7 +6,7 @@ differ only in the namespace they give it; Smelt's is compiled by `sm.jit` with 
 batch open, so that one plan serves every batch.
 
 >>> [engine.name for engine in ENGINES]
-['numpy', 'torch', 'smelt']
+['numpy', 'torch', 'inductor', 'smelt-torch', 'smelt']
 >>> by_name("numpy").absent() is None
 True
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -68,14 +69,28 @@ def _start_numpy(weights: Parameters) -> Running:
     return Running(partial(minilm.encode, np, weights), _nothing_said)
 
 
+COMPILERS = ("c++", "g++", "clang++")
+"""What PyTorch's own compiler looks for."""
+
+
 def _absent_torch() -> str | None:
     return None if importlib.util.find_spec("torch") else "PyTorch is not installed"
 
 
-def _start_torch(weights: Parameters) -> Running:
+def _absent_inductor() -> str | None:
+    if not (found := _absent_torch()) and not any(map(shutil.which, COMPILERS)):
+        return "PyTorch's own compiler needs a C++ compiler, and none is on the path"
+    return found
+
+
+def _start_torch(weights: Parameters, backend: str = "") -> Running:
     import torch  # pyright: ignore[reportMissingImports]
 
     model = torch_model.build(weights)
+    if backend == "smelt":
+        importlib.import_module("smelt.torch")  # where the package is not installed
+    if backend:
+        model = torch.compile(model, backend=backend, dynamic=True)
 
     def encode(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
         with torch.inference_mode():
@@ -112,6 +127,18 @@ def _start_smelt(weights: Parameters) -> Running:
 ENGINES: tuple[Engine, ...] = (
     Engine("numpy", "NumPy", lambda: None, _start_numpy),
     Engine("torch", "PyTorch eager", _absent_torch, _start_torch),
+    Engine(
+        "inductor",
+        "PyTorch compiled by Inductor",
+        _absent_inductor,
+        partial(_start_torch, backend="inductor"),
+    ),
+    Engine(
+        "smelt-torch",
+        "PyTorch compiled by Smelt",
+        _absent_torch,
+        partial(_start_torch, backend="smelt"),
+    ),
     Engine("smelt", "Smelt", _absent_smelt, _start_smelt),
 )
 """In the order in which they take turns; the first is the reference."""

@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Search the documentation of this Python by meaning.
 
-    Without QUESTIONS, races NumPy, PyTorch eager and Smelt over the same texts and answers some
+    Without QUESTIONS, races NumPy, PyTorch (eager and compiled) and Smelt over the same texts and answers some
     questions of its own; with QUESTIONS, answers those.
     """
     options = job.Options(questions, sample, turns, race, index, engine, answers)

@@ -107,7 +107,7 @@ class Worker:
         save_batches(self._batches, self._folder)
         self._errors = (self._folder / "stderr").open("w+b")
         package = str(Path(__file__).resolve().parent.parent)
-        whole = "whole" if self._engine.name == "smelt" else "bare"
+        whole = "whole" if self._engine.name.startswith("smelt") else "bare"
         command = [sys.executable, "-P", "-c", _BOOT, package, whole]
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter on our own text
             [*command, self._engine.name, str(self._folder)],

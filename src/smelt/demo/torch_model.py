@@ -40,17 +40,20 @@ def build(weights: Weights, *, heads: int = HEADS) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.layers = layers_of(weights)
-            self.parts = {name: torch.from_numpy(value) for name, value in weights.items()}
-            for name, value in self.parts.items():
+            for name, value in weights.items():
+                held = torch.from_numpy(value)
                 # `linear` wants [outputs, inputs]: a view is enough, as BLAS transposes for free.
-                if name.endswith(".matrix"):
-                    self.parts[name] = value.T
+                held = held.T if name.endswith(".matrix") else held
+                self.register_parameter(_flat(name), torch.nn.Parameter(held, requires_grad=False))
+
+        def part(self, name: str) -> Tensor:
+            return self.get_parameter(_flat(name))
 
         def linear(self, at: str, x: Tensor) -> Tensor:
-            return functional.linear(x, self.parts[f"{at}.matrix"], self.parts[f"{at}.bias"])
+            return functional.linear(x, self.part(f"{at}.matrix"), self.part(f"{at}.bias"))
 
         def norm(self, at: str, x: Tensor) -> Tensor:
-            scale, shift = self.parts[f"{at}.scale"], self.parts[f"{at}.shift"]
+            scale, shift = self.part(f"{at}.scale"), self.part(f"{at}.shift")
             return functional.layer_norm(x, scale.shape, scale, shift, EPSILON)
 
         def attention(self, at: str, x: Tensor, mask: Tensor) -> Tensor:
@@ -64,8 +67,8 @@ def build(weights: Weights, *, heads: int = HEADS) -> Any:
             return self.linear(f"{at}.attended", joined)
 
         def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-            places = self.parts["positions"][: ids.shape[1]] + self.parts["segments"][0]
-            x = functional.embedding(ids, self.parts["words"]) + places
+            places = self.part("positions")[: ids.shape[1]] + self.part("segments")[0]
+            x = functional.embedding(ids, self.part("words")) + places
             x = self.norm("embed_norm", x)
             keys = mask[:, None, None, :]
             for layer in range(self.layers):
@@ -78,3 +81,8 @@ def build(weights: Weights, *, heads: int = HEADS) -> Any:
             return functional.normalize(pooled, dim=1)
 
     return MiniLM().eval()
+
+
+def _flat(name: str) -> str:
+    """A parameter's name without the dots that a module keeps for its children."""
+    return name.replace(".", "_")
