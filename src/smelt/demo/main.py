@@ -69,8 +69,8 @@ def command(
 ) -> None:
     """Search the documentation of this Python by meaning.
 
-    Without QUESTIONS, races NumPy, PyTorch (eager and compiled) and Smelt over the same texts and answers some
-    questions of its own; with QUESTIONS, answers those.
+    Without QUESTIONS, races NumPy, PyTorch (eager and compiled) and Smelt over the same texts and
+    answers some questions of its own; with QUESTIONS, answers those.
     """
     options = job.Options(questions, sample, turns, race, index, engine, answers)
     console = Console()
