@@ -32,6 +32,7 @@ OTHER = {
     "rounding": ("exact", "exact"),
     "fuse": ("0", False),
     "must_fuse": ("exp+sum, a+b", (("exp", "sum"), ("a", "b"))),
+    "require_fused": ("a+b+c", (("a", "b"), ("b", "c"))),
     "never_fuse": ("q.py:3+q.py:4", (("q.py:3", "q.py:4"),)),
     "max_extra_memory": ("2GB", 2_000_000_000),
     "pool_limit": ("0", 0),
@@ -70,7 +71,7 @@ def test_row(knob):
     assert knob.env == f"SMELT_{knob.name.upper()}"
     shown = knob.show(knob.default)
     assert shown
-    if knob.name not in ("log", "must_fuse", "never_fuse", "cache_dir"):
+    if knob.name not in ("log", "must_fuse", "never_fuse", "require_fused", "cache_dir"):
         assert knob.parse(shown) == knob.default, "what is shown can be given"
     assert knob.get() == knob.default and knob.source == "default"
 

@@ -186,6 +186,7 @@ from smelt.frontends.array.statistical import (
     var,
 )
 from smelt.knobs import config
+from smelt.knobs.steer import fuse
 from smelt.types.dtype import bf16 as bfloat16
 from smelt.types.dtype import bool_ as bool
 from smelt.types.dtype import c64 as complex64
@@ -274,6 +275,7 @@ __all__ = [
     "from_dlpack",
     "full",
     "full_like",
+    "fuse",
     "grad",
     "greater",
     "greater_equal",

@@ -91,6 +91,30 @@ class KnobError(SmeltError, ValueError, TypeError):
     hint = "`smelt doctor --knobs` prints every setting with its values."
 
 
+class FusionError(SmeltError, RuntimeError):
+    """Operators that must share a kernel cannot.
+
+    What it means:
+        `sm.fuse(must=...)` or `SMELT_REQUIRE_FUSED` names operators, or the whole program, that the
+        plan has in several kernels. The message has the reason with its code and numbers.
+    Why:
+        Who demands one kernel wants to know when there is none, rather than run slower.
+    Example:
+        import numpy as np
+        import smelt as sm
+
+        sm.jit(lambda x: sm.sort(sm.exp(x)) + 1, must=True)(np.ones((8, 8)))
+    How to fix:
+        `smelt why` with the code explains the reason; `sm.explain` without the demand shows the
+        plan.
+    """
+
+    code = "E504"
+    title = "not one kernel"
+    template = "{a} and {b} stay in separate kernels: {sentence} ({reason})"
+    hint = "`sm.explain` without this demand shows the plan; `smelt why` the reason's page."
+
+
 class CacheError(SmeltError, OSError):
     """A cache command could not do its work.
 

@@ -39,14 +39,18 @@ class Refusal:
 class Wishes:
     """The pairs of `must_fuse` and `never_fuse` as sets of units."""
 
-    def __init__(self, units: Units, must: Pairs, never: Pairs) -> None:
+    def __init__(self, units: Units, must: Pairs, never: Pairs, required: Pairs = ()) -> None:
         self.units = units
         self.names: dict[str, int] | None = None
-        self.must = [(self._named(a), self._named(b)) for a, b in must]
+        self.required = [(self._named(a), self._named(b)) for a, b in required]
+        """Those of them that a plan is refused without."""
+        self.must = [(self._named(a), self._named(b)) for a, b in must] + self.required
         self.never = [(self._named(a), self._named(b)) for a, b in never]
 
     def _named(self, name: str) -> int:
-        """Units that an operator's name, a value's name or `file:line` means."""
+        """Units that an operator's name, a value's name, `file:line` or `*` (all) means."""
+        if name == "*":
+            return sum(1 << unit.number for unit in self.units.units)
         if self.names is None:
             self.names = {}
             values = name_values(self.units.graph)

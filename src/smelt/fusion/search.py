@@ -40,6 +40,7 @@ from smelt.fusion.plan import Plan
 from smelt.fusion.reach import Reach
 from smelt.fusion.refine import Refinement
 from smelt.fusion.region import Region
+from smelt.fusion.require import require
 from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.streams import steps
@@ -95,8 +96,10 @@ def plan(
     sizes = Hints(hints)
     units = Units(graph)
     model = Model(units, target, sizes)
-    wishes = Wishes(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get())
-    decisions = Decisions(model, recording=journal is None or journal.keep)
+    required = knobs.REQUIRE_FUSED.get()
+    wishes = Wishes(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get(), required)
+    recording = journal is None or journal.keep or bool(required)
+    decisions = Decisions(model, recording=recording)
     decisions.views()
     search = Search(units, model, wishes, decisions)
     if fuse:
@@ -104,6 +107,7 @@ def plan(
     else:
         search.apart()
         decisions.off()
+    require(wishes, [c.members for c in search.clusters.values()], decisions)
     clusters, launches = clusters_of(units, search.groups(), sizes)
     slots = memory.assign(graph, clusters, launches, sizes, search.reuses(), donated)
     result = Plan(graph, clusters, launches, tuple(decisions.found), slots)

@@ -208,6 +208,16 @@ NEVER_FUSE: Knob[values.Pairs] = Knob(
     changes_code=True,
     show=values.show_pairs,
 )
+REQUIRE_FUSED: Knob[values.Pairs] = Knob(
+    "require_fused",
+    values.groups,
+    (),
+    "Operators that must share a kernel: a program whose plan cannot do that is refused with the "
+    "reason. all: the whole program is one kernel.",
+    values="all | a+b+c,d+e (operators, values or file:line)",
+    changes_code=True,
+    show=values.show_pairs,
+)
 MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
     "max_extra_memory",
     values.limit,
@@ -292,6 +302,11 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
             name: _find(name, origin).checked(value, name, origin)
             for name, value in {**(options or {}), **settings}.items()
         }
+
+    @property
+    def given(self) -> Mapping[str, object]:
+        """The settings by name, checked."""
+        return self._given
 
     def __enter__(self) -> None:
         _SCOPE.set(_Scope(_SCOPE.get(), self._given))

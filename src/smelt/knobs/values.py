@@ -12,10 +12,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 Pairs = tuple[tuple[str, str], ...]
+EVERYTHING: Pairs = (("*", "*"),)
+"""The pair that stands for all operators of a program."""
 
 
 def flag(value: object) -> bool:
@@ -118,6 +121,31 @@ def pairs(value: object) -> Pairs:
         if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
             raise ValueError(expected)
         found.append((names[0], names[1]))
+    return tuple(found)
+
+
+def groups(value: object) -> Pairs:
+    """Names that belong together, as pairs of neighbours; `all` for everything.
+
+    >>> groups("a+b+c,d+e"), groups([("a", "b", "c")]), groups("all")
+    ((('a', 'b'), ('b', 'c'), ('d', 'e')), (('a', 'b'), ('b', 'c')), (('*', '*'),))
+    """
+    if value is True or (isinstance(value, str) and value.strip().lower() in ("all", "*+*")):
+        return EVERYTHING
+    expected = "all, or groups of names: 'a+b+c,d+e' or [('a', 'b', 'c'), ('d', 'e')]"
+    if isinstance(value, str):
+        value = [group.split("+") for group in value.replace(" ", "").split(",") if group]
+    if not isinstance(value, Iterable):
+        raise ValueError(expected)
+    found: list[tuple[str, str]] = []
+    for group in cast("Iterable[Any]", value):
+        names: list[Any] = list(group) if isinstance(group, (tuple, list)) else []
+        if len(names) < 2:
+            raise ValueError(expected)
+        try:
+            found += pairs(list(pairwise(names)))
+        except ValueError:
+            raise ValueError(expected) from None
     return tuple(found)
 
 

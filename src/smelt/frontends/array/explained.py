@@ -43,6 +43,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
     arguments = as_arguments(bound)
     if any(a.spec is not None for a in arguments):
         lowered = jitted.lower(*args, **kwargs)
+        lowered.compile()
         return explaining().report(lowered.trace.executable, lowered.trace.hints)
     trace, sizes = jitted.find(bound, arguments)
     buffers = buffers_of(trace, arguments)

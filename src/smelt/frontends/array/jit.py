@@ -28,6 +28,7 @@ from smelt.frontends.array.results import deliver, measure, pack
 from smelt.frontends.array.trace import Argument, Trace, record_call
 from smelt.frontends.array.value import STATE, Buffer, leaf
 from smelt.knobs import fingerprint
+from smelt.knobs.steer import Names, fuse
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -211,15 +212,43 @@ def _again(found: tuple[Trace, tuple[int, ...]], buffers: list[Buffer]) -> Any:
     return pack(trace, [Array.of(leaf(data)) for data in results])
 
 
+class SteeredJit(Jit[P, R]):
+    """A function whose fusion is steered: it is planned, and runs, under settings of its own."""
+
+    def __init__(self, options: Options, settings: fuse) -> None:
+        super().__init__(options)
+        self.settings = settings
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.settings:
+            return super().__call__(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Record ahead of time; the settings hold where the result is compiled."""
+        with self.settings:
+            found = super().lower(*args, **kwargs)
+        return Lowered(found.trace, found.bound, found.arguments, self.settings)
+
+    def find(self, bound: Bound, arguments: Sequence[Argument]) -> tuple[Trace, tuple[int, ...]]:
+        """The recording that is valid for these arguments, compiled under the settings."""
+        with self.settings:
+            trace, sizes = super().find(bound, arguments)
+            assert trace.executable
+            return trace, sizes
+
+
 @overload
 def jit(
     function: Callable[P, R], /, *, static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (), donate: int | str | Iterable[int | str] = (),
+    must: Names = (), never: Names = (), max_extra_memory: int | str | None = None,
+    rounding: str | None = None,
 ) -> Jit[P, R]: ...  # fmt: skip
 @overload
 def jit(
     *, static_argnums: int | Iterable[int] = (), static_argnames: str | Iterable[str] = (),
-    donate: int | str | Iterable[int | str] = (),
+    donate: int | str | Iterable[int | str] = (), must: Names = (), never: Names = (),
+    max_extra_memory: int | str | None = None, rounding: str | None = None,
 ) -> Callable[[Callable[P, R]], Jit[P, R]]: ...  # fmt: skip
 def jit(
     function: Any = None,
@@ -228,6 +257,10 @@ def jit(
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
     donate: int | str | Iterable[int | str] = (),
+    must: Names = (),
+    never: Names = (),
+    max_extra_memory: int | str | None = None,
+    rounding: str | None = None,
 ) -> Any:
     """Compile a function of arrays.
 
@@ -240,6 +273,8 @@ def jit(
         static_argnums: places of arguments that are part of the key; they must be hashable.
         static_argnames: names of such arguments.
         donate: places or names of arguments whose memory the call may reuse for its results.
+        must, never, max_extra_memory, rounding: what the function is planned under, as `sm.fuse`
+            takes them.  They hold for its calls, not where another recording calls it.
 
     Returns:
         A callable with the same parameters and, unless the function has one, a keyword `out`: a
@@ -247,10 +282,13 @@ def jit(
 
     Raises:
         TracerError where the function needs a value while it is recorded; StaticArgError,
-        StructureError, OutArgumentError, AliasError and DonatedError about arguments.
+        StructureError, OutArgumentError, AliasError and DonatedError about arguments; FusionError
+        where `must` cannot be met.
     """
-    if function is None:
-        return functools.partial(
-            jit, static_argnums=static_argnums, static_argnames=static_argnames, donate=donate
-        )
-    return Jit(Options(function, static_argnums, static_argnames, donate))
+    settings = fuse(must=must, never=never, max_extra_memory=max_extra_memory, rounding=rounding)
+
+    def made(function: Any) -> Any:
+        options = Options(function, static_argnums, static_argnames, donate)
+        return SteeredJit(options, settings) if settings.given else Jit(options)
+
+    return made if function is None else made(function)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Hashable
+from contextlib import nullcontext
 from typing import Any
 
 from smelt.errors import ArgumentError, ExprTextError, GuardError, StaticArgError, StructureError
@@ -21,6 +22,7 @@ from smelt.frontends.array.results import deliver, measure
 from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.frontends.array.value import layout
 from smelt.graph.text import text
+from smelt.knobs import config
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import Index, size, sizes_of
 from smelt.types.parse_expr import parse as parse_expr
@@ -93,10 +95,14 @@ def signature(a: Argument) -> Hashable:
 class Lowered:
     """A function recorded for given arguments, not compiled yet."""
 
-    def __init__(self, trace: Trace, bound: Bound, arguments: tuple[Argument, ...]) -> None:
+    def __init__(
+        self, trace: Trace, bound: Bound, arguments: tuple[Argument, ...],
+        settings: config | None = None,
+    ) -> None:  # fmt: skip
         self.trace = trace
-        self._bound = bound
-        self._arguments = arguments
+        self.bound = bound
+        self.arguments = arguments
+        self._settings = settings
 
     def as_text(self, form: str = "graph") -> str:
         """The recorded graph as text.  Raises ArgumentError for another form."""
@@ -108,9 +114,10 @@ class Lowered:
         return text(self.trace.graph)
 
     def compile(self) -> Executable:
-        """Generate code."""
-        assert self.trace.executable
-        return Executable(self.trace, self._bound, self._arguments)
+        """Generate code.  Raises FusionError where `must` demands one kernel and there is none."""
+        with self._settings or nullcontext():
+            assert self.trace.executable
+        return Executable(self.trace, self.bound, self.arguments)
 
 
 class Executable:

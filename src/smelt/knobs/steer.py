@@ -1,0 +1,68 @@
+"""`sm.fuse`: what must, and must not, become one kernel, for a `with` block or a function.
+
+Settings for the planner under one name.  `must` is a demand, other than the knob `must_fuse`, which
+is a wish: a plan that cannot meet it is refused, with the reason.
+
+>>> from smelt.knobs import NEVER_FUSE, REQUIRE_FUSED, ROUNDING
+>>> with fuse(must=[("exp", "sum", "div")], never="log+add", rounding="fast"):
+...     REQUIRE_FUSED.get(), NEVER_FUSE.get(), ROUNDING.get()
+((('exp', 'sum'), ('sum', 'div')), (('log', 'add'),), 'fast')
+>>> with fuse(must=True):
+...     REQUIRE_FUSED.get()
+(('*', '*'),)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from smelt.knobs import config
+
+Names: TypeAlias = bool | str | Iterable[tuple[str, ...]]
+"""Groups of operators by name, value or `file:line`: `"exp+sum,log+add"` or a list of tuples."""
+
+
+class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
+    """Steers fusion in a `with` block or a decorated function, in this thread or task only.
+
+    Args:
+        must: operators to have in one kernel, whatever the model says: True for all of a program,
+            or groups of names, such as `[("exp", "sum", "div")]` or `"exp+sum"`.
+        never: operators to keep in separate kernels: True for all, or pairs of names.
+        max_extra_memory: the most bytes that a call may use beyond its arguments and results;
+            more is refused before it starts (`OutOfMemory`).
+        rounding: "fast", "eager" or "exact", as the setting of that name.
+
+    Functions made by `jit` take the same as arguments.  Outside of them, everything that is pending
+    when a lazy array is read inside the block is one program.
+
+    A name is an operator's (`reduce.sum`), a value's as the graph's text has it (`v3`), or the
+    user's line (`model.py:41`); names that a program does not have demand nothing of it.
+
+    Raises `FusionError` where a program is compiled whose plan cannot have what `must` demands;
+    `KnobError` right away for wrong values.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        *,
+        must: Names = (),
+        never: Names = (),
+        max_extra_memory: int | str | None = None,
+        rounding: str | None = None,
+    ) -> None:
+        given: dict[str, object] = {}
+        if must is not False and must != ():
+            given["require_fused"] = must
+        if never is True:
+            given["fuse"] = False
+        elif never is not False and never != ():
+            given["never_fuse"] = never
+        if max_extra_memory is not None:
+            given["max_extra_memory"] = max_extra_memory
+        if rounding is not None:
+            given["rounding"] = rounding
+        super().__init__(given)

@@ -1,0 +1,152 @@
+"""`sm.fuse` and the arguments of `sm.jit` that steer fusion."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.fusion.formulas import Formula
+
+import smelt as sm
+from smelt.errors import FusionError, KnobError, OutOfMemory
+from smelt.knobs import REQUIRE_FUSED, values
+
+ROWS = np.linspace(-1, 1, 64 * 512, dtype=np.float32).reshape(64, 512)
+
+
+def softmax(x):
+    e = sm.exp(x - sm.max(x, axis=1, keepdims=True))
+    return e / sm.sum(e, axis=1, keepdims=True)
+
+
+def sorted_between(x):
+    return sm.sort(sm.exp(x), axis=1) + 1
+
+
+def kernels(f, *args) -> int:
+    return len(sm.explain(f, *args).kernels)
+
+
+# ---- must --------------------------------------------------------------------------------------
+
+
+def test_what_is_one_kernel_may_be_demanded():
+    with sm.fuse(must=True):
+        found = sm.jit(softmax)(ROWS)
+    expected = np.exp(ROWS) / np.exp(ROWS).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5)
+
+
+def test_what_is_none_is_refused_with_the_reason_and_the_line():
+    with sm.fuse(must=True), pytest.raises(FusionError) as caught:
+        sm.jit(sorted_between)(ROWS)
+    message = str(caught.value)
+    assert "F004 extern-barrier" in message and "extern.sort runs outside the compiler" in message
+    assert "test_steering.py" in message and "sm.sort(sm.exp(x), axis=1)" in message
+
+
+def test_a_pair_is_demanded_by_names():
+    with sm.fuse(must=[("exp", "add")]), pytest.raises(FusionError, match="exp v0 and add"):
+        sm.jit(sorted_between)(ROWS)
+    with sm.fuse(must="reduce.max+sub+exp"):
+        sm.jit(softmax)(ROWS)
+
+
+def test_names_that_a_program_lacks_demand_nothing():
+    with sm.fuse(must=[("tanh", "log")]):
+        assert sm.jit(lambda x: x + 1)(ROWS).shape == ROWS.shape
+
+
+def test_a_demand_overrules_the_cost():
+    g = Formula(n=1 << 14, m=1 << 13)
+    x = g.input("x", "n", "m")
+    results = g.mean(x, 0, 1), g.centred(x, 0, 1)[1]
+    assert len(g.plan(*results).clusters) == 2
+    with sm.fuse(must=True):
+        assert len(g.plan(*results).clusters) == 1
+
+
+def test_a_function_is_compiled_again_under_another_demand():
+    f = sm.jit(sorted_between)
+    f(ROWS)
+    with sm.fuse(must=True), pytest.raises(FusionError):
+        f(ROWS)
+    f(ROWS)
+
+
+# ---- never, memory, rounding -------------------------------------------------------------------
+
+
+def test_never_keeps_apart():
+    def f(x):
+        return sm.log(sm.exp(x) + 1)
+
+    assert kernels(f, ROWS) == 1
+    with sm.fuse(never=[("exp", "add")]):
+        assert kernels(f, ROWS) == 2
+    with sm.fuse(never=True):
+        assert kernels(f, ROWS) == 3
+
+
+def test_never_and_must_together_are_refused():
+    with sm.fuse(must=True, never="exp+add"), pytest.raises(FusionError, match="never-fuse"):
+        sm.jit(lambda x: sm.log(sm.exp(x) + 1))(ROWS)
+
+
+def test_memory_beyond_the_limit_is_refused():
+    with sm.fuse(max_extra_memory="1KiB"), pytest.raises(OutOfMemory):
+        sm.jit(sorted_between)(ROWS)
+
+
+def test_rounding_is_set():
+    with sm.fuse(rounding="exact"):
+        assert sm.config is not None and "rounding" in sm.fuse(rounding="exact").given
+
+
+# ---- faces -------------------------------------------------------------------------------------
+
+
+def test_arguments_of_jit():
+    f = sm.jit(sorted_between, must=True)
+    for _ in range(2):
+        with pytest.raises(FusionError):
+            f(ROWS)
+    with pytest.raises(FusionError):
+        f.lower(ROWS).compile()
+    assert f.lower(ROWS).as_text("graph").startswith("graph")
+    assert REQUIRE_FUSED.get() == ()
+    g = sm.jit(never="exp+add")(lambda x: sm.log(sm.exp(x) + 1))
+    assert kernels(g, ROWS) == 2
+    assert g(ROWS).shape == ROWS.shape
+
+
+def test_a_steered_function_inside_another_is_recorded_with_it():
+    inner = sm.jit(lambda x: sm.log(sm.exp(x) + 1), never="exp+add")
+    assert kernels(lambda x: inner(x) * 2, ROWS) == 1
+
+
+def test_as_a_decorator():
+    @sm.fuse(must=True)
+    def run(x):
+        return sm.jit(sorted_between)(x)
+
+    with pytest.raises(FusionError):
+        run(ROWS)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"must": "exp"}, {"must": [("a",)]}, {"must": [("a", 1)]}, {"never": "a+b+c"},
+     {"rounding": "sloppy"}, {"max_extra_memory": "much"}, {"must": 7}],
+)  # fmt: skip
+def test_wrong_values_are_refused_at_once(settings):
+    with pytest.raises(KnobError):
+        sm.fuse(**settings)
+    with pytest.raises(KnobError):
+        sm.jit(softmax, **settings)
+
+
+def test_groups_read_back():
+    for given in ("a+b+c,d+e", [("a", "b", "c"), ("d", "e")]):
+        assert values.groups(given) == (("a", "b"), ("b", "c"), ("d", "e"))
+        assert values.groups(values.show_pairs(values.groups(given))) == values.groups(given)
+    assert values.groups(values.show_pairs(values.groups("all"))) == values.EVERYTHING
