@@ -1,7 +1,8 @@
 """Smelt: a kernel-fusion compiler for array code.
 
 The namespace of the Python array API standard (2024.12), and beyond it: `jit` and `explain`, the
-network blocks in `nn`, random numbers from explicit keys in `random`, settings in `config`.
+network blocks in `nn`, optimisers in `optim`, random numbers from explicit keys in `random`,
+settings in `config`.
 
 >>> import smelt as sm
 >>> f = sm.jit(lambda x, b: sm.log(sm.maximum(x + b, 1)))
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from smelt import errors
-from smelt.frontends.array import linalg, nn, random
+from smelt.frontends.array import linalg, nn, optim, random
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.creation import (
     arange,
@@ -324,6 +325,7 @@ __all__ = [
     "not_equal",
     "ones",
     "ones_like",
+    "optim",
     "permute_dims",
     "pi",
     "positive",

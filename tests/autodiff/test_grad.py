@@ -286,6 +286,16 @@ def test_what_cannot_be_differentiated(function: Any, args: Any, match: str) -> 
         sm.jit(sm.grad(function))(*args)
 
 
+def test_elements_do_not_leave() -> None:
+    """NumPy has no way back: a gradient through it would silently be wrong."""
+    with pytest.raises(GradientError, match="the way back would end"):
+        sm.grad(lambda x: sm.sum(sm.asarray(np.sin(np.asarray(x)))))(array(1, 2))
+    slope = sm.grad(lambda x: sm.sum(x * np.asarray(sm.stop_gradient(x * 2))))(array(1, 2))
+    equal(slope, [2, 4])
+    outside = array(1, 2) * 3
+    equal(sm.grad(lambda x: sm.sum(x * np.asarray(outside)))(array(1, 2)), [3, 6])
+
+
 def test_arguments_that_are_not_there() -> None:
     with pytest.raises(ArgumentError, match="argnums"):
         sm.grad(cubes, 1)(array(1, 2))

@@ -25,6 +25,7 @@ from smelt.errors import (
     ArgumentError,
     DeviceError,
     DTypeError,
+    GradientError,
     ShapeError,
     TracerError,
     UnsupportedError,
@@ -35,7 +36,7 @@ from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
-from smelt.frontends.array.value import STATE, Buffer, Value
+from smelt.frontends.array.value import STATE, Buffer, Value, is_differentiated
 from smelt.frontends.array.views import permute, shape_of
 from smelt.types.dtype import DType
 from smelt.types.expr import product
@@ -175,7 +176,17 @@ class Array(Operators):
         """The elements as nested lists of Python numbers."""
         return self._read("tolist()").tolist()
 
+    def _leave(self, use: str) -> None:
+        """Raises GradientError where elements would leave a function that is differentiated."""
+        if STATE.tapes and self.node.scope is None and is_differentiated(self.node):
+            raise GradientError(
+                op=use, reason="the way back would end here: the array depends on what is"
+                " differentiated by",
+                hint="Use functions of smelt, or sm.stop_gradient(x) for a constant.",
+            )  # fmt: skip
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
+        self._leave("np.asarray(x)")
         data = self._read("np.asarray(x)")
         if copy or (dtype is not None and data.dtype != dtype):
             return np.array(data, dtype=dtype, copy=copy)
@@ -184,6 +195,7 @@ class Array(Operators):
         return data
 
     def __dlpack__(self, **options: Any) -> Any:
+        self._leave("a DLPack export")
         data = self._read("a DLPack export")
         flush()
         self.node.share()

@@ -14,10 +14,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from smelt import autodiff
-from smelt.autodiff import Step
 from smelt.errors import ArgumentError, GradientError
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.number import Number, Scalar, Size
@@ -33,9 +33,18 @@ from smelt.origin import Origin
 from smelt.types.dtype import f64
 from smelt.types.tensor import TensorType
 
+if TYPE_CHECKING:
+    from smelt.autodiff import Builder, Step
+
 __all__ = ["grad", "stop_gradient", "value_and_grad", "vjp"]
 
 Function = Callable[..., Any]
+
+
+@cache
+def _autodiff() -> Any:
+    """Loaded by the first derivative: most programs take none."""
+    return import_module("smelt.autodiff")
 
 
 def grad(
@@ -91,7 +100,7 @@ def value_and_grad(
                 given[k] = x
             result, aux = _parted(fun(*given, **kwargs), has_aux)
             node = _scalar(result)
-            steps = autodiff.tape([node], [x.node for x in known])
+            steps = _autodiff().tape([node], [x.node for x in known])
         seed = constant(1.0, node.type.dtype)
         slopes = _reverse(steps, {node: seed}, known)
         nest = unflatten(tree, iter(slopes))
@@ -124,7 +133,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
         result, aux = _parted(fun(*shown), has_aux)
         found, shape = flatten(result)
         nodes = [_array(x) for x in found]
-        steps = autodiff.tape(nodes, [x.node for x in known])
+        steps = _autodiff().tape(nodes, [x.node for x in known])
 
     def pull(cotangents: Any) -> Any:
         """Cotangents of the arguments from those of the result."""
@@ -201,6 +210,7 @@ class _Leaf:
         if not node.type.dtype.is_float:
             raise GradientError(op="grad", reason=f"argument {name} is {node.told}, not floats")
         self.node = record(Reshape(_shape(node)), (node,), STATE.scope)
+        STATE.watched.add(self.node)
         self.shown: Any = Array.of(self.node)
         if isinstance(found, Scalar):
             self.shown = Scalar(self.node, found.hint, found.scope)
@@ -262,10 +272,12 @@ def _seed(node: Value, x: Any) -> Value:
 def _taping() -> Generator[None]:
     """Inside, values that are computed keep their operands, and jitted functions are recorded."""
     STATE.tapes += 1
+    watched = set(STATE.watched)
     try:
         yield
     finally:
         STATE.tapes -= 1
+        STATE.watched = watched
         if not STATE.tapes:
             kept, STATE.kept = STATE.kept, []
             for node in kept:
@@ -278,7 +290,7 @@ def _reverse(
     """The gradients, zeros where nothing depends on an argument."""
     wrt = [x.node for x in known]
     scope = next((x.scope for x in wrt if x.scope is not None), STATE.scope)
-    found = autodiff.reverse(_builder(scope), steps, seeds, wrt)
+    found = _autodiff().reverse(_builder(scope), steps, seeds, wrt)
     slopes: list[Array] = []
     for x, slope in zip(wrt, found, strict=True):
         if slope is None:
@@ -289,7 +301,7 @@ def _reverse(
     return slopes
 
 
-def _builder(scope: Scope | None) -> autodiff.Builder:
+def _builder(scope: Scope | None) -> Builder:
     """Records in a scope, or lazily, under the origin of the operator that is differentiated."""
 
     def emit(op: TensorOp, inputs: tuple[Node, ...], origin: Origin | None) -> Node:
@@ -300,7 +312,7 @@ def _builder(scope: Scope | None) -> autodiff.Builder:
     def seen(type: TensorType) -> TensorType:
         return type if scope is None else scope.type(type)
 
-    return autodiff.Builder(emit, seen)
+    return _autodiff().Builder(emit, seen)
 
 
 def _value(x: Node) -> Value:

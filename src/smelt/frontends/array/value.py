@@ -23,6 +23,7 @@ from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
+from smelt.ops.view import Stop
 from smelt.origin import Origin, here
 from smelt.types.dtype import DType, from_numpy
 from smelt.types.tensor import Shape, TensorType, check_bytes
@@ -194,6 +195,8 @@ class State(threading.local):
         """Differentiations in progress: what runs meanwhile keeps its operands."""
         self.kept: list[Value] = []
         """Values that ran meanwhile."""
+        self.watched: set[Value] = set()
+        """What is differentiated by."""
 
 
 STATE = State()
@@ -268,6 +271,19 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     if scope is not None:
         return scope.record(op, inputs)
     return Value(op, inputs, infer(op, inputs), here(2))
+
+
+def is_differentiated(node: Node) -> bool:
+    """Whether a value depends, through floats, on what is being differentiated by."""
+    stack, seen = [node], set[Node]()
+    while stack:
+        node = stack.pop()
+        if node in STATE.watched:
+            return True
+        if node.type.dtype.is_float and not isinstance(node.op, Stop):
+            stack.extend(x for x in node.inputs if x not in seen)
+            seen.update(node.inputs)
+    return False
 
 
 def layout(data: Buffer) -> tuple[int | None, ...] | None:
