@@ -11,7 +11,9 @@ module registers it as well, for a source tree that is not installed.
 `import smelt` does not import this module, and never imports torch.
 """
 
-# pyright: reportMissingImports=false
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 

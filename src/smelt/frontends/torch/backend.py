@@ -4,7 +4,9 @@ Dynamo traces a function, AOTAutograd makes its operators pure, splits forward f
 hands both to `compile_traced`.  What fails inside runs eagerly, with one warning.
 """
 
-# pyright: reportMissingImports=false
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 

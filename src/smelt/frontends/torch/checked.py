@@ -8,7 +8,9 @@ is further off, the traced graphs are cut: eager values go in, one operator at a
     assert difference is None, difference
 """
 
-# pyright: reportMissingImports=false
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 

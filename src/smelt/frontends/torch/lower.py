@@ -12,7 +12,9 @@ Views belong to both worlds.  Inside a graph they are index maps; where a call, 
 a tensor, torch makes its own view of the memory, with the strides that eager code would have.
 """
 
-# pyright: reportMissingImports=false
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ A record ties every kernel to modules, lines and ATen operators, and lists what 
 which graphs fell back, and where Dynamo broke the program.
 """
 
-# pyright: reportMissingImports=false
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 

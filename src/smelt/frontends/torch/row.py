@@ -9,7 +9,9 @@ What a rule gives is compared with the type that torch expects; a rule that does
 UnsupportedError, and the operator is left to torch with that reason.
 """
 
-# pyright: reportMissingImports=false
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 

@@ -4,7 +4,9 @@ Kernels read tensors where they are and write results into blocks of our own, wh
 tensors on that memory; the block returns to the stock when torch lets the tensor go.
 """
 
-# pyright: reportMissingImports=false
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ again has the same text.  A size that only the data tells (the number of true el
 the operator that needs it is left to torch.
 """
 
-# pyright: reportMissingImports=false
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 
