@@ -21,8 +21,10 @@ from smelt.blocks import BLOCK, PARTS
 from smelt.fusion.region import Region
 from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.sweeps import Sweeps
+from smelt.fusion.trace import Term
 from smelt.fusion.units import Unit, Units
 from smelt.target import Kind, Level, Target
+from smelt.types.expr import axis, sub
 
 OVERLAP = 0.95
 """Part of the shorter of arithmetic and memory time that hides behind the longer (the constant
@@ -40,6 +42,8 @@ STREAMS = 20
 """Arrays walked at once beyond which the prefetchers lose track (ALGORITHMS 2.2)."""
 ACROSS = 1.5
 """Cost of reading an array across its rows, in blocks, relative to along them."""
+NEAR = 16
+"""Positions that two reads may be apart to find the same lines in the first cache."""
 PARTIAL_BYTES = 8
 """Partial results are kept in double precision."""
 
@@ -245,6 +249,8 @@ class _Traffic:
                         rate = model.ns_per_byte(level, "read", threads)
                         around += (walked - distinct) * itemsize * rate
                 times = 1 if sweep is None else sweep[k]
+                if k and times == 1 and any(_beside(place, other) for other in places[:k]):
+                    continue
                 rows += max(times - (k == 0), 0) * walked * itemsize
         held = [(region.masks[u][0], max(model.itemsize[u], 4)) for u in bits(sweeps.kept)]
         self.kept = sum(sweeps.row(axes) * itemsize for axes, itemsize in held)
@@ -260,3 +266,14 @@ class _Traffic:
             self.written += model.nbytes[u]
             self.touch += model.write_ns(u, threads)
         self.sweeps += max(0.0, around - OVERLAP * self.touch)
+
+
+def _beside(place: tuple[Term, ...], other: tuple[Term, ...]) -> bool:
+    """Whether two places are a few positions apart: what reads one finds the other in L1."""
+    for a, b in zip(place, other, strict=True):
+        if a != b:
+            apart = sub(*(axis(f"a{t}", 0) if isinstance(t, int) and t >= 0 else t
+                          for t in (a, b)))  # fmt: skip
+            if not isinstance(apart, int) or abs(apart) > NEAR:
+                return False
+    return True

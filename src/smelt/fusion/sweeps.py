@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import TypeAlias
 
 from smelt.blocks import (
@@ -29,10 +30,13 @@ from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, Term
 from smelt.fusion.units import Edge, Units
 from smelt.ops.contract import bare_axis
-from smelt.types.expr import axes_of
+from smelt.types.expr import Expr, axes_of
 
 KEEP_ABOVE = 4.0
 """Row cost above which a value that a later nest needs is kept."""
+
+HALO = 1.25
+"""Places of an image that are packed for the windows of one task, relative to its own."""
 
 Nest: TypeAlias = tuple[int, int]
 """A loop nest: the level of folds that it waits for, and the axes that one task walks in it."""
@@ -43,12 +47,14 @@ class Sweeps:
 
     def __init__(self, units: Units, region: Region, extents: list[int]) -> None:
         self.units, self.region = units, region
+        self.extents = extents
         self.sizes = [extents[e] for e in region.axes]
         self.volumes: dict[int, int] = {0: 1}
         self.block = FOLD_COLUMNS if region.ended else BLOCK
         self.local = region.all_axes & ~region.grid
         self.vector = self._vector()
         products = [u for u in region.ended if units.unit(u).trace.dots]
+        self.packs = bool(products)
         self.split = self._split() if region.ended and not products else 0
         if not region.even and len(region.axes) > 2:
             self._collapse()
@@ -255,9 +261,22 @@ class Sweeps:
         for (_, walked), members in self.needs.items():
             for u in bits(members):
                 over = region.ended.get(u, 0)
-                for mask in region.masks[u]:
+                for mask, place in zip(region.masks[u], region.places[u], strict=True):
                     if not self.inner(mask | over) & ~walked:
-                        found += step_ns[u] * self.evaluations(mask | over)
+                        times = self.evaluations(mask | over)
+                        if self.packs and not over and any(map(_slides, place)):
+                            times = min(times, self._packed_once(u, mask))
+                        found += step_ns[u] * times
+        return found
+
+    def _packed_once(self, u: int, mask: int) -> float:
+        """How often elements are computed that a product packs: each once, whatever windows reach
+        it, for every block of the axes that it lacks."""
+        unit = self.units.unit(u)
+        found = HALO * prod(self.extents[n] for n in unit.axes[: unit.rank])
+        for a in self.cut:
+            if not mask >> a & 1:
+                found *= self.blocks(a)
         return found
 
     def arrange(self) -> None:
@@ -360,3 +379,8 @@ def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:
     weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):
         score[a] += 2 * weight if last == a else -weight
+
+
+def _slides(term: Term) -> bool:
+    """Whether a term is a window: two axes that move along one dimension."""
+    return isinstance(term, Expr) and len(axes_of(term)) > 1

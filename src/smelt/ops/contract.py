@@ -9,12 +9,16 @@ TensorType(dtype=f32, shape=(2, 3, 5))
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product as positions
 from typing import Any, ClassVar
 
 import numpy as np
 
 from smelt.errors import GradientError, ShapeError
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import (
     Adjoint,
     Array,
@@ -36,6 +40,7 @@ from smelt.types.expr import (
     coefficient,
     evaluate,
     mul,
+    product,
     sub,
     substitute,
     text,
@@ -46,6 +51,8 @@ from smelt.types.tensor import Shape, TensorType
 __all__ = ["Contract", "f32"]
 
 Terms = tuple[Index, ...]
+SHORT = 64
+"""Products of one sum that are rather written out than looped over."""
 
 
 @dataclass(frozen=True)
@@ -157,15 +164,15 @@ class Contract(TensorOp):
         order = (*self.out, *self.summed())
         grid = np.ogrid[tuple(slice(n) for n in dims_at(tuple(extents[a] for a in order), sizes))]
         places = dict(zip(order, grid, strict=True))
-        product: Any = 1
+        found: Any = 1
         for terms, x in zip((self.left, self.right), inputs, strict=True):
             at = [np.asarray(evaluate(t, sizes, places)) for t in terms]
             ok: Any = True
             for j, n in zip(at, x.shape, strict=True):
                 ok = ok & (j >= 0) & (j < n)
             clipped = tuple(np.clip(j, 0, max(n - 1, 0)) for j, n in zip(at, x.shape, strict=True))
-            product = product * np.where(ok, x[clipped].astype(wide), 0)
-        return np.sum(product, axis=tuple(range(len(self.out), len(order))))
+            found = found * np.where(ok, x[clipped].astype(wide), 0)
+        return np.sum(found, axis=tuple(range(len(self.out), len(order))))
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         extents = self.axis_extents(*(x.type for x in inputs))
@@ -173,7 +180,7 @@ class Contract(TensorOp):
         fixed = dict(zip(self.out, i, strict=True))
         out = self.infer(*(x.type for x in inputs)).dtype
 
-        def factors(j: tuple[Index, ...]) -> tuple[V, V]:
+        def factors(j: Shape) -> tuple[V, V]:
             places = fixed | dict(zip(summed, j, strict=True))
             left, right = (
                 self._read(d, x, tuple(substitute(t, places) for t in terms))
@@ -181,7 +188,18 @@ class Contract(TensorOp):
             )
             return left, right
 
-        return d.dot(out, tuple(extents[a] for a in summed), factors)
+        counts = tuple(extents[a] for a in summed)
+        if self._is_short(counts):
+            return _written_out(d, out, counts, factors, inputs)
+        return d.dot(out, counts, factors)
+
+    def _is_short(self, counts: Shape) -> bool:
+        """Whether there is nothing to block: few products, one of whose factors is the same for
+        no two results, as in a depthwise convolution."""
+        left, right = ({a for t in side for a in axes_of(t)} & {*self.out}
+                       for side in (self.left, self.right))  # fmt: skip
+        number = product(counts)
+        return isinstance(number, int) and 0 < number <= SHORT and (left <= right or right <= left)
 
     def _read(self, d: Definer[V], x: Operand[V], at: Shape) -> V:
         if not self.padded:
@@ -251,6 +269,24 @@ class Contract(TensorOp):
         at = sub(axis(name, 0), sub(term, mul(axis(old, 0), step)))
         reads = tuple(substitute(t, {old: at}) for t in read)
         return g, reads, tuple(substitute(t, {old: at}) for t in factor)
+
+
+def _written_out(
+    d: Definer[V], out: DType, counts: Shape, factors: Callable[[Shape], tuple[V, V]],
+    inputs: tuple[Operand[V], ...],
+) -> V:  # fmt: skip
+    """A short sum of products as that many operators, added in pairs."""
+    times, plus = (SCALARS[name] for name in (SUM_OF_PRODUCTS[1], COMBINES["sum"].scalar))
+    wide = out.compute
+    terms: list[V] = []
+    for at in positions(*(range(n) for n in counts if isinstance(n, int))):
+        pair = (v if x.type.dtype.compute == wide else d.cast(v, wide)
+                for v, x in zip(factors(at), inputs, strict=True))  # fmt: skip
+        terms.append(d.apply(times, *pair))
+    while len(terms) > 1:
+        pairs = [d.apply(plus, a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        terms = [*pairs, *terms[2 * len(pairs) :]]
+    return terms[0]
 
 
 def _summed_alone(x: Array, names: list[str], kept: set[str]) -> tuple[Array, list[str]]:

@@ -102,6 +102,9 @@ def _grouped(
             f"kernel and groups={groups} want {_number(channels, scope)}",
         )  # fmt: skip
     divided = shape_of(kernel)[place]
+    if groups > 1 and scope is not None and scope.hint(divided) == groups:
+        scope.same(divided, groups)  # one channel each: a dimension that does not exist
+        divided = groups
     fits = mod(divided, groups) == 0 or (scope is not None and scope.divisible(divided, groups))
     if not fits:
         raise ShapeError(
