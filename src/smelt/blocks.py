@@ -29,6 +29,9 @@ COLUMNS = 256
 DEPTH = 384
 """Summed positions that are packed together: a block of each operand stays in L2."""
 
+WINDOW_COLUMNS = 512
+"""Columns of a product over windows that one task takes, more or less: whole lines of an image."""
+
 THIN = 16
 """Rows up to which the larger operand of a product is read as it lies, never packed."""
 THIN_ROWS = 16

@@ -24,6 +24,7 @@ from smelt.blocks import (
     THIN,
     THIN_COLUMNS,
     WHOLE_ROWS,
+    WINDOW_COLUMNS,
 )
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
@@ -121,6 +122,8 @@ class Sweeps:
             if len(sides) != 2:
                 continue
             own = [sides[0] & ~sides[1], sides[1] & ~sides[0]]
+            if self._cut_windows(u, own):
+                continue
             chosen = [(x & ~grid or x).bit_length() - 1 for x in own]
             if any(a < 0 or self.sizes[a] <= THIN for a in chosen):
                 blocks = THIN_COLUMNS, THIN_COLUMNS
@@ -129,6 +132,20 @@ class Sweeps:
             for a, block in zip(chosen, blocks, strict=True):
                 if a >= 0 and grid >> a & 1:
                     self.cut[a] = min(block, self.cut.get(a, block))
+
+    def _cut_windows(self, u: int, own: list[int]) -> bool:
+        """Blocks of a product over windows: rows of the one operand, whole lines of the other."""
+        for k, edge in enumerate(self.units.unit(u).edges):
+            if not any(map(_slides, edge.terms)) or not own[0] or not own[1]:
+                continue
+            *_, row = bits(own[1 - k])
+            *outer, line = list(bits(own[k]))[-2:]
+            columns = max(WINDOW_COLUMNS // self.sizes[line], 1)
+            blocks = {row: ROWS, line: self.sizes[line] if outer else WINDOW_COLUMNS}
+            blocks |= dict.fromkeys(outer, columns)
+            self.cut |= {a: n for a, n in blocks.items() if self.region.grid >> a & 1}
+            return True
+        return False
 
     def _side(self, u: int, edge: Edge) -> int:
         """The axes of a contraction's result that one operand varies along."""

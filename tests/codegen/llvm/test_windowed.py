@@ -11,8 +11,10 @@ from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
 
 from smelt import lower
+from smelt.blocks import ROWS
+from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.windowed import COLUMNS, DEPTH, ROWS
+from smelt.codegen.llvm.windowed import DEPTH
 from smelt.graph.text import parse
 from smelt.target import Target
 
@@ -68,6 +70,7 @@ def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarra
         (plain(), ((1, 1, 40, 33), (5, 1, 3, 3))),  # several pieces of rows
         (plain(), ((1, 2, 3, COLUMNS + 40), (2, 2, 3, 3))),  # rows longer than a piece
         (plain(p=0), ((1, 2, 6, 9), (ROWS + 5, 2, 3, 3))),  # two blocks of rows
+        (plain(), ((1, 0, 4, 5), (3, 0, 3, 3))),  # sums of nothing
         (plain(s=2), ((1, 3, 8, 11), (5, 3, 3, 3))),
         (plain(s=2, p=0), ((1, 3, 8, 12), (5, 3, 3, 3))),
         (plain(s=3, p=2, u=5, v=4), ((1, 3, 11, 12), (5, 3, 5, 4))),

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
+from smelt.blocks import ROWS, WINDOW_COLUMNS
 from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.items import Access, Clamping, Folding, Item, Payload, Phase
 from smelt.target import Target
@@ -45,10 +46,6 @@ DEPTH = 400
 """Summed positions of one block at most: rows of the left operand stay in L1, its block in L2."""
 PITCH = DEPTH + SKEW
 """Elements between rows of the packed left operand."""
-ROWS = 192
-"""Positions of m that one task takes."""
-COLUMNS = 512
-"""Columns that one task takes, more or less: whole rows y, or a piece of the only axis."""
 FEWER = 4
 """Rows of the register tile for what whole tiles leave."""
 STEPS = 4
@@ -181,9 +178,9 @@ class Windowed:
         """How the grid is cut into tasks."""
         found: dict[str, Index] = {self.m: ROWS}
         *outer, inner = (c.axis for c in self.columns)
-        found[inner] = phase.axes[inner] if outer else COLUMNS
+        found[inner] = phase.axes[inner] if outer else WINDOW_COLUMNS
         for a in outer:
-            rows = maximum(floordiv(COLUMNS, self.pitch(phase.axes[inner])), 1)
+            rows = maximum(floordiv(WINDOW_COLUMNS, self.pitch(phase.axes[inner])), 1)
             pieces = _ceil(phase.axes[a], rows)
             found[a] = _ceil(phase.axes[a], pieces)
         return {a: n for a, n in found.items() if a in phase.grid}

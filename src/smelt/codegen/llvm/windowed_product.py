@@ -58,6 +58,8 @@ class WindowedEmitter:
             home.ranges[column.place] = (low, self.b.add(high, number(column.margin)))
         if c.depth:
             low, high = home.ranges[c.depth]
+            with self.b.if_then(self.b.icmp_signed(">=", low, high)):
+                self._clear()
             home.loop(low, high, c.block, lambda at: self._block(at, high, low))
         else:
             self._deep(number(0), number(1), ir.IntType(1)(1))
@@ -125,6 +127,17 @@ class WindowedEmitter:
                      scope.lanes.mask if scope.lanes else None)  # fmt: skip
 
     # ---- before the first block ------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        """The sums of nothing."""
+        home, item = self.home, self.c.item
+        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
+        low, high = home.ranges[self.c.m]
+        zero = m.const(item.dtype, 0)
+        home.loop(
+            number(0), self.b.mul(self.b.sub(high, low), self.row), home.s.lanes,
+            lambda at: store_vector(m, self._at(item, 0, at), zero, item.dtype, None),
+        )  # fmt: skip
 
     def _table(self) -> None:
         """For each summed position of a block, how far from a column it reads."""

@@ -29,7 +29,7 @@ from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather, Scatter
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Concat, Expand, Pad, Reshape, Slice, split_groups
+from smelt.ops.view import Concat, Expand, Pad, Reshape, Slice, Window, split_groups
 from smelt.types.expr import Index, product, size, sizes_of, sub
 from smelt.types.tensor import Shape, TensorType
 
@@ -348,7 +348,15 @@ def _pad(lift: _Lift, x: Value, op: Op, types: Types) -> None:
             lift.sizes.pin(d)
 
 
+def _window(lift: _Lift, x: Value, op: Op, types: Types) -> None:
+    dim = types[0].shape[op.axis]
+    for n in [size(name) for name in sizes_of(dim)]:
+        lift.sizes.stepped(n, op.step)
+    lift.sizes.stepped(dim, op.step)
+
+
 _RULES: dict[type[TensorOp], Callable[[_Lift, Value, Any, Types], None]] = {
     Map: _map, Gather: _gather, Scatter: _scatter, Concat: _concat, Contract: _contract,
     Expand: _expand, Reshape: _reshape, Slice: _slice, Pad: _pad,
+    Window: _window,
 }  # fmt: skip

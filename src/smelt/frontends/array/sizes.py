@@ -218,6 +218,17 @@ class Sizes:
         self.pin(divisor)
         return True
 
+    def stepped(self, e: Index, step: int) -> None:
+        """Prepares a size for being walked in steps, so that quotients do not pile up: a multiple
+        of the step is one from now on, and what is a quotient already becomes a number."""
+        e = self.canon(e)
+        if isinstance(e, int) or step == 1:
+            return
+        if any(a.kind == "//" for a in atoms(e)):
+            self.pin(e)
+        elif self.hint(e) % step == 0:
+            self.divisible(e, step)
+
     def holds(self, left: Index, relation: str, right: Index) -> bool:
         """Whether `left relation right`; relations are == != < <=."""
         if relation == "==":

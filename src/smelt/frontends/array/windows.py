@@ -143,6 +143,9 @@ def slide(
     """
     first = x.type.rank - len(w.extent)
     fitting(what, x, w, x.told)
+    if x.scope is not None:
+        for n, step in zip(shape_of(x)[first:], w.stride, strict=True):
+            x.scope.stepped(n, step)
     x = margins(what, x, w.margins, fill, mode)
     for k, (extent, step, dilation) in enumerate(zip(w.extent, w.stride, w.dilation, strict=True)):
         if extent > 1:
