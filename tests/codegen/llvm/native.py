@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tests.codegen.llvm.guarded import KERNEL, Guarded
 
-from smelt.codegen.build import Built, build
+from smelt.codegen.build import Built, Form, build
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.kernel import ir
@@ -77,10 +77,10 @@ class Native:
         return found
 
 
-def native_kernel(kernel: ir.Kernel, isa: str) -> Native:
-    """A kernel compiled for an instruction set."""
+def native_kernel(kernel: ir.Kernel, isa: str, form: Form = "") -> Native:
+    """A kernel compiled for an instruction set, in one of its forms."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
-    built = build(verify(kernel), target)
+    built = build(verify(kernel), target, form=form)
     return Native(kernel, target, built, load(built.code, [f.symbol for f in built.functions]))
 
 

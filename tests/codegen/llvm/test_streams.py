@@ -20,8 +20,10 @@ from tests.kernel.test_goldens import flat
 from tests.kernel.test_verify_property import accepted, arrays_for
 from tests.property.judges import agree
 
-from smelt.codegen.build import asm_text
+from smelt.codegen.build import Form, asm_text
+from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.storage import Storage
 from smelt.kernel import ir
 from smelt.kernel.interp import run
 from smelt.kernel.memory import Buffer
@@ -87,6 +89,41 @@ def test_a_stream_that_only_folds_is_a_fold() -> None:
     for name in ("linear_gelu", "norm_qkv", "conv_bn_relu", "columns", "variance"):
         assert not [r for p in program(parse(GOLDENS[name])).phases for r in p.regions()], name
     assert "fma" in asm_text(parse(GOLDENS["linear_gelu"]), Target.for_isa("avx512"))
+
+
+@pytest.mark.parametrize("form", ["rows", "columns"])
+@pytest.mark.parametrize("name", ["decode", "causal_attention", "splade"])
+def test_thin_forms(name: str, form: Form) -> None:
+    """What is taken for few is not packed, and right however many there are."""
+    for size in (None, 5):
+        kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), RUNNABLE[0], form)
+        arrays = REFERENCES[name].inputs(np.random.default_rng(3), 4)
+        for key, wanted in REFERENCES[name].outputs(**arrays).items():
+            found = kernel(arrays)[key]
+            np.testing.assert_allclose(flat(found), flat(wanted), rtol=1e-5, atol=1e-5)
+
+
+def test_the_weights_of_attention_are_multiplied_where_they_lie() -> None:
+    """Computed once, summed as they are, and in the place of the scores; queries are packed before
+    the stream and keys are turned straight into panels."""
+    source = GOLDENS["causal_attention"].replace("n/512", "n/48")
+    (phase,) = program(parse(source)).phases
+    target = Target.for_isa("avx512")
+    s = schedule(phase, target)
+    scores, weights = sorted(s.products.values(), key=lambda c: c.item.number)
+    assert (scores.direct, weights.direct) == (0, 80)
+    storage = Storage(s)
+    assert storage.shared == {scores.item: weights.left}
+    assert sum(n.items.count(weights.left) for n in s.nests) == 1
+    assert storage.arrays[weights.left, 0] == storage.arrays[scores.item, 0]
+
+
+def test_blocks_of_rows_fit_the_first_cache() -> None:
+    kernel = native(GOLDENS["softmax_long"])
+    target = kernel.target
+    assert kernel.block_sizes()["c"] * 4 * 3 <= target.l1_bytes
+    asm = asm_text(parse(GOLDENS["softmax_long"]), target)
+    assert "prefetch" in asm
 
 
 # ---- small streams -------------------------------------------------------------------------------

@@ -220,8 +220,8 @@ def _own_axis(
 
 
 def stored_axis(phase: Phase) -> str | None:
-    """The axis along which results are stored in unit steps."""
-    for s in phase.stores:
+    """The axis along which the largest results are stored in unit steps."""
+    for s in sorted(phase.stores, key=lambda s: -len(s.axes)):
         for a in phase.axes:
             if a in s.axes and coefficient(s.access.offset, a) == 1:
                 return a

@@ -30,6 +30,7 @@ from smelt.codegen.llvm.contract import (
 from smelt.codegen.llvm.folds import accumulator
 from smelt.codegen.llvm.items import (
     Access,
+    Edge,
     Folding,
     Item,
     Phase,
@@ -56,6 +57,8 @@ TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
 DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""
+LEAST_ROW = 1024
+"""Positions of a streamed row that a block has at least: what a fold's end costs is spread."""
 CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
 BUDGET = 24
@@ -136,6 +139,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     products = None if phase.regions() else windowed(phase, target)
     products = products or contractions(phase, target, form)
     vector = vector_axis(phase, candidates(phase))
+    _fit_rows(phase, vector, target)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
         last = [c.n for c in products.values()]
@@ -151,7 +155,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
             continue
         rows, columns = _product_block(c, all(c.n in grid for c in products.values()))
         if phase.regions() and not c.thin:
-            rows = _streamed_rows(products.values(), target)
+            rows = _streamed_rows(phase, products.values(), target)
         block |= {a: n for a, n in ((c.m, rows), (c.n, columns)) if a in grid and a is not None}
     plain = block and not products and not phase.regions()
     across = across_axis(phase, vector) if plain else None
@@ -175,11 +179,24 @@ def _product_block(c: Contraction, shared: bool) -> tuple[int, int]:
     return (ROWS if shared else WHOLE_ROWS), COLUMNS
 
 
-def _streamed_rows(products: Iterable[Contraction | Windowed], target: Target) -> int:
+def _fit_rows(phase: Phase, vector: str | None, target: Target) -> None:
+    """Streams along rows take blocks that the first cache holds from the first nest to the last,
+    beside those that are asked for; smaller ones would only cost more ends of folds."""
+    for visit in [r.visits[0] for r in phase.regions() if len(r.visits) == 1]:
+        if visit.axis == vector and visit.size is not None and visit.size > LEAST_ROW:
+            read = {i.payload.buffer: i.dtype.itemsize for i in phase.items
+                    if isinstance(i.payload, Access) and vector in i.axes}  # fmt: skip
+            fitting = target.l1_bytes // 3 // max(sum(read.values()), 1)
+            visit.size = min(visit.size, max(fitting // LEAST_ROW, 1) * LEAST_ROW)
+
+
+def _streamed_rows(phase: Phase, products: Iterable[Contraction | Windowed], target: Target) -> int:
     """Rows for which a stream packs its operands anew: as many as L2 holds a block of, where that
-    is multiplied where it lies."""
+    is multiplied where it lies; fewer where it stops at the last of them."""
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products
                         if isinstance(c, Contraction)), default=0)  # fmt: skip
+    if any(isinstance(i.payload, Edge) for i in phase.items):
+        return ROWS // 2
     if not bytes_of_row:
         return ROWS
     fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
