@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from smelt.errors import ExternError
-from smelt.ops.spec import Array, Sizes, TensorOp
+from smelt.ops.spec import Adjoint, Array, Cotangents, Sizes, TensorOp, V
 from smelt.types.tensor import TensorType
 
 EXTERNS: dict[str, ExternRow] = {}
@@ -23,6 +23,8 @@ class ExternRow:
     doc: str
     infer: Callable[..., TensorType]
     call: Callable[..., Any]
+    pullback: Callable[..., Any] | None = None
+    """Its derivative: (adjoint, g, result, operands, **attributes) -> their cotangents."""
 
 
 def register(row: ExternRow) -> ExternRow:
@@ -53,3 +55,11 @@ class Extern(TensorOp):
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         return np.asarray(EXTERNS[self.call].call(*inputs, **dict(self.options)))
+
+    def pullback(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
+    ) -> Cotangents[V]:
+        derive = EXTERNS[self.call].pullback
+        if derive is None:
+            return super().pullback(a, g, out, inputs, wanted)
+        return derive(a, g, out, inputs, **dict(self.options))

@@ -19,6 +19,7 @@ from smelt.errors import ExternError, UnsupportedError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
+from smelt.ops import extern_derivatives as derive
 from smelt.ops.extern import Extern, ExternRow, register
 from smelt.types.dtype import i64
 from smelt.types.tensor import TensorType
@@ -99,13 +100,15 @@ def _solve(a: Buffer, b: Buffer) -> Buffer:
 
 
 _ROWS = (
-    ExternRow("sort", "elements in order along an axis", _like, _sort),
+    ExternRow("sort", "elements in order along an axis", _like, _sort, derive.of_sort),
     ExternRow("argsort", "positions that sort along an axis", _places, _order),
     ExternRow("searchsorted", "where elements belong in a sorted vector", _wanted, _search),
-    ExternRow("linalg_inv", "inverse matrices", _like, np.linalg.inv),
-    ExternRow("linalg_cholesky", "lower Cholesky factors", _like, np.linalg.cholesky),
-    ExternRow("linalg_det", "determinants", _determinant, np.linalg.det),
-    ExternRow("linalg_solve", "solutions of linear systems", _solution, _solve),
+    ExternRow("linalg_inv", "inverse matrices", _like, np.linalg.inv, derive.of_inverse),
+    ExternRow(
+        "linalg_cholesky", "lower Cholesky factors", _like, np.linalg.cholesky, derive.of_cholesky
+    ),
+    ExternRow("linalg_det", "determinants", _determinant, np.linalg.det, derive.of_determinant),
+    ExternRow("linalg_solve", "solutions of linear systems", _solution, _solve, derive.of_solution),
 )
 for _row in _ROWS:
     register(replace(_row, call=_guarded(_row.name, _row.call)))
