@@ -83,7 +83,7 @@ test: check-format lint types layers tests docs ## everything that must be green
 nightly: $(SETUP) ## the long forms: whole float32 sweeps, tens of thousands of random programs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
 
-demo: $(MODEL) ## semantic search over the documentation of your own Python
+demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Python
 	@$(BIN)/python -c 'from smelt.demo import weights; weights.require()'
 	$(BIN)/smelt demo
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import linecache
 import re
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from typing import Any
 
@@ -29,8 +30,9 @@ def blocks(page: str) -> list[str]:
 def run(page: str, where: str) -> list[str]:
     """Run the blocks of a page one after another in one namespace; what each of them prints.
 
-    A block's lines keep their numbers in the program that all blocks make.  Raises what a block
-    raises, with a note that names the page and shows the block.
+    A block's lines keep their numbers in the program that all blocks make.  Blocks that need
+    PyTorch print nothing where it is not installed.  Raises what a block raises, with a note that
+    names the page and shows the block.
     """
     program = "".join(blocks(page))
     linecache.cache[NAME] = len(program), None, program.splitlines(keepends=True), NAME
@@ -39,9 +41,10 @@ def run(page: str, where: str) -> list[str]:
     above = 0
     for block in blocks(page):
         shown = StringIO()
+        left_out = "torch" in block and find_spec("torch") is None
         try:
             with redirect_stdout(shown):
-                exec(compile("\n" * above + block, NAME, "exec"), names)  # noqa: S102 - our own pages
+                exec("" if left_out else compile("\n" * above + block, NAME, "exec"), names)  # noqa: S102 - our own pages
         except Exception as error:
             error.add_note(f"in {where}:\n{block}")
             raise
