@@ -159,6 +159,9 @@ def _parted(data: ReportData, a: int, b: int) -> list[int]:
         if not set(left) & set(right):
             number = _between(data, split, x, y)
             found += [number] if number is not None and number not in found else []
+    if not found and len(way) > 2:  # what lies between is computed in both kernels
+        number = _between(data, split, a, b)
+        found = [number] if number is not None else []
     return found
 
 

@@ -43,8 +43,9 @@ class Decisions:
         self.model, self.units = model, model.units
         self.recording = recording
         self.found: list[Decision] = []
-        self.dears: dict[tuple[int, int], tuple[int, float]] = {}
-        """Pairs of a value and a reader in which it was not computed again: times and ns lost."""
+        self.dears: dict[tuple[int, int], tuple[int, float, float]] = {}
+        """Pairs of a value and a reader in which it was not computed again: times, the time of what
+        is apart, and what would be lost."""
 
     @cached_property
     def known(self) -> dict[Node, str]:
@@ -189,9 +190,10 @@ class Decisions:
         """A producer is better stored than computed again in each reader."""
         if not self.recording:
             return
+        apart = producer.cost.burden + sum(reader.cost.burden for reader in readers)
         for reader in readers:
             a, b, _ = self._subjects(producer, reader, beside=False)
-            self.dears[a, b] = len(readers), -gain
+            self.dears[a, b] = len(readers), apart, -gain
 
     def carried(self, axis: str, found: Iterable[Step], ns: float) -> None:
         """Folds of a streamed axis that read others: what becomes of each dependency in a kernel
@@ -206,10 +208,12 @@ class Decisions:
 
     def keep_dear(self, holders: Sequence[int]) -> None:
         """Records those of `dear` whose two sides ended in different clusters."""
-        for (a, b), (times, lost) in self.dears.items():
+        for (a, b), (times, apart, lost) in self.dears.items():
             if not holders[a] & holders[b]:
                 details = {"value": self.names[a], "times": float(times), "cost_ns": lost}
-                self._record(a, b, "split", "recompute-dear", details, costs_ns=lost)
+                saved = (1 + times) * self.model.nbytes[a]  # neither written nor read
+                self._record(a, b, "split", "recompute-dear", details, saves_bytes=saved,
+                             costs_ns=lost, split_ns=apart, fused_ns=apart + lost)  # fmt: skip
 
     def split(
         self, producer: Joinable, reader: Joinable, after: Cost | None, refusal: Refusal | None,

@@ -1,0 +1,249 @@
+"""A corpus of programs with a planted refusal each: `report.why` answers in the user's terms.
+
+Each case is a function, the sizes to plan for, two names to ask about, the code that the answer
+must have, and words that must be in it.  Programs are planned for a machine that is the same
+everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fusion.formulas import MACHINE
+
+import smelt as sm
+from smelt import driver
+from smelt.explain import report as report_of
+from smelt.explain.report import Report
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    code: Callable[..., Any]
+    sizes: tuple[tuple[int, ...], ...]
+    """The shape of each argument at the first call."""
+    ask: tuple[str, str]
+    reason: str
+    words: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    dtypes: tuple[Any, ...] = ()
+
+
+def report(case: Case) -> Report:
+    """The report of a case at its sizes: recorded for small arrays, planned for large ones."""
+    dtypes = case.dtypes or (np.float32,) * len(case.sizes)
+    kinds = {n: 3 + k for k, n in enumerate(dict.fromkeys(n for s in case.sizes for n in s))}
+    small = [np.zeros([kinds[n] for n in s], d)
+             for s, d in zip(case.sizes, dtypes, strict=True)]  # fmt: skip
+    with sm.config(opt_level=0, **case.settings):
+        trace = sm.jit(case.code).lower(*small).trace
+        names = driver.size_names(trace.graph)
+        dims = [n for s in case.sizes for n in s]
+        known = trace.match(*dims)
+        sizes = dict(zip(names, known, strict=True)) if known is not None else {}
+        assert len(sizes) == len(names), f"recorded for other sizes than {dims}"
+        compiled = driver.compile(trace.graph, hints=sizes, target=MACHINE)
+        return report_of(compiled, sizes)
+
+
+# ---- programs ----------------------------------------------------------------------------------
+
+BIG = (4096, 2048)
+
+
+def sort_after(x):
+    return sm.sort(sm.exp(x), axis=1)
+
+
+def sort_before(x):
+    return sm.sort(x, axis=1) + 1
+
+
+def places_before(x):
+    return sm.argsort(x, axis=1) * 2
+
+
+def residual_over_sort(x):
+    y = sm.erf(sm.erf(sm.erf(sm.erf(sm.erf(sm.erf(sm.erf(sm.erf(x))))))))
+    return sm.sort(y, axis=1) + y
+
+
+def pairs_of_sums(x):
+    r = sm.sum(x, axis=1)
+    return sm.expand_dims(r, axis=1) - sm.expand_dims(r, axis=0)
+
+
+def pairs_of_largest(x):
+    r = sm.max(x, axis=1)
+    return sm.expand_dims(r, axis=1) * sm.expand_dims(r, axis=0)
+
+
+def spread(x):
+    r = sm.sum(x, axis=1)
+    return sm.exp(sm.repeat(r, 2))
+
+
+def running_then_turned(x):
+    return sm.exp(sm.flip(sm.cumulative_sum(x, axis=1), axis=1))
+
+
+def running_twice(x):
+    return sm.cumulative_sum(sm.permute_dims(sm.cumulative_sum(x, axis=1), (1, 0)), axis=1)
+
+
+def long_softmax(x):
+    e = sm.exp(x - sm.max(x, axis=1, keepdims=True))
+    return e / sm.sum(e, axis=1, keepdims=True)
+
+
+def dear_rows(x, i, j, k):
+    a = sm.tanh(sm.exp(sm.sin(x)))
+    return sm.take(a, i, axis=0) + 1, sm.take(a, j, axis=0) * 2, -sm.take(a, k, axis=0)
+
+
+def dear_columns(x):
+    e = sm.tanh(sm.exp(sm.sin(x)))
+    return sm.matmul(e, sm.permute_dims(e, (1, 0)))
+
+
+def picked_rows(x, i):
+    return sm.take(sm.tanh(sm.exp(sm.sin(x))), i, axis=0) * 2
+
+
+def mean_and_spread(x):
+    m = sm.mean(x)
+    return m, sm.mean((x - m) ** 2)
+
+
+def plain(x):
+    return sm.log(sm.exp(x) + 1)
+
+
+def many_arrays(*xs):
+    total = sm.tanh(xs[0])
+    for x in xs[1:]:
+        total = total + sm.abs(x)
+    return sm.exp(total)
+
+
+def much_code(x):
+    for _ in range(90):
+        x = sm.tanh(x)
+    return sm.exp(x)
+
+
+def unlike_axes(x, y):
+    return sm.exp(x), sm.sin(y)
+
+
+def two_products(x, w, v):
+    return sm.matmul(sm.matmul(x, w), v)
+
+
+def product_after_softmax(x, v):
+    e = sm.exp(x - sm.max(x, axis=1, keepdims=True))
+    return sm.matmul(sm.sort(e, axis=1), v)
+
+
+def both_axes(x):
+    rows = sm.max(x, axis=1)
+    return sm.sum(sm.sin(sm.exp(x) + sm.expand_dims(rows, axis=1)), axis=0)
+
+
+def two_softmaxes(x):
+    a = sm.exp(x - sm.max(x, axis=1, keepdims=True))
+    b = sm.exp(x - sm.max(x, axis=0, keepdims=True))
+    return a / sm.sum(a, axis=1, keepdims=True), b / sm.sum(b, axis=0, keepdims=True)
+
+
+def small_then_large(x, row):
+    return sm.erf(sm.sin(sm.exp(row))) + x
+
+
+def norm_then_product(x, w):
+    d = x - sm.mean(x, axis=1, keepdims=True)
+    return sm.matmul(d / sm.sqrt(sm.mean(d * d, axis=1, keepdims=True) + 1e-6), w)
+
+
+def logits(x, w):
+    y = sm.matmul(x, w)
+    return y - sm.max(y, axis=1, keepdims=True)
+
+
+def less_its_mean(x):
+    return x - sm.mean(x)
+
+
+def over_its_largest(x):
+    return x / sm.max(sm.abs(x))
+
+
+MANY = (1 << 20,)
+CASES = [
+    Case("sort reads", sort_after, (BIG,), ("exp", "extern.sort"), "F004",
+         ("extern.sort", "runs outside the compiler", "test_refusals.py")),
+    Case("sort writes", sort_before, (BIG,), ("extern.sort", "add"), "F004", ("add",)),
+    Case("argsort writes", places_before, (BIG,), ("extern.argsort", "mul"), "F004"),
+    Case("a call in between", residual_over_sort, (BIG,), ("erf#7", "add"), "F001",
+         ("extern.sort",)),
+    Case("sums in pairs", pairs_of_sums, (BIG,), ("reduce.sum", "sub"), "F003",
+         ("whole reduction", "test_refusals.py")),
+    Case("maxima in pairs", pairs_of_largest, (BIG,), ("reduce.max", "mul"), "F003"),
+    Case("a sum spread", spread, (BIG,), ("reduce.sum", "exp"), "F003"),
+    Case("a running sum turned", running_then_turned, (BIG,), ("scan.sum", "exp"), "F003"),
+    Case("running sums along two axes", running_twice, (BIG,), ("v0", "v2"), "F003"),
+    Case("long rows", long_softmax, ((64, 1 << 20),), ("v0", "v6"), "F017",
+         ("bytes", "reduce.max")),
+    Case("two softmaxes", two_softmaxes, (BIG,), ("v7", "v11"), "F017"),
+    Case("rows, then columns", both_axes, (BIG,), ("reduce.max", "add"), "F017"),
+    Case("wide logits", logits, ((512, 768), (768, 32000)), ("contract", "reduce.max"), "F017",
+         ("contract", "test_refusals.py")),
+    Case("two products", two_products, ((512, 768), (768, 3072), (3072, 700)), ("v0", "v1"),
+         "F017"),
+    Case("norm, then product", norm_then_product, ((1024, 768), (768, 3072)),
+         ("div", "contract"), "F017"),
+    Case("spread about a mean", mean_and_spread, ((16384, 8192),), ("div", "sub"), "F016",
+         ("tasks", "faster")),
+    Case("less its mean", less_its_mean, ((8192, 8192),), ("div", "sub"), "F016", ("faster",)),
+    Case("over its largest", over_its_largest, ((8192, 8192),), ("reduce.max", "div"), "F016"),
+    Case("picked rows", picked_rows, (BIG, (9000,)), ("tanh", "gather"), "F015",
+         ("computed", "faster"), dtypes=(np.float32, np.int64)),
+    Case("a dear operand of a product", dear_columns, ((1024, 513),), ("tanh", "contract"), "F015",
+         ("times", "faster")),
+    Case("a dear row", small_then_large, (BIG, (2048,)), ("erf", "add"), "F015", ("faster",)),
+    Case("dear rows", dear_rows, ((8192, 4096), (8000,), (7000,), (9000,)), ("tanh", "mul"),
+         "F015", ("computed", "faster"), dtypes=(np.float32, np.int64, np.int64, np.int64)),
+    Case("dear rows, the other reader", dear_rows, ((8192, 4096), (8000,), (7000,), (9000,)),
+         ("tanh", "add"), "F015", ("times",),
+         dtypes=(np.float32, np.int64, np.int64, np.int64)),
+    Case("never", plain, (BIG,), ("exp", "add"), "F006", ("never_fuse", "test_refusals.py"),
+         {"never_fuse": "exp+add"}),
+    Case("never by value", plain, (BIG,), ("add", "log"), "F006", (),
+         {"never_fuse": "v1+v2"}),
+    Case("fusion is off", plain, (BIG,), ("exp", "add"), "F022", ("switched off",),
+         {"fuse": False}),
+    Case("too many arrays", many_arrays, (MANY,) * 70, ("tanh", "exp"), "F010",
+         ("slower", "streams", "must_fuse")),
+    Case("much code", much_code, (BIG,), ("tanh#0", "exp"), "F014", ("limit",)),
+    Case("nothing shared", unlike_axes, (BIG, (1000, 333)), ("exp", "sin"), "F024",
+         ("no data",)),
+    Case("product and call", product_after_softmax, (BIG, (2048, 64)), ("exp", "contract"), "F004"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_a_planted_refusal_is_explained(case: Case) -> None:
+    found = report(case)
+    answer = found.why(*case.ask)
+    text = str(answer)
+    print(text)
+    assert not answer.together
+    assert case.reason in answer.reasons, text
+    assert "?" not in text
+    for word in case.words:
+        assert word in text, text
