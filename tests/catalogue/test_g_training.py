@@ -102,10 +102,36 @@ def head_back(h, w, labels):
     return value, slope @ w.T, h.T @ slope
 
 
+# ---- updates -----------------------------------------------------------------------------------
+
+
+def momentum(xp, p, g, m, q, h, n):
+    """Two arrays, each with its gradient and its running sum."""
+    m, n = 0.9 * m + g, 0.9 * n + h
+    return p - 0.1 * m, m, q - 0.1 * n, n
+
+
+def adam(xp, p, g, m, v):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return p - 0.01 * (m / 0.271) / (xp.sqrt(v / 0.002997) + 1e-8), m, v
+
+
+def descent(xp, x, g, w):
+    """A linear layer's weights, moved by the gradient that g sends back to them."""
+    (slope,) = xp.vjp(lambda w: x @ w, w)[1](g)
+    return w - 0.1 * slope
+
+
+def descent_by_hand(x, g, w):
+    return w - 0.1 * (x.T @ g)
+
+
 LABELS = ("T[r,c]", "i64[r] < c")
 TWO_FOLDS = {
     "plan": "mean, variance and the way back are three sweeps of a row; together with sums over"
     " rows the planner stores the statistics and reads both arrays again",
+    "same_plan": "a quarter of the bytes less with rsqrt than with a division by sqrt, whose way"
+    " back has one more factor to compute",
 }
 TWO_STAGES = {
     "plan": "the loss is folded over all rows by a kernel of its own, which stores each row's"
@@ -134,6 +160,14 @@ ROWS = (
     Row("G1 cross-entropy", with_gradient, LABELS, MATRIX, fused="s*(2*r*c + 1) + 8*r",
         unfused="50*r*c + 166*r + 32", bounded=True, reference=cross_entropy_back,
         dtypes=("bf16",), layouts=(), short=TWO_STAGES),
+    Row("G2 momentum", momentum, ("T[a,b]",) * 3 + ("T[c]",) * 3,
+        {"a": 2048, "b": 1024, "c": 4096}, kernels=2, launches=1, fused="s*5*(a*b + c)",
+        unfused="40*(a*b + c)", dtypes=("bf16",), layouts=()),
+    Row("G2 Adam", adam, ("T[a,b]",) * 4, {"a": 2048, "b": 1024}, fused="s*7*a*b",
+        unfused="132*a*b", dtypes=("bf16",), layouts=()),
+    Row("G3", descent, ("T[r,k]", "T[r,n]", "T[k,n]"), {"r": 512, "k": 512, "n": 1024},
+        fused="s*(r*k + r*n + 2*k*n)", unfused="4*r*k + 4*r*n + 24*k*n", reference=descent_by_hand,
+        dtypes=("bf16",), layouts=()),
     Row("F2", head, ("T[r,k]", "T[k,c]", "i64[r] < c"), {"r": 512, "k": 512, "c": 32000},
         fused="s*(2*r*k + 2*k*c + 1) + 8*r", unfused="12*r*k + 62*r*c + 12*k*c + 166*r + 32",
         bounded=True, reference=head_back, dtypes=("bf16",), layouts=(), short=STORED),
