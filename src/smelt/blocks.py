@@ -4,9 +4,15 @@ The planner foresees the schedule that a kernel will get, so both must cut alike
 positions of an axis unless they say otherwise.
 
 >>> from smelt import blocks
->>> blocks.ROWS % 12  # whole register tiles
-0
+>>> blocks.product_rows(256 * 256, 4), blocks.product_rows(4096 * 4096, 4)
+(128, 256)
+>>> blocks.whole_rows(4096, 256, 4), blocks.whole_rows(4096, 4096, 4)
+(128, 48)
 """
+
+from __future__ import annotations
+
+from smelt.types.expr import Index, floordiv, maximum, minimum, mul
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
@@ -20,17 +26,30 @@ LEAST_TASKS = 8
 SPLIT_ABOVE = 1 << 15
 """Elements of a fold below which one thread is faster than a split."""
 
-ROWS = 192
-"""Rows of a product that one task takes: a multiple of every register tile's height."""
+ROWS = 128
+"""Rows of a product that one task takes at least: a multiple of most register tiles' height."""
+ROW_BYTES = 1024
+"""Bytes of a column of a product's block at most: more rows share a packed panel."""
+TASKS = 16
+"""Tasks that a product is cut into before they grow."""
 WHOLE_ROWS = 48
-"""The same where a task takes all columns: a panel of whole rows stays in L2."""
+"""Rows that one task takes at least where it takes all columns."""
+WHOLE_BYTES = 1 << 17
+"""Bytes of a panel of more whole rows: it stays in L2 beside what is packed."""
+STREAM_ROWS = 192
+"""The same where the columns are streamed and their operands packed block by block."""
 COLUMNS = 256
 """Columns of a product that are packed together (and that one task takes, where they may)."""
-DEPTH = 384
+DEPTH = 256
 """Summed positions that are packed together: a block of each operand stays in L2."""
 
+WINDOW_ROWS = 192
+"""Rows of a product over windows that one task takes."""
 WINDOW_COLUMNS = 512
 """Columns of a product over windows that one task takes, more or less: whole lines of an image."""
+
+SMALL, SMALL_DEPTH = 192, 384
+"""Rows and columns, and summed positions, up to which a product reads operands as they lie."""
 
 THIN = 16
 """Rows up to which the larger operand of a product is read as it lies, never packed."""
@@ -42,3 +61,17 @@ THIN_LINES = 64
 """The same where the larger operand lies along the summed axis: long rows, a few at a time."""
 THIN_DEPTH = 2048
 """Summed positions for which the thin operand is packed: they stay in L1 and L2."""
+
+
+def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
+    """Rows that one task takes of a product whose result has so many independent positions; of
+    several products that share a task, whose results share L2."""
+    most = max(ROW_BYTES // (itemsize * products), ROWS)
+    found = mul(8, floordiv(positions, 8 * TASKS * COLUMNS))
+    return maximum(ROWS, minimum(most, found))
+
+
+def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:
+    """The same where a task takes whole rows of `columns`, and there are `rows` in all."""
+    fit = floordiv(WHOLE_BYTES // (8 * itemsize * products), maximum(columns, 1))
+    return mul(8, maximum(WHOLE_ROWS // 8, minimum(fit, floordiv(rows, 8 * TASKS))))

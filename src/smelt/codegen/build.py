@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from smelt.blocks import THIN
 from smelt.codegen.llvm.contract import Form
 from smelt.codegen.llvm.module import Forms, emit, forms_of
 from smelt.codegen.llvm.optimize import assembly, object_code
@@ -131,9 +130,9 @@ def forms(kernel: Kernel, target: Target) -> Forms:
 
 
 def form_for(forms: Forms, sizes: Mapping[str, int]) -> Form:
-    """The form for given sizes: one whose sizes are all at most THIN, else the usual one."""
-    for form, few in forms:
-        if all(evaluate(n, sizes) <= THIN for n in few):
+    """The form for given sizes: the first one whose limits hold, else the usual one."""
+    for form, limits in forms:
+        if all(evaluate(n, sizes) <= most for n, most in limits):
             return form
     return ""
 

@@ -19,19 +19,20 @@ from smelt.blocks import (
     FOLD_COLUMNS,
     LEAST_TASKS,
     PARTS,
-    ROWS,
     SPLIT_ABOVE,
     THIN,
     THIN_COLUMNS,
-    WHOLE_ROWS,
     WINDOW_COLUMNS,
+    WINDOW_ROWS,
+    product_rows,
+    whole_rows,
 )
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, Term
 from smelt.fusion.units import Edge, Units
 from smelt.ops.contract import bare_axis
-from smelt.types.expr import Expr, axes_of
+from smelt.types.expr import Expr, axes_of, evaluate
 
 KEEP_ABOVE = 4.0
 """Row cost above which a value that a later nest needs is kept."""
@@ -125,11 +126,9 @@ class Sweeps:
             if self._cut_windows(u, own):
                 continue
             chosen = [(x & ~grid or x).bit_length() - 1 for x in own]
-            if any(a < 0 or self.sizes[a] <= THIN for a in chosen):
-                blocks = THIN_COLUMNS, THIN_COLUMNS
-            else:
-                blocks = ROWS if grid >> chosen[1] & 1 else WHOLE_ROWS, COLUMNS
-            for a, block in zip(chosen, blocks, strict=True):
+            free = self.volume((sides[0] | sides[1]) & grid)
+            cut = self._product_block(u, chosen, free, len(products))
+            for a, block in zip(chosen, cut, strict=True):
                 if a >= 0 and grid >> a & 1:
                     self.cut[a] = min(block, self.cut.get(a, block))
 
@@ -141,11 +140,24 @@ class Sweeps:
             *_, row = bits(own[1 - k])
             *outer, line = list(bits(own[k]))[-2:]
             columns = max(WINDOW_COLUMNS // self.sizes[line], 1)
-            blocks = {row: ROWS, line: self.sizes[line] if outer else WINDOW_COLUMNS}
+            blocks = {row: WINDOW_ROWS, line: self.sizes[line] if outer else WINDOW_COLUMNS}
             blocks |= dict.fromkeys(outer, columns)
             self.cut |= {a: n for a, n in blocks.items() if self.region.grid >> a & 1}
             return True
         return False
+
+    def _product_block(
+        self, u: int, chosen: list[int], free: int, products: int
+    ) -> tuple[int, int]:  # fmt: skip
+        """Positions of both axes that one task takes, where `free` ones are independent."""
+        if any(a < 0 or self.sizes[a] <= THIN for a in chosen):
+            return THIN_COLUMNS, THIN_COLUMNS
+        itemsize = self.units.values[u].type.dtype.compute.itemsize
+        if self.region.grid >> chosen[1] & 1:
+            rows = product_rows(free, itemsize, products)
+        else:
+            rows = whole_rows(free, self.sizes[chosen[1]], itemsize, products)
+        return int(evaluate(rows, {})), COLUMNS
 
     def _side(self, u: int, edge: Edge) -> int:
         """The axes of a contraction's result that one operand varies along."""

@@ -11,7 +11,7 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
-from smelt.blocks import THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
+from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
@@ -30,7 +30,8 @@ def thin(kernel: Whole, isa: str, form: Any = "") -> list[bool]:
 
 def test_form_follows_from_the_sizes() -> None:
     kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
-    sizes = {"m": THIN, "n": THIN + 1, "k": 100}
+    sizes = {"m": THIN, "n": THIN + 1, "k": SMALL_DEPTH + 1}
+    assert form_for(kernel.forms, {**sizes, "k": SMALL_DEPTH}) == "small"
     assert form_for(kernel.forms, sizes) == "rows"
     assert form_for(kernel.forms, {**sizes, "m": THIN + 1}) == ""
     assert form_for(kernel.forms, {**sizes, "m": THIN + 1, "n": THIN}) == "columns"

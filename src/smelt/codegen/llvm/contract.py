@@ -14,21 +14,37 @@ Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Perfor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from smelt.blocks import DEPTH, THIN, THIN_DEPTH
+from smelt.blocks import (
+    COLUMNS,
+    DEPTH,
+    SMALL,
+    SMALL_DEPTH,
+    THIN,
+    THIN_COLUMNS,
+    THIN_DEPTH,
+    THIN_LINES,
+    THIN_ROWS,
+    product_rows,
+    whole_rows,
+)
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.dtype import DType, f32, f64
-from smelt.types.expr import Index, coefficient
+from smelt.types.expr import Index, axes_of, coefficient, product
 
 SKEW = 16
 """Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
 
-Form = Literal["", "rows", "columns"]
-"""What a kernel's code takes for granted: nothing, or few rows (columns) of all its products."""
+Form = Literal["", "small", "rows", "columns"]
+"""What a kernel's code takes for granted: nothing, or that all its products are small, or that they
+have few rows (columns)."""
+Kind = Literal["packed", "small", "thin"]
+Limits = tuple[tuple[Index, int], ...]
+"""Sizes and what each must not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +73,17 @@ class Contraction:
     outer: tuple[str, ...]
     k: str
     tile: Tile
-    thin: bool = False
+    kind: Kind = "packed"
     along: str = ""
     """Of a thin one: the axis that vectors of the right operand run along, n or k."""
     direct: int = 0
     """Where others want the left operand too: it lies in scratch, rows this far apart, and is
     multiplied there."""
+
+    @property
+    def thin(self) -> bool:
+        """Whether the right operand is read once, in its own order."""
+        return self.kind == "thin"
 
     @property
     def depth(self) -> int:
@@ -84,10 +105,27 @@ class Contraction:
         """The result's axes in scratch, outer to inner."""
         return (self.n,) if self.m is None else (self.m, self.n)
 
+    def reads_left(self) -> bool:
+        """Whether the left operand is read as it lies: its rows run along k, or it is small."""
+        axes = (self.m or "", self.k)
+        unit = axes if self.kind == "small" else axes[1:]
+        return not self.thin and _lies_open(self.left, self.item.dtype, axes, unit)
+
+    def reads_right(self) -> bool:
+        """Whether the right operand is read as it lies by tiles."""
+        axes = (self.k, self.n)
+        return self.kind == "small" and _lies_open(self.right, self.item.dtype, axes, axes[1:])
+
 
 def tile_of(target: Target, lanes: int) -> Tile:
     """Two vectors wide and as high as the registers allow beside two vectors and a broadcast."""
     return Tile(12 if target.registers >= 32 else 6 if target.registers >= 16 else 2, 2, lanes)
+
+
+def _open_tile(target: Target, lanes: int) -> Tile:
+    """The same where rows lie apart, so that each takes an address: as high as hides the latency of
+    multiply-adds (two pipes of four cycles), or twice that where there are registers."""
+    return Tile(8 if target.registers >= 32 else 4 if target.registers >= 16 else 2, 2, lanes)
 
 
 def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Contraction]:
@@ -105,20 +143,21 @@ def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Co
     return found
 
 
-def forms(
-    phase: Phase, products: Iterable[Contraction]
-) -> Iterator[tuple[Form, tuple[Index, ...]]]:
-    """The forms that serve this phase better where all their sizes are at most THIN."""
+def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form, Limits]]:
+    """The forms that serve this phase better, best first, each where its limits hold."""
     packed = [c for c in products if not c.thin and c.m is not None]
     if not packed:
         return
-    sides: list[tuple[Form, list[str | None]]] = [
-        ("rows", [c.m for c in packed]), ("columns", [c.n for c in packed]),
+    few = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
+    sides: list[tuple[Form, dict[str, int]]] = [
+        ("small", few), ("rows", {c.axes[0]: THIN for c in packed}),
+        ("columns", {c.n: THIN for c in packed}),
     ]  # fmt: skip
     for form, axes in sides:
-        sizes = tuple(dict.fromkeys(phase.axes[a] for a in axes if a is not None))
-        if not any(isinstance(n, int) and n > THIN for n in sizes):
-            yield form, sizes
+        limits = tuple((phase.axes[a], n) for a, n in axes.items())
+        never = any(isinstance(n, int) and n > most for n, most in limits)
+        if not never and not (form == "small" and any(c.outer for c in packed)):
+            yield form, tuple(dict.fromkeys(limits))
 
 
 def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
@@ -148,13 +187,15 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     if (item.axes - {m, n}) & local:
         return None
     ranked = [a for a in phase.axes if a in over]
-    if form or _is_few(m, phase):
+    if form in ("rows", "columns") or _is_few(m, phase):
         return _thin(item, left, right, m, n, ranked, target)
     if item.dtype not in (f32, f64):
         return None
-    return Contraction(item, left, right, m, n, tuple(ranked[:-1]), ranked[-1],
-                       tile := tile_of(target, _lanes(item.dtype, target)),
+    tile = tile_of(target, _lanes(item.dtype, target))
+    made = Contraction(item, left, right, m, n, tuple(ranked[:-1]), ranked[-1], tile,
+                       "small" if form == "small" else "packed",
                        direct=_pitch(left, item, tile, phase))  # fmt: skip
+    return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
 
 
 def _pitch(left: Item, item: Item, tile: Tile, phase: Phase) -> int:
@@ -191,7 +232,7 @@ def _thin(
     k = over[-1] if along == n else along
     rows = 1 if m is None else 4 if target.registers >= 32 else 2
     return Contraction(item, left, right, m, n, tuple(a for a in over if a != k), k,
-                       Tile(rows, 2, _lanes(item.dtype, target)), True, along)  # fmt: skip
+                       Tile(rows, 2, _lanes(item.dtype, target)), "thin", along)  # fmt: skip
 
 
 def _runs_along(x: Item, axes: tuple[str, ...]) -> str:
@@ -239,10 +280,32 @@ def _as_fold(item: Item, phase: Phase) -> None:
         other.number = number
 
 
+def product_block(
+    c: Contraction, phase: Phase, every: list[Contraction]
+) -> tuple[Index, Index]:  # fmt: skip
+    """Rows and columns that one task takes of a contraction among all of the phase's."""
+    if c.thin:
+        return THIN_ROWS, THIN_COLUMNS if c.along == c.n else THIN_LINES
+    free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
+    if all(other.n in phase.grid for other in every):
+        return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
+    return whole_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS
+
+
 def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Loop orders of the nests that pack the left and the right operand."""
     left = (c.k,) if c.m is None else (c.m, c.k)
     return left, (c.k, c.n) if c.along != c.k else (c.n, c.k)
+
+
+def _lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
+    """Whether an operand is a plain load that walks `axes` at fixed steps, one of `unit` by one."""
+    access = item.payload
+    if not isinstance(access, Access) or access.limits or item.args or item.dtype != dtype:
+        return False
+    steps = {a: coefficient(access.offset, a) for a in axes}
+    fixed = all(s is not None and not axes_of(s) for s in steps.values())
+    return fixed and any(steps[a] == 1 for a in unit)
 
 
 def runs_across(item: Item, vector: str, other: str) -> bool:

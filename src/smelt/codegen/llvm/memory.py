@@ -189,5 +189,5 @@ def store_scalar(
 
 
 __all__ = ["FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "lanes_between",
-           "load_scalar", "load_strided", "load_vector", "scatter", "store_scalar",
+           "load_scalar", "load_strided", "load_vector", "prefetch", "scatter", "store_scalar",
            "store_vector"]  # fmt: skip

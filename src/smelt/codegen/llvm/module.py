@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.contract import Form, forms
+from smelt.codegen.llvm.contract import Form, Limits, forms
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
 from smelt.codegen.llvm.nests import Schedule, schedule
@@ -16,7 +16,7 @@ from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Index
 
-Forms = tuple[tuple[Form, tuple[Index, ...]], ...]
+Forms = tuple[tuple[Form, Limits], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ class Artifact:
 
 
 def forms_of(kernel: Kernel, target: Target) -> Forms:
-    """The forms that serve a kernel better than the usual one, and the sizes that decide: those
-    that are all at most `smelt.blocks.THIN`."""
+    """The forms that serve a kernel better than the usual one, best first, with their limits."""
     return _forms([schedule(p, target) for p in program(kernel).phases])
 
 

@@ -12,12 +12,8 @@ from dataclasses import dataclass, field
 
 from smelt.blocks import (
     BLOCK,
-    COLUMNS,
     FOLD_COLUMNS,
-    ROWS,
-    THIN_COLUMNS,
-    THIN_LINES,
-    THIN_ROWS,
+    STREAM_ROWS,
     WHOLE_ROWS,
 )
 from smelt.codegen.llvm.contract import (
@@ -25,6 +21,7 @@ from smelt.codegen.llvm.contract import (
     Form,
     contractions,
     packing_axes,
+    product_block,
     runs_across,
 )
 from smelt.codegen.llvm.folds import accumulator
@@ -51,7 +48,7 @@ from smelt.codegen.llvm.vectors import (
 from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.ops.scalar import SCALARS
 from smelt.target import CACHE_SHARE, Target
-from smelt.types.expr import Index, atoms
+from smelt.types.expr import Index, atoms, minimum
 
 TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
@@ -149,14 +146,17 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
         block[vector] = wide
+    plainer = [c for c in products.values() if not isinstance(c, Windowed)]
     for c in products.values():
         if isinstance(c, Windowed):
             block |= c.blocks(phase)
             continue
-        rows, columns = _product_block(c, all(c.n in grid for c in products.values()))
+        cut = product_block(c, phase, plainer)
         if phase.regions() and not c.thin:
-            rows = _streamed_rows(phase, products.values(), target)
-        block |= {a: n for a, n in ((c.m, rows), (c.n, columns)) if a in grid and a is not None}
+            cut = _streamed_rows(phase, products.values(), target), cut[1]
+        for a, n in zip((c.m, c.n), cut, strict=True):
+            if a in grid and a is not None:
+                block[a] = minimum(n, block[a]) if a in block and a != vector else n
     plain = block and not products and not phase.regions()
     across = across_axis(phase, vector) if plain else None
     if vector is not None and across is not None:
@@ -170,13 +170,6 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     local = {a: local[a] for a in phase.axes if a in local}
     planner = _Planner(phase, local, vector, lanes_of(phase, target), across, products)
     return planner.run(block)
-
-
-def _product_block(c: Contraction, shared: bool) -> tuple[int, int]:
-    """Rows and columns of a contraction that one task takes, where tasks share the columns."""
-    if c.thin:
-        return THIN_ROWS, THIN_COLUMNS if c.along == c.n else THIN_LINES
-    return (ROWS if shared else WHOLE_ROWS), COLUMNS
 
 
 def _fit_rows(phase: Phase, vector: str | None, target: Target) -> None:
@@ -196,11 +189,11 @@ def _streamed_rows(phase: Phase, products: Iterable[Contraction | Windowed], tar
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products
                         if isinstance(c, Contraction)), default=0)  # fmt: skip
     if any(isinstance(i.payload, Edge) for i in phase.items):
-        return ROWS // 2
+        return STREAM_ROWS // 2
     if not bytes_of_row:
-        return ROWS
+        return STREAM_ROWS
     fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
-    return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * ROWS)
+    return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * STREAM_ROWS)
 
 
 class _Planner:

@@ -1,9 +1,10 @@
-"""Contractions: packed blocks of both operands, and a register tile that runs over them.
+"""Contractions: blocks of both operands, packed or as they lie, under a register tile.
 
-For each block of k: the left operand's block goes to scratch row by row (rows a fixed distance
-apart, so that one base register reaches all rows of a tile), the right operand's in panels as wide
-as the tile; then tiles accumulate into the scratch array of the result.  Both packings are ordinary
-nests, which may compute, gather, convert or turn what they pack.
+For each block of k: the left operand is read in place where it is a plain array with rows along k;
+otherwise its block goes to scratch row by row.  The right operand's goes to panels as wide as the
+tile, unless the product is small.  Then tiles accumulate into the scratch array of the result
+(`smelt.codegen.llvm.tile`).  Both packings are ordinary nests, which may compute, gather, convert
+or turn what they pack.
 """
 
 from __future__ import annotations
@@ -12,21 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.contract import Contraction
-from smelt.codegen.llvm.indexing import I64, number, splat
-from smelt.codegen.llvm.items import Item
+from smelt.codegen.llvm.indexing import number, splat
+from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
+from smelt.codegen.llvm.memory import element_address, prefetch, store_vector
 from smelt.codegen.llvm.nests import TILE, Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.thin import ThinEmitter, multiply_add
+from smelt.codegen.llvm.thin import ThinEmitter
+from smelt.codegen.llvm.tile import TileEmitter
 from smelt.codegen.llvm.turn import Put, turned
 from smelt.types.dtype import DType
+from smelt.types.expr import coefficient
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
+AHEAD = 4
+"""Rows by which packing runs behind what it has asked memory for."""
 
 
 class ProductEmitter:
@@ -40,6 +45,8 @@ class ProductEmitter:
 
     def pack_ahead(self, nest: Nest, c: Contraction) -> None:
         """Packs the left operand, which is the same for all blocks of the stream that begins."""
+        if c.reads_left():
+            return
         low, high = self.home.ranges[c.k]
         fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(c.depth))
         with self.b.if_then(fits):
@@ -108,15 +115,19 @@ class ProductEmitter:
         if c.item in self.ahead:
             with self.b.if_then(self.b.not_(self.ahead[c.item])):
                 self._pack(left, scope)
-        elif not c.direct:
+        elif not c.direct and not c.reads_left():
             self._pack(left, scope)
         if c.thin:
             ThinEmitter(self.home, c, right, scope).run()
             return
+        tiles = TileEmitter(self.home, c, left, scope)
 
         def columns() -> None:
-            self._pack(right, scope)
-            self._tiles(c)
+            if c.reads_right():
+                tiles.open_right(right, scope)
+            else:
+                self._pack(right, scope)
+            tiles.run(self.fresh)
 
         self._blocks(c.n, COLUMNS, columns)
 
@@ -136,12 +147,32 @@ class ProductEmitter:
 
     def put(self, pack: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand at its place."""
+        if scope.lanes is not None and scope.lanes.mask is None:
+            self._ask_ahead(pack, scope, scope.lanes.count)
         lanes = scope.lanes.count if scope.lanes is not None else None
         m = LLVMMachine(self.b, lanes, self.home.home.target)
         *firsts, second = (scope.axis(a) for a in pack.order)
         at, dtype = self._packed_place(pack, firsts[0] if firsts else None, second)
         value = splat(self.b, value, lanes) if lanes else value
         store_vector(m, at, value, dtype, scope.lanes.mask if scope.lanes else None)
+
+    def _ask_ahead(self, pack: Nest, scope: Scope, lanes: int) -> None:
+        """Has the processor fetch what a later row of the block reads here: rows are too short and
+        too far apart for it to guess."""
+        b, home = self.b, self.home
+        for item in pack.items:
+            access = item.payload
+            if not isinstance(access, Access) or len(pack.order) < 2:
+                continue
+            step = coefficient(access.offset, pack.order[0])
+            if step in (None, 0) or coefficient(access.offset, pack.order[1]) != 1:
+                continue
+            dtype = home.home.dtypes[access.buffer]
+            ahead = b.mul(home.index(step or 0, scope), number(AHEAD))
+            ahead = b.add(scope.offset(access), ahead)
+            for k in range(0, lanes, max(64 // dtype.itemsize, 1)):
+                at = b.add(ahead, number(k))
+                prefetch(b, element_address(b, home.home.buffers[access.buffer], at, dtype))
 
     def _putter(self, pack: Nest) -> Put:
         """Stores a whole vector of a packed operand."""
@@ -170,95 +201,3 @@ class ProductEmitter:
             panel = b.mul(b.sub(second, inside), number(DEPTH))
             offset = b.add(b.add(panel, b.mul(first, number(c.tile.columns))), inside)
         return element_address(b, base, offset, dtype), dtype
-
-    # ---- tiles -----------------------------------------------------------------------------------
-
-    def _tiles(self, c: Contraction) -> None:
-        """Every register tile of the packed blocks."""
-        b, home = self.b, self.home
-        assert c.m is not None
-        (m_low, m_high), (n_low, n_high) = home.ranges[c.m], home.ranges[c.n]
-        k_low, k_high = home.ranges[c.k]
-        rows, columns, depth = b.sub(m_high, m_low), b.sub(n_high, n_low), b.sub(k_high, k_low)
-        stride = home.home.index(home.storage.extent(c.item, c.n))
-        dtype = c.item.dtype
-        right = home.storage.at[c.item, RIGHT_PART]
-        if c.direct:
-            first = b.sub(k_low, home.scratch.start(c.left, c.k))
-            left = element_address(b, home.storage.at[c.left, 0], first, dtype)
-        else:
-            left = home.storage.at[c.item, LEFT_PART]
-        n_first = b.sub(n_low, home.scratch.start(c.item, c.n))
-
-        def tile(column: Value, row: Value) -> None:
-            at = b.add(b.mul(row, stride), b.add(n_first, column))
-            to = element_address(b, home.storage.at[c.item, 0], at, dtype)
-            a = element_address(b, left, b.mul(row, number(c.pitch)), dtype)
-            panel = element_address(b, right, b.mul(column, number(DEPTH)), dtype)
-            self._tile(c, to, stride, a, panel, depth)
-
-        home.loop(
-            number(0), columns, c.tile.columns,
-            lambda column: home.loop(
-                number(0), rows, c.tile.rows, lambda row: tile(column, row)
-            ),
-        )  # fmt: skip
-
-    def _start(self, m: LLVMMachine, places: list[Value], dtype: DType) -> list[Value]:
-        """The sums so far: nothing in the first block of k."""
-        b = self.b
-        if self.fresh is None:
-            return [load_vector(m, p, dtype, None) for p in places]
-        before = b.block
-        with b.if_then(b.not_(self.fresh)):
-            found = [load_vector(m, p, dtype, None) for p in places]
-            inside = b.block
-        phis = [b.phi(v.type) for v in found]
-        for phi, v in zip(phis, found, strict=True):
-            phi.add_incoming(m.const(dtype, 0), before)
-            phi.add_incoming(v, inside)
-        return phis
-
-    def _tile(
-        self, c: Contraction, to: Value, stride: Value, a: Value, panel: Value, depth: Value
-    ) -> None:
-        """acc[rows, vectors] += a[rows, depth] * panel[depth, vectors], held in registers."""
-        b, dtype, tile = self.b, c.item.dtype, c.tile
-        m = LLVMMachine(b, tile.lanes, self.home.home.target)
-        scalar = LLVMMachine(b, None, self.home.home.target)
-        places: list[Value] = []
-        for i in range(tile.rows):
-            row = element_address(b, to, b.mul(stride, number(i)), dtype)
-            places += [element_address(b, row, number(v * tile.lanes), dtype)
-                       for v in range(tile.vectors)]  # fmt: skip
-        start = self._start(m, places, dtype)
-        before = b.block
-        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
-        b.branch(loop)
-        b.position_at_end(loop)
-        k = b.phi(I64)
-        k.add_incoming(number(0), before)
-        total = [b.phi(s.type) for s in start]
-        for phi, s in zip(total, start, strict=True):
-            phi.add_incoming(s, before)
-        line = element_address(b, panel, b.mul(k, number(tile.columns)), dtype)
-        vectors = [element_address(b, line, number(v * tile.lanes), dtype)
-                   for v in range(tile.vectors)]  # fmt: skip
-        across = [load_vector(m, place, dtype, None) for place in vectors]
-        column = element_address(b, a, k, dtype)
-        following: list[Value] = []
-        for i in range(tile.rows):
-            one = load_scalar(
-                scalar, element_address(b, column, number(i * c.pitch), dtype), dtype, None
-            )
-            wide = splat(b, one, tile.lanes)
-            following += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], c.item)
-                          for v in range(tile.vectors)]  # fmt: skip
-        after = b.add(k, number(1))
-        k.add_incoming(after, loop)
-        for phi, s in zip(total, following, strict=True):
-            phi.add_incoming(s, loop)
-        b.cbranch(b.icmp_signed("<", after, depth), loop, done)
-        b.position_at_end(done)
-        for p, s in zip(places, following, strict=True):
-            store_vector(m, p, s, dtype, None)

@@ -60,10 +60,10 @@ class Storage:
             if isinstance(c, Windowed):
                 self._reserve_windowed(c)
                 continue
-            if not c.direct:
+            if not c.direct and not c.reads_left():
                 rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
                 self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.item.dtype)
-            if not c.thin:
+            if not c.thin and not c.reads_right():
                 self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.item.dtype)
 
     def _reserve_windowed(self, c: Windowed) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
-from smelt.blocks import ROWS, WINDOW_COLUMNS
+from smelt.blocks import WINDOW_COLUMNS, WINDOW_ROWS
 from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.items import Access, Clamping, Folding, Item, Payload, Phase
 from smelt.target import Target
@@ -176,7 +176,7 @@ class Windowed:
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """How the grid is cut into tasks."""
-        found: dict[str, Index] = {self.m: ROWS}
+        found: dict[str, Index] = {self.m: WINDOW_ROWS}
         *outer, inner = (c.axis for c in self.columns)
         found[inner] = phase.axes[inner] if outer else WINDOW_COLUMNS
         for a in outer:

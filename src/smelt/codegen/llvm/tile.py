@@ -1,0 +1,222 @@
+"""The register tile of a contraction, run over a block of its operands.
+
+acc[rows, vectors] += left[rows, k] * right[k, vectors], in registers for all of the block's k.
+Each operand is either packed or read as it lies: an origin and two steps say where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from smelt.blocks import DEPTH
+from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.indexing import I64, iota, number, splat
+from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.thin import multiply_add
+from smelt.types.dtype import DType
+from smelt.types.expr import coefficient
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+
+@dataclass
+class Place:
+    """Where an operand lies: element (i, k) or (k, column) at origin + first*a + second*b."""
+
+    base: Value
+    origin: Value
+    steps: tuple[Value, Value]
+    dtype: DType
+    packed: bool
+
+
+class TileEmitter:
+    """The tiles of one contraction in the task that `home` is emitting, for one block of k."""
+
+    def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
+        self.home, self.b, self.c = home, home.b, c
+        assert c.m is not None
+        low, high = home.ranges[c.m]
+        self.rows = self.b.sub(high, low)
+        low, high = home.ranges[c.k]
+        self.depth = self.b.sub(high, low)
+        self.stride = home.home.index(home.storage.extent(c.item, c.n))
+        dtype = c.item.dtype
+        part = home.storage.at.get((c.item, RIGHT_PART))
+        self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
+        if c.reads_left():
+            self.left = self._open(left, c.left, (c.m, c.k), scope)
+            return
+        self.left = Place(home.storage.at.get((c.item, LEFT_PART)), number(0),
+                          (number(c.pitch), number(1)), dtype, True)  # fmt: skip
+        if c.direct:
+            self.left.base = home.storage.at[c.left, 0]
+            self.left.origin = self.b.sub(home.ranges[c.k][0], home.scratch.start(c.left, c.k))
+
+    def open_right(self, nest: Nest, scope: Scope) -> None:
+        """Finds the right operand's block where it lies."""
+        self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
+
+    def run(self, fresh: Value | None) -> None:
+        """The block's products into the result in scratch: added, or where `fresh` stored."""
+        c, b, home = self.c, self.b, self.home
+        lanes, wide = c.tile.lanes, c.tile.columns
+        low, high = home.ranges[c.n]
+        self.fresh, self.column = fresh, b.sub(low, home.scratch.start(c.item, c.n))
+        columns = b.sub(high, low)
+        whole = columns if self.right.packed else b.and_(columns, number(-wide))
+        home.loop(number(0), whole, wide, lambda at: self._heights(at, c.tile.vectors, None))
+        if self.right.packed:
+            return
+
+        def last(at: Value) -> None:
+            left_over = splat(b, b.sub(columns, at), lanes)
+            self._heights(at, 1, b.icmp_signed("<", iota(lanes), left_over))
+
+        home.loop(whole, columns, lanes, last)
+
+    def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
+        """The place of an operand that is read where it is."""
+        b, home, access = self.b, self.home, item.payload
+        assert isinstance(access, Access)
+        top = home.open(nest, scope)
+        steps = [home.index(coefficient(access.offset, a) or 0, top) for a in axes]
+        origin = top.offset(access)
+        for a, step in zip(axes, steps, strict=True):
+            origin = b.add(origin, b.mul(home.ranges[a][0], step))
+        return Place(home.home.buffers[access.buffer], origin, (steps[0], steps[1]),
+                     home.home.dtypes[access.buffer], False)  # fmt: skip
+
+    # ---- tiles -----------------------------------------------------------------------------------
+
+    def _heights(self, column: Value, vectors: int, mask: Value | None) -> None:
+        """Tiles down the rows: whole ones, then lower and lower ones for what is left."""
+        b, done = self.b, number(0)
+        for height in heights(self.c.tile.rows):
+            left = b.sub(self.rows, done)
+            end = b.add(done, b.sub(left, b.urem(left, number(height))))
+            self.home.loop(
+                done, end, height,
+                lambda row, height=height: self._tile(height, vectors, row, column, mask),
+            )  # fmt: skip
+            done = end
+
+    def _line(self, column: Value) -> Value:
+        """Offset of the right operand at k = 0 and a column."""
+        b, place = self.b, self.right
+        if not place.packed:
+            return b.add(place.origin, column)
+        inside = b.and_(column, number(self.c.tile.columns - 1))
+        return b.add(b.mul(b.sub(column, inside), number(DEPTH)), inside)
+
+    def _tile(
+        self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
+    ) -> None:  # fmt: skip
+        """sum[rows, vectors] = left[rows, all k] * right[all k, vectors], held in registers."""
+        b, item, lanes = self.b, self.c.item, self.c.tile.lanes
+        m = LLVMMachine(b, lanes, self.home.home.target)
+        starts = self._starts(height, row)
+        line = self._line(column)
+        places = self._places(height, vectors, row, column)
+        begin = self._begin(m, places)
+        before = b.block
+        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
+        b.branch(loop)
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        k.add_incoming(number(0), before)
+        totals = [b.phi(x.type) for x in begin]
+        across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
+        following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, totals)
+        after = b.add(k, number(1))
+        k.add_incoming(after, loop)
+        for phi, first, value in zip(totals, begin, following, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(value, loop)
+        b.cbranch(b.icmp_signed("<", after, self.depth), loop, done)
+        b.position_at_end(done)
+        for place, value in zip(places, following, strict=True):
+            store_vector(m, place, value, item.dtype, None)
+
+    def _starts(self, height: int, row: Value) -> list[Value]:
+        """Addresses of the tile's rows in the left operand: of the first one alone where the others
+        stand at fixed distances, which take no registers."""
+        b, place = self.b, self.left
+        at = b.add(place.origin, b.mul(row, place.steps[0]))
+        first = element_address(b, place.base, at, place.dtype)
+        if place.packed:
+            return [first]
+        return [element_address(b, first, b.mul(number(i), place.steps[0]), place.dtype)
+                for i in range(height)]  # fmt: skip
+
+    def _places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
+        """Addresses of the tile's vectors in the result."""
+        b, item = self.b, self.c.item
+        at = b.add(b.mul(row, self.stride), b.add(self.column, column))
+        first = element_address(b, self.home.storage.at[item, 0], at, item.dtype)
+        found: list[Value] = []
+        for i in range(height):
+            line = element_address(b, first, b.mul(self.stride, number(i)), item.dtype)
+            found += [element_address(b, line, number(v * self.c.tile.lanes), item.dtype)
+                      for v in range(vectors)]  # fmt: skip
+        return found
+
+    def _begin(self, m: LLVMMachine, places: list[Value]) -> list[Value]:
+        """What the tile adds to: zero in a first block."""
+        b, dtype = self.b, self.c.item.dtype
+        zero = m.const(dtype, 0)
+        if self.fresh is None:
+            return [load_vector(m, p, dtype, None) for p in places]
+        before = b.block
+        with b.if_then(b.not_(self.fresh)):
+            known = [load_vector(m, p, dtype, None) for p in places]
+            block = b.block
+        found: list[Value] = []
+        for value in known:
+            found.append(b.phi(value.type))
+            found[-1].add_incoming(zero, before)
+            found[-1].add_incoming(value, block)
+        return found
+
+    def _across(self, m: LLVMMachine, at: Value, vectors: int, mask: Value | None) -> list[Value]:
+        """One line of the right operand."""
+        b, place = self.b, self.right
+        first = element_address(b, place.base, at, place.dtype)
+        steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
+        return [load_vector(m, element_address(b, first, step, place.dtype), place.dtype,
+                            None if place.packed else mask) for step in steps]  # fmt: skip
+
+    def _step(
+        self, m: LLVMMachine, height: int, k: Value, starts: list[Value], across: list[Value],
+        totals: list[Value],
+    ) -> list[Value]:  # fmt: skip
+        """The sums after one more summed position."""
+        b, place = self.b, self.left
+        scalar = LLVMMachine(b, None, self.home.home.target)
+        lines = [element_address(b, start, k, place.dtype) for start in starts]
+        found: list[Value] = []
+        for i in range(height):
+            at = lines[i] if len(lines) > 1 else \
+                element_address(b, lines[0], number(i * self.c.pitch), place.dtype)  # fmt: skip
+            one = splat(b, load_scalar(scalar, at, place.dtype, None), self.c.tile.lanes)
+            for v, line in enumerate(across):
+                total = totals[i * len(across) + v]
+                found.append(multiply_add(m, one, line, total, self.c.item))
+        return found
+
+
+def heights(full: int) -> tuple[int, ...]:
+    """Heights of tiles that together fit any number of rows, from whole ones to single rows."""
+    return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
+
+
+__all__ = ["TileEmitter", "heights"]
