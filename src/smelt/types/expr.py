@@ -329,10 +329,8 @@ def _atom_bounds(atom: Atom) -> tuple[Index, Index] | None:
         if inner is None or not nonnegative(inner[0]) or not positive(atom.args[1]):
             return None
         return floordiv(inner[0], atom.args[1]), floordiv(inner[1], atom.args[1])
-    if all(nonnegative(a) for a in atom.args) and not axes_of(_atom(atom)):
-        own = _atom(atom)
-        return own, own
-    return None
+    fixed = all(nonnegative(a) for a in atom.args) and not axes_of(_atom(atom))
+    return (_atom(atom), _atom(atom)) if fixed else None
 
 
 def _within(e: Index, limit: Index) -> bool:
@@ -350,16 +348,19 @@ def nonnegative(e: Index) -> bool:
     if any(a.kind in ("axis", "value") for a in atoms(e)):
         span = bounds(e)
         return span is not None and nonnegative(span[0])
+    return _nonnegative(e)
+
+
+@lru_cache(maxsize=8192)
+def _nonnegative(e: Expr) -> bool:
+    """The same of sizes alone; plans ask it of the same sums again and again."""
     shifted: Index = 0  # n -> n' + 1: then all-nonnegative coefficients suffice
     for m, c in e.terms:
         part: Index = c
         for atom in m:
-            if atom.kind == "size":
-                part = mul(part, add(_atom(atom), 1))
-            elif _atom_bounds(atom) is not None:
-                part = mul(part, _atom(atom))
-            else:
+            if atom.kind != "size" and _atom_bounds(atom) is None:
                 return False
+            part = mul(part, add(_atom(atom), 1 if atom.kind == "size" else 0))
         shifted = add(shifted, part)
     return all(c >= 0 for _, c in _terms(shifted))
 
