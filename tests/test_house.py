@@ -41,6 +41,10 @@ NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
         {"add", "sub", "mul", "div", "neg", "eq", "select"},
         "what carries a sum to a new gauge is built from them",
     ),
+    "src/smelt/lower/stream.py": (
+        {"add", "sub", "mul", "min"},
+        "the position at which a stream stops is built from them",
+    ),
     "src/smelt/lower/define.py": (
         {"ge", "lt", "and", "select"},
         "a guard 0 <= e < n around a padded or sliced element is built from them",

@@ -209,9 +209,10 @@ class State:
 
     def _streamed(self, region: Region, cost: Cost, refusal: Refusal | None) -> Cost | None:
         """The cost of the region with an axis streamed, if that is legal and wins."""
-        spills = self.model.target.level(cost.row_bytes, 1) not in ("l1", "l2")
         beyond = refusal is not None and refusal.reason == FAST_MEMORY
-        if not (beyond or (refusal is None and spills)) or not streams.COMPILED:
+        if not streams.COMPILED or not region.ended or (refusal is not None and not beyond):
+            return None
+        if not beyond and not streams.worth_asking(self.model, region, cost):
             return None
         found = streams.streamed(self.model, region)
         return found if found is not None and (beyond or found.burden < cost.burden) else None

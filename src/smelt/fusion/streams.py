@@ -15,6 +15,7 @@ from smelt import knobs
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
 from smelt.fusion.cascade.term import Term
+from smelt.fusion.cascade.visible import stops
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
@@ -33,6 +34,16 @@ TAKEN, MADE = (64, 512), (192, 256)
 """Rows, and streamed elements for each, where a contraction takes the elements, or makes them."""
 STATE_SHARE = 0.5
 """Part of the second-level cache that carried states and a block may fill."""
+
+
+def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
+    """Whether streaming may win over a schedule that is legal: its rows do not stay in fast memory,
+    or contractions stand behind folds, whose masked blocks need not be visited."""
+    if model.target.level(cost.row_bytes, 1) not in ("l1", "l2"):
+        return True
+    return any(
+        model.units.unit(u).trace.dots and region.levels[u] > 1 for u in region.ended
+    )  # fmt: skip
 
 
 def streamed(model: Model, region: Region) -> Cost | None:
@@ -117,7 +128,8 @@ class _Price:
         if states > model.target.l2_bytes * STATE_SHARE:
             return None
         parts = list(self._sweeps())
-        work = sum(map(self._work, parts))
+        shares = list(map(self._share, parts))
+        work = sum(map(self._work, parts, shares))
         tasks = self._tasks()
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
@@ -125,12 +137,12 @@ class _Price:
         threads = 1 if inline else min(tasks, model.cores)
         touch = sweeps = 0.0
         seen: set[int] = set()
-        for part in parts:
+        for part, share in zip(parts, shares, strict=True):
             for t in part:
                 if t in self.found.loads:
                     v = self.found.loads[t][0]
                     first, again = self._read(t, v, threads, v not in seen)
-                    touch, sweeps = touch + first, sweeps + again
+                    touch, sweeps = touch + first, sweeps + again * share
                     read += 0 if v in seen else self._distinct(t, v)
                     seen.add(v)
         written = sum(model.nbytes[u] for u in bits(region.stored))
@@ -236,8 +248,22 @@ class _Price:
                     pending += [a for a in t.args if a not in seen]
             yield list(seen)
 
-    def _work(self, terms: list[Term]) -> float:
-        """Nanoseconds of one sweep on one core."""
+    def _share(self, part: list[Term]) -> float:
+        """How much of the axis one sweep visits: half of it where its end rises with the rows."""
+        states = [s for s in self.cascade.states if s.block in part]
+        if not states or any(t in part for t in self.found.roots.values()):
+            return 1.0
+        cut, extent = frozenset(self.cut), self.model.units.extents[self.region.axes[self.a]]
+        ends = stops(self.found.terms, states, self.name, extent, cut,
+                     frozenset(self.grid) - cut)  # fmt: skip
+        rising = [a for stop in ends for a, _ in stop.lasts]
+        if not rising:
+            return 1.0
+        rows = self.sizes[rising[0]]
+        return min(1.0, 0.5 + (self.cut[rising[0]] + self.block) / (2 * max(rows, 1)))
+
+    def _work(self, terms: list[Term], share: float) -> float:
+        """Nanoseconds of one sweep on one core that visits a share of the axis."""
         found = 0.0
         for t in terms:
             axes, cost = t.axes, 0.0
@@ -250,9 +276,9 @@ class _Price:
                     axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
                 case "dot":
                     axes, cost = axes | set(t.over), STEP_COST
-                case "opaque" if isinstance(t.value[1], tuple) and t.value[0] != "inside":
-                    row = COMBINES.get(t.value[0])
-                    axes = axes | set(t.value[1])
+                case "opaque" if isinstance(t.value, tuple) and t.value[0] == "fold":
+                    row = COMBINES.get(t.value[1])
+                    axes = axes | set(t.value[2])
                     cost = STEP_COST if row is None else SCALARS[row.scalar].cost
                 case _:
                     pass
@@ -262,7 +288,7 @@ class _Price:
                     times *= self.visits
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
                 found += self.model.target.compute_ns(cost, times, width)
-        return found
+        return found * share
 
     # ---- memory --------------------------------------------------------------------------------
 

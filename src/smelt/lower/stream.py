@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.term import Term, Terms
+from smelt.fusion.cascade.visible import stops
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -32,6 +33,7 @@ from smelt.kernel.ir import (
     Dot,
     IndexValue,
     Kernel,
+    Last,
     Let,
     Load,
     Position,
@@ -141,7 +143,7 @@ class _Streamed:
         roots = [t for s in self.stores for t in self._roots(s)]
         self.cascade: Cascade = analyse(self.terms, roots, axis)
         self.top = _Scope()
-        self.inner: _Scope | None = None
+        self.grid: list[str] = []
         self.moving: dict[Term, bool] = {}
         params = (*d.inputs, *d.outputs)
         self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
@@ -151,6 +153,7 @@ class _Streamed:
         """All sweeps."""
         d = self.d
         grid = [a for a in roles.independent(d, self.read.facts) if a.name != self.axis]
+        self.grid = [a.name for a in grid]
         blocks, size = self._blocks(grid)
         fixed = {b.axis for b in blocks if b.size == 1}
         along = [s for s in self.stores if self.axis in self._index_axes(s)]
@@ -178,7 +181,7 @@ class _Streamed:
     # ---- sweeps --------------------------------------------------------------------------------
 
     def _sweep(self, sweep: int, size: int, fixed: set[str], written: list[Store]) -> None:
-        self.inner = inner = _Scope()
+        inner = _Scope()
         states: list[State] = []
         for k, s in enumerate(self.cascade.states):
             if s.sweep != sweep:
@@ -188,20 +191,39 @@ class _Streamed:
             first = Const(row.identity(s.dtype), s.dtype)
             states.append(State(self.state_names[k], first, axes, s.dtype))
             parts = tuple(self._value(a, inner) for a in s.block.args)
-            block: Value
+            taken: Value
             if len(parts) == 2:
-                block = Dot(parts[0], parts[1], s.block.over, s.dtype)
+                taken = Dot(parts[0], parts[1], s.block.over, s.dtype)
             else:
-                block = Reduce(s.combine, parts[0], s.block.over, s.dtype)
+                taken = Reduce(s.combine, parts[0], s.block.over, s.dtype)
             old = self.terms.state(k, s.block.axes, s.dtype) if s.carry is None else s.carry
             carried = self._value(old, inner)
-            update = Apply(row.scalar, (carried, block))
+            update = Apply(row.scalar, (carried, taken))
             inner.body.append(Update(self.state_names[k], update))
         for s in written:
             self._store(s, inner)
-        self.inner = None
-        block_ = Block(self.axis, size)
-        self.top.body.append(Stream((block_,), tuple(states), _read(inner.body)))
+        stop = None if written else self._stop(sweep, fixed)
+        block = Block(self.axis, size, stop)
+        self.top.body.append(Stream((block,), tuple(states), _read(inner.body)))
+
+    def _stop(self, sweep: int, fixed: set[str]) -> Value | None:
+        """Where every state of a sweep has seen all that it takes up."""
+        states = [s for s in self.cascade.states if s.sweep == sweep]
+        extent = self.d.axes[self.axis].extent
+        found: Value | None = None
+        cut = frozenset(self.grid) - fixed
+        for stop in stops(self.terms, states, self.axis, extent, cut, frozenset(fixed)):
+            end: Value = IndexValue(stop.index, i64)
+            parts = [(Last(a), k) for a, k in stop.lasts]
+            for part, k in [*parts, *((self._wide(t), k) for t, k in stop.terms)]:
+                scaled = part if abs(k) == 1 else Apply("mul", (part, Const(abs(k), i64)))
+                end = Apply("add" if k > 0 else "sub", (end, scaled))
+            found = end if found is None else Apply("min", (found, end))
+        return found
+
+    def _wide(self, t: Term) -> Value:
+        value = self._value(t, self.top)
+        return value if t.dtype == i64 else Cast(value, i64)
 
     def _store(self, s: Store, scope: _Scope) -> None:
         for n in refs(s):

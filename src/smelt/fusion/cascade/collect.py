@@ -29,6 +29,7 @@ from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.units import STILL, Units
 from smelt.graph.ir import Node
+from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.spec_scalar import ScalarOp
@@ -152,7 +153,7 @@ class _Collector:
     def index(self, position: Index, dtype: DType) -> Term:
         args = tuple(self.picks[x.name] for x in atoms(position) if x.kind == "value")
         axes = self._axes(position)
-        return self.terms.opaque(("index", position), args, axes, dtype.compute)
+        return self.terms.opaque(IndexValue(position, dtype), args, axes, dtype.compute)
 
     def position(self, value: Term, extent: Index) -> Index:
         name = f"p{value.number}"
@@ -168,7 +169,7 @@ class _Collector:
                 else self.terms.cast(element, dtype)  # fmt: skip
         if self.name not in over:
             axes = element.axes - set(over)
-            return self.terms.opaque((combine.name, over), (element,), axes, dtype.compute)
+            return self.terms.opaque(("fold", combine.name, over), (element,), axes, dtype.compute)
         if combine.positional:
             raise NotCollected(combine.name)
         return self.terms.fold(combine.name, element, over, dtype.compute)
@@ -180,7 +181,7 @@ class _Collector:
             return self.terms.apply(SUM_OF_PRODUCTS[1], left, right)
         if self.name not in over:
             axes = (left.axes | right.axes) - set(over)
-            return self.terms.opaque(("dot", over), (left, right), axes, dtype.compute)
+            return self.terms.opaque(("fold", "", over), (left, right), axes, dtype.compute)
         return self.terms.dot(left, right, over, dtype.compute)
 
     def _over(
