@@ -214,7 +214,7 @@ class State:
             return None
         if not beyond and not streams.worth_asking(self.model, region, cost):
             return None
-        found = streams.streamed(self.model, region)
+        found = streams.streamed(self.model, region, beyond=beyond)
         return found if found is not None and (beyond or found.burden < cost.burden) else None
 
     def _like(self, key: tuple[int, int]) -> Verdict | None:

@@ -19,12 +19,12 @@ from smelt.fusion.cascade.visible import stops
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
-from smelt.fusion.trace import MOVE_COST, STEP_COST
+from smelt.fusion.trace import MOVE_COST, STEP_COST, WIDE_COST
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import axes_of
 
-COMPILED = False
+COMPILED = True
 """Whether the back end can compile carried states."""
 ROW_BLOCK = 8192
 """Elements of a streamed row that are visited at once."""
@@ -46,8 +46,9 @@ def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
     )  # fmt: skip
 
 
-def streamed(model: Model, region: Region) -> Cost | None:
-    """The least cost of a region with one of its folded axes streamed; None if none can be."""
+def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
+    """The least cost of a region with one of its folded axes streamed; None if none can be, or if
+    one visit is all, but where a row is `beyond` fast memory."""
     best: Cost | None = None
     if region.scanned:
         return None
@@ -57,7 +58,8 @@ def streamed(model: Model, region: Region) -> Cost | None:
         except NotCollected:
             continue
         cascade = analyse(found.terms, found.roots.values(), f"a{a}")
-        cost = _Price(model, region, a, found, cascade).cost()
+        price = _Price(model, region, a, found, cascade)
+        cost = price.cost() if beyond or price.visits > 1 else None
         if cost is not None and (best is None or cost.burden < best.burden):
             best = cost
     return best
@@ -271,9 +273,10 @@ class _Price:
                 case "apply":
                     cost = SCALARS[t.op].cost
                 case "cast":
-                    cost = MOVE_COST
+                    cost = MOVE_COST if t.dtype.bits < 64 else WIDE_COST / 2
                 case "fold":
                     axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
+                    cost += WIDE_COST if t.dtype.bits > t.args[0].dtype.bits else 0.0
                 case "dot":
                     axes, cost = axes | set(t.over), STEP_COST
                 case "opaque" if isinstance(t.value, tuple) and t.value[0] == "fold":

@@ -365,8 +365,11 @@ class _Sum:
         self, e: tuple[int, ...], block: Term | None, states: dict[tuple[int, ...], Term],
         shifts: list[_Shift],
     ) -> Term:  # fmt: skip
+        terms = self.terms
         if block is None:
-            return self.terms.count(self.fold.over, self._wide())
+            return terms.count(self.fold.over, self._wide())
+        if (total := self._known_total(e, block, shifts)) is not None:
+            return total
         carry = None
         if self.rescaling is not None:
             # its own number is told below, once it is known whether the state exists already
@@ -376,6 +379,19 @@ class _Sum:
             older = self._binomial(e, {**states, e: own}, [s.delta for s in shifts])
             carry = self._rescaled(older)
         return self._state(block, carry, self._wide())
+
+    def _known_total(self, e: tuple[int, ...], block: Term, shifts: list[_Shift]) -> Term | None:
+        """The sum of differences from an anchor, if that of the elements is carried already."""
+        if sum(e) != 1 or not self.wide or block.args[0] is not (s := shifts[e.index(1)]).lift:
+            return None
+        terms, (element, anchor) = self.terms, s.lift.args
+        plain = element.args[0] if element.kind == "cast" else element
+        same = terms.fold(self.fold.op, plain, self.fold.over, self._wide())
+        if (number := self._numbered(same)) is None:
+            return None
+        count = terms.count(self.fold.over, self._wide())
+        total = terms.state(number, same.axes, self._wide())
+        return terms.sub(total, terms.mul(count, anchor))
 
     def _numbered(self, block: Term) -> int | None:
         """The state that holds sums of this block already."""
