@@ -19,7 +19,7 @@ from smelt.fusion.cascade.visible import stops
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
-from smelt.fusion.trace import MOVE_COST, STEP_COST, WIDE_COST
+from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import axes_of
@@ -32,6 +32,9 @@ COLUMNS, COLUMN_BLOCK = 1024, 64
 """Neighbouring columns that one task folds, and the rows of each that it visits at once."""
 TAKEN, MADE = (64, 512), (192, 256)
 """Rows, and streamed elements for each, where a contraction takes the elements, or makes them."""
+WIDE_COST = 3.0
+"""Row cost of folding an element of single precision in double: conversions, and twice as many
+steps.  Charged for the folds that an unstreamed kernel does not have."""
 STATE_SHARE = 0.5
 """Part of the second-level cache that carried states and a block may fill."""
 
@@ -120,6 +123,7 @@ class _Price:
         self.grid = {f"a{k}" for k in bits(region.grid & ~(1 << a))}
         self.cut: dict[str, int] = {}
         """Grid axes that tasks take in blocks."""
+        self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
 
@@ -158,6 +162,16 @@ class _Price:
             read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
             times=len(parts), stream=self.a,
         )  # fmt: skip
+
+    def _extra(self) -> set[Term]:
+        """Folds in double precision beyond one for each fold of the region."""
+        known: set[Term] = set()
+        found: set[Term] = set()
+        for s in self.cascade.states:
+            if s.of in known and s.dtype.bits > s.block.args[0].dtype.bits:
+                found.add(s.block)
+            known.add(s.of)
+        return found
 
     # ---- blocks --------------------------------------------------------------------------------
 
@@ -276,7 +290,7 @@ class _Price:
                     cost = MOVE_COST if t.dtype.bits < 64 else WIDE_COST / 2
                 case "fold":
                     axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
-                    cost += WIDE_COST if t.dtype.bits > t.args[0].dtype.bits else 0.0
+                    cost += WIDE_COST if t in self.extra else 0.0
                 case "dot":
                     axes, cost = axes | set(t.over), STEP_COST
                 case "opaque" if isinstance(t.value, tuple) and t.value[0] == "fold":

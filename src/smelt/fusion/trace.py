@@ -39,9 +39,6 @@ STEP_COST = 0.5
 registers."""
 MOVE_COST = 0.5
 """Row cost of a conversion or of a position as a number."""
-WIDE_COST = 3.0
-"""Row cost of folding an element of single precision in double: conversions, and twice as many
-steps."""
 GUARD_COST = 1.0
 """Row cost of the test that a padded or joined element needs."""
 NOWHERE: Axes = frozenset()
@@ -128,8 +125,7 @@ class _Tracer:
     ) -> Axes:  # fmt: skip
         self.folds += 1
         self.positional |= combine.positional
-        wide = combine.wide and dtype.is_float and dtype.bits < 64
-        self.cost += SCALARS[combine.scalar].cost + (WIDE_COST if wide else 0.0)
+        self.cost += SCALARS[combine.scalar].cost
         self.size += 2
         return self._over(extents, body)
 
