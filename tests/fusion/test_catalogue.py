@@ -222,13 +222,13 @@ def test_b4_softmax_over_either_axis(axis: int):
     assert g.bytes(found)[0] == 3 * X
 
 
-def test_b4_columns_that_outgrow_fast_memory_are_split():
+def test_b4_columns_that_outgrow_fast_memory_are_streamed():
     g = formula()
     x = g.input("x", "n", "m")
     found = g.plan(g.softmax(x, 0))
-    assert kernels(found) == 2
-    assert "fast-memory" in reasons(found, "split")
-    assert g.bytes(found)[0] <= 3 * X + 2 * 2 * 4 * M
+    assert kernels(found) == 1
+    assert "cascade" in reasons(found, "fused")
+    assert g.bytes(found)[0] == 2 * X
 
 
 def test_b4_log_softmax_of_rows_beyond_all_caches_stores_no_row():

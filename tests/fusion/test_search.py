@@ -10,7 +10,7 @@ from tests.fusion.formulas import MACHINE, Formula, between, calls, kernels, rea
 
 from smelt import knobs
 from smelt.errors import REASONS
-from smelt.fusion import plan
+from smelt.fusion import plan, streams
 from smelt.fusion.cost import Model
 from smelt.fusion.legal import refuse_cost, refuse_region
 from smelt.fusion.reach import Reach
@@ -229,7 +229,8 @@ def test_never_fuse_by_the_value_s_name():
         assert kernels(g.plan(y)) == 2
 
 
-def test_must_fuse_overrules_the_cost():
+def test_must_fuse_overrules_the_cost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(streams, "COMPILED", False)  # a stream gains, and needs no must
     g = Formula(n=1 << 14, m=1 << 13)
     x = g.input("x", "n", "m")
     mean, variance = g.mean(x, 0, 1), g.centred(x, 0, 1)[1]
@@ -302,7 +303,8 @@ def test_unrelated_spaces_do_not_share_a_kernel():
     assert (kernels(found), len(found.launches)) == (2, 1)
 
 
-def test_rows_beyond_fast_memory_say_so():
+def test_rows_beyond_fast_memory_say_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(streams, "COMPILED", False)  # where no axis can be streamed
     g = Formula(n=64, m=1 << 20)
     x = g.input("x", "n", "m")
     found = g.plan(g.softmax(x))

@@ -215,7 +215,9 @@ class State:
         if not beyond and not streams.worth_asking(self.model, region, cost):
             return None
         found = streams.streamed(self.model, region, beyond=beyond)
-        return found if found is not None and (beyond or found.burden < cost.burden) else None
+        if found is None or (not beyond and found.burden * streams.MARGIN > cost.burden):
+            return None
+        return found
 
     def _like(self, key: tuple[int, int]) -> Verdict | None:
         """The verdict on a set that looks like another that is judged already."""

@@ -35,18 +35,26 @@ TAKEN, MADE = (64, 512), (192, 256)
 WIDE_COST = 3.0
 """Row cost of folding an element of single precision in double: conversions, and twice as many
 steps.  Charged for the folds that an unstreamed kernel does not have."""
+SHORT = 256
+"""Elements of an axis that one visit takes anyway."""
+MARGIN = 1.05
+"""What streaming must win against a schedule that is legal as it is: blocks are packed, rescaled
+and started one by one."""
 STATE_SHARE = 0.5
 """Part of the second-level cache that carried states and a block may fill."""
 
 
 def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
     """Whether streaming may win over a schedule that is legal: its rows do not stay in fast memory,
-    or contractions stand behind folds, whose masked blocks need not be visited."""
+    or a contraction takes what another one made, and blocks that a mask rules out can be skipped.
+    """
     if model.target.level(cost.row_bytes, 1) not in ("l1", "l2"):
         return True
-    return any(
-        model.units.unit(u).trace.dots and region.levels[u] > 1 for u in region.ended
-    )  # fmt: skip
+    products = [u for u in region.ended if model.units.unit(u).trace.dots]
+    made = 0
+    for u in products:
+        made |= region.masks[u][0]
+    return any(region.ended[u] & made and region.levels[u] > 1 for u in products)
 
 
 def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
@@ -56,6 +64,8 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     if region.scanned:
         return None
     for a in bits(_cascaded(model, region)):
+        if not beyond and model.extents[region.axes[a]] <= SHORT:
+            continue
         try:
             found = collect(model.units, region, a, knobs.ROUNDING.get())
         except NotCollected:

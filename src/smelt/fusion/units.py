@@ -118,6 +118,8 @@ class Units:
         """Places of units that are walked under another shape, as regions have found them."""
         self.rewritten: dict[tuple[Term, ...], Term] = {}
         """Index expressions of edges at places, as regions have found them."""
+        self.behind: dict[tuple[Node, tuple[Index, ...]], tuple[Node, tuple[Index, ...]]] = {}
+        """Elements of views, and the elements that they are."""
         self.one = self.extent_number(1)
         self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
         self.users = [0] * len(self.values)

@@ -81,6 +81,7 @@ class _Operand:
         return self.node.type
 
     def at(self, *index: Index) -> Term:
+        self.collector.asked.append((self.node, index))
         return self.collector.element(self.node, index)
 
 
@@ -95,6 +96,8 @@ class _Collector:
         self.known: dict[tuple[Node, Place], Term] = {}
         self.current: list[int] = []
         self.picks: dict[str, Term] = {}
+        self.asked: list[tuple[Node, Place]] = []
+        """Elements that the present definition has asked for."""
 
     def index_of(self, place: tuple[object, ...]) -> Place:
         """A place of the region as index expressions."""
@@ -118,15 +121,27 @@ class _Collector:
             found = self.terms.leaf(value, self._axes(*index), node.type.dtype.compute)
             self.out.loads[found] = number, index
         else:
-            self.current.append(number)
-            operands = [_Operand(self, x) for x in node.inputs]
-            found = node.op.define(self, index, *operands)
-            self.current.pop()
+            found = self._seen_through(node, index) or self._defined(node, index, number)
             if number >= 0 and self.rounding != "fast":
                 found = self.terms.cast(found, node.type.dtype)
             if found.is_fold:
                 self.out.units.setdefault(found, number)
         self.known[key] = found
+        return found
+
+    def _seen_through(self, node: Node, index: Place) -> Term | None:
+        """The element behind a view that was looked at before."""
+        behind = self.units.behind.get((node, index))
+        return None if behind is None else self.element(*behind)
+
+    def _defined(self, node: Node, index: Place, number: int) -> Term:
+        outer, self.asked = self.asked, []
+        self.current.append(number)
+        found = node.op.define(self, index, *(_Operand(self, x) for x in node.inputs))
+        self.current.pop()
+        asked, self.asked = self.asked, outer
+        if node.op.is_view and len(asked) == 1 and self.known.get(asked[0]) is found:
+            self.units.behind[node, index] = asked[0]
         return found
 
     def _axes(self, *index: Index) -> frozenset[str]:
