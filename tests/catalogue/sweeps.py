@@ -2,7 +2,8 @@
 
 Bytes count every element once.  A row longer than the cache that is walked by three loops is read
 three times all the same, so the loops of the schedule are counted too: those that load a buffer
-again although one task's part of it is larger than a core's own cache.
+again although one task's part of it is larger than a core's own cache.  The loops of a stream
+share its blocks.
 """
 
 from __future__ import annotations
@@ -32,8 +33,15 @@ def reads(kernel: Kernel, target: Target, sizes: Mapping[str, int]) -> dict[str,
 
 def _phase(s: Schedule, target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
     loads: dict[str, list[int]] = {}
+    seen: set[tuple[str, int]] = set()
     for nest in s.nests:
+        region = s.phase.segments[nest.time]
         for name, nbytes in _loads(nest, s, sizes).items():
+            if region is not None and (name, id(region)) in seen:  # its block was just read
+                for v in region.visits:
+                    extent = int(evaluate(s.local[v.axis], sizes))
+                    nbytes = nbytes * min(v.size or extent, extent) // max(extent, 1)
+            seen.add((name, id(region)))
             loads.setdefault(name, []).append(nbytes)
     return {
         name: max(1, sum(n > target.l2_bytes for n in held)) for name, held in loads.items()

@@ -267,13 +267,14 @@ TWO_PASSES = {
     "plan_layout": "",
 }
 NO_SPLIT = {"plan": TWO_PASSES["plan"]}
-ONLINE = {
-    "plan": "the largest and the sum are two sweeps, and writing is a third (needs a running"
-    " maximum with rescaling: the streamed cascade of ALGORITHMS.md 1)"
-}
-BLOCKS = {
-    "plan": "a task takes 512 columns however long they are, more than the cache holds; fewer"
-    " would fit (COLUMNS in fusion/sweeps.py and codegen/llvm/nests.py)"
+ROUNDED = dict.fromkeys(
+    ("plan_dtype bf16", "plan_dtype f16"),
+    "every operator of the plain code rounds to its half type, and no correction of a sum sees"
+    " through rounding: it is visited again (rounding='fast' does without)",
+)
+TALL = {
+    "plan_dtype f64": "512 rows of 512 columns in double precision are twice what the cache holds:"
+    " streamed in two sweeps, where fewer columns at a time would need one"
 }
 ROW_WORK = {
     "plan_layout": "loops over four axes of their own strides do not collapse, and sqrt(variance)"
@@ -313,15 +314,14 @@ ROWS = (
     Row("B4 rows", softmax(-1), TABLE, MATRIX, fused="s*2*r*c", unfused="s*(8*r*c + 4*r)",
         also=(softmax_otherwise(1),)),
     Row("B4 columns", softmax(0), TABLE, MATRIX, fused="s*2*r*c", unfused="s*(8*r*c + 4*c)",
-        short=BLOCKS,
-        also=(softmax_otherwise(0),)),
+        sweeps=2, short=ROUNDED, also=(softmax_otherwise(0),)),
     Row("B4 middle", softmax(1), ("T[n,c,w]",), {"n": 256, "c": 512, "w": 512},
-        fused="s*2*n*c*w", unfused="s*(8*n*c*w + 4*n*w)", short=BLOCKS,
+        fused="s*2*n*c*w", unfused="s*(8*n*c*w + 4*n*w)", short=TALL,
         also=(softmax_otherwise(-2),)),
     Row("B4 middle short", softmax(1), ("T[n,c,w]",), {"n": 512, "c": 64, "w": 512},
         fused="s*2*n*c*w", unfused="s*(8*n*c*w + 4*n*w)", also=(softmax_otherwise(-2),)),
     Row("B4 long", softmax(1), TABLE, {"r": 8, "c": 1 << 24}, fused="s*2*r*c", sweeps=2,
-        unfused="s*(8*r*c + 4*r)", short=ONLINE,
+        unfused="s*(8*r*c + 4*r)", short=ROUNDED,
         also=(softmax_otherwise(1),)),
     Row("B4 log", log_softmax, TABLE, MATRIX, fused="s*2*r*c", unfused="s*(8*r*c + 6*r)",
         also=(lambda xp, x: xp.nn.log_softmax(x),)),

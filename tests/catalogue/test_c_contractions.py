@@ -115,10 +115,6 @@ HALVES = {
     " split by cost",
     "plan_dtype f64": "",
 }
-ROWS_OF = {
-    "plan": "the product's rows are kept whole before they fold, 5.8 MB a task: n is not streamed"
-    " in blocks with a carried maximum (fast-memory, fusion/legal.py)"
-}
 REGROUPED = {
     "plan": "a fold whose result is split and permuted is read at j//n, j%n: reduction-crossing;"
     " results are walked under other shapes only in row-major order (fusion/search.py)"
@@ -175,7 +171,7 @@ ROWS = (
         unfused="s*(m*k + 4*m*n + n*k + m)",
         also=(nearest_otherwise,)),
     Row("C8 head", nearest, ("T[m,k]", "T[n,k]"), {"m": 4096, "n": 30000, "k": 384},
-        fused="s*(m*k + n*k + m)", unfused="s*(m*k + 4*m*n + n*k + m)", dtypes=(), short=ROWS_OF),
+        fused="s*(m*k + n*k + m)", unfused="s*(m*k + 4*m*n + n*k + m)", dtypes=()),
     Row("C9 vector", lambda xp, w, x: w @ x, ("T[m,k]", "T[k]"), LINEAR, fused="s*(m*k + k + m)",
         unfused="s*(m*k + k + m)", also=(lambda xp, w, x: xp.sum(w * x, axis=1),)),
     Row("C9 skinny", lambda xp, x, w: x @ xp.matrix_transpose(w), ("T[p,k]", "T[n,k]"),

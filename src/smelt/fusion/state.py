@@ -215,7 +215,7 @@ class State:
         if not beyond and not streams.worth_asking(self.model, region, cost):
             return None
         found = streams.streamed(self.model, region, beyond=beyond)
-        if found is None or (not beyond and found.burden * streams.MARGIN > cost.burden):
+        if found is None or (not beyond and found.burden > cost.burden):
             return None
         return found
 

@@ -38,8 +38,10 @@ steps.  Charged for the folds that an unstreamed kernel does not have."""
 SHORT = 256
 """Elements of an axis that one visit takes anyway."""
 MARGIN = 1.05
-"""What streaming must win against a schedule that is legal as it is: blocks are packed, rescaled
-and started one by one."""
+"""What streaming a contraction has to win: blocks are packed and rescaled one by one."""
+SLOW_DOUBLE = 2.0
+"""How much slower elements in double precision are than their size tells: nothing else in the
+kernel is vectorised as widely as it could be."""
 STATE_SHARE = 0.5
 """Part of the second-level cache that carried states and a block may fill."""
 
@@ -133,6 +135,7 @@ class _Price:
         self.grid = {f"a{k}" for k in bits(region.grid & ~(1 << a))}
         self.cut: dict[str, int] = {}
         """Grid axes that tasks take in blocks."""
+        self.is_single = all(t.dtype.itemsize < 8 for t in found.loads if t.dtype.is_float)
         self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
@@ -167,8 +170,10 @@ class _Price:
         memory, arithmetic = touch + sweeps, work / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
+        dots = any(model.units.unit(u).trace.dots for u in region.ended)
         return Cost(
-            total, total + (OVERLAP - CHARGED) * hidden, launch, arithmetic, touch, sweeps,
+            total, (MARGIN if dots else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
+            launch, arithmetic, touch, sweeps,
             read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
             times=len(parts), stream=self.a,
         )  # fmt: skip
@@ -314,6 +319,7 @@ class _Price:
                 if self.name not in axes:
                     times *= self.visits
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
+                cost *= SLOW_DOUBLE if width == 8 and t.dtype.is_float and self.is_single else 1.0
                 found += self.model.target.compute_ns(cost, times, width)
         return found * share
 
