@@ -112,14 +112,17 @@ def steps(model: Model, region: Region, a: int) -> Iterator[Step]:
 
 
 def _cascaded(model: Model, region: Region) -> int:
-    """The folded axes along which something waits for another fold."""
-    found = 0
+    """The folded axes along which something waits for another fold: not those that only end in
+    contractions of what is there from the start, as a product's own axis does."""
+    found = rows = 0
     for u, level in region.levels.items():
-        late = level > (u in region.ended)
-        if late:
-            found |= region.ended.get(u, 0)
+        ended = region.ended.get(u, 0)
+        if level > 1 or not model.units.unit(u).trace.dots:
+            rows |= ended
+        if level > (u in region.ended):
+            found |= ended
             found |= region.masks[u][0] if region.stored >> u & 1 else 0
-    return found & region.folded
+    return found & rows
 
 
 class _Price:
