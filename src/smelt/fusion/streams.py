@@ -39,7 +39,7 @@ SHORT = 256
 """Elements of an axis that one visit takes anyway."""
 MARGIN = 1.05
 """What streaming a contraction has to win: blocks are packed and rescaled one by one."""
-SLOW_DOUBLE = 2.0
+SLOW_DOUBLE = 3.0
 """How much slower elements in double precision are than their size tells: nothing else in the
 kernel is vectorised as widely as it could be."""
 STATE_SHARE = 0.5

@@ -1,0 +1,82 @@
+"""Gauges: running extremes by which exponentials are bounded, and what rows say about them.
+
+>>> opposite("max"), is_total("exp"), is_total("log")
+('min', True, False)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product as every
+from typing import Any
+
+import numpy as np
+
+from smelt.fusion.cascade.forms import Linear, NotSeparable
+from smelt.fusion.cascade.term import Term, cone, evaluate
+from smelt.ops.combine import COMBINES
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import f64
+
+PROBES = (-50.5, -1.0, 0.0, 0.25, 3.0, 100.0)
+"""Values at which a term of a gauge is compared with the gauge itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gauge:
+    """A running maximum or minimum, by which exponentials are bounded."""
+
+    fold: Term
+    state: int
+    bottom: float
+    """Its value before any element."""
+    form: Linear
+    """The folded elements as a sum."""
+
+
+def as_gauge(atom: Term, gauge: Gauge) -> float | None:
+    """The value of `atom` before any element, if elsewhere it is the gauge itself."""
+    if any(t.kind not in ("const", "apply", "cast") and t is not gauge.fold for t in cone(atom)):
+        return None
+
+    def at(number: float) -> float:
+        return float(evaluate(atom, lambda _: np.asarray(number, gauge.fold.dtype.compute.numpy)))
+
+    if any(at(p) != p for p in PROBES):
+        return None
+    return at(gauge.bottom)
+
+
+_TOTAL: dict[str, bool] = {}
+_GRID = (-math.inf, -700.5, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 700.5, math.inf)
+
+
+def is_total(op: str) -> bool:
+    """Whether an operator on finite numbers (for one operand: on all numbers) gives a number."""
+    known = _TOTAL.get(op)
+    if known is None:
+        row = SCALARS[op]
+        grid = _GRID if row.arity == 1 else _GRID[1:-1]
+        try:
+            with np.errstate(all="ignore"):
+                known = not any(bool(np.isnan(row.numpy(*a))) for a in _samples(row.arity, grid))
+        except TypeError:
+            known = False
+        _TOTAL[op] = known
+    return known
+
+
+def _samples(arity: int, grid: Iterable[float]) -> Iterator[tuple[Any, ...]]:
+    return every(*([[np.float64(v) for v in grid]] * arity))
+
+
+def opposite(combine: str) -> str:
+    """The fold that keeps the other end: the smallest instead of the largest."""
+    row = COMBINES[combine]
+    for name, other in COMBINES.items():
+        ends = other.identity(f64) == -float(row.identity(f64))
+        if other.grow == row.grow == "same" and other.idempotent and ends:
+            return name
+    raise NotSeparable(combine)
