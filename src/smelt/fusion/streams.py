@@ -37,7 +37,7 @@ WIDE_COST = 3.0
 steps.  Charged for the folds that an unstreamed kernel does not have."""
 SHORT = 256
 """Elements of an axis that one visit takes anyway."""
-MARGIN = 1.05
+MARGIN = 1.03
 """What streaming a contraction has to win: blocks are packed and rescaled one by one."""
 SLOW_DOUBLE = 3.0
 """How much slower elements in double precision are than their size tells: nothing else in the
