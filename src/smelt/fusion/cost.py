@@ -44,6 +44,9 @@ ACROSS = 1.5
 """Cost of reading an array across its rows, in blocks, relative to along them."""
 NEAR = 16
 """Positions that two reads may be apart to find the same lines in the first cache."""
+SERIAL = 32
+"""Time of a step of a scan along a row, relative to one of many positions at once: each step waits
+for the one before (measured)."""
 PARTIAL_BYTES = 8
 """Partial results are kept in double precision."""
 
@@ -117,7 +120,8 @@ class Model:
         width = unit.node.type.dtype.compute.itemsize
         for e in unit.edges:
             width = max(width, self.units.values[e.producer].type.dtype.compute.itemsize)
-        return self.target.compute_ns(unit.trace.cost, 1.0, min(width, 8))
+        step = self.target.compute_ns(unit.trace.cost, 1.0, min(width, 8))
+        return step * SERIAL if 0 <= unit.along == unit.rank - 1 else step
 
     # ---- parts ---------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from smelt.blocks import (
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, Term
-from smelt.fusion.units import Edge, Units
+from smelt.fusion.units import STILL, Edge, Units
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Expr, axes_of, evaluate
 
@@ -250,12 +250,17 @@ class Sweeps:
         return 1 << max(able, key=lambda a: self.sizes[a]) if able else 0
 
     def _columns(self) -> int:
-        """Tasks of the grid, where neighbouring positions in memory go together."""
+        """Tasks of the grid, where neighbouring positions in memory go together: those along which
+        the arrays with most dimensions lie (`fastest` in lowering)."""
+        walked = [[t for t in place if t != STILL]
+                  for places in self.region.loads.values() for place in places]  # fmt: skip
+        most = max(map(len, walked), default=0)
         runs = 0
-        for places in self.region.loads.values():
-            for place in places:
-                if place and (last := fastest(place[-1])) >= 0:
-                    runs |= 1 << last
+        for place in walked:
+            if most and len(place) == most:
+                last = place[-1]
+                names = [last] if isinstance(last, int) else [int(a[1:]) for a in axes_of(last)]
+                runs |= sum(1 << a for a in names)
         found = self.volume(self.region.grid & ~runs)
         for a in bits(self.region.grid & runs):
             found *= -(-self.sizes[a] // FOLD_COLUMNS)
