@@ -257,7 +257,7 @@ class Lowering:
         """What the rule gives, as the type that torch expects.  Raises UnsupportedError."""
         if isinstance(out, torch.Tensor):
             return self._as_type(found, self.type_of(out), 0)
-        used = {u.args[1] for u in node.users if u.target is operator.getitem}
+        used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
         values = [*found, *[None] * len(out)]
         for place in used:
             values[place] = self._as_type(values[place], self.type_of(out[place]), place)

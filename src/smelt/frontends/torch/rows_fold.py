@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.errors import UnsupportedError
+from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
 from smelt.frontends.torch.value import V, gather, iota, number, select
 from smelt.types.dtype import bool_, i64, u8
@@ -190,7 +191,8 @@ def _layer_norm(
     variance, middle = _moments(wide, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
     found = _affine((wide - middle) * scale, weight, bias).cast(x.dtype)
-    return found, middle, scale
+    kind = ours(c.out[1].dtype)
+    return found, middle.cast(kind), scale.cast(kind)
 
 
 def _channels(x: V | None, rank: int) -> V | None:

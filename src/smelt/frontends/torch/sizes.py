@@ -97,11 +97,9 @@ class Sizes:
 
 def _hint(env: Any, symbol: Any) -> int | None:
     """The value of a symbol in the call that is traced; None if only the data tells."""
-    for table in ("backed_var_to_val", "var_to_val"):
-        found = getattr(env, table, {}).get(symbol)
-        if found is not None:
-            return int(found)
-    return None
+    table = "backed_var_to_val" if hasattr(env, "backed_var_to_val") else "var_to_val"
+    found = getattr(env, table, {}).get(symbol)
+    return None if found is None else int(found)
 
 
 def _power(base: Index, exponent: Index) -> Index:

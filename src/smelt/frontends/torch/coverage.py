@@ -1,0 +1,145 @@
+"""How each operator of torch's core set is computed: the table of the documentation.
+
+    python -m smelt.frontends.torch.coverage            prints it
+    python -m smelt.frontends.torch.coverage --write docs/torch_operators.md
+
+*defined* operators have a row and are computed by kernels of ours; *composite* ones are taken apart
+by torch before we see them; *extern* ones are calls of torch inside the plan.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from smelt.frontends.torch.table import TABLE, decompositions
+
+__all__ = ["WHY", "Status", "core", "page"]
+
+_WINDOWS = "the compiler's product of windows is slower than torch's convolution today"
+_SERIAL = "writes at computed positions are serial in the compiler today"
+_RANDOM = "torch's own random stream is kept"
+_DATA = "the size of the result depends on data"
+WHY: dict[str, str] = {
+    "_adaptive_avg_pool2d_backward": _SERIAL,
+    "_cdist_forward": "no rule yet",
+    "_embedding_bag": "no rule yet",
+    "_fft_c2r": "complex numbers",
+    "_fft_r2c": "complex numbers",
+    "_local_scalar_dense": "a number for Python",
+    "_pdist_forward": "no rule yet",
+    "as_strided": "a view of memory, which torch makes for nothing",
+    "atan2": "writes into its operand",
+    "avg_pool2d_backward": _SERIAL,
+    "convolution_backward": _WINDOWS,
+    "empty_strided": "memory without values",
+    "grid_sampler_2d": "no rule yet",
+    "index_put": _SERIAL,
+    "masked_scatter": _DATA,
+    "max_pool2d_with_indices_backward": _SERIAL,
+    "native_dropout": _RANDOM,
+    "nonzero": _DATA,
+    "rand": _RANDOM,
+    "randn": _RANDOM,
+    "randperm": _RANDOM,
+    "scatter": _SERIAL,
+    "scatter_add": _SERIAL,
+    "scatter_reduce": _SERIAL,
+    "sort": "sorting",
+    "sym_storage_offset": "a number of the caller's tensor",
+    "topk": "sorting",
+}
+"""Operator without overload -> why torch computes it."""
+PARTLY: dict[str, str] = {
+    "aten.convolution.default": "windows of one element; others are extern: " + _WINDOWS,
+    "aten.max_pool2d_with_indices.default": "where the positions are not used",
+    "aten.max_pool3d_with_indices.default": "where the positions are not used",
+    "aten._adaptive_avg_pool2d.default": "where all windows have one size",
+    "aten._adaptive_avg_pool3d.default": "where all windows have one size",
+    "aten.adaptive_avg_pool1d.default": "where all windows have one size",
+    "aten.index.Tensor": "integer indices side by side; masks are extern: " + _DATA,
+    "aten.div.Tensor_mode": "integers by a number; by a tensor a zero must raise",
+    "aten.remainder.Tensor": "integers by a number; by a tensor a zero must raise",
+    "aten.fmod.Tensor": "integers by a number; by a tensor a zero must raise",
+    "aten.slice_scatter.default": "without a step",
+}
+"""Rows that do not take every call, and what they take."""
+_SIZES = ("sym_numel", "sym_size")
+
+
+_HEAD = """\
+# Operators of torch
+
+How each operator of PyTorch's core set is computed behind `torch.compile(backend="smelt")`.
+*Defined*: by our kernels. *Composite*: torch takes it apart first. *Extern*: one call of torch
+between our kernels. The page is written by
+`python -m smelt.frontends.torch.coverage --write docs/torch_operators.md`.
+
+Of {all} overloads {defined} are defined, {composite} composite and {extern} extern.
+{more} more outside of the core set are defined.
+
+| operator | status | note |
+|---|---|---|
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """An operator, and how it is computed: defined, composite or extern."""
+
+    name: str
+    status: str
+    note: str
+
+
+def core() -> list[Status]:
+    """Every overload that torch tags as core, in alphabetical order."""
+    apart = {str(op) for op in decompositions()}
+    found: list[Status] = []
+    for packet in dir(torch.ops.aten):
+        overloads = getattr(torch.ops.aten, packet)
+        for overload in getattr(overloads, "overloads", list[str])():
+            op = getattr(overloads, overload)
+            if torch.Tag.core in op.tags:
+                found.append(_status(str(op), packet, apart))
+    return sorted(found, key=lambda s: s.name)
+
+
+def _status(name: str, packet: str, apart: set[str]) -> Status:
+    if name in TABLE:
+        return Status(name, "defined", PARTLY.get(name, ""))
+    if packet in _SIZES:
+        return Status(name, "defined", "an expression over sizes")
+    if name in apart:
+        return Status(name, "composite", "")
+    return Status(name, "extern", WHY.get(packet, "no rule yet"))
+
+
+def page(found: Sequence[Status]) -> str:
+    """The table as a page in Markdown."""
+    counts = {s: sum(x.status == s for x in found) for s in ("defined", "composite", "extern")}
+    more = sum(x.name in TABLE for x in found)
+    told = _HEAD.format(
+        all=len(found), defined=counts["defined"], composite=counts["composite"],
+        extern=counts["extern"], more=len(TABLE) - more,
+    )  # fmt: skip
+    return told + "".join(f"| `{x.name}` | {x.status} | {x.note} |\n" for x in found)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the page, or write it to the file after `--write`."""
+    text = page(core())
+    if arguments[:1] == ["--write"]:
+        Path(arguments[1]).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

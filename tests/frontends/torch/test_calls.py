@@ -1,0 +1,207 @@
+"""Calls of compiled models: memory, threads, processes, contexts, and input that is refused."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontends.torch.models import Encoder, seeded, tokens  # noqa: E402
+
+import smelt.torch  # noqa: E402, F401
+from smelt import knobs  # noqa: E402
+from smelt.runtime import memory  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    with knobs.config(strict=True):
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(f, **options):
+    return torch.compile(f, backend="smelt", fullgraph=True, **options)
+
+
+def total(*xs):
+    found = xs[0]
+    for x in xs[1:]:
+        found = found + x
+    return found
+
+
+def test_ten_thousand_calls_keep_nothing():
+    fast = compiled(lambda x, y: (torch.exp(x) @ y, x + 1))
+    x, y = torch.randn(8, 8), torch.randn(8, 8)
+    with torch.no_grad():
+        for _ in range(100):
+            fast(x, y)
+        gc.collect()
+        objects, live = len(gc.get_objects()), memory.usage().live
+        for _ in range(10_000):
+            fast(x, y)
+        gc.collect()
+        assert abs(len(gc.get_objects()) - objects) < 100
+        assert memory.usage().live == live
+
+
+def test_a_call_with_twenty_inputs_costs_at_most_40_us():
+    xs = [torch.ones(8) for _ in range(20)]
+    fast = compiled(total)
+    least = 1.0
+    with torch.no_grad(), knobs.config(threads=1):
+        for _ in range(30):
+            start = time.process_time()
+            for _ in range(200):
+                fast(*xs)
+            least = min(least, (time.process_time() - start) / 200)
+    assert least < 40e-6, f"{least * 1e6:.1f} us"
+
+
+def test_weights_are_those_of_the_moment_and_go_with_the_model():
+    model = torch.nn.Linear(4, 3)
+    weight = weakref.ref(model.weight)
+    fast = compiled(model)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), model(x))
+            model.weight.mul_(2)
+            model.bias.data = torch.randn(3)
+    del model, fast
+    torch._dynamo.reset()
+    gc.collect()
+    assert weight() is None
+
+
+def test_copies_and_several_models():
+    one = seeded(Encoder, layers=1)
+    two = copy.deepcopy(one)
+    with torch.no_grad():
+        for p in two.parameters():
+            p.mul_(0.5)
+        for model in (one, two, torch.nn.Sequential(one, torch.nn.Identity()) and one):
+            ids, mask = tokens(2, 5)
+            found = compiled(model)(ids, mask)
+            torch.testing.assert_close(found, model(ids, mask), rtol=1e-5, atol=1e-5)
+
+
+def test_threads_call_one_model():
+    fast = compiled(lambda x: torch.softmax(x * 2, -1) + 1, dynamic=True)
+    x = torch.randn(16, 33)
+    expected = fast(x)
+    wrong = []
+
+    def work():
+        wrong.extend(1 for _ in range(50) if not torch.equal(fast(x), expected))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_goes_on():
+    fast = compiled(lambda x: x.sin() + 1)
+    x = torch.randn(100)
+    expected = fast(x)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if torch.equal(fast(x), expected) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_autocast():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+    x = torch.randn(4, 8)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected, found = model(x), compiled(model)(x)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_an_exported_program():
+    model = seeded(Encoder, layers=1)
+    ids, mask = tokens(2, 5)
+    exported = torch.export.export(model, (ids, mask)).module()
+    with torch.no_grad():
+        found = compiled(exported)(ids, mask)
+        torch.testing.assert_close(found, model(ids, mask), rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_depend_on_data_are_left_to_torch():
+    def f(x):
+        return torch.nonzero(x > 0).float() * 2, (x[x > 0] + 1).sum()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        x = torch.randn(20)
+        for a, b in zip(compiled(f)(x), f(x), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(3, 4, dtype=torch.complex64),
+        lambda: torch.randn(0, 4),
+        lambda: torch.randn(1, 1),
+        lambda: torch.randn(()),
+        lambda: torch.randn(3, 4).t(),
+        lambda: torch.randn(4).expand(3, 4),
+        lambda: torch.empty(3, 4, device="meta"),
+        lambda: torch.randn(3, 4).to(torch.float8_e4m3fn).float(),
+        lambda: torch.as_strided(torch.randn(12), (3, 4), (2, 1)),
+    ],
+)
+def test_unusual_tensors(make):
+    x = make()
+
+    def f(x):
+        return (x * 2 + 1).cumsum(0) if x.dim() else x * 2
+
+    found, expected = compiled(f)(x), f(x)
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    if x.device.type == "cpu":
+        torch.testing.assert_close(found, expected)
+
+
+def test_errors_are_those_of_torch():
+    fast = compiled(lambda x, i: torch.linalg.cholesky(x) + 1)
+    with pytest.raises(RuntimeError, match="positive"):
+        fast(-torch.eye(3), 0)
+
+
+def test_no_compiler_of_the_system_is_needed(tmp_path):
+    code = (
+        "import torch, smelt.torch\n"
+        "f = torch.compile(lambda x: torch.exp(x) @ x.T, backend='smelt')\n"
+        "x = torch.randn(5, 7)\n"
+        "torch.testing.assert_close(f(x), torch.exp(x) @ x.T)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT,
+        env={"PYTHONPATH": "src", "PATH": "", "SMELT_STRICT": "1", "SMELT_CACHE_DIR":
+             str(tmp_path / "cache"), "SMELT_PROBE": "off"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

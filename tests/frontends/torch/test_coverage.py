@@ -1,0 +1,45 @@
+"""The core operators: what is left to torch only shrinks, and every row answers as torch does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from smelt.frontends.torch import coverage  # noqa: E402
+from smelt.frontends.torch.table import TABLE  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+MOST_EXTERN = 28
+"""Lower it when an operator gets a row; never raise it."""
+NEWEST = torch.__version__.startswith("2.13")
+
+
+def test_every_row_names_an_operator_of_torch():
+    for name in TABLE:
+        _, packet, overload = name.split(".")
+        assert hasattr(getattr(torch.ops.aten, packet), overload), name
+
+
+@pytest.mark.skipif(not NEWEST, reason="the core set differs between versions of torch")
+def test_the_extern_list_only_shrinks():
+    found = coverage.core()
+    extern = [s.name for s in found if s.status == "extern"]
+    assert len(found) >= 190
+    assert len(extern) == MOST_EXTERN, extern
+    assert not [s.name for s in found if s.status == "extern" and not s.note]
+
+
+@pytest.mark.skipif(not NEWEST, reason="the core set differs between versions of torch")
+def test_the_page_is_not_stale():
+    expected = coverage.page(coverage.core())
+    assert (ROOT / "docs" / "torch_operators.md").read_text(encoding="utf-8") == expected
+
+
+def test_reasons_are_of_operators_that_are_left():
+    left = {s.name.split(".")[1] for s in coverage.core() if s.status == "extern"}
+    if NEWEST:
+        assert not set(coverage.WHY) - left, "a reason for what is computed now"
+    assert set(coverage.PARTLY) <= set(TABLE)

@@ -1,0 +1,212 @@
+"""Rows against torch itself: every rule that a model may meet, on shapes with symbolic sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.func import functionalize  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from smelt.frontends.torch.lower import Lowering  # noqa: E402
+from smelt.frontends.torch.program import Program  # noqa: E402
+from smelt.frontends.torch.table import decompositions  # noqa: E402
+
+F = torch.nn.functional
+aten = torch.ops.aten
+
+
+def made(*shape, dtype=torch.float32, seed=0, low=-3, high=4):
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    return torch.randint(low, high, shape, generator=generator).to(dtype)
+
+
+X = made(3, 4, 5)
+POSITIVE = X.abs() + 0.5
+UNIT = X.sigmoid()
+WHOLE = made(3, 4, 5, dtype=torch.int64)
+MASK = X > 0
+IMAGE = made(2, 4, 6, 8)
+LABELS = torch.tensor([0, 3, -100, 1, 2])
+
+UNARY = {
+    "abs acos asin atan ceil cos cosh erf erfc exp exp2 expm1 floor isinf isnan log1p neg relu "
+    "round sigmoid sign sin sinh square tan tanh trunc gelu silu softplus mish elu leaky_relu "
+    "hardsigmoid hardswish hardtanh log_sigmoid": UNIT * 2 - 1,
+    "log log10 log2 rsqrt sqrt reciprocal acosh": POSITIVE + 1,
+    "atanh asinh": UNIT * 0.9,
+}
+NAMES = [(n, x) for names, x in UNARY.items() for n in names.split()]
+
+
+def function(name):
+    special = {"log_sigmoid": F.logsigmoid}
+    return special.get(name) or getattr(torch, name, None) or getattr(F, name)
+
+
+def agree(f, *inputs, left=0, **tolerances):
+    """Runs `f` as traced by torch and lowered by us; `left` operators may stay torch's."""
+    expected = f(*inputs)
+    traced = make_fx(functionalize(f), decomposition_table=decompositions(), tracing_mode="fake")(
+        *inputs
+    )
+    lowering = Lowering(traced.graph)
+    assert len(lowering.left) == left, lowering.left
+    got = Program(traced, lowering).call(list(inputs))
+    torch.testing.assert_close(got, expected, equal_nan=True, **tolerances)
+
+
+@pytest.mark.parametrize(("name", "x"), NAMES, ids=[n for n, _ in NAMES])
+def test_functions_of_one_number(name, x):
+    f = function(name)
+    agree(lambda x: f(x), x, rtol=4e-6, atol=1e-6)  # noqa: PLW0108 - traced by its signature
+
+
+BINARY = {
+    "add": lambda x, y: torch.add(x, y, alpha=2), "sub": lambda x, y: 3 - x - y * 2,
+    "mul": torch.mul, "div": torch.div,
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"), "remainder": torch.remainder,
+    "fmod": torch.fmod, "pow": lambda x, y: torch.pow(x.abs(), y), "maximum": torch.maximum,
+    "atan2": torch.atan2, "where": lambda x, y: torch.where(x > y, x, y), "lt": torch.lt,
+    "copysign": torch.copysign, "hypot": torch.hypot, "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=2), "eq": torch.eq,
+    "addcdiv": lambda x, y: torch.addcdiv(x, x, y.abs() + 1), "logaddexp": torch.logaddexp,
+    "fill": lambda x, y: x.masked_fill(y > 0, -1.0), "clamp": lambda x, y: x.clamp(y, y + 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("shape", [(3, 4, 5), (4, 1), ()], ids=str)
+def test_functions_of_two_numbers_broadcast(name, shape):
+    agree(BINARY[name], X, made(*shape, seed=1), rtol=4e-6, atol=1e-6)
+
+
+INTEGERS = {
+    "add": lambda x: x + 3, "floor": lambda x: x // 2, "trunc": lambda x: torch.div(
+        x, 3, rounding_mode="trunc"), "remainder": lambda x: x % -3, "fmod": lambda x: torch.fmod(
+        x, 2), "and": lambda x: x & 6, "xor": lambda x: x ^ x.flip(0), "not": lambda x: ~x,
+    "mixed": lambda x: x + 0.5, "mean": lambda x: x.float().mean(-1), "sum": lambda x: x.sum(0),
+    "true": lambda x: x / 2, "pow": lambda x: x**3, "compare": lambda x: x > 0.5,
+    "logical": lambda x: torch.logical_and(x, x > 1), "max": lambda x: x.amax((0, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers(name):
+    agree(INTEGERS[name], WHOLE)
+
+
+FOLDS = {
+    "sum": lambda x: x.sum((0, 2)), "keep": lambda x: x.sum(1, keepdim=True),
+    "mean": lambda x: x.mean(-1), "prod": lambda x: x.prod(1), "amax": lambda x: x.amax(0),
+    "max": lambda x: x.max(1), "argmin": lambda x: x.argmin(2), "argmax": lambda x: x.argmax(),
+    "any": lambda x: (x > 2).any(1), "all": lambda x: (x > -2).all(),
+    "var": lambda x: x.var((0, 1)),
+    "std": lambda x: x.std(2, correction=0), "norm": lambda x: x.norm(dim=1),
+    "cumsum": lambda x: x.cumsum(1), "cumprod": lambda x: x.cumprod(-1),
+    "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp((1, 2)), "layer_norm": lambda x: F.layer_norm(x, (5,)),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "mse": lambda x: F.mse_loss(x, x.flip(0)), "normalize": lambda x: F.normalize(x, dim=2),
+    "var_mean": lambda x: torch.var_mean(x, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_folds(name):
+    agree(FOLDS[name], X, rtol=1e-5, atol=1e-6)
+
+
+VIEWS = {
+    "slice": lambda x: x[1:, ::2, -3:] + 0, "select": lambda x: x[:, -1] * 2,
+    "cat": lambda x: torch.cat([x, x * 2, x[:, :0]], 1), "stack": lambda x: torch.stack([x, -x], 2),
+    "flip": lambda x: x.flip(0, 2), "roll": lambda x: x.roll((0,), (0,)) + 1,
+    "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=3.0), "crop": lambda x: F.pad(x, (-1, 2)),
+    "repeat": lambda x: x.repeat(2, 1, 3), "split": lambda x: torch.cat(x.split(2, 1)[::-1], 1),
+    "chunk": lambda x: x.chunk(2, 1)[1] + 1, "tril": lambda x: x.tril(1),
+    "triu": lambda x: x.triu(),
+    "unbind": lambda x: x.unbind(1)[2] * x.unbind(1)[0],
+    "expand": lambda x: x[:, :1].expand(3, 4, 5) + 1,
+    "arange": lambda x: x + torch.arange(x.shape[2]), "full": lambda x: torch.full_like(x, 2) + x,
+    "linspace": lambda x: x * torch.linspace(0, 1, 5), "eye": lambda x: x[0] @ torch.eye(5),
+    "reflect": lambda x: F.pad(x, (2, 1), mode="reflect"),
+    "replicate": lambda x: F.pad(x, (2, 1), mode="replicate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views(name):
+    agree(VIEWS[name], X)
+
+
+def test_products():
+    a, b, c = made(4, 6), made(6, 5, seed=1), made(5, seed=2)
+    agree(lambda a, b: a @ b, a, b)
+    agree(lambda a, b, c: torch.addmm(c, a, b, beta=0.5, alpha=2), a, b, c)
+    agree(torch.bmm, made(3, 4, 6), made(3, 6, 5))
+    agree(lambda a, b, c: torch.baddbmm(c, a, b), made(3, 4, 6), made(3, 6, 5), made(3, 1, 5))
+    agree(lambda a, c: a.mv(c), made(4, 5), c)
+    agree(F.linear, made(2, 3, 6), made(5, 6), c)
+    agree(lambda a, b: torch.einsum("bij,kj->bki", a, b), made(2, 3, 6), made(5, 6))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal):
+    q, k, v = (made(2, 3, 7, 4, seed=s) for s in range(3))
+
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    agree(f, q, k, v, rtol=1e-5, atol=1e-6)
+
+
+def test_reads_at_computed_positions():
+    at = torch.tensor([[0, 2], [-1, 1]])
+    table = made(6, 4)
+    agree(lambda t, i: F.embedding(i.abs(), t), table, at)
+    agree(lambda t, i: t[i], table, at)
+    agree(lambda t, i: t[:, i[0]], table, at)
+    agree(lambda t, i: t[i[0], i[1]], table, at)
+    agree(lambda t, i: t.index_select(1, i[1].abs()), table, at)
+    agree(lambda t, i: t.gather(1, i.abs()), table, at)
+    agree(lambda x, y: F.cross_entropy(x, y), made(5, 4), LABELS)  # noqa: PLW0108 - its signature
+
+
+POOLS = {
+    "max": lambda x: F.max_pool2d(x, 2), "padded": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "avg": lambda x: F.avg_pool2d(x, (2, 3), 1), "one": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_images(name):
+    agree(POOLS[name], IMAGE, rtol=1e-5, atol=1e-6)
+
+
+def test_images_with_weights():
+    kernel, c = made(3, 4, 1, 1, seed=1), made(4, seed=2)
+    agree(lambda x, w, b: F.conv2d(x, w, b, stride=2), IMAGE, kernel, c[:3], atol=1e-5, rtol=1e-5)
+
+    def norm(x, m, v, w, b):
+        return aten._native_batch_norm_legit_no_training(x, w, b, m, v, 0.1, 1e-5)[0]
+
+    agree(norm, IMAGE, c, c.abs(), c, c, atol=1e-5, rtol=1e-5)
+
+
+def test_what_must_raise_is_left_to_torch():
+    zero = torch.zeros(3, dtype=torch.int64)
+    agree(lambda x: torch.div(x, x + 1, rounding_mode="floor"), zero, left=1)
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        agree(lambda x: torch.div(x + 1, x, rounding_mode="floor"), zero, left=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_are_rounded_where_torch_rounds(dtype):
+    x = X.to(dtype)
+    for f in (lambda x: F.gelu(x) + 1, lambda x: x.softmax(-1), lambda x: F.layer_norm(x, (5,))):
+        agree(f, x, rtol=1e-2, atol=1e-2)
