@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
+from smelt.bench import models as models_bench
 from smelt.bench import page, plot, table
 from smelt.bench.peers import PEERS
 from smelt.bench.results import Results
@@ -29,6 +30,7 @@ from smelt.bench.workloads import WORKLOADS
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write results as JSON.")
 @click.option("--svg", "svg_path", type=click.Path(path_type=Path), help="Write the plot as SVG.")
 @click.option("--write-docs", is_flag=True, help="Write docs/bench.md with its plot and data.")
+@click.option("--models", is_flag=True, help="Models behind torch.compile instead.")
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
 def command(
     only: str | None,
@@ -38,6 +40,7 @@ def command(
     json_path: Path | None,
     svg_path: Path | None,
     write_docs: bool,
+    models: bool,
     list_rows: bool,
 ) -> None:
     """Smelt against its peers and the memory floor.
@@ -48,6 +51,9 @@ def command(
     screen = Console(highlight=False)
     if list_rows:
         _list_rows(screen)
+        return
+    if models:
+        _models(_split(only), _split(peers), write_docs)
         return
     options = Options(_split(only), _split(peers), threads or 0, quick)
     try:
@@ -62,6 +68,21 @@ def command(
     if write_docs:
         for path in page.write(results, Path("docs")):
             click.echo(f"wrote {path}", err=True)
+
+
+def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> None:
+    """The table of models; they need torch and transformers."""
+    wanted = (*(peers or models_bench.PEERS[:-1]), "smelt")
+    try:
+        rows = models_bench.run(only, wanted, say=lambda name: click.echo(name, err=True))
+    except (ImportError, KeyError) as error:
+        raise click.ClickException(f"cannot measure models: {error}") from error
+    text = models_bench.page(rows)
+    click.echo(text)
+    if write_docs:
+        path = Path("docs") / "models.md"
+        path.write_text(models_bench.HEAD + text, encoding="utf-8")
+        click.echo(f"wrote {path}", err=True)
 
 
 def _split(text: str | None) -> tuple[str, ...]:

@@ -176,6 +176,26 @@ def test_reads_at_computed_positions():
     agree(lambda x, y: F.cross_entropy(x, y), made(5, 4), LABELS)  # noqa: PLW0108 - its signature
 
 
+def test_one_write_along_an_axis():
+    at = torch.tensor([[1], [0], [2]])
+    x = made(3, 4)
+    agree(lambda x, i: x.scatter(1, i, 7.0), x, at)
+    agree(lambda x, i: x.scatter(1, i, x[:, :1] * 2), x, at)
+    agree(lambda x, i: x.scatter_add(1, i, x[:, 1:2]), x, at)
+    agree(lambda x, i: x.scatter(1, torch.cat([i, i + 1], 1), 7.0), x, at, left=1)
+
+
+def test_lists_of_tensors():
+    def step(a, b, c):
+        values = torch._foreach_mul([a, b], 0.9)
+        values = torch._foreach_add(values, [c, a], alpha=0.1)
+        values = torch._foreach_addcdiv(values, [a, b], torch._foreach_exp([a, b]), 0.5)
+        values = torch._foreach_addcmul(values, [a, b], [b, a], scalars=[0.5, 2.0])
+        return torch._foreach_sqrt(torch._foreach_pow(torch._foreach_abs(values), 2.0))
+
+    agree(step, made(4, 3), made(4, 3, seed=1), made(4, 3, seed=2), rtol=1e-5, atol=1e-6)
+
+
 POOLS = {
     "max": lambda x: F.max_pool2d(x, 2), "padded": lambda x: F.max_pool2d(x, 3, 2, 1),
     "avg": lambda x: F.avg_pool2d(x, (2, 3), 1), "one": lambda x: F.adaptive_avg_pool2d(x, 1),

@@ -48,8 +48,6 @@ WHY: dict[str, str] = {
     "rand": _RANDOM,
     "randn": _RANDOM,
     "randperm": _RANDOM,
-    "scatter": _SERIAL,
-    "scatter_add": _SERIAL,
     "scatter_reduce": _SERIAL,
     "sort": "sorting",
     "sym_storage_offset": "a number of the caller's tensor",
@@ -68,6 +66,9 @@ PARTLY: dict[str, str] = {
     "aten.remainder.Tensor": "integers by a number; by a tensor a zero must raise",
     "aten.fmod.Tensor": "integers by a number; by a tensor a zero must raise",
     "aten.slice_scatter.default": "without a step",
+    "aten.scatter.value": "one write along the axis; several are serial",
+    "aten.scatter.src": "one write along the axis; several are serial",
+    "aten.scatter_add.default": "one write along the axis; several are serial",
 }
 """Rows that do not take every call, and what they take."""
 _SIZES = ("sym_numel", "sym_size")

@@ -232,7 +232,7 @@ class Lowering:
         origin = origin_of(node)
         args = [self._operand(a, k, origin) for a in node.args]
         options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
-        fakes = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
+        fakes = map_arg(node.args, lambda x: x.meta["val"])
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
             args = [a.settle(shape) if isinstance(a, V) else a for a in args]

@@ -67,9 +67,41 @@ def _attention(
         top = select(top.map("eq", -math.inf), number(0.0, top.dtype), top)
     grown = (scores - top).map("exp")
     total = grown.sum((3,), True)
+    if attn_mask is not None:  # a query that sees no key gets nothing
+        total = select(total.map("eq", 0), number(1.0, total.dtype), total)
     weights = grown / total
     found = contract(weights, values, "bhmn,bhne->bhme")
     return found.cast(c.dtype), (total.map("log") + top).reshape(*total.shape[:3])
+
+
+def _attention_backward(
+    c: Call, grad: V, q: V, k: V, v: V, out: V, logs: V, _dropout: float, is_causal: bool, *,
+    attn_mask: V | None = None, scale: float | None = None,
+) -> tuple[V, V, V]:  # fmt: skip
+    """Gradients of q, k and v (T. Dao et al., 2022): the weights come back from the logarithms."""
+    if c.dtype.bits == 16:
+        raise UnsupportedError("gradients of attention in half precision")
+    size = q.shape[-1]
+    if scale is None and not isinstance(size, int):
+        raise UnsupportedError("attention with a symbolic size of heads")
+    factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
+    scores = contract(q, k, "bhmd,bhnd->bhmn") * factor
+    if attn_mask is not None:
+        scores = scores + attn_mask.cast(scores.dtype)
+    weights = (scores - logs.cast(scores.dtype).unsqueeze(3)).map("exp")
+    if attn_mask is not None:  # a query that sees no key: its logarithm is -inf
+        weights = select(scores.map("eq", -math.inf), number(0.0, scores.dtype), weights)
+    if is_causal:
+        rows, columns = (iota(scores.shape[-2:], a, i64, c.origin) for a in (0, 1))
+        weights = select(columns.map("le", rows), weights, number(0.0, scores.dtype))
+    of_weights = contract(grad, v, "bhme,bhne->bhmn")
+    shift = (grad * out).sum((3,), True)
+    of_scores = weights * (of_weights - shift) * factor
+    return (
+        contract(of_scores, k, "bhmn,bhnd->bhmd"),
+        contract(of_scores, q, "bhmn,bhmd->bhnd"),
+        contract(weights, grad, "bhmn,bhme->bhne"),
+    )
 
 
 # ---- reads at computed positions ---------------------------------------------------------------
@@ -110,7 +142,33 @@ def _gather(c: Call, x: V, dim: int, at: V, **_options: Any) -> V:
     return gather(x, 0, *where)
 
 
+def _one_place(rule: Any) -> Any:
+    """A write at one position along an axis: elementwise, where the positions cover the rest."""
+
+    def lower(c: Call, x: V, dim: int, at: V, value: Any, **_options: Any) -> V:
+        a = axis_of(dim, x.rank)
+        if not x.rank or at.shape != (*x.shape[:a], 1, *x.shape[a + 1 :]):
+            raise UnsupportedError("several writes along an axis: serial in the compiler today")
+        here = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
+        if isinstance(value, V) and value.shape != at.shape:
+            raise UnsupportedError("more values than positions")
+        return rule(here, x, c.value(value, c.dtype))
+
+    return lower
+
+
+def _put(here: V, x: V, value: V) -> V:
+    return select(here, value, x)
+
+
+def _add(here: V, x: V, value: V) -> V:
+    return x + select(here, value, number(0, x.dtype))
+
+
 ROWS = (
+    Row("aten.scatter.value", _one_place(_put)),
+    Row("aten.scatter.src", _one_place(_put)),
+    Row("aten.scatter_add.default", _one_place(_add)),
     Row("aten.mm.default", _mm),
     Row("aten.bmm.default", _bmm),
     Row("aten.mv.default", _mv),
@@ -118,6 +176,7 @@ ROWS = (
     Row("aten.addmm.default", _plus_product("mk,kn->mn")),
     Row("aten.baddbmm.default", _plus_product("bmk,bkn->bmn")),
     Row("aten._scaled_dot_product_flash_attention_for_cpu.default", _attention),
+    Row("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", _attention_backward),
     Row("aten.embedding.default", _embedding),
     Row("aten.index.Tensor", _index),
     Row("aten._unsafe_index.Tensor", _index),

@@ -17,18 +17,29 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from smelt.frontends.torch import rows_elementwise, rows_fold, rows_product, rows_view, rows_window
+from smelt.frontends.torch import (
+    rows_elementwise,
+    rows_fold,
+    rows_foreach,
+    rows_product,
+    rows_view,
+    rows_window,
+)
 from smelt.frontends.torch.row import Row
 
 __all__ = ["TABLE", "decompositions", "row_of"]
 
-TABLE: dict[str, Row] = {
+_OWN: dict[str, Row] = {
     row.name: row
     for chapter in (
         rows_elementwise.ROWS, rows_view.ROWS, rows_fold.ROWS, rows_product.ROWS,
         rows_window.ROWS,
     ) for row in chapter
 }  # fmt: skip
+
+
+TABLE: dict[str, Row] = _OWN | {row.name: row for row in rows_foreach.rows(_OWN)}
+"""All rows by name."""
 
 
 def row_of(name: str) -> Row | None:

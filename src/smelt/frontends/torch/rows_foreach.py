@@ -1,0 +1,67 @@
+"""Operators of ATen on lists of tensors, as optimisers use them: one tensor's rule, many times.
+
+All results of a list are values of one graph: a step over all parameters is planned at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.row import Call, Row
+
+__all__ = ["rows"]
+
+_LISTS: Mapping[str, str] = {
+    "abs.default": "abs.default", "neg.default": "neg.default", "sqrt.default": "sqrt.default",
+    "rsqrt.default": "rsqrt.default", "reciprocal.default": "reciprocal.default",
+    "exp.default": "exp.default", "log.default": "log.default", "sign.default": "sign.default",
+    "sigmoid.default": "sigmoid.default", "tanh.default": "tanh.default",
+    **{f"{name}.{kind}": f"{name}.Tensor" for name in ("add", "mul", "div")
+       for kind in ("List", "Scalar", "ScalarList", "Tensor")},
+    **{f"{name}.{kind}": f"{name}.default" for name in ("addcmul", "addcdiv")
+       for kind in ("Scalar", "ScalarList")},
+    "sub.List": "sub.Tensor", "sub.Scalar": "sub.Tensor", "sub.ScalarList": "sub.Tensor",
+    "lerp.Scalar": "lerp.Scalar", "lerp.List": "lerp.Tensor", "lerp.ScalarList": "lerp.Scalar",
+    "pow.Scalar": "pow.Tensor_Scalar", "pow.ScalarList": "pow.Tensor_Scalar",
+    "pow.List": "pow.Tensor_Tensor", "pow.ScalarAndTensor": "pow.Scalar",
+    "maximum.List": "maximum.default", "minimum.List": "minimum.default",
+    "clamp_min.Scalar": "clamp_min.default", "clamp_max.Scalar": "clamp_max.default",
+}  # fmt: skip
+"""Overload of `_foreach_...` -> the overload whose rule each tensor of the list follows."""
+
+
+def _each(rule: Callable[..., Any], values: bool) -> Callable[..., tuple[Any, ...]]:
+    """`rule` on every place of the lists; `values` says that a third list is a factor."""
+
+    def lower(c: Call, *args: Any, **options: Any) -> tuple[Any, ...]:
+        count = len(c.out)
+        found: list[Any] = []
+        for k in range(count):
+            operands = [_place(a, k, count) for a in args]
+            fakes = [_place(f, k, count) for f in c.fakes]
+            more = dict(options)
+            if values and len(operands) > 3:
+                more["value"] = operands.pop()
+            one = Call(c.out[k], fakes, c.sizes, c.origin)
+            found.append(rule(one, *operands, **more))
+        return tuple(found)
+
+    return lower
+
+
+def _place(a: Any, k: int, count: int) -> Any:
+    if not isinstance(a, (list, tuple)):
+        return a
+    if len(a) != count:
+        raise UnsupportedError("lists of different lengths")
+    return a[k]
+
+
+def rows(table: Mapping[str, Row]) -> tuple[Row, ...]:
+    """A row for each operator on lists, by the rules of `table`."""
+    return tuple(
+        Row(f"aten._foreach_{name}", _each(table[f"aten.{one}"].lower, one.startswith("addc")))
+        for name, one in _LISTS.items()
+    )

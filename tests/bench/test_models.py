@@ -1,0 +1,45 @@
+"""The table of models: what is measured, and how it is shown."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from smelt.bench import models
+
+
+def row(name, eager, smelt):
+    return models.Row(name, {"eager": eager, "smelt": smelt}, {"eager": 0.1, "smelt": 2.0}, 1e-6,
+                      7, 1)  # fmt: skip
+
+
+def test_the_page_has_every_model_and_the_geometric_mean():
+    page = models.page([row("bert", 40.0, 10.0), row("vit", 9.0, 9.0)])
+    assert "| bert | 40.00 | 10.00 | 4.00x | 2.0 | 7 | 1 |" in page
+    assert page.endswith("Geometric mean of the gain: eager 2.00x.\n")
+
+
+def test_calls_are_measured_in_turns():
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in ("a", "b")}
+    times = models._times(calls)
+    assert set(times) == {"a", "b"}
+    assert order == ["a", "a", "b", "b"] * models.ROUNDS
+    assert all(math.isfinite(t) for t in times.values())
+
+
+def test_an_unknown_model_is_an_error():
+    pytest.importorskip("torch")
+    with pytest.raises(KeyError):
+        models.run(["nothing"])
+
+
+@pytest.mark.nightly
+def test_a_model_is_measured():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    (found,) = models.run(["distilbert"], ("eager", "smelt"))
+    assert found.error < 1e-4
+    assert found.kernels > 0
+    assert found.ms["smelt"] > 0
