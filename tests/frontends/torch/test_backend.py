@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_the_entry_point_is_declared():
     assert where == module.__name__
     assert getattr(module, name) is smelt.torch.backend
     assert "smelt" in torch._dynamo.list_backends()
+
+
+def test_the_name_is_found_without_an_import():
+    names = [p.name for p in entry_points(group="torch_dynamo_backends")]
+    if "smelt" not in names:
+        pytest.skip("the package was installed before it had the entry point")
+    code = "import torch; print(torch.compile(lambda x: x + 1, backend='smelt')(torch.ones(1)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT,
+        env={"PYTHONPATH": "src", "PATH": ""},
+    )  # fmt: skip
+    assert done.stdout.split() == ["tensor([2.])"], done.stderr
 
 
 def test_importing_smelt_does_not_import_torch():

@@ -78,6 +78,17 @@ def test_a_record_has_what_was_compiled_while_it_was_open():
     assert record.kernels[0].operators == ("aten.exp.default", "aten.add.Tensor")
 
 
+def test_graphs_are_logged(caplog):
+    def f(x):
+        return torch.topk(x * 2, 2).values
+
+    with caplog.at_level("DEBUG", logger="smelt.torch"):
+        torch.compile(f, backend="smelt", dynamic=False)(torch.randn(4, 5))
+    told = [r.getMessage() for r in caplog.records if r.name == "smelt.torch"]
+    assert told[0].startswith("inference graph of 3 operators: 1 kernels, 1 calls of torch")
+    assert told[1].startswith("aten.topk.default is left to torch: no rule for aten.topk.default")
+
+
 def test_forward_and_backward_are_told_apart():
     model = torch.nn.Linear(3, 2)
     with smelt.torch.record() as record:

@@ -10,6 +10,7 @@ hands both to `compile_traced`.  What fails inside runs eagerly, with one warnin
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -28,6 +29,9 @@ from smelt.frontends.torch.record import Break, Compiled, open_records
 from smelt.frontends.torch.table import decompositions
 
 __all__ = ["MODES", "backend"]
+
+_LOG = logging.getLogger("smelt.torch")
+"""One line for each graph, and one for each operator that is left to torch."""
 
 
 def backend(
@@ -104,10 +108,16 @@ def compile_traced(
         if knobs.STRICT.get():
             raise
         reason = _told(error)
+        _LOG.debug("a graph falls back", exc_info=True)
         warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=2)
         _note(Compiled(kind, None, operators, perf_counter() - start, reason), None)
         return make_boxed_func(traced.forward)
     made = Compiled(kind, program, operators, perf_counter() - start)
+    _LOG.info("%s graph of %d operators: %d kernels, %d calls of torch, %.2f s", kind, operators,
+              sum(len(s.compiled.kernels) for s in program.segments), len(made.left),
+              made.seconds)  # fmt: skip
+    for x in made.left:
+        _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
     return _note(made, boxed(program.call, settings))
 
 
