@@ -208,6 +208,40 @@ def test_images(name):
     agree(POOLS[name], IMAGE, rtol=1e-5, atol=1e-6)
 
 
+CONVOLUTIONS = {
+    "plain": ((2, 4, 9, 8), (6, 4, 3, 3), {}),
+    "strided": ((2, 4, 9, 8), (6, 4, 3, 3), {"stride": 2, "padding": 1}),
+    "dilated": ((2, 4, 9, 8), (6, 4, 3, 2), {"padding": (1, 2), "dilation": 2}),
+    "grouped": ((2, 4, 9, 8), (6, 2, 3, 1), {"groups": 2}),
+    "depthwise": ((2, 4, 9, 8), (4, 1, 3, 3), {"groups": 4, "padding": 1}),
+    "one": ((2, 4, 9), (3, 4, 5), {"padding": 2}),
+    "three": ((1, 2, 4, 5, 6), (3, 2, 2, 2, 2), {}),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name):
+    image, kernel, options = CONVOLUTIONS[name]
+
+    def f(x, w):
+        return torch.convolution(
+            x, w, None, *(_each(options.get(key, other), len(kernel) - 2) for key, other in
+                          (("stride", 1), ("padding", 0), ("dilation", 1))),
+            False, [0] * (len(kernel) - 2), options.get("groups", 1),
+        )  # fmt: skip
+
+    agree(f, made(*image), made(*kernel, seed=1), rtol=1e-5, atol=1e-5)
+
+
+def _each(n, count):
+    return [n] * count if isinstance(n, int) else list(n)
+
+
+def test_transposed_convolutions_and_many_taps_are_left_to_torch():
+    agree(F.conv_transpose2d, made(2, 4, 5, 5), made(4, 3, 3, 3), left=1)
+    agree(lambda x, w: F.conv2d(x, w, groups=4), made(2, 4, 9, 9), made(4, 1, 5, 5), left=1)
+
+
 def test_images_with_weights():
     kernel, c = made(3, 4, 1, 1, seed=1), made(4, seed=2)
     agree(lambda x, w, b: F.conv2d(x, w, b, stride=2), IMAGE, kernel, c[:3], atol=1e-5, rtol=1e-5)

@@ -22,7 +22,7 @@ from smelt.frontends.torch.table import TABLE, decompositions
 
 __all__ = ["WHY", "Status", "core", "page"]
 
-_WINDOWS = "the compiler's product of windows is slower than torch's convolution today"
+_WINDOWS = "no rule yet: a transposed convolution and one over the batch"
 _SERIAL = "writes at computed positions are serial in the compiler today"
 _RANDOM = "torch's own random stream is kept"
 _DATA = "the size of the result depends on data"
@@ -55,7 +55,7 @@ WHY: dict[str, str] = {
 }
 """Operator without overload -> why torch computes it."""
 PARTLY: dict[str, str] = {
-    "aten.convolution.default": "windows of one element; others are extern: " + _WINDOWS,
+    "aten.convolution.default": "all but transposed ones, and more than 9 taps over one channel",
     "aten.max_pool2d_with_indices.default": "where the positions are not used",
     "aten.max_pool3d_with_indices.default": "where the positions are not used",
     "aten._adaptive_avg_pool2d.default": "where all windows have one size",

@@ -1,4 +1,4 @@
-"""Windows over images: poolings, margins, and the convolutions that are plain products.
+"""Windows over images: poolings, margins and convolutions.
 
 A window is an index map, so a pooling is one fold that reads its image in place.
 """
@@ -137,23 +137,49 @@ def _margins_by_gather(mode: str, count: int) -> Any:
     return lower
 
 
+MOST_TAPS = 9
+"""Elements of a window over a single channel up to which our kernels are as fast as torch's; with
+25 they take twice as long, with 49 three times (AVX-512, one thread)."""
+
+
 def _convolution(
-    c: Call, x: V, weight: V, bias: V | None, stride: Any, padding: Any, _dilation: Any,
+    c: Call, x: V, weight: V, bias: V | None, stride: Any, padding: Any, dilation: Any,
     transposed: bool, _more: Any, groups: int,
 ) -> V:  # fmt: skip
-    """A window of one element is a product of matrices, with whatever fuses to it."""
+    """A sum of products over the windows of an image, which are index maps."""
     count = x.rank - 2
-    taps = weight.shape[2:]
-    if transposed or groups != 1 or any(t != 1 for t in taps) or any(_each(padding, count)):
-        raise UnsupportedError("windows of several elements: torch's convolution is faster today")
-    for k, step in enumerate(_each(stride, count)):
-        x = x.narrow(2 + k, 0, c.shape[2 + k], step)
-    letters = "xyz"[:count]
-    flat = weight.reshape(*weight.shape[:2])
-    found = contract(x, flat, f"bi{letters},oi->bo{letters}")
-    if bias is not None:
-        found = found + bias.reshape(bias.shape[0], *[1] * count)
-    return found
+    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    if transposed or len(extent) != count or not x.dtype.is_float:
+        raise UnsupportedError("a transposed convolution, or windows of symbolic size")
+    if groups > 1 and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
+        raise UnsupportedError("many taps over one channel: torch's convolution is faster today")
+    step, apart = _each(stride, count), _each(dilation, count)
+    x = _margin(x, _each(padding, count), 0.0, (0,) * count)
+    places = c.shape[2:]
+    for k in range(count):
+        if extent[k] > 1:
+            x = x.op(Window(2 + k, extent[k], step[k], apart[k])).narrow(2 + k, 0, places[k])
+        else:
+            x = x.narrow(2 + k, 0, places[k], step[k])
+    found = _correlated(x, weight, groups, count).reshape(*c.shape)
+    return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
+
+
+def _correlated(windows: V, kernel: V, groups: int, count: int) -> V:
+    """[b, g·c, *places, *taps] and [g·o, c, *taps] -> [b, g, o, *places] without ones."""
+    shape = windows.shape
+    sizes: dict[str, Index] = {
+        "g": groups, "c": kernel.shape[1], "o": floordiv(kernel.shape[0], groups),
+    }  # fmt: skip
+    left, right, outer = ("".join(a for a in side if sizes[a] != 1) for side in ("gc", "goc", "go"))
+    at = "xyz"[:count]
+    taps = "".join(t for t, n in zip("uvw", kernel.shape[2:], strict=False) if n != 1)
+    lengths = [n for n in kernel.shape[2:] if n != 1]
+    windows = windows.reshape(
+        shape[0], *(sizes[a] for a in left), *shape[2 : 2 + count], *lengths
+    )  # fmt: skip
+    kernel = kernel.reshape(*(sizes[a] for a in right), *lengths)
+    return contract(windows, kernel, f"b{left}{at}{taps},{right}{taps}->b{outer}{at}")
 
 
 ROWS = (
