@@ -37,11 +37,11 @@ WIDE_COST = 3.0
 steps.  Charged for the folds that an unstreamed kernel does not have."""
 SHORT = 256
 """Elements of an axis that one visit takes anyway."""
-MARGIN = 1.03
+MARGIN = 1.04
 """What streaming a contraction has to win: blocks are packed and rescaled one by one."""
-SLOW_DOUBLE = 3.0
+SLOW_DOUBLE, SLOW_COLUMNS = 2.0, 6.0
 """How much slower elements in double precision are than their size tells: nothing else in the
-kernel is vectorised as widely as it could be."""
+kernel is vectorised as widely as it could be, and columns keep their sums in memory."""
 STATE_SHARE = 0.5
 """Part of the second-level cache that carried states and a block may fill."""
 
@@ -322,7 +322,8 @@ class _Price:
                 if self.name not in axes:
                     times *= self.visits
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
-                cost *= SLOW_DOUBLE if width == 8 and t.dtype.is_float and self.is_single else 1.0
+                if width == 8 and t.dtype.is_float and self.is_single:
+                    cost *= SLOW_COLUMNS if self.block == COLUMN_BLOCK else SLOW_DOUBLE
                 found += self.model.target.compute_ns(cost, times, width)
         return found * share
 
