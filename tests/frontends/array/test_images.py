@@ -1,0 +1,28 @@
+"""The example's networks against the same ones in torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from examples.images import NETWORKS
+from tools.convolutions import arrays_of, torch_network
+
+import smelt as sm
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_agree_with_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    network, weights = NETWORKS[name]
+    p = weights(classes=10)
+    x = np.random.default_rng(1).standard_normal((2, 3, 64, 64)).astype(np.float32)
+    run = sm.jit(network)
+    found = np.asarray(run(x, p))
+    with torch.no_grad():
+        other = torch_network(torch, name)(torch.from_numpy(x), arrays_of(p, torch.from_numpy))
+    expected = other.numpy()
+    scale = np.abs(expected).max()
+    assert np.abs(found - expected).max() <= 1e-4 * scale
+    kernels = sm.explain(run, x, p).kernels
+    alone = [k for k in kernels if "dot(" in k.text and "max(" not in k.text and "+" not in k.text]
+    assert len(alone) <= 1  # the last product; every convolution has its normalisation with it
