@@ -139,8 +139,9 @@ class Sweeps:
                 continue
             *_, row = bits(own[1 - k])
             *outer, line = list(bits(own[k]))[-2:]
-            columns = max(WINDOW_COLUMNS // self.sizes[line], 1)
-            blocks = {row: WINDOW_ROWS, line: self.sizes[line] if outer else WINDOW_COLUMNS}
+            width = min(self.sizes[line], WINDOW_COLUMNS)
+            columns = max(WINDOW_COLUMNS // width, 1)
+            blocks = {row: WINDOW_ROWS, line: width}
             blocks |= dict.fromkeys(outer, columns)
             self.cut |= {a: n for a, n in blocks.items() if self.region.grid >> a & 1}
             return True

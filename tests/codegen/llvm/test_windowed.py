@@ -39,6 +39,15 @@ LAST = """graph f(x: f32[b,h,w,c], k: f32[3,3,c,o]) {
   v3 = contract(v2, k) {spec="b,h,w,c,u,v; u,v,c,o -> b,h,w,o"}
   return v3
 }"""
+CHAIN = """graph f(x: f32[b,c,h,w], k: f32[o,c], r: f32[b,o,h,w], e: f32[p,o]) {
+  v0 = slice(x) {starts=(0, 0, 0, 1), sizes=(b, c, h, w - 1), steps=(1, 1, 1, 1)}
+  v1 = slice(r) {starts=(0, 0, 0, 0), sizes=(b, o, h, w - 1), steps=(1, 1, 1, 1)}
+  v2 = contract(v0, k) {spec="b,c,h,w; o,c -> b,o,h,w"}
+  v3 = add(v2, v1)
+  v4 = contract(v3, e) {spec="b,o,h,w; p,o -> b,p,h,w"}
+  return v4
+}"""
+"""Two products one after the other, over rows that do not follow one another in memory."""
 
 
 def plain(p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "f32") -> str:
@@ -82,6 +91,8 @@ def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarra
         (LINE, ((2, 6, 70), (3, 6, 5))),
         (LINE, ((1, 2, COLUMNS + 30), (3, 2, 5))),
         (LAST, ((2, 5, 6, 7), (3, 3, 7, 5))),
+        (CHAIN, ((2, 5, 6, 7), (3, 5), (2, 3, 6, 7), (9, 3))),
+        (CHAIN, ((1, 3, 2, COLUMNS + 40), (2, 3), (1, 2, 2, COLUMNS + 40), (13, 2))),
     ],
 )  # fmt: skip
 def test_every_size_stays_inside_its_arrays(

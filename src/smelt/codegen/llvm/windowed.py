@@ -178,9 +178,11 @@ class Windowed:
         """How the grid is cut into tasks."""
         found: dict[str, Index] = {self.m: WINDOW_ROWS}
         *outer, inner = (c.axis for c in self.columns)
-        found[inner] = phase.axes[inner] if outer else WINDOW_COLUMNS
+        found[inner] = WINDOW_COLUMNS
         for a in outer:
-            rows = maximum(floordiv(WINDOW_COLUMNS, self.pitch(phase.axes[inner])), 1)
+            pieces = _ceil(phase.axes[inner], WINDOW_COLUMNS)
+            found[inner] = _ceil(phase.axes[inner], maximum(pieces, 1))
+            rows = maximum(floordiv(WINDOW_COLUMNS, self.pitch(found[inner])), 1)
             pieces = _ceil(phase.axes[a], rows)
             found[a] = _ceil(phase.axes[a], pieces)
         return {a: n for a, n in found.items() if a in phase.grid}
@@ -200,7 +202,7 @@ def _count(extents: tuple[int, ...]) -> int:
 def windowed(phase: Phase, target: Target) -> dict[Item, Windowed]:
     """The products over windows of a phase, whose operands are rewritten for packing.
 
-    All of them have the same axes of rows and columns, so that one task serves all.
+    All of them have the same columns, so that one task serves all; one may read another's result.
     """
     found: dict[Item, Windowed] = {}
     dots = [i for i in phase.items if i.kind == "dot"]
@@ -208,7 +210,9 @@ def windowed(phase: Phase, target: Target) -> dict[Item, Windowed]:
     if not plans or any(p is None for p in plans):
         return found
     known = [p for p in plans if p is not None]
-    if any((p.m, [c.axis for c in p.columns]) != (known[0].m, [c.axis for c in known[0].columns])
+    columns = [c.axis for c in known[0].columns]
+    blocked = {*columns, *(p.m for p in known)} & {*phase.grid}
+    if any([c.axis for c in p.columns] != columns or p.item.axes & blocked - {p.m, *columns}
            for p in known):  # fmt: skip
         return found
     for plan in known:
@@ -315,7 +319,7 @@ def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -
     sizes = [phase.axes[a] for a in others]
     if not all(isinstance(n, int) for n in sizes) or _count(tuple(map(_number, sizes))) > DEPTH:
         return None
-    replaced = {*taken, *(c.tap for c in slid)}
+    replaced = {a for c in slid if c.tap for a in (c.axis, c.tap)}
     if _folds(left, set(over) if len(over) > 1 else set()) or _folds(right, replaced):
         return None
     return _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
