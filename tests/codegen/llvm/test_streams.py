@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from tests.codegen.llvm.disturbed import spread
 from tests.codegen.llvm.native import Native, native, native_kernel
+from tests.codegen.llvm.random_streams import streams as random_streams
 from tests.codegen.llvm.whole import RUNNABLE
 from tests.kernel.goldens import GOLDENS
 from tests.kernel.random_kernels import kernels
@@ -221,12 +222,15 @@ def stored_elements(kernel: ir.Kernel, arrays: dict[str, Array], **settings: Any
     return found, {n: (b.writer >= 0).reshape(found[n].shape) for n, b in seen.items()}
 
 
-@pytest.mark.parametrize(("isa", "part"), [(RUNNABLE[0], 0), (RUNNABLE[0], 1), (RUNNABLE[-1], 2)])
-def test_random_kernels(isa: str, part: int) -> None:
+@pytest.mark.parametrize(("isa", "part", "maker", "examples"), [
+    (RUNNABLE[0], 0, kernels, 30), (RUNNABLE[-1], 2, kernels, 20),
+    (RUNNABLE[0], 3, random_streams, 15), (RUNNABLE[-2:][0], 4, random_streams, 8),
+])  # fmt: skip
+def test_random_kernels(isa: str, part: int, maker: Any, examples: int) -> None:
     @seed(part)
-    @settings(max_examples=50, deadline=None, database=None,
+    @settings(max_examples=examples, deadline=None, database=None,
               suppress_health_check=list(HealthCheck))  # fmt: skip
-    @given(kernels(), st.sampled_from([(1, 1), (3, 70), (2, 5), (40, 3), (5, 1)]))
+    @given(maker(), st.sampled_from([(1, 1), (3, 70), (2, 5), (40, 3), (5, 1)]))
     def judge(kernel: ir.Kernel, numbers: tuple[int, int]) -> None:
         sizes = dict(zip(("n", "m"), numbers, strict=True))
         streams = any(isinstance(s, ir.Stream) for s in statements(kernel))

@@ -152,6 +152,8 @@ class PhaseBuilder:
                 fails = self.item("apply", SOME_FAIL[1], (whole,), whole.axes, bool_)
                 over = tuple(a for a in self.phase.axes if a in whole.axes - self.fixed)
                 return self.fold(COMBINES[SOME_FAIL[0]], fails, over, bool_)
+            case k.Last(axis=name) if name in self.fixed:
+                return self.item("index", axis(name, self.phase.axes[name]), (), (name,), i64)
             case k.Last(axis=name):
                 return self.item("edge", Edge("last", name), (), (), i64)
 
