@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
+import smelt as sm
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import COMPUTABLE, DTYPES, DType
 
@@ -195,3 +196,16 @@ def test_long_folds_are_split_and_joined_in_order() -> None:
             wanted, allowed = exact(combine, NAMES[dtype], x, (0, 1, 2), split=True)
             off = np.abs(kernel(x)[0].astype(np.float64) - wanted)
             assert (off <= allowed).all(), (combine, dtype, shape)
+
+
+def test_single_results_need_no_compensation_of_double_sums() -> None:
+    """A double sum carries its errors along, but not where all that comes of it is single."""
+
+    def code(result: Any) -> str:
+        def total(x: Any) -> Any:
+            return sm.astype(sm.sum(sm.astype(x, sm.float64) * 0.1), result)
+
+        return sm.jit(total).lower(sm.spec("f32[n]")).compile().as_text("llvm")
+
+    assert " fsub " not in code(sm.float32)
+    assert " fsub " in code(sm.float64)

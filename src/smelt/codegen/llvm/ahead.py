@@ -28,12 +28,28 @@ LINE = 64
 
 def fetch_ahead(home: NestEmitter, access: Access, address: Value, dtype: DType) -> None:
     """Asks for the place that lies one task behind what a whole vector load reads here."""
-    step = _next_task(home, access) or _next_block(home, access)
+    step = _next_task(home, access) or _next_block(home, access) or _next_run(home, access)
     if step is None:
         return
     there = element_address(home.b, address, home.home.index(step), dtype)
     for k in range(0, home.s.lanes * home.nest.wide * dtype.itemsize, LINE):
         prefetch(home.b, home.b.gep(there, [number(k)], source_etype=ir.IntType(8)))
+
+
+RUNS = 4
+"""Rows between what is read and what is asked for, where a task reads a piece of each row."""
+
+
+def _next_run(home: NestEmitter, access: Access) -> Index | None:
+    """Elements from a piece of a row to that of a later row: rows are further apart than what the
+    processor foresees."""
+    order = home.nest.order
+    if len(order) < 2 or order[-1] not in home.s.block or home.nest.vector != order[-1]:
+        return None
+    step = coefficient(access.offset, order[-2])
+    if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
+        return None
+    return mul(step, RUNS)
 
 
 def _next_block(home: NestEmitter, access: Access) -> Index | None:

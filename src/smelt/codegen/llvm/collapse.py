@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smelt.codegen.llvm.items import Access, Converting, Edge, Folding, Item, Phase, StoreItem
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.types.expr import Atom, Expr, Index, axes_of, axis, coefficient, mul, rebuild
@@ -97,7 +99,7 @@ def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -
             item.payload = moved(item.payload)
         elif isinstance(item.payload, Folding):
             over = tuple(x for x in item.payload.over if x not in dropped)
-            item.payload = Folding(item.payload.row, over, put(item.payload.positions))
+            item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
             _fold_of_one(item)
         elif item.kind == "index" and isinstance(item.payload, Expr):
             item.payload = put(item.payload)

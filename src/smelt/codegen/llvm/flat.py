@@ -62,6 +62,8 @@ class PhaseBuilder:
         self.states: dict[str, Carried] = {}
         self.fixed = {e.axis for e in kernel.grid if isinstance(e, k.Block) and e.size == 1}
         self.guarded = False
+        params = (*kernel.inputs, *kernel.outputs)
+        self.single = not any(p.dtype.is_float and p.dtype.bits == 64 for p in params)
 
     def item(
         self,
@@ -191,8 +193,8 @@ class PhaseBuilder:
                 self.convert(arg, dtype.compute)  # fmt: skip
         positions, edges = self._positions(over) if row.positional else (0, ())
         args = (arg, *edges)
-        return self.item("fold", Folding(row, over, positions), args, arg.axes - set(over),
-                         dtype.compute)  # fmt: skip
+        folding = Folding(row, over, positions, self.single)
+        return self.item("fold", folding, args, arg.axes - set(over), dtype.compute)
 
     def _positions(self, over: tuple[str, ...]) -> tuple[Index, tuple[Item, ...]]:
         """The row-major position over axes, in the present block, and the edges that it reads."""

@@ -130,11 +130,12 @@ class Winner:
         return m.or_(better, first_nan)
 
 
-def accumulator(row: Combine, source: DType, result: DType) -> Accumulator:
-    """How `row` folds elements of `source` into `result` (both register types)."""
+def accumulator(row: Combine, source: DType, result: DType, *, plain: bool = False) -> Accumulator:
+    """How `row` folds elements of `source` into `result` (both register types); `plain` where
+    double precision is enough as it is."""
     if row.positional:
         return Winner(row, source)
-    if row.compensated and source == f64:
+    if row.compensated and source == f64 and not plain:
         return Compensated(row)
     return Plain(row, source, result)
 

@@ -60,6 +60,8 @@ class Folding:
     row: Combine
     over: tuple[str, ...]
     positions: Index
+    plain: bool = False
+    """Double precision is more than the result needs: its own errors need not be carried along."""
 
 
 @dataclass(frozen=True, slots=True)

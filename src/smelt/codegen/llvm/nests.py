@@ -446,7 +446,8 @@ class _Planner:
     def _registers(self, fold: Item) -> int:
         """Vector registers of a fold's state and of one step, for one vector of elements."""
         assert isinstance(fold.payload, Folding)
-        parts = accumulator(fold.payload.row, fold.args[0].dtype, fold.dtype).parts
+        folding = fold.payload
+        parts = accumulator(folding.row, fold.args[0].dtype, fold.dtype, plain=folding.plain).parts
         return 2 * max(sum(d.bits for d in parts) * self.lanes // 512, 1)
 
     def _ended(self, nest: Nest, v: str | None) -> list[str]:

@@ -7,6 +7,8 @@ left alone: they are multiples of a vector, where nothing changes between lanes,
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smelt.codegen.llvm.collapse import is_bound
 from smelt.codegen.llvm.items import Access, Carried, Folding, Item, Phase, StoreItem, visited_axes
 from smelt.ops.contract import bare_axis
@@ -88,7 +90,7 @@ def _split(phase: Phase, name: str, step: Index) -> None:
             item.payload = moved(item.payload)
         elif isinstance(item.payload, Folding):
             over = tuple(x for o in item.payload.over for x in pair.get(o, (o,)))
-            item.payload = Folding(item.payload.row, over, put(item.payload.positions))
+            item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
         elif isinstance(item.payload, Expr):
             item.payload = put(item.payload)
         item.axes = _axes(item)

@@ -117,7 +117,8 @@ class Storage:
     def fold(self, item: Item) -> Accumulator:
         """The accumulator of a fold or scan item."""
         assert isinstance(item.payload, Folding)
-        return accumulator(item.payload.row, item.args[0].dtype, item.dtype)
+        folding = item.payload
+        return accumulator(folding.row, item.args[0].dtype, item.dtype, plain=folding.plain)
 
     def in_parts(self, item: Item) -> bool:
         """Whether an array holds accumulator states rather than finished values."""
