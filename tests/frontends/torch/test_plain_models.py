@@ -1,0 +1,92 @@
+"""Models without a package: a diffusion block, generation with a cache, and the demo's encoder."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontends.torch.models import seeded  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
+import smelt.torch  # noqa: E402
+from smelt import knobs  # noqa: E402
+from smelt.demo import torch_model, weights  # noqa: E402
+
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    with knobs.config(strict=True), torch.no_grad():
+        yield
+    torch._dynamo.reset()
+
+
+class DiffusionBlock(torch.nn.Module):
+    """A residual block and an attention block of a diffusion model's U-Net."""
+
+    def __init__(self, channels=8, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.norms = torch.nn.ModuleList(torch.nn.GroupNorm(2, channels) for _ in range(3))
+        self.convs = torch.nn.ModuleList(
+            torch.nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2)
+        )
+        self.time = torch.nn.Linear(6, channels)
+        self.qkv = torch.nn.Conv2d(channels, 3 * channels, 1)
+        self.out = torch.nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x, t):
+        y = self.convs[0](F.silu(self.norms[0](x))) + self.time(F.silu(t))[:, :, None, None]
+        x = x + self.convs[1](F.silu(self.norms[1](y)))
+        b, c, h, w = x.shape
+        parts = self.qkv(self.norms[2](x)).view(b, 3, self.heads, c // self.heads, h * w)
+        q, k, v = (p.transpose(2, 3) for p in parts.unbind(1))
+        y = F.scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(b, c, h, w)
+        return F.interpolate(x + self.out(y), scale_factor=2.0, mode="nearest")
+
+
+def test_a_block_of_a_diffusion_model():
+    model = seeded(DiffusionBlock)
+    with smelt.torch.record() as record:
+        fast = torch.compile(model, backend="smelt", fullgraph=True)
+        for batch in (2, 3, 5):
+            x, t = torch.randn(batch, 8, 6, 4), torch.randn(batch, 6)
+            torch.testing.assert_close(fast(x, t), model(x, t), rtol=1e-4, atol=1e-5)
+    assert not record.left
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_generation_with_a_cache_runs_one_plan_for_every_length():
+    T = pytest.importorskip("transformers")
+    config = T.GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=99, bos_token_id=1,
+                          eos_token_id=2)  # fmt: skip
+    model = seeded(T.GPT2LMHeadModel, config)
+    counter = CompileCounterWithBackend("smelt")
+    fast = torch.compile(model, backend=counter)
+
+    def generate(call):
+        ids, cache, found = torch.tensor([[3, 4, 5, 6]]), T.DynamicCache(), []
+        for _ in range(9):
+            result = call(input_ids=ids, past_key_values=cache, use_cache=True)
+            cache, ids = result.past_key_values, result.logits[:, -1:].argmax(-1)
+            found.append(result.logits[:, -1])
+        return torch.cat(found)
+
+    torch.testing.assert_close(generate(fast), generate(model), rtol=1e-4, atol=1e-5)
+    assert counter.frame_count <= 3  # the prompt, a token, a token after any number of others
+
+
+def test_the_encoder_of_the_demo():
+    try:
+        model = torch_model.build(weights.load())
+    except (ImportError, FileNotFoundError, RuntimeError) as error:
+        pytest.skip(f"the demo's weights are not here: {error}")
+    fast = torch.compile(model, backend="smelt", fullgraph=True, dynamic=True)
+    for batch, length in ((2, 7), (3, 12)):
+        ids = torch.randint(1000, 5000, (batch, length))
+        mask = torch.ones(batch, length, dtype=torch.bool)
+        mask[0, -2:] = False
+        torch.testing.assert_close(fast(ids, mask), model(ids, mask), rtol=1e-4, atol=1e-5)
