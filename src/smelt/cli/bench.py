@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 from smelt.bench import models as models_bench
-from smelt.bench import page, plot, table
+from smelt.bench import page, plot, products, table
 from smelt.bench.peers import PEERS
 from smelt.bench.results import Results
 from smelt.bench.run import Options, run
@@ -31,6 +31,7 @@ from smelt.bench.workloads import WORKLOADS
 @click.option("--svg", "svg_path", type=click.Path(path_type=Path), help="Write the plot as SVG.")
 @click.option("--write-docs", is_flag=True, help="Write docs/bench.md with its plot and data.")
 @click.option("--models", is_flag=True, help="Models behind torch.compile instead.")
+@click.option("--products", "only_products", is_flag=True, help="Matrix products on one core.")
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
 def command(
     only: str | None,
@@ -41,6 +42,7 @@ def command(
     svg_path: Path | None,
     write_docs: bool,
     models: bool,
+    only_products: bool,
     list_rows: bool,
 ) -> None:
     """Smelt against its peers and the memory floor.
@@ -54,6 +56,9 @@ def command(
         return
     if models:
         _models(_split(only), _split(peers), write_docs)
+        return
+    if only_products:
+        _products(screen, quick, write_docs)
         return
     options = Options(_split(only), _split(peers), threads or 0, quick)
     try:
@@ -110,6 +115,13 @@ def _list_rows(screen: Console) -> None:
     for row in WORKLOADS.values():
         rows.add_row(row.id, row.title, row.group, row.why)
     screen.print(rows)
+
+
+def _products(screen: Console, quick: bool, write_docs: bool) -> None:
+    found = products.run(2 if quick else products.ROUNDS)
+    screen.print(_rich(products.table(found)))
+    if write_docs:
+        click.echo(f"wrote {products.write(found, Path('docs'))}", err=True)
 
 
 def _show(screen: Console, results: Results, quick: bool) -> None:

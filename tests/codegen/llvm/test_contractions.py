@@ -168,6 +168,24 @@ def test_other_types(dtype: str) -> None:
             assert np.array_equal(found.astype("f8"), wanted.astype("f8")), (m, n, k)
 
 
+def test_saturated_integers_are_exact() -> None:
+    """Extremes of int8 and uint8 on register tiles: no step saturates, sums are int32's."""
+    for left, right in (("i8", "i8"), ("u8", "i8")):
+        code = (f"graph f(x: {left}[m,k], y: {right}[k,n]) {{\n a = cast(x) {{dtype=i32}}\n"
+                ' b = cast(y) {dtype=i32}\n s = contract(a, b) {spec="m,k; k,n -> m,n"}\n'
+                " return s\n}")  # fmt: skip
+        for isa in RUNNABLE:
+            for usual in (False, True):
+                kernel = whole(code, isa, usual=usual)
+                assert is_tiled(kernel, isa)
+                lows = [np.iinfo(n.type.dtype.numpy).min for n in kernel.graph.inputs]
+                highs = [np.iinfo(n.type.dtype.numpy).max for n in kernel.graph.inputs]
+                for a, b in product((lows[0], highs[0]), (lows[1], highs[1])):
+                    x = np.full((21, 300), a, kernel.graph.inputs[0].type.dtype.numpy)
+                    y = np.full((300, 37), b, kernel.graph.inputs[1].type.dtype.numpy)
+                    assert (kernel(x, y)[0] == 300 * int(a) * int(b)).all(), (isa, a, b)
+
+
 WINDOWS = {
     "plain": 'spec="b,c,t + r; o,c,r -> b,o,t", extents=(("t", n - 2),)',
     "padded": 'spec="b,c,t + r - 1; o,c,r -> b,o,t", extents=(("t", n),), padded=true',

@@ -33,7 +33,7 @@ from smelt.blocks import (
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
-from smelt.types.dtype import DType, f32, f64
+from smelt.types.dtype import DType, f32, f64, i32
 from smelt.types.expr import Index, axes_of, coefficient, product
 
 SKEW = 16
@@ -189,7 +189,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     ranked = [a for a in phase.axes if a in over]
     if form in ("rows", "columns") or _is_few(m, phase):
         return _thin(item, left, right, m, n, ranked, target)
-    if item.dtype not in (f32, f64):
+    if item.dtype not in (f32, f64, i32):
         return None
     tile = tile_of(target, _lanes(item.dtype, target))
     made = Contraction(item, left, right, m, n, tuple(ranked[:-1]), ranked[-1], tile,

@@ -1,0 +1,179 @@
+"""Matrix products against the peers, on one core: sizes that suit a library and sizes that hurt.
+
+    smelt bench --products              # the table
+    python -m smelt.bench.products      # its rows as JSON, from this process
+
+Times are processor time, so that a busy machine changes them little; the peers stand in one process
+and take turns, the best of the rounds counts.  The floor is what the machine cannot beat: multiply-
+adds at the measured peak, or the operands read once at the measured bandwidth, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import smelt as sm
+from smelt import driver
+from smelt.bench.process import command, variables
+from smelt.bench.table import NOTHING, Table, duration
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[], Any]
+PEERS = ("smelt", "numpy", "torch", "jax")
+ROUNDS, LEAST_S = 7, 0.004
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product: the shapes of both operands, and whether the second is read transposed."""
+
+    title: str
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    turned: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        columns = 1 if len(self.right) == 1 else self.right[-2 if self.turned else -1]
+        return 2 * int(np.prod(self.left)) * columns
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Nanoseconds by library (absent ones are missing), and the floor's."""
+
+    title: str
+    floor: float
+    times: dict[str, float]
+
+
+CASES = (
+    *(Case(f"{n}³", (n, n), (n, n)) for n in (128, 256, 512, 1024, 2048)),
+    Case("1024³, right transposed", (1024, 1024), (1024, 1024), True),
+    Case("linear 512×768 to 3072", (512, 768), (3072, 768), True),
+    Case("matrix 4096² × vector", (4096, 4096), (4096,)),
+    Case("vector × matrix 4096²", (4096,), (4096, 4096)),
+    *(Case(f"{m} rows × 4096²", (m, 4096), (4096, 4096)) for m in (2, 4, 8, 16)),
+    *(Case(f"{m} rows × 4096², transposed", (m, 4096), (4096, 4096), True) for m in (2, 4, 8)),
+    Case("64 × (64×64×64)", (64, 64, 64), (64, 64, 64)),
+    Case("1024 × (32×32×32)", (1024, 32, 32), (1024, 32, 32)),
+    Case("4096 × (16×16×16)", (4096, 16, 16), (4096, 16, 16)),
+)
+
+
+def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
+    """The product as each installed library computes it."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(s).astype(np.float32) for s in (case.left, case.right))
+    found: dict[str, Call] = {}
+    turned = case.turned
+    if "smelt" in peers:
+        ours = sm.jit(lambda a, b: a @ (sm.matrix_transpose(b) if turned else b))
+        found["smelt"] = lambda: ours(x, y)
+    if "numpy" in peers:
+        found["numpy"] = lambda: x @ (np.swapaxes(y, -1, -2) if turned else y)
+    with suppress(ImportError):
+        if "torch" in peers:
+            torch: Any = importlib.import_module("torch")
+            torch.set_num_threads(1)
+            p, q = torch.from_numpy(x), torch.from_numpy(y)
+            found["torch"] = lambda: p @ (q.mT if turned else q)
+    with suppress(ImportError):
+        if "jax" in peers:
+            jax: Any = importlib.import_module("jax")
+            theirs = jax.jit(lambda a, b: a @ (b.swapaxes(-1, -2) if turned else b))
+            r, s = (jax.device_put(a) for a in (x, y))
+            found["jax"] = lambda: theirs(r, s).block_until_ready()
+    return found
+
+
+def floor_ns(case: Case) -> float:
+    """Nanoseconds that one core needs at least for the arithmetic, or for reading the operands."""
+    target = driver.host()
+    nbytes = 4 * (int(np.prod(case.left)) + int(np.prod(case.right)))
+    level = target.level(nbytes, 1)
+    return max(case.flops / target.fma_gflops, nbytes / target.bandwidth(level, "read", 1))
+
+
+def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
+    """The best time of each library over rounds in which all take turns."""
+    known = calls(case, peers)
+    best: dict[str, float] = {}
+    repeat: dict[str, int] = {}
+    with sm.config(threads=1):
+        for name, call in known.items():
+            call()
+            spent = _seconds(call, 1)
+            repeat[name] = max(1, int(LEAST_S / max(spent, 1e-7)))
+        for _ in range(rounds):
+            for name, call in known.items():
+                ns = _seconds(call, repeat[name]) / repeat[name] * 1e9
+                best[name] = min(ns, best.get(name, ns))
+    return Timed(case.title, floor_ns(case), best)
+
+
+def _seconds(call: Call, times: int) -> float:
+    started = time.process_time()
+    for _ in range(times):
+        call()
+    return time.process_time() - started
+
+
+def run(rounds: int = ROUNDS) -> list[Timed]:
+    """All cases, in a process where every library has one thread."""
+    settings = variables(1, None)
+    settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    line = command(["-m", "smelt.bench.products", str(rounds)], settings)
+    done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
+    return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+
+
+def table(found: list[Timed]) -> Table:
+    """Times, how Smelt stands to the best of the others (above 1 is faster) and to the floor."""
+    peers = [p for p in PEERS if any(p in t.times for t in found)]
+    rows: list[tuple[str, ...]] = []
+    for timed in found:
+        own = timed.times.get("smelt")
+        others = [ns for name, ns in timed.times.items() if name != "smelt"]
+        against = f"{min(others) / own:.2f}" if own and others else NOTHING
+        share = f"{100 * timed.floor / own:.0f} %" if own else NOTHING
+        cells = (duration(timed.times.get(p)) for p in peers)
+        rows.append((timed.title, *cells, duration(timed.floor), against, share))
+    headers = ("product, float32", *peers, "floor", "best peer / smelt", "floor / smelt")
+    return Table("Matrix products on one core", headers, tuple(rows))
+
+
+def page(found: list[Timed]) -> str:
+    """The table as a page of the documentation."""
+    target = driver.host()
+    about = (
+        f"Generated by `smelt bench --products --write-docs`; do not edit. Taken on {target.name},"
+        f" {target.isa}, one core: {target.fma_gflops:.0f} GFLOP/s in multiply-adds."
+    )
+    text = (__doc__ or "").split("\n\n", 2)[2].strip()
+    return "\n\n".join(["---\norphan: true\n---", "# Matrix products", about, text,
+                        table(found).markdown()]) + "\n"  # fmt: skip
+
+
+def write(found: list[Timed], folder: Path) -> Path:
+    """Writes the page; its path."""
+    path = folder / "products.md"
+    path.write_text(page(found), encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    chosen = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    sys.stdout.write(json.dumps([asdict(measure(case, chosen)) for case in CASES]) + "\n")
