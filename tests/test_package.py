@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -31,7 +32,8 @@ def test_core_dependencies():
 def test_wheel_is_small_and_pure():
     """What hatchling packs, packed the same way: all files of the package, deflated.
 
-    The aim was 500 kB, which the code alone keeps; documentation strings are another quarter.
+    The aim was 500 kB, which the compiler and its array front end kept; PyTorch's front end,
+    derivatives, streams and convolutions came on top.
     """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -39,7 +41,7 @@ def test_wheel_is_small_and_pure():
             if path.is_file() and "__pycache__" not in path.parts:
                 wheel.write(path, path.relative_to(PACKAGE.parent))
                 assert path.suffix in {".py", ".typed", ".html", ".json", ".js", ".css", ".svg"}
-    assert packed.tell() < 700_000
+    assert packed.tell() < 1_000_000
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
@@ -72,8 +74,8 @@ def test_import_takes_little_beyond_numpy():
         "print(time.thread_time() - start)"
     )
     command = [sys.executable, "-W", "ignore", "-c", program]
-    times = [
-        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        for _ in range(5)
-    ]
+    # An installed package has its byte code, whatever is set for this process.
+    settings = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    run = functools.partial(subprocess.run, capture_output=True, text=True, check=True)
+    times = [float(run(command, env=settings).stdout) for _ in range(5)]
     assert min(times) < 0.060, f"{min(times) * 1e3:.0f} ms"

@@ -26,13 +26,20 @@ START_SECONDS = 120.0
 def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """A command line that runs Python with `variables` added to the environment.
 
-    `env` adds them, so that this process need not read its own environment to pass it on.
+    `env` adds them, so that this process need not read its own environment to pass it on.  Byte code
+    is kept as it is where a package is installed, whatever this process was told.
     """
     program = [sys.executable, *arguments]
     env = shutil.which("env")
     if env is None:
         return program
-    return [env, *(f"{name}={value}" for name, value in variables.items()), *program]
+    return [
+        env,
+        "-u",
+        "PYTHONDONTWRITEBYTECODE",
+        *(f"{name}={value}" for name, value in variables.items()),
+        *program,
+    ]
 
 
 def variables(threads: int, cache: Path | None) -> dict[str, str]:
