@@ -26,8 +26,8 @@ START_SECONDS = 120.0
 def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """A command line that runs Python with `variables` added to the environment.
 
-    `env` adds them, so that this process need not read its own environment to pass it on.  Byte code
-    is kept as it is where a package is installed, whatever this process was told.
+    `env` adds them, so that this process need not read its own environment to pass it on.  Byte
+    code is kept as where a package is installed, whatever this process was told.
     """
     program = [sys.executable, *arguments]
     env = shutil.which("env")
