@@ -32,6 +32,9 @@ COLUMNS, COLUMN_BLOCK = 1024, 64
 """Neighbouring columns that one task folds, and the rows of each that it visits at once."""
 TAKEN, MADE = (64, 512), (192, 256)
 """Rows, and streamed elements for each, where a contraction takes the elements, or makes them."""
+MASKING = 0.1
+"""Part of the cost of masks and positions that remains: blocks that they rule out are not visited,
+and most of them vary along one axis."""
 WIDE_COST = 3.0
 """Row cost of folding an element of single precision in double: conversions, and twice as many
 steps.  Charged for the folds that an unstreamed kernel does not have."""
@@ -322,6 +325,8 @@ class _Price:
                 if self.name not in axes:
                     times *= self.visits
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
+                if not all(a.dtype.is_float for a in t.args):
+                    cost *= MASKING
                 if width == 8 and t.dtype.is_float and self.is_single:
                     cost *= SLOW_COLUMNS if self.block == COLUMN_BLOCK else SLOW_DOUBLE
                 found += self.model.target.compute_ns(cost, times, width)

@@ -1,0 +1,200 @@
+"""Section E: attention in its variants, always from matmul, softmax and matmul.
+
+One kernel each; nothing with queries times keys is ever stored; the same numbers as plain NumPy in
+double precision.  Plans are those for long sequences, numbers are checked at small sizes by the
+program that was planned for the long ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.catalogue.harness import MACHINE, REFERENCE
+
+import smelt as sm
+from smelt import driver, knobs
+from smelt.fusion.plan import Plan
+from smelt.kernel.ir import Stream
+from smelt.types.expr import evaluate
+
+Array = np.ndarray[Any, Any]
+Code = Callable[..., Any]
+HEADS, LONG, DIM = 8, 2048, 64
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to attend: code on (namespace, q, k, v, ..) and shapes of what else it takes."""
+
+    name: str
+    code: Code
+    more: tuple[str, ...] = ()
+    """Further arguments: `slopes` [h], `lengths` [h] as floats, `bias` [m,n], `documents` [n]."""
+    stops: bool = False
+    """Blocks that the mask rules out are not visited."""
+    group: int = 1
+    """Query heads to each head of keys."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def weights(xp: Any, s: Any) -> Any:
+    e = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def scores(xp: Any, q: Any, k: Any) -> Any:
+    return xp.matmul(q, xp.matrix_transpose(k)) * 0.125
+
+
+def places(xp: Any, s: Any) -> tuple[Any, Any]:
+    return xp.expand_dims(xp.arange(s.shape[-2]), axis=1), xp.arange(s.shape[-1])
+
+
+def plain(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    return xp.matmul(weights(xp, scores(xp, q, k)), v)
+
+
+def masked(xp: Any, s: Any, keep: Any, v: Any) -> Any:
+    return xp.matmul(weights(xp, xp.where(keep, s, -np.inf)), v)
+
+
+def causal(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, j <= i, v)
+
+
+def window(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, (j <= i) & (i - j < 5), v)
+
+
+def prefix(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, (j <= i) | (j < 3), v)
+
+
+def padded(xp: Any, q: Any, k: Any, v: Any, lengths: Any) -> Any:
+    s = scores(xp, q, k)
+    keep = xp.arange(s.shape[-1]) < xp.expand_dims(lengths, axis=(1, 2))
+    return masked(xp, s, keep, v)
+
+
+def alibi(xp: Any, q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    far = xp.astype(j - i, s.dtype)
+    return masked(xp, s + far * xp.expand_dims(slopes, axis=(1, 2)), j <= i, v)
+
+
+def biased(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
+    return xp.matmul(weights(xp, scores(xp, q, k) + bias), v)
+
+
+def capped(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    return xp.matmul(weights(xp, 30.0 * xp.tanh(scores(xp, q, k) / 30.0)), v)
+
+
+def normed(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    def unit(x: Any) -> Any:
+        return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+
+    return xp.matmul(weights(xp, scores(xp, unit(q), unit(k))), v)
+
+
+def grouped(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    """q: [h,g,m,d], k and v: [h,n,d]."""
+    return plain(xp, q, xp.expand_dims(k, axis=1), xp.expand_dims(v, axis=1))
+
+
+VARIANTS = (
+    Variant("E1 plain", plain),
+    Variant("E1 causal", causal, stops=True),
+    Variant("E1 window", window, stops=True),
+    Variant("E1 prefix", prefix),
+    Variant("E1 padded", padded, ("lengths",), stops=True),
+    Variant("E2 alibi", alibi, ("slopes",), stops=True),
+    Variant("E2 bias", biased, ("bias",)),
+    Variant("E2 softcap", capped),
+    Variant("E3 grouped", grouped, group=3),
+)
+EVERY = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+
+
+def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    lead = (heads, v.group) if v.group > 1 else (heads,)
+    shapes = [(*lead, n, DIM), (heads, n, DIM), (heads, n, DIM)]
+    found = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    more = {
+        "slopes": lambda: 2.0 ** -np.arange(1.0, heads + 1),
+        "lengths": lambda: rng.integers(1, n + 1, heads),
+        "bias": lambda: rng.standard_normal((n, n)),
+    }
+    for name in v.more:
+        a = np.asarray(more[name]())
+        found.append(a if a.dtype.kind == "i" else a.astype(np.float32))
+    return found
+
+
+_MADE: dict[str, tuple[Any, driver.Compiled]] = {}
+
+
+def made(v: Variant) -> tuple[Any, driver.Compiled]:
+    """The recording of a variant, and its program for long sequences."""
+    if v.name not in _MADE:
+        trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*arguments(v, 2, 5)).trace
+        large = arguments(v, HEADS, LONG)
+        values = trace.match(*(n for a in large for n in a.shape))
+        assert values is not None
+        hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
+        with knobs.config(rounding="fast"):
+            _MADE[v.name] = trace, driver.compile(trace.graph, hints=hints, target=MACHINE)
+    return _MADE[v.name]
+
+
+def elements(plan: Plan, sizes: dict[str, int]) -> int:
+    """Elements of the largest value that any kernel writes."""
+    shapes = [n.type.shape for c in plan.clusters for n in c.outputs]
+    return max(int(np.prod([int(evaluate(d, sizes)) for d in s])) for s in shapes)
+
+
+@EVERY
+def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
+    trace, program = made(variant)
+    large = arguments(variant, HEADS, LONG)
+    sizes = dict(zip(program.size_names, trace.match(*(n for a in large for n in a.shape)),
+                     strict=True))  # fmt: skip
+    assert len(program.kernels) == 1
+    assert elements(program.plan, sizes) == variant.group * HEADS * LONG * DIM
+    assert all(c.stream is not None for c in program.plan.clusters)
+
+
+@EVERY
+def test_what_a_mask_rules_out_is_not_visited(variant: Variant) -> None:
+    (kernel,) = made(variant)[1].kernels
+    assert kernel is not None
+    (stream,) = (s for s in kernel.body if isinstance(s, Stream))
+    assert (stream.blocks[0].stop is not None) == variant.stops
+
+
+@EVERY
+def test_numbers(variant: Variant) -> None:
+    trace, program = made(variant)
+    for heads, n in ((1, 1), (2, 7), (3, 129)):
+        given = arguments(variant, heads, n, seed=n)
+        values = trace.match(*(d for a in given for d in a.shape))
+        arrays: Sequence[Array] = [given[k] for k in trace.arguments]
+        (found,) = program.run(list(arrays), tuple(values))
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in given]
+        with np.errstate(all="ignore"):
+            want = variant.code(REFERENCE, *wide)
+        assert np.allclose(found, want, rtol=2e-5, atol=2e-6)

@@ -1,0 +1,95 @@
+"""The gauge oracle: a running maximum only keeps numbers small, so any other gauge must do as well.
+
+Every streamed kernel runs with its gauges replaced by numbers that jump up and down from block to
+block; what it computes must not move beyond rounding.  A kernel without one of its rescalings is
+caught at once (ALGORITHMS 1.10, in floating point on harmless data instead of finite fields).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.lower.test_stream import CASES, Case, drawn, streamed
+from tests.property.judges import agree, interpret, sizes_at, spread
+
+from smelt.kernel import interp
+from smelt.kernel.ir import Apply, Const, Kernel, Reduce, Ref, Statement, Stream, Update
+from smelt.kernel.walk import statements, values_of, visit
+
+ASKED = {"largest normalised", "quantised"}
+"""Cases that ask for the maximum itself."""
+
+
+def gauges(stream: Stream) -> set[str]:
+    """States that others are brought to: their new values are read inside the stream."""
+    read = {v.name for s in stream.body for value in values_of(s) for v in visit(value)
+            if isinstance(v, Ref) and v.next}  # fmt: skip
+    return {s.name for s in stream.states} & read
+
+
+def changed(kernel: Kernel, change: Callable[[Update, Stream], Statement]) -> Kernel:
+    """The kernel with the updates of its streams changed."""
+
+    def of(s: Statement) -> Statement:
+        if not isinstance(s, Stream):
+            return s
+        body = tuple(change(x, s) if isinstance(x, Update) else x for x in s.body)
+        return replace(s, body=body)
+
+    return replace(kernel, body=tuple(map(of, kernel.body)))
+
+
+def jump(update: Update, stream: Stream) -> Statement:
+    """A gauge that follows the smallest element of each block, whatever came before."""
+    value = update.value
+    if update.state not in gauges(stream) or not isinstance(value, Apply):
+        return update
+    fold = value.args[1]
+    assert isinstance(fold, Reduce)
+    least = replace(fold, combine="min")
+    finite = Apply("max", (least, Const(-5.0, fold.dtype)))
+    return Update(update.state, Apply("sub", (finite, Const(0.7, fold.dtype))))
+
+
+def forget(update: Update, stream: Stream) -> Statement:
+    """A sum that is not brought to the new gauge."""
+    value = update.value
+    if update.state in gauges(stream) or not isinstance(value, Apply):
+        return update
+    return Update(update.state, replace(value, args=(Ref(update.state), value.args[1])))
+
+
+def wrong(case: Case, kernel: Kernel) -> str:
+    """Where a kernel departs from the graph, or nothing."""
+    graph, _ = streamed(case)
+    arrays = drawn(case, 3, scale=1.0)
+    sizes = sizes_at(graph, arrays)
+    blocks = {s.blocks[0].axis: 5 for s in kernel.body if isinstance(s, Stream)}
+    found = interp.run(kernel, arrays, sizes, grid_sizes=blocks)
+    allowed, wanted = spread(graph, arrays, sizes), interpret(graph, arrays, sizes)
+    problems = (agree(g, w, a) for g, w, a in zip(found.values(), wanted, allowed, strict=True))
+    return next(filter(None, problems), "")
+
+
+CARRIED = [
+    c for c in CASES
+    if c.name not in ASKED and any(
+        gauges(s) for s in statements(streamed(c)[1]) if isinstance(s, Stream))
+]  # fmt: skip
+
+
+def test_most_cases_have_gauges() -> None:
+    assert len(CARRIED) >= 15
+
+
+@pytest.mark.parametrize("case", CARRIED, ids=str)
+def test_any_gauge_gives_the_same(case: Case) -> None:
+    assert not wrong(case, changed(streamed(case)[1], jump))
+
+
+@pytest.mark.parametrize("case", CARRIED[:4] + CARRIED[-4:-1], ids=str)
+def test_a_missing_rescaling_is_caught(case: Case) -> None:
+    kernel = changed(streamed(case)[1], lambda u, s: jump(forget(u, s), s))  # type: ignore[arg-type]
+    assert wrong(case, kernel)
