@@ -33,14 +33,12 @@ from smelt.kernel.ir import (
     If,
     Index,
     Kernel,
-    Let,
     Load,
     Param,
     Position,
     Statement,
     Store,
     Stream,
-    Update,
     Value,
 )  # fmt: skip
 from smelt.kernel.walk import children, values_of
@@ -145,17 +143,17 @@ class _Visit:
             match s:
                 case Position(name=name):
                     self.positions[name] = self.env.lookup(name).axes
-                case Store(param=param, index=index, where=where):
+                case Store(param=param, index=index, where=where) if self._points(index):
                     access = self._access(index, sure and where is None)
                     self.stores.setdefault(param, []).append(access)
                 case Stream(blocks=blocks, body=inner):
                     if all(self.extents[b.axis] for b in blocks):
                         self._statements(inner, sure and all(b.stop is None for b in blocks))
-                case Let() | Update() | _:
+                case _:
                     pass
 
     def _value(self, value: Value, sure: bool) -> None:
-        if isinstance(value, Load):
+        if isinstance(value, Load) and self._points(value.index):
             found = self.loads.setdefault(value.param, [])
             found.append(self._access(value.index, sure))
         for child in children(value):
