@@ -48,12 +48,17 @@ kernel is vectorised as widely as it could be, and columns keep their sums in me
 STATE_SHARE = 0.5
 """Part of the second-level cache that carried states and a block may fill."""
 
+WORTH = 0.06
+"""Part of a kernel's time that later sweeps must take for a stream, which saves them, to be asked
+about: deriving one takes longer than everything else in planning."""
+
 
 def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
     """Whether streaming may win over a schedule that is legal: its rows do not stay in fast memory,
     or a contraction takes what another one made, and blocks that a mask rules out can be skipped.
     """
-    if model.target.level(cost.row_bytes, 1) not in ("l1", "l2"):
+    again = cost.sweeps + cost.scratch + cost.partials
+    if model.target.level(cost.row_bytes, 1) not in ("l1", "l2") and again > WORTH * cost.burden:
         return True
     products = [u for u in region.ended if model.units.unit(u).trace.dots]
     made = 0
