@@ -133,7 +133,7 @@ def test_few_questions_are_asked_for_each_operator(name: str, asked: Asked) -> N
           f"{asked.prices / count:.2f} prices, {spent / count * 1e6:.0f} us each")  # fmt: skip
     assert asked.looks <= looks * count
     assert asked.prices <= prices * count
-    assert spent / count < 2e-3
+    assert spent / count < 10e-3  # a first stream is derived with nothing cached
 
 
 def test_more_layers_ask_no_more() -> None:

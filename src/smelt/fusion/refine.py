@@ -34,7 +34,7 @@ WORTH = 0.05
 """Part of the time of two clusters that the traffic between them and a launch must make up."""
 SMALL = 8
 """A value is small if a result of the kernel that reads it is this many times its size."""
-ENOUGH, MORE = 0.03, 1 / 6
+ENOUGH, MORE = 0.03, 0.2
 """Part of the time of what it touches that a move must gain, since less is within the model's
 error: where it makes no kernel more, and where it does."""
 
