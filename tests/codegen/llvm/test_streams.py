@@ -31,6 +31,7 @@ from smelt.kernel.memory import Buffer
 from smelt.kernel.text import parse, text
 from smelt.kernel.walk import statements
 from smelt.target import Target
+from smelt.types.dtype import DType, bf16, f16, f64
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]
@@ -194,6 +195,31 @@ def test_small_streams(name: str, isa: str) -> None:
         for key, found in kernel({"x": x}).items():
             problem = agree(wanted[key], found, allowed[key])
             assert not problem, f"{key} at {r, c}: {problem}"
+
+
+GROUPED = """
+kernel f(q: {t}[b,g,m,d], k: {t}[b,n,d], v: {t}[b,n,e]) -> o: {t}[b,g,m,e]
+  grid b, g, m/64
+  stream n/32 with r = {c}(-inf) [m], l = {c}(0) [m], acc = {c}(0) [m,e]
+    s = dot(q[b,g,m,d], k[b,n,d] over d) * 0.125
+    r' = max(r, max(s over n))
+    w = exp(s - r')
+    l' = l * exp(r - r') + sum(w over n)
+    acc' = acc * exp(r - r') + dot(w, v[b,n,e] over n)
+  o[b,g,m,e] = acc / l"""
+
+
+@pytest.mark.parametrize(("dtype", "near"), [(f16, 2e-3), (bf16, 2e-2), (f64, 1e-12)])
+def test_attention_in_other_types(dtype: DType, near: float) -> None:
+    """Heads that share keys; half types are computed in float32, double precision in its own."""
+    source = GROUPED.strip().format(t=dtype.name, c=dtype.compute.name)
+    rng = np.random.default_rng(0)
+    shapes = {"q": (2, 3, 40, 16), "k": (2, 33, 16), "v": (2, 33, 19)}
+    arrays = {n: rng.standard_normal(s).astype(dtype.numpy) for n, s in shapes.items()}
+    wanted = run(parse(source), arrays)["o"].astype("f8")
+    for isa in RUNNABLE:
+        found = native(source, isa)(arrays)["o"].astype("f8")
+        assert np.abs(found - wanted).max() < near, isa
 
 
 def test_rows_that_hold_nothing_finite() -> None:
