@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 Value = Any
 LINES = 4
-"""Lines of the larger operand that are read side by side: streams that a prefetcher follows.  Twice
-as many where each of them takes one register, not a row of sums."""
+"""Lines of the larger operand that are read side by side: streams that a prefetcher follows."""
 WIDE = 2
 """Vectors of sums in registers, where lines lie along n."""
 
@@ -60,10 +59,8 @@ class ThinEmitter:
         visit = self._columns if self.c.along == self.c.n else self._dots
         low, high = self.ranges[line]
         b = self.b
-        many = self.home.home.target.registers >= 32 and line == self.c.k
-        lines = 2 * LINES if many else LINES
-        middle = b.add(low, b.and_(b.sub(high, low), number(-lines)))
-        for first, last, count in ((low, middle, lines), (middle, high, 1)):
+        middle = b.add(low, b.and_(b.sub(high, low), number(-LINES)))
+        for first, last, count in ((low, middle, LINES), (middle, high, 1)):
             self.home.loop(first, last, count, self._visitor(visit, line, count))
 
     def _visitor(
