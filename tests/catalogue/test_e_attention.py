@@ -133,7 +133,7 @@ def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     rng = np.random.default_rng(seed)
     lead = (heads, v.group) if v.group > 1 else (heads,)
     shapes = [(*lead, n, DIM), (heads, n, DIM), (heads, n, DIM)]
-    found = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    found: list[Array] = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     more = {
         "slopes": lambda: 2.0 ** -np.arange(1.0, heads + 1),
         "lengths": lambda: rng.integers(1, n + 1, heads),

@@ -38,8 +38,8 @@ and most of them vary along one axis."""
 WIDE_COST = 3.0
 """Row cost of folding an element of single precision in double: conversions, and twice as many
 steps.  Charged for the folds that an unstreamed kernel does not have."""
-SHORT = 256
-"""Elements of an axis that one visit takes anyway."""
+SHORT = 512
+"""Elements of an axis that one or two visits take anyway."""
 MARGIN = 1.04
 """What streaming a contraction has to win: blocks are packed and rescaled one by one."""
 SLOW_DOUBLE, SLOW_COLUMNS = 2.0, 6.0
