@@ -22,7 +22,7 @@ from examples.images import NETWORKS, Layer
 import smelt as sm
 
 PAGE = Path(__file__).parent.parent / "docs" / "convolutions.md"
-ROUNDS = 7
+ROUNDS = 5
 Case = tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]
 CASES: tuple[Case, ...] = (
     ("3×3, 64 → 64, 56²", (1, 64, 56, 56), (64, 64, 3, 3), {"padding": 1}),

@@ -34,7 +34,7 @@ def conv(x, w, *, stride=1, padding=0, dilation=1, groups=1):
     windows = windows.reshape(x.shape[0], groups, x.shape[1] // groups, *windows.shape[2:])
     kernels = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     y, k = string.ascii_uppercase[:count], string.ascii_lowercase[-count:]
-    found = np.einsum(f"bgc{y}{k},goc{k}->bgo{y}", windows, kernels)
+    found = np.einsum(f"bgc{y}{k},goc{k}->bgo{y}", windows, kernels, optimize=True)
     return found.reshape(x.shape[0], w.shape[0], *found.shape[3:])
 
 

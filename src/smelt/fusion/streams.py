@@ -19,10 +19,11 @@ from smelt.fusion.cascade.visible import stops
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
+from smelt.fusion.sweeps import slides
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
-from smelt.types.expr import axes_of
+from smelt.types.expr import Expr, axes_of
 
 COMPILED = True
 """Whether the back end can compile carried states."""
@@ -71,8 +72,8 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     """The least cost of a region with one of its folded axes streamed; None if none can be, or if
     one visit is all, but where a row is `beyond` fast memory."""
     best: Cost | None = None
-    if region.scanned:
-        return None
+    if region.scanned or any(map(slides, _products_terms(model, region))):
+        return None  # products over windows are blocked by tasks, not by streams
     for a in bits(_cascaded(model, region)):
         if not beyond and model.extents[region.axes[a]] <= SHORT:
             continue
@@ -86,6 +87,14 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
         if cost is not None and (best is None or cost.burden < best.burden):
             best = cost
     return best
+
+
+def _products_terms(model: Model, region: Region) -> Iterator[int | Expr]:
+    """Where the products of a region read their operands."""
+    for u in region.ended:
+        unit = model.units.unit(u)
+        if unit.trace.dots:
+            yield from (t for edge in unit.edges for t in edge.terms)
 
 
 @dataclass(frozen=True, slots=True)

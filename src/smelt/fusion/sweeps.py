@@ -135,7 +135,7 @@ class Sweeps:
     def _cut_windows(self, u: int, own: list[int]) -> bool:
         """Blocks of a product over windows: rows of the one operand, whole lines of the other."""
         for k, edge in enumerate(self.units.unit(u).edges):
-            if not any(map(_slides, edge.terms)) or not own[0] or not own[1]:
+            if not any(map(slides, edge.terms)) or not own[0] or not own[1]:
                 continue
             *_, row = bits(own[1 - k])
             *outer, line = list(bits(own[k]))[-2:]
@@ -299,7 +299,7 @@ class Sweeps:
                 for mask, place in zip(region.masks[u], region.places[u], strict=True):
                     if not self.inner(mask | over) & ~walked:
                         times = self.evaluations(mask | over)
-                        if self.packs and not over and any(map(_slides, place)):
+                        if self.packs and not over and any(map(slides, place)):
                             times = min(times, self._packed_once(u, mask))
                         found += step_ns[u] * times
         return found
@@ -416,6 +416,6 @@ def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:
         score[a] += 2 * weight if last == a else -weight
 
 
-def _slides(term: Term) -> bool:
+def slides(term: Term) -> bool:
     """Whether a term is a window: two axes that move along one dimension."""
     return isinstance(term, Expr) and len(axes_of(term)) > 1
