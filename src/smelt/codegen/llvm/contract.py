@@ -156,8 +156,16 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
     for form, axes in sides:
         limits = tuple((phase.axes[a], n) for a, n in axes.items())
         never = any(isinstance(n, int) and n > most for n, most in limits)
+        never |= form != "small" and any(_is_shared(c, form) for c in packed)
         if not never and not (form == "small" and any(c.outer for c in packed)):
             yield form, tuple(dict.fromkeys(limits))
+
+
+def _is_shared(c: Contraction, form: Form) -> bool:
+    """Whether the larger operand serves further positions: then it had better be packed once than
+    read again for each of them."""
+    larger = c.right if form == "rows" else c.left
+    return bool(c.item.axes - {c.m, c.n} - larger.axes)
 
 
 def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
@@ -187,12 +195,14 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     if (item.axes - {m, n}) & local:
         return None
     ranked = [a for a in phase.axes if a in over]
-    if form in ("rows", "columns") or _is_few(m, phase):
+    shared = m is not None and item.axes - {m, n} - right.axes
+    if form in ("rows", "columns") or (_is_few(m, phase) and not shared):
         return _thin(item, left, right, m, n, ranked, target)
     if item.dtype not in (f32, f64, i32):
         return None
     tile = tile_of(target, _lanes(item.dtype, target))
-    made = Contraction(item, left, right, m, n, tuple(ranked[:-1]), ranked[-1], tile,
+    k = _longest(ranked, phase)
+    made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile,
                        "small" if form == "small" else "packed",
                        direct=_pitch(left, item, tile, phase))  # fmt: skip
     return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
@@ -210,6 +220,12 @@ def _pitch(left: Item, item: Item, tile: Tile, phase: Phase) -> int:
     visits = {v.axis: v.size for r in chain(phase.segments[item.time]) for v in r.visits}
     size = visits.get(axis)
     return 0 if size is None else -(-size // tile.columns) * tile.columns + SKEW
+
+
+def _longest(axes: list[str], phase: Phase) -> str:
+    """The last of the longest axes: one whose length is open rather than a window's few taps."""
+    extents = {a: phase.axes[a] for a in axes}
+    return max(reversed(axes), key=lambda a: e if isinstance(e := extents[a], int) else 1 << 62)
 
 
 def _is_few(axis: str | None, phase: Phase) -> bool:
