@@ -73,5 +73,6 @@ def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
 
 def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:
     """The same where a task takes whole rows of `columns`, and there are `rows` in all."""
-    fit = floordiv(WHOLE_BYTES // (8 * itemsize * products), maximum(columns, 1))
+    # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.
+    fit = floordiv(WHOLE_BYTES // (8 * itemsize * products), maximum(columns, 16))
     return mul(8, maximum(WHOLE_ROWS // 8, minimum(fit, floordiv(rows, 8 * TASKS))))

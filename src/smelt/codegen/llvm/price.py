@@ -38,7 +38,8 @@ def _product_cycles(points: Index, rows: Index, c: Contraction | Windowed) -> In
     """Two vectors of products a cycle; a thin one waits for its right operand's bytes."""
     if isinstance(c, Windowed) or not c.thin:
         return floordiv(points, 2 * c.tile.lanes)
-    return floordiv(mul(4, points), mul(maximum(rows, 1), c.tile.lanes))
+    rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # an open size may be 0
+    return floordiv(mul(4, points), mul(rows, c.tile.lanes))
 
 
 def _own_cost(item: Item) -> float:
