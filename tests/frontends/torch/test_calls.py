@@ -55,7 +55,7 @@ def test_ten_thousand_calls_keep_nothing():
         for _ in range(10_000):
             fast(x, y)
         gc.collect()
-        assert abs(len(gc.get_objects()) - objects) < 100
+        assert len(gc.get_objects()) - objects < 100
         assert memory.usage().live == live
 
 

@@ -103,10 +103,11 @@ def core() -> list[Status]:
     """Every overload that torch tags as core, in alphabetical order."""
     apart = {str(op) for op in decompositions()}
     found: list[Status] = []
-    for packet in dir(torch.ops.aten):
-        overloads = getattr(torch.ops.aten, packet)
-        for overload in getattr(overloads, "overloads", list[str])():
-            op = getattr(overloads, overload)
+    for name in torch._C._dispatch_get_all_op_names():  # `dir` knows only those used so far
+        space, _, packet = name.partition("::")
+        packet, _, overload = packet.partition(".")
+        if space == "aten":
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
             if torch.Tag.core in op.tags:
                 found.append(_status(str(op), packet, apart))
     return sorted(found, key=lambda s: s.name)
