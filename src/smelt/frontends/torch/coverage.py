@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -103,7 +104,8 @@ def core() -> list[Status]:
     """Every overload that torch tags as core, in alphabetical order."""
     apart = {str(op) for op in decompositions()}
     found: list[Status] = []
-    for name in torch._C._dispatch_get_all_op_names():  # `dir` knows only those used so far
+    known: Any = torch._C  # pyright: ignore[reportPrivateUsage]
+    for name in known._dispatch_get_all_op_names():  # `dir` knows only those used so far
         space, _, packet = name.partition("::")
         packet, _, overload = packet.partition(".")
         if space == "aten":
