@@ -213,7 +213,7 @@ def _module_line(path: Path) -> str:
 
 def _commands() -> str:
     parts = ["# Commands\n"]
-    context = click.Context(smelt, info_name="smelt")
+    context = click.Context(smelt, info_name="smelt", **smelt.context_settings)
     for name in sorted(COMMANDS):
         command = smelt.get_command(context, name)
         assert command is not None

@@ -46,11 +46,14 @@ def test_commands_exist(page, call):
     if program == "make":
         assert name in TARGETS, f"{page}: {call}"
         return
-    context = click.Context(smelt, info_name="smelt")
+    # A command remembers the help options of its first context: it has to be the real one.
+    context = click.Context(smelt, info_name="smelt", **smelt.context_settings)
     command = smelt.get_command(context, name)
     assert command is not None, f"{page}: {call}"
     if isinstance(command, click.Group) and words:
-        command = command.get_command(click.Context(command, info_name=name), words[0])
+        command = command.get_command(
+            click.Context(command, info_name=name, parent=context), words[0]
+        )
         assert command is not None, f"{page}: {call}"
     options = {option for parameter in command.params for option in parameter.opts}
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
