@@ -41,7 +41,7 @@ $(MODEL): $(SETUP)
 
 # PyTorch for the tests of its front end: the build without CUDA, which the exact version picks.  It is
 # looked for where pip is set up to look, then on PyTorch's own index.  Without it its tests are skipped.
-torch: $(TORCH) ## PyTorch's CPU build, for the tests of its front end
+torch: $(TORCH) ## PyTorch's CPU build, for the demo and the tests of its front end
 
 $(TORCH): $(SETUP)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \

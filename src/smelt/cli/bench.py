@@ -77,7 +77,7 @@ def command(
 
 def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> None:
     """The table of models; they need torch and transformers."""
-    wanted = (*(peers or models_bench.PEERS[:-1]), "smelt")
+    wanted = tuple(dict.fromkeys((*(peers or models_bench.PEERS), "smelt")))
     try:
         rows = models_bench.run(only, wanted, say=lambda name: click.echo(name, err=True))
     except (ImportError, KeyError) as error:

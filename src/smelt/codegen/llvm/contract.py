@@ -156,16 +156,17 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
     for form, axes in sides:
         limits = tuple((phase.axes[a], n) for a, n in axes.items())
         never = any(isinstance(n, int) and n > most for n, most in limits)
-        never |= form != "small" and any(_is_shared(c, form) for c in packed)
+        never |= form != "small" and any(
+            _is_shared(c.item, c.m, c.n, c.right if form == "rows" else c.left) for c in packed
+        )
         if not never and not (form == "small" and any(c.outer for c in packed)):
             yield form, tuple(dict.fromkeys(limits))
 
 
-def _is_shared(c: Contraction, form: Form) -> bool:
+def _is_shared(item: Item, m: str | None, n: str, larger: Item) -> bool:
     """Whether the larger operand serves further positions: then it had better be packed once than
     read again for each of them."""
-    larger = c.right if form == "rows" else c.left
-    return bool(c.item.axes - {c.m, c.n} - larger.axes)
+    return bool(item.axes - {m, n} - larger.axes)
 
 
 def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
@@ -195,7 +196,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     if (item.axes - {m, n}) & local:
         return None
     ranked = [a for a in phase.axes if a in over]
-    shared = m is not None and item.axes - {m, n} - right.axes
+    shared = m is not None and _is_shared(item, m, n, right)
     if form in ("rows", "columns") or (_is_few(m, phase) and not shared):
         return _thin(item, left, right, m, n, ranked, target)
     if item.dtype not in (f32, f64, i32):
