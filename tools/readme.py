@@ -64,7 +64,7 @@ def bench(path: Path = BENCH) -> str:
 
 def _where(results: Results) -> str:
     m = results.machine
-    peers = ", ".join(results.peers[name] for name in TITLES if name in results.peers)
+    peers = ", ".join(dict.fromkeys(results.peers[n] for n in TITLES if n in results.peers))
     return (
         f"{m['cpu']}, {m['isa']}, {results.threads} threads, {m['date']}; {peers}. The *floor* is "
         "the time that reading each input and writing each output once takes on this machine. "

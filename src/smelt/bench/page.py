@@ -69,7 +69,7 @@ def render(results: Results) -> str:
 
 def _machine(results: Results) -> str:
     machine = results.machine
-    versions = ", ".join(results.peers[name] for name in TITLES if name in results.peers)
+    versions = ", ".join(dict.fromkeys(results.peers[n] for n in TITLES if n in results.peers))
     caches = " / ".join(
         f"{machine[key] // 1024} KiB" for key in ("l1_bytes", "l2_bytes", "l3_bytes")
     )
