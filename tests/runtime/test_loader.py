@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from smelt.errors import CodegenError
-from smelt.runtime.loader import compile_ir, load
+from smelt.runtime.jit import compile_ir
+from smelt.runtime.loader import load
 
 CONSTANT = "define i64 @value() {{ ret i64 {number} }}"
 

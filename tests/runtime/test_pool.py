@@ -20,7 +20,8 @@ from smelt import knobs
 from smelt.errors import OutOfMemory
 from smelt.kernel import abi
 from smelt.runtime import native
-from smelt.runtime.loader import compile_ir, load
+from smelt.runtime.jit import compile_ir
+from smelt.runtime.loader import load
 from smelt.runtime.native_code import NativeCode, native_code, native_text
 from smelt.runtime.threads import Pool, pool
 

@@ -1,11 +1,13 @@
 """From object code to callable addresses.
 
-One process-wide LLVM JIT links each object into a library of its own: loading a small object
-takes well under 0.1 ms, pages are written first and made executable afterwards (never both at
-once), and dropping the last reference to a `Loaded` unmaps its code again. Objects are trusted:
+Kernels' objects are placed by a small loader of our own (`smelt.runtime.elf`), which spares a warm
+process the import of LLVM; what it does not know, and every object on other systems, goes to
+LLVM's linker.  Either way pages are written first and made executable afterwards, never both at
+once, and dropping the last reference to a `Loaded` unmaps its code again.  Objects are trusted:
 LLVM crashes the process on a damaged one, so bytes come here only from the compiler or from a
 cache entry whose digest was checked.
 
+>>> from smelt.runtime.jit import compile_ir
 >>> code = compile_ir("define i64 @three() { ret i64 3 }")
 >>> with_address = load(code, ["three"])
 >>> import ctypes
@@ -15,54 +17,31 @@ cache entry whose digest was checked.
 
 from __future__ import annotations
 
-import itertools
-import os
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Any
 
-import llvmlite.binding as llvm
-from llvmlite.binding import ffi
-
 from smelt.errors import CodegenError
+from smelt.runtime import elf
+
+__all__ = ["Loaded", "load"]
 
 
 class Loaded:
     """Executable code of one object; the addresses are valid while this object is referenced."""
 
-    __slots__ = ("_addresses", "_tracker", "nbytes")
+    __slots__ = ("_addresses", "_owner", "nbytes")
 
-    def __init__(self, tracker: Any, symbols: Sequence[str], nbytes: int) -> None:
-        self._tracker = tracker
-        self._addresses: dict[str, int] = {name: tracker[name] for name in symbols}
+    def __init__(self, owner: Any, addresses: Mapping[str, int], nbytes: int) -> None:
+        """`owner` unmaps the code when it goes."""
+        self._owner = owner
+        self._addresses = dict(addresses)
         self.nbytes = nbytes
 
     def address(self, symbol: str) -> int:
         """Where `symbol` starts; KeyError if it was not among the symbols given to `load`."""
         return self._addresses[symbol]
-
-
-class _Jit:
-    """The process's one JIT, made at the first load."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.engine: Any = None
-        self.names = itertools.count()
-
-    def link(self, object_code: bytes, symbols: Sequence[str]) -> Any:
-        library = llvm.JITLibraryBuilder().add_object_img(object_code).add_current_process()
-        for symbol in symbols:
-            library.export_symbol(symbol)
-        with self.lock:
-            if self.engine is None:
-                llvm.initialize_native_target()
-                llvm.initialize_native_asmprinter()
-                self.engine = llvm.create_lljit_compiler(host_machine(2))
-        return library.link(self.engine, f"smelt.{next(self.names)}")
-
-
-_JIT = _Jit()
 
 
 def load(object_code: bytes, symbols: Sequence[str]) -> Loaded:
@@ -71,67 +50,32 @@ def load(object_code: bytes, symbols: Sequence[str]) -> Loaded:
     Undefined symbols resolve to those of the process (the C library's `memcpy`, `memset`, ...).
     Raises `CodegenError` where a symbol is missing. Safe to call from several threads.
     """
+    if elf.is_for_us(object_code):
+        try:
+            image = elf.link(object_code, symbols)
+        except elf.Unfamiliar:
+            pass
+        except elf.Malformed as error:
+            raise _unlinked(object_code, error) from error
+        else:
+            return Loaded(image, image.addresses, len(object_code))
+    return load_by_llvm(object_code, symbols)
+
+
+def load_by_llvm(object_code: bytes, symbols: Sequence[str]) -> Loaded:
+    """The same by LLVM's linker, whatever the object."""
     try:
-        tracker = _JIT.link(object_code, symbols)
+        tracker = _jit().link(object_code, symbols)
     except RuntimeError as error:
-        raise CodegenError(
-            f"object code of {len(object_code)} bytes did not link: {error}"
-        ) from error
-    return Loaded(tracker, symbols, len(object_code))
+        raise _unlinked(object_code, error) from error
+    return Loaded(tracker, {name: tracker[name] for name in symbols}, len(object_code))
 
 
-def host_machine(opt_level: int, cpu: str | None = None, features: str | None = None) -> Any:
-    """An LLVM target machine for this process, by default with the host's CPU and features."""
-    target = llvm.Target.from_triple(llvm.get_process_triple())
-    return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name() if cpu is None else cpu,
-        features=llvm.get_host_cpu_features().flatten() if features is None else features,
-        opt=opt_level,
-        reloc="pic",
-        codemodel="small",
-    )
+def _unlinked(object_code: bytes, error: Exception) -> CodegenError:
+    return CodegenError(f"object code of {len(object_code)} bytes did not link: {error}")
 
 
-def compile_ir(
-    ir: str, opt_level: int = 2, cpu: str | None = None, features: str | None = None
-) -> bytes:
-    """Object code of an LLVM module in text form, optimised with LLVM's standard pipeline.
-
-    For the run time's own native parts and for tests; kernels have code generation's emitter.
-    Raises RuntimeError with LLVM's message where the text does not parse or verify.
-    """
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()
-    machine = host_machine(opt_level, cpu, features)
-    module = llvm.parse_assembly(ir)
-    module.triple = llvm.get_process_triple()
-    module.data_layout = str(machine.target_data)
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=opt_level)
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return bytes(machine.emit_object(module))
-
-
-# llvmlite serialises its calls with a lock of its own, which it does not show.
-_LLVM_LOCK: Any = getattr(ffi.lib, "_lock", None)
-
-
-def _hold_llvm() -> None:
-    """Before a fork: wait until no thread is inside LLVM, so that the child can use it."""
-    _JIT.lock.acquire()
-    if _LLVM_LOCK is not None:
-        _LLVM_LOCK.__enter__()
-
-
-def _release_llvm() -> None:
-    if _LLVM_LOCK is not None:
-        _LLVM_LOCK.__exit__(None, None, None)
-    _JIT.lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_hold_llvm, after_in_parent=_release_llvm, after_in_child=_release_llvm
-    )
+@cache
+def _jit() -> Any:
+    """LLVM, imported by the first object that needs it."""
+    return import_module("smelt.runtime.jit")

@@ -21,7 +21,8 @@ import llvmlite.binding as llvm
 from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native
 from smelt.runtime.cache import Cache
-from smelt.runtime.loader import Loaded, compile_ir, load
+from smelt.runtime.jit import compile_ir
+from smelt.runtime.loader import Loaded, load
 
 _GENERIC_CPU: Final = {"x86_64": "x86-64"}
 

@@ -24,7 +24,8 @@ from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.graph.text import parse
-from smelt.runtime.loader import compile_ir, load
+from smelt.runtime.jit import compile_ir
+from smelt.runtime.loader import load
 from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
