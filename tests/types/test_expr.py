@@ -203,3 +203,20 @@ def test_mistakes() -> None:
     for source in ("n/2", "n**2", "f(n)", "n.a", "True", "'n'", "n +", "min(n)", "1.5"):
         with pytest.raises(ValueError, match="not an index expression"):
             parse(source, size)
+
+
+def test_a_distance_is_the_difference_where_that_is_a_number():
+    i = axis("i", 8)
+    assert expr.distance(i + 3, i + 1) == 2
+    assert expr.distance(i * 2, i * 2 - 5) == 5
+    assert expr.distance(i, i) == 0
+    assert expr.distance(7, 9) == -2
+    assert expr.distance(i, 2) is None
+    assert expr.distance(i, i * 2) is None
+
+
+def test_bounds_of_nested_divisions_take_no_time():
+    e = axis("i", size("n"))
+    for k in range(2, 26):  # without memory, 2**24 questions
+        e = (e // size(f"d{k}") + axis(f"j{k}", size("n"))) % (size("n") * k)
+    assert expr.bounds(e) is not None

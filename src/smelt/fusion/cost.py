@@ -15,6 +15,7 @@ where they come from; those of the schedule are in `smelt.fusion.sweeps`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from smelt.blocks import BLOCK, PARTS
@@ -22,9 +23,9 @@ from smelt.fusion.region import Region
 from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.sweeps import Sweeps
 from smelt.fusion.trace import Term
-from smelt.fusion.units import Unit, Units
+from smelt.fusion.units import STILL, Unit, Units
 from smelt.target import Kind, Level, Target
-from smelt.types.expr import axis, sub
+from smelt.types.expr import Expr, Index, axis, distance
 
 OVERLAP = 0.95
 """Part of the shorter of arithmetic and memory time that hides behind the longer (the constant
@@ -272,12 +273,23 @@ class _Traffic:
         self.sweeps += max(0.0, around - OVERLAP * self.touch)
 
 
+@lru_cache(maxsize=1024)
+def _axis(t: int) -> Index:
+    return axis(f"a{t}", 0)
+
+
+def _index(term: Term) -> Index:
+    """A term of a place as an expression over axes."""
+    if isinstance(term, Expr):
+        return term
+    return 0 if term == STILL else _axis(term)
+
+
 def _beside(place: tuple[Term, ...], other: tuple[Term, ...]) -> bool:
     """Whether two places are a few positions apart: what reads one finds the other in L1."""
     for a, b in zip(place, other, strict=True):
         if a != b:
-            apart = sub(*(axis(f"a{t}", 0) if isinstance(t, int) and t >= 0 else t
-                          for t in (a, b)))  # fmt: skip
-            if not isinstance(apart, int) or abs(apart) > NEAR:
+            apart = distance(_index(a), _index(b))
+            if apart is None or abs(apart) > NEAR:
                 return False
     return True

@@ -24,7 +24,7 @@ AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 class Atom:
     """A variable or an opaque sub-expression; compared by value, ordered by text."""
 
-    __slots__ = ("args", "extent", "hash", "key", "kind", "name")
+    __slots__ = ("_order", "args", "bounds", "extent", "hash", "key", "kind", "name")
 
     def __init__(
         self, kind: AtomKind, name: str = "", extent: Index = 0, args: tuple[Index, ...] = ()
@@ -35,6 +35,9 @@ class Atom:
         self.args = args
         self.key = (kind, name, args)
         self.hash = hash(self.key)
+        self._order: tuple[str, str] | None = None
+        self.bounds: tuple[Index, Index] | Literal[False] | None = None
+        """Kept by `_atom_bounds`, of this very atom: an equal one may have another extent."""
 
     def __hash__(self) -> int:
         return self.hash
@@ -43,7 +46,11 @@ class Atom:
         return self is other or (isinstance(other, Atom) and self.key == other.key)
 
     def order(self) -> tuple[str, str]:
-        return ({"size": "0", "axis": "1"}.get(self.kind, "2"), self.name or self.text(True))
+        """Where the atom stands among the factors of a product; kept, sums ask it all the time."""
+        if self._order is None:
+            kind = {"size": "0", "axis": "1"}.get(self.kind, "2")
+            self._order = kind, self.name or self.text(True)
+        return self._order
 
     def text(self, index: bool) -> str:
         """Source text; with `index`, a size prints as `size(n)` to tell it from an axis."""
@@ -203,6 +210,20 @@ def sub(a: Index, b: Index) -> Index:
     return add(a, mul(b, -1))
 
 
+def distance(a: Index, b: Index) -> int | None:
+    """a - b where the two differ by a number, else None; far cheaper than the difference."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b
+    (left, p), (right, q) = map(_without_constant, (a, b))
+    return p - q if left == right else None
+
+
+def _without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
+    """The terms with atoms, and the constant, which the normal form has last."""
+    terms = _terms(e)
+    return (terms[:-1], terms[-1][1]) if terms and not terms[-1][0] else (terms, 0)
+
+
 def _divides(divisor: Index, monomial: Monomial, c: int) -> tuple[Monomial, int] | None:
     """monomial*c / divisor for a divisor of a single term, or None."""
     terms = _terms(divisor)
@@ -317,7 +338,16 @@ def bounds(e: Index) -> tuple[Index, Index] | None:
 
 
 def _atom_bounds(atom: Atom) -> tuple[Index, Index] | None:
-    """Bounds of an atom that is never negative; None for others."""
+    """Bounds of an atom that is never negative; None for others.
+
+    Divisions nest, and each level asks twice: without a memory the time doubles with every level.
+    """
+    if atom.bounds is None:
+        atom.bounds = _find_bounds(atom) or False
+    return atom.bounds or None
+
+
+def _find_bounds(atom: Atom) -> tuple[Index, Index] | None:
     if atom.kind in ("axis", "value"):
         return 0, add(atom.extent, -1)
     if atom.kind == "size":
