@@ -42,17 +42,17 @@ from smelt.kernel.ir import (
     Value,
 )  # fmt: skip
 from smelt.kernel.walk import children, values_of
-from smelt.types.expr import (
+from smelt.types.affine import coefficient
+from smelt.types.expr import (  # fmt: skip
     Atom,
     Expr,
     atoms,
     axes_of,
     axis,
     bounds,
-    coefficient,
     evaluate,
     rebuild,
-)  # fmt: skip
+)
 
 __all__ = ["Touched", "Traffic", "traffic"]
 

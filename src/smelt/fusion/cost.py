@@ -25,7 +25,8 @@ from smelt.fusion.sweeps import Sweeps
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Unit, Units
 from smelt.target import Kind, Level, Target
-from smelt.types.expr import Expr, Index, axis, distance
+from smelt.types.affine import distance
+from smelt.types.expr import Expr, Index, axis
 
 OVERLAP = 0.95
 """Part of the shorter of arithmetic and memory time that hides behind the longer (the constant

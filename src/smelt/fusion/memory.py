@@ -28,7 +28,17 @@ from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import BufferPlanned
-from smelt.types.expr import Atom, Expr, Index, Monomial, add, floordiv, maximum, mul, size
+from smelt.types.expr import (
+    Atom,
+    Expr,
+    Index,
+    add,
+    floordiv,
+    maximum,
+    mul,
+    size,
+    terms_of,
+)
 
 __all__ = ["assign", "ceiling", "lower_bound", "peak", "rounded", "size"]
 
@@ -254,23 +264,19 @@ def ceiling(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]:
 
 def _covers(a: Index, b: Index) -> bool:
     """a >= b, seen by every coefficient."""
-    mine = dict(_terms(a))
-    return all(c <= mine.get(m, 0) for m, c in _terms(b))
+    mine = dict(terms_of(a))
+    return all(c <= mine.get(m, 0) for m, c in terms_of(b))
 
 
 def _common(a: Index, b: Index) -> Index:
     """A sum that is at least as large as both."""
-    found = dict(_terms(a))
-    for m, c in _terms(b):
+    found = dict(terms_of(a))
+    for m, c in terms_of(b):
         found[m] = max(c, found.get(m, 0))
     total: Index = 0
     for m, c in found.items():
         total = add(total, Expr(((m, c),)) if m else c)
     return total
-
-
-def _terms(e: Index) -> Sequence[tuple[Monomial, int]]:
-    return e.terms if isinstance(e, Expr) else (((), e),)
 
 
 def _largest(sums: Sequence[Index]) -> Index:

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
-from smelt.types.expr import Expr, Index, add, axes_of, axis, coefficient, mul, product
+from smelt.types.affine import coefficient
+from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
 STILL = -1
 """The term of a dimension that is read at one place (it has extent 1)."""

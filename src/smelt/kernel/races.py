@@ -14,7 +14,7 @@ from math import gcd
 
 from smelt.kernel.bounds import Facts, nonnegative
 from smelt.kernel.walk import substitute_index
-from smelt.types import expr
+from smelt.types import affine, expr
 from smelt.types.expr import Atom, Expr, Index
 
 Indices = tuple[Index, ...]
@@ -69,7 +69,7 @@ def _told_by(e: Index, known: set[str]) -> set[str]:
     extents = {a.name: a.extent for a in expr.atoms(e) if a.kind == "axis"}
     digits: list[tuple[str, Index, Index]] = []
     for a in open_axes:
-        scale = expr.coefficient(e, a)
+        scale = affine.coefficient(e, a)
         if scale is None:
             return set()
         size = next((s for s in (scale, expr.mul(scale, -1)) if _positive(s)), None)

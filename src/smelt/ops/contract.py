@@ -31,20 +31,20 @@ from smelt.ops.spec import (
     dims_at,
 )  # fmt: skip
 from smelt.ops.view import spread
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, from_numpy
-from smelt.types.expr import (
+from smelt.types.expr import (  # fmt: skip
     Expr,
     Index,
     axes_of,
     axis,
-    coefficient,
     evaluate,
     mul,
     product,
     sub,
     substitute,
     text,
-)  # fmt: skip
+)
 from smelt.types.parse_expr import parse as parse_index
 from smelt.types.tensor import Shape, TensorType
 

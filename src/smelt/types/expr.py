@@ -37,7 +37,7 @@ class Atom:
         self.hash = hash(self.key)
         self._order: tuple[str, str] | None = None
         self.bounds: tuple[Index, Index] | Literal[False] | None = None
-        """Kept by `_atom_bounds`, of this very atom: an equal one may have another extent."""
+        """As `_atom_bounds` found them: an equal atom may have another extent."""
 
     def __hash__(self) -> int:
         return self.hash
@@ -135,7 +135,8 @@ def value(name: str, extent: Index) -> Expr:
     return _atom(Atom("value", name, extent))
 
 
-def _terms(e: Index) -> tuple[tuple[Monomial, int], ...]:
+def terms_of(e: Index) -> tuple[tuple[Monomial, int], ...]:
+    """The terms in the normal form's order: a constant is the last."""
     if isinstance(e, Expr):
         return e.terms
     return (((), e),) if e else ()
@@ -163,7 +164,7 @@ def _join_divisions(terms: dict[Monomial, int]) -> Index | None:
                 continue
             rest = monomial[:place] + monomial[place + 1 :]
             numerator, divisor = atom.args
-            wanted = _terms(
+            wanted = terms_of(
                 mul(mul(floordiv(numerator, divisor), divisor), Expr(((rest, c),)) if rest else c)
             )
             if wanted and all(terms.get(m) == k for m, k in wanted):
@@ -183,8 +184,8 @@ def add(a: Index, b: Index) -> Index:
         return a
     if isinstance(a, int) and a == 0:
         return b
-    total = dict(_terms(a))
-    for m, c in _terms(b):
+    total = dict(terms_of(a))
+    for m, c in terms_of(b):
         total[m] = total.get(m, 0) + c
     return _build(total)
 
@@ -198,8 +199,8 @@ def mul(a: Index, b: Index) -> Index:
     if isinstance(a, int) and a == 1:
         return b
     total: dict[Monomial, int] = {}
-    for m, c in _terms(a):
-        for k, d in _terms(b):
+    for m, c in terms_of(a):
+        for k, d in terms_of(b):
             both = tuple(sorted(m + k, key=Atom.order)) if m and k else m or k
             total[both] = total.get(both, 0) + c * d
     return _build(total)
@@ -210,23 +211,9 @@ def sub(a: Index, b: Index) -> Index:
     return add(a, mul(b, -1))
 
 
-def distance(a: Index, b: Index) -> int | None:
-    """a - b where the two differ by a number, else None; far cheaper than the difference."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b
-    (left, p), (right, q) = map(_without_constant, (a, b))
-    return p - q if left == right else None
-
-
-def _without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
-    """The terms with atoms, and the constant, which the normal form has last."""
-    terms = _terms(e)
-    return (terms[:-1], terms[-1][1]) if terms and not terms[-1][0] else (terms, 0)
-
-
 def _divides(divisor: Index, monomial: Monomial, c: int) -> tuple[Monomial, int] | None:
     """monomial*c / divisor for a divisor of a single term, or None."""
-    terms = _terms(divisor)
+    terms = terms_of(divisor)
     if len(terms) != 1 or not terms[0][1]:
         return None
     atoms, k = terms[0]
@@ -246,7 +233,7 @@ def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
         return 1, 0
     q: dict[Monomial, int] = {}
     r: dict[Monomial, int] = {}
-    for m, c in _terms(e):
+    for m, c in terms_of(e):
         part = _divides(divisor, m, c)
         if part is not None:
             q[part[0]] = q.get(part[0], 0) + part[1]
@@ -323,7 +310,7 @@ def bounds(e: Index) -> tuple[Index, Index] | None:
     """Inclusive symbolic bounds of `e` over its axes (sizes stay), or None if unknown."""
     low: Index = 0
     high: Index = 0
-    for m, c in _terms(e):
+    for m, c in terms_of(e):
         least: Index = c
         most: Index = c
         for atom in m:
@@ -338,10 +325,7 @@ def bounds(e: Index) -> tuple[Index, Index] | None:
 
 
 def _atom_bounds(atom: Atom) -> tuple[Index, Index] | None:
-    """Bounds of an atom that is never negative; None for others.
-
-    Divisions nest, and each level asks twice: without a memory the time doubles with every level.
-    """
+    """Bounds of an atom that is never negative; None for others.  Kept: each level asks twice."""
     if atom.bounds is None:
         atom.bounds = _find_bounds(atom) or False
     return atom.bounds or None
@@ -392,7 +376,7 @@ def _nonnegative(e: Expr) -> bool:
                 return False
             part = mul(part, add(_atom(atom), 1 if atom.kind == "size" else 0))
         shifted = add(shifted, part)
-    return all(c >= 0 for _, c in _terms(shifted))
+    return all(c >= 0 for _, c in terms_of(shifted))
 
 
 def positive(e: Index) -> bool:
@@ -402,7 +386,7 @@ def positive(e: Index) -> bool:
 
 def atoms(e: Index) -> Iterator[Atom]:
     """Every atom of `e`, nested ones too."""
-    for m, _ in _terms(e):
+    for m, _ in terms_of(e):
         for atom in m:
             yield atom
             for arg in atom.args:
@@ -417,21 +401,6 @@ def axes_of(e: Index) -> tuple[str, ...]:
 def sizes_of(e: Index) -> tuple[str, ...]:
     """Names of the size symbols in `e`, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "size"))
-
-
-def coefficient(e: Index, name: str) -> Index | None:
-    """The stride of axis `name` in `e` (an expression without axes), or None if not affine."""
-    total: Index = 0
-    for m, c in _terms(e):
-        hits = [a for a in m if a.kind == "axis" and a.name == name]
-        nested = any(name in axes_of(x) for a in m for x in a.args)
-        others = any(axes_of(_atom(a)) for a in m if a not in hits)
-        if nested or len(hits) > 1 or (hits and others):
-            return None
-        if hits:
-            rest = tuple(a for a in m if a is not hits[0])
-            total = add(total, Expr(((rest, c),)) if rest else c)
-    return total
 
 
 def rebuild(e: Index, leaf: Callable[[Atom], Index]) -> Index:

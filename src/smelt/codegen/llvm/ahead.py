@@ -15,8 +15,9 @@ from llvmlite import ir
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.memory import element_address, prefetch
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, atoms, coefficient, mul
+from smelt.types.expr import Index, atoms, mul
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

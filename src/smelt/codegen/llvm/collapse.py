@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from smelt.codegen.llvm.items import Access, Converting, Edge, Folding, Item, Phase, StoreItem
 from smelt.ops.combine import SUM_OF_PRODUCTS
-from smelt.types.expr import Atom, Expr, Index, axes_of, axis, coefficient, mul, rebuild
+from smelt.types.affine import coefficient
+from smelt.types.expr import Atom, Expr, Index, axes_of, axis, mul, rebuild
 
 
 def collapse(phase: Phase) -> Phase:

@@ -33,8 +33,9 @@ from smelt.blocks import (
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64, i32
-from smelt.types.expr import Index, axes_of, coefficient, product
+from smelt.types.expr import Index, axes_of, product
 
 SKEW = 16
 """Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""

@@ -10,7 +10,8 @@ from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.memory import FARTHEST_STEP, lanes_between
 from smelt.codegen.llvm.scope import Scope
-from smelt.types.expr import Index, axes_of, coefficient, nonnegative
+from smelt.types.affine import coefficient
+from smelt.types.expr import Index, axes_of, nonnegative
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

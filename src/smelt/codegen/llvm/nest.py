@@ -54,8 +54,9 @@ from smelt.codegen.llvm.windowed import Windowed
 from smelt.codegen.llvm.windowed_product import WindowedEmitter
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
+from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-from smelt.types.expr import Atom, Expr, Index, atoms, coefficient
+from smelt.types.expr import Atom, Expr, Index, atoms
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.function import FunctionEmitter

@@ -23,8 +23,8 @@ from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.thin import ThinEmitter
 from smelt.codegen.llvm.tile import TileEmitter
 from smelt.codegen.llvm.turn import Put, turned
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import coefficient
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

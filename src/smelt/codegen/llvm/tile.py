@@ -19,8 +19,8 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.thin import multiply_add
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import coefficient
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

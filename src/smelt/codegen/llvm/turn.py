@@ -20,7 +20,7 @@ from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, st
 from smelt.codegen.llvm.nests import TILE
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import TURNED_PART
-from smelt.types.expr import coefficient
+from smelt.types.affine import coefficient
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

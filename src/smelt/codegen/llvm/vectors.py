@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from smelt.codegen.llvm.items import Access, Item, Phase, still_axes
 from smelt.target import Target
-from smelt.types.expr import coefficient
+from smelt.types.affine import coefficient
 
 
 def candidates(phase: Phase) -> set[str]:

@@ -23,8 +23,9 @@ from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
 from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
+from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
-from smelt.types.expr import Expr, Index, add, axes_of, axis, coefficient, mul, sub, substitute
+from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, sub, substitute
 
 DRAWS = 4
 """Sets of numbers for which the elements behind the stop are looked at."""

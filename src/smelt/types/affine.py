@@ -1,0 +1,42 @@
+"""Strides and distances: how index expressions depend on one axis, and how far two are apart.
+
+>>> from smelt.types.expr import axis, size
+>>> i = axis("i", size("n"))
+>>> coefficient(i * 4 + size("n"), "i"), distance(i + 3, i + 1), distance(i, i * 2)
+(4, 2, None)
+"""
+
+from __future__ import annotations
+
+from smelt.types.expr import Expr, Index, Monomial, add, axes_of, terms_of
+
+__all__ = ["coefficient", "distance"]
+
+
+def coefficient(e: Index, name: str) -> Index | None:
+    """The stride of axis `name` in `e` (an expression without axes), or None if not affine."""
+    total: Index = 0
+    for m, c in terms_of(e):
+        hits = [a for a in m if a.kind == "axis" and a.name == name]
+        nested = any(name in axes_of(x) for a in m for x in a.args)
+        others = any(axes_of(Expr((((a,), 1),))) for a in m if a not in hits)
+        if nested or len(hits) > 1 or (hits and others):
+            return None
+        if hits:
+            rest = tuple(a for a in m if a is not hits[0])
+            total = add(total, Expr(((rest, c),)) if rest else c)
+    return total
+
+
+def distance(a: Index, b: Index) -> int | None:
+    """a - b where the two differ by a number, else None; far cheaper than the difference."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b
+    (left, p), (right, q) = map(_without_constant, (a, b))
+    return p - q if left == right else None
+
+
+def _without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
+    """The terms with atoms, and the constant, which the normal form has last."""
+    terms = terms_of(e)
+    return (terms[:-1], terms[-1][1]) if terms and not terms[-1][0] else (terms, 0)
