@@ -32,6 +32,7 @@ from smelt.types.expr import (
     Atom,
     Expr,
     Index,
+    Monomial,
     add,
     floordiv,
     maximum,
