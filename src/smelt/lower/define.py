@@ -276,7 +276,8 @@ class Pullback:
                 for v, known in zip((left, right), given, strict=True)
             )
             return self.bind(Apply(SUM_OF_PRODUCTS[1], factors))
-        return self.bind(Dot(left, right, over, dtype))
+        exact = self.rounding == "exact"  # no short cuts that lose what is tiny
+        return self.bind(Dot(left, right, over, dtype.compute if exact else dtype))
 
     def _over(
         self, extents: Position_, body: Callable[[Position_], T]

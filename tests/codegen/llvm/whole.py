@@ -10,7 +10,7 @@ array([2., 2., 2.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -101,11 +101,13 @@ class Whole:
 
 def whole_graph(
     graph: Graph, isa: str, rounding: str = "eager", *, hint: int = 64, streaming: bool = False,
-    hints: Mapping[str, int] | None = None, usual: bool = False,
+    hints: Mapping[str, int] | None = None, usual: bool = False, features: tuple[str, ...] = (),
 ) -> Whole:  # fmt: skip
     """The graph as one kernel; `hint` is the likely size of whatever `hints` do not name.  With
-    `usual`, one code serves all sizes: none of the forms for few rows is taken."""
+    `usual`, one code serves all sizes: none of the forms for few rows is taken.  `features` are
+    instructions that the processor has beside those of the set."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
+    target = replace(target, features=(*target.features, *features))
     cluster = one_cluster(graph)
     named = dict.fromkeys(driver.size_names(graph), hint) | dict(hints or {})
     kernel = verify(lower.run(cluster, rounding, named))
@@ -120,16 +122,17 @@ def whole_graph(
 
 @cache
 def _kept(
-    source: str, isa: str, rounding: str, hints: Any, streaming: bool, usual: bool
+    source: str, isa: str, rounding: str, hints: Any, streaming: bool, usual: bool,
+    features: tuple[str, ...],
 ) -> Whole:  # fmt: skip
     return whole_graph(parse(source), isa, rounding, streaming=streaming, hints=dict(hints),
-                       usual=usual)  # fmt: skip
+                       usual=usual, features=features)  # fmt: skip
 
 
 def whole(
     source: str, isa: str | None = None, *, rounding: str = "eager", streaming: bool = False,
-    usual: bool = False, **hints: int,
+    usual: bool = False, features: tuple[str, ...] = (), **hints: int,
 ) -> Whole:  # fmt: skip
     """The graph as one kernel; made once for the same arguments.  `hints` are likely sizes."""
     key = tuple(sorted(hints.items()))
-    return _kept(source, isa or RUNNABLE[0], rounding, key, streaming, usual)
+    return _kept(source, isa or RUNNABLE[0], rounding, key, streaming, usual, features)

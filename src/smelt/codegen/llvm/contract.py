@@ -30,6 +30,7 @@ from smelt.blocks import (
     product_rows,
     whole_rows,
 )
+from smelt.codegen.llvm.grouped import Group, group_of
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
@@ -76,10 +77,22 @@ class Contraction:
     tile: Tile
     kind: Kind = "packed"
     along: str = ""
-    """Of a thin one: the axis that vectors of the right operand run along, n or k."""
+    """Of a thin one or one of groups: the axis that vectors of the right operand run along."""
     direct: int = 0
     """Where others want the left operand too: it lies in scratch, rows this far apart, and is
     multiplied there."""
+    group: Group | None = None
+    """Where factors are packed in units of several: how."""
+
+    @property
+    def unit(self) -> DType:
+        """The type as which packed operands lie in scratch."""
+        return self.item.dtype if self.group is None else i32
+
+    @property
+    def together(self) -> int:
+        """Summed positions of one step of a tile."""
+        return 1 if self.group is None else self.group.count
 
     @property
     def thin(self) -> bool:
@@ -89,12 +102,12 @@ class Contraction:
     @property
     def depth(self) -> int:
         """Summed positions for which the left operand is packed at once."""
-        return THIN_DEPTH if self.thin else DEPTH
+        return THIN_DEPTH if self.thin else DEPTH * self.together
 
     @property
     def pitch(self) -> int:
-        """Elements between packed rows of the left operand."""
-        return self.direct or self.depth + SKEW
+        """Units between packed rows of the left operand."""
+        return self.direct or self.depth // self.together + SKEW
 
     @property
     def left_axes(self) -> tuple[str, ...]:
@@ -110,12 +123,14 @@ class Contraction:
         """Whether the left operand is read as it lies: its rows run along k, or it is small."""
         axes = (self.m or "", self.k)
         unit = axes if self.kind == "small" else axes[1:]
-        return not self.thin and _lies_open(self.left, self.item.dtype, axes, unit)
+        plain = not self.thin and self.group is None
+        return plain and _lies_open(self.left, self.item.dtype, axes, unit)
 
     def reads_right(self) -> bool:
         """Whether the right operand is read as it lies by tiles."""
         axes = (self.k, self.n)
-        return self.kind == "small" and _lies_open(self.right, self.item.dtype, axes, axes[1:])
+        plain = self.kind == "small" and self.group is None
+        return plain and _lies_open(self.right, self.item.dtype, axes, axes[1:])
 
 
 def tile_of(target: Target, lanes: int) -> Tile:
@@ -160,7 +175,7 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
         never |= form != "small" and any(
             _is_shared(c.item, c.m, c.n, c.right if form == "rows" else c.left) for c in packed
         )
-        if not never and not (form == "small" and any(c.outer for c in packed)):
+        if not never and not (form == "small" and any(c.outer or c.group for c in packed)):
             yield form, tuple(dict.fromkeys(limits))
 
 
@@ -207,6 +222,9 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile,
                        "small" if form == "small" else "packed",
                        direct=_pitch(left, item, tile, phase))  # fmt: skip
+    group = None if made.direct else group_of(item, left, right, phase.dtypes, target)
+    if group is not None:
+        return replace(made, group=group, along=_runs_along(right, (n, k)))
     return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
 
 

@@ -33,7 +33,7 @@ from smelt.codegen.llvm.items import (
 from smelt.kernel import ir as k
 from smelt.ops.combine import CHOICE, COMBINES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, bool_, f64, i64
+from smelt.types.dtype import DType, bool_, f32, f64, i64
 from smelt.types.expr import (
     Index,
     add,
@@ -63,6 +63,7 @@ class PhaseBuilder:
         self.fixed = {e.axis for e in kernel.grid if isinstance(e, k.Block) and e.size == 1}
         self.guarded = False
         params = (*kernel.inputs, *kernel.outputs)
+        phase.dtypes = {p.name: p.dtype for p in params}
         self.single = not any(p.dtype.is_float and p.dtype.bits == 64 for p in params)
 
     def item(
@@ -223,7 +224,7 @@ class PhaseBuilder:
         over = tuple(a for a in over if a not in still)
         if not over:
             return self.item("apply", SUM_OF_PRODUCTS[1], args, _axes(args), wide)
-        folding = Folding(COMBINES[SUM_OF_PRODUCTS[0]], over, 0)
+        folding = Folding(COMBINES[SUM_OF_PRODUCTS[0]], over, 0, factors=dtype)
         return self.item("dot", folding, args, _axes(args) - set(over), wide)
 
     def _load(self, load: k.Load) -> Item:
@@ -256,10 +257,15 @@ class PhaseBuilder:
         param = self.kernel.param(s.param)
         access = self.access(param, s.index, None)
         where = None if s.where is None else self.value(s.where)
-        found = self.value(s.value)
+        found = self._unrounded(self.value(s.value), param.dtype)
         axes = self.index_axes(*s.index) | found.axes | (where.axes if where else frozenset())
         axes |= visited_axes(self.region)
         self.phase.stores.append(StoreItem(access, found, where, axes, self.now))
+
+    def _unrounded(self, found: Item, dtype: DType) -> Item:
+        """What a conversion to a half type was made from, where storing rounds to that type."""
+        half = isinstance(found.payload, Converting) and found.payload.dtype == dtype != f32
+        return found.args[0] if half and found.args[0].dtype == found.dtype == f32 else found
 
     def body(self, body: Iterable[k.Statement]) -> None:
         """Adds statements in order."""

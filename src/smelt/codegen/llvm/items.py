@@ -62,6 +62,8 @@ class Folding:
     positions: Index
     plain: bool = False
     """Double precision is more than the result needs: its own errors need not be carried along."""
+    factors: DType | None = None
+    """Of a dot: the type whose products are summed (bfloat16 beside its float32 sums)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,8 @@ class Phase:
     positions: dict[str, Item] = field(default_factory=dict)
     segments: list[Region | None] = field(default_factory=lambda: [None])
     settings: list[Setting] = field(default_factory=list)
+    dtypes: dict[str, DType] = field(default_factory=dict)
+    """Element types of the kernel's arrays, as they lie in memory."""
 
     def regions(self) -> list[Region]:
         """Every region once, outer before inner."""

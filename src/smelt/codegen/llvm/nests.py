@@ -436,8 +436,9 @@ class _Planner:
 
     def _arrange_pack(self, pack: Nest, c: Contraction | Windowed | None) -> None:
         """The order is given; vectors are as wide as the tile, loads across are turned."""
-        pack.wide = 2
-        thin = isinstance(c, Contraction) and c.thin and pack.packed == "right"
+        pack.wide = c.together if isinstance(c, Contraction) and c.group else 2
+        own = isinstance(c, Contraction) and (c.thin or c.group is not None)
+        thin = own and pack.packed == "right"
         if pack.once or len(pack.order) < 2 or thin:
             return
         other, vector = pack.order

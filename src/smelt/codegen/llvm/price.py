@@ -37,7 +37,8 @@ def cycles(s: Schedule) -> Index:
 def _product_cycles(points: Index, rows: Index, c: Contraction | Windowed) -> Index:
     """Two vectors of products a cycle; a thin one waits for its right operand's bytes."""
     if isinstance(c, Windowed) or not c.thin:
-        return floordiv(points, 2 * c.tile.lanes)
+        together = 1 if isinstance(c, Windowed) else c.together
+        return floordiv(points, 2 * c.tile.lanes * together)
     rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # an open size may be 0
     return floordiv(mul(4, points), mul(rows, c.tile.lanes))
 

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from llvmlite import ir
+
 from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.grouped import flipped, narrow
+from smelt.codegen.llvm.grouping import GroupPacker
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -125,6 +129,8 @@ class ProductEmitter:
         def columns() -> None:
             if c.reads_right():
                 tiles.open_right(right, scope)
+            elif c.group is not None:
+                GroupPacker(self.home, c, right, scope).run()
             else:
                 self._pack(right, scope)
             tiles.run(self.fresh)
@@ -152,9 +158,9 @@ class ProductEmitter:
         lanes = scope.lanes.count if scope.lanes is not None else None
         m = LLVMMachine(self.b, lanes, self.home.home.target)
         *firsts, second = (scope.axis(a) for a in pack.order)
-        at, dtype = self._packed_place(pack, firsts[0] if firsts else None, second)
         value = splat(self.b, value, lanes) if lanes else value
-        store_vector(m, at, value, dtype, scope.lanes.mask if scope.lanes else None)
+        mask = scope.lanes.mask if scope.lanes else None
+        self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
 
     def _ask_ahead(self, pack: Nest, scope: Scope, lanes: int) -> None:
         """Has the processor fetch what a later row of the block reads here: rows are too short and
@@ -179,22 +185,39 @@ class ProductEmitter:
         m = LLVMMachine(self.b, self.home.s.lanes, self.home.home.target)
 
         def put(first: Value, second: Value, value: Value) -> None:
-            at, dtype = self._packed_place(pack, first, second)
-            store_vector(m, at, value, dtype, None)
+            self._store(pack, m, (first, second), value, None)
 
         return put
 
-    def _packed_place(self, pack: Nest, first: Value | None, second: Value) -> tuple[Value, DType]:
+    def _store(
+        self, pack: Nest, m: LLVMMachine, place: tuple[Value | None, Value], value: Value,
+        mask: Value | None,
+    ) -> None:  # fmt: skip
+        """One vector of a packed operand; of groups whole ones, 0 beyond the last position."""
+        c = next(n.product for n in self.home.s.nests if pack in n.packs)
+        assert isinstance(c, Contraction)
+        at, dtype = self._packed_place(pack, c, *place)
+        if c.group is None:
+            store_vector(m, at, value, dtype, mask)
+            return
+        bits = narrow(m, value, pack.saves[0], c.group)
+        if mask is not None:
+            bits = self.b.select(mask, bits, ir.Constant(bits.type, None))
+        if c.group.moved:
+            bits = flipped(self.b, bits)
+        self.b.store(bits, at, align=dtype.itemsize)
+
+    def _packed_place(
+        self, pack: Nest, c: Contraction, first: Value | None, second: Value
+    ) -> tuple[Value, DType]:
         """Where an element of a packed operand lies, and its type."""
         b, home = self.b, self.home
-        c = next(n.product for n in home.s.nests if pack in n.packs)
-        assert isinstance(c, Contraction)
         second = b.sub(second, self.pack_starts[pack.order[-1]])
         first = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
-        dtype = c.item.dtype
+        dtype = c.item.dtype if c.group is None else c.group.dtype
         if pack.packed == "left":
             base = home.storage.at[c.item, LEFT_PART]
-            offset = b.add(b.mul(first, number(c.pitch)), second)
+            offset = b.add(b.mul(first, number(c.pitch * c.together)), second)
         else:
             base = home.storage.at[c.item, RIGHT_PART]
             inside = b.and_(second, number(c.tile.columns - 1))

@@ -14,13 +14,13 @@ from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
 from smelt.codegen.llvm.nests import TILE, Nest, Schedule
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.windowed import PITCH, Windowed
-from smelt.types.dtype import DType, i64
+from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, product
 
 Value = Any
 Key = tuple[Item | Carried, int]
 TURNED_PART = 200
-LEFT_PART, RIGHT_PART, TABLE_PART = 300, 301, 302
+LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART = 300, 301, 302, 303
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
 
@@ -62,9 +62,11 @@ class Storage:
                 continue
             if not c.direct and not c.reads_left():
                 rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
-                self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.item.dtype)
+                self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
             if not c.thin and not c.reads_right():
-                self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.item.dtype)
+                self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.unit)
+            if c.group is not None and c.group.moved:
+                self._reserve((c.item, SUMS_PART), COLUMNS, i32)
 
     def _reserve_windowed(self, c: Windowed) -> None:
         rows = self.extent(c.item, c.m)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from smelt.blocks import DEPTH
 from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.grouped import step
 from smelt.codegen.llvm.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
-from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -48,9 +49,10 @@ class TileEmitter:
         low, high = home.ranges[c.m]
         self.rows = self.b.sub(high, low)
         low, high = home.ranges[c.k]
-        self.depth = self.b.sub(high, low)
+        more, count = number(c.together - 1), number(c.together)
+        self.depth = self.b.udiv(self.b.add(self.b.sub(high, low), more), count)
         self.stride = home.home.index(home.storage.extent(c.item, c.n))
-        dtype = c.item.dtype
+        dtype = c.unit
         part = home.storage.at.get((c.item, RIGHT_PART))
         self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
         if c.reads_left():
@@ -91,8 +93,8 @@ class TileEmitter:
         top = home.open(nest, scope)
         steps = [home.index(coefficient(access.offset, a) or 0, top) for a in axes]
         origin = top.offset(access)
-        for a, step in zip(axes, steps, strict=True):
-            origin = b.add(origin, b.mul(home.ranges[a][0], step))
+        for a, apart in zip(axes, steps, strict=True):
+            origin = b.add(origin, b.mul(home.ranges[a][0], apart))
         return Place(home.home.buffers[access.buffer], origin, (steps[0], steps[1]),
                      home.home.dtypes[access.buffer], False)  # fmt: skip
 
@@ -127,7 +129,7 @@ class TileEmitter:
         starts = self._starts(height, row)
         line = self._line(column)
         places = self._places(height, vectors, row, column)
-        begin = self._begin(m, places)
+        begin = self._corrected(m, self._begin(m, places), vectors, column)
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.branch(loop)
@@ -187,6 +189,18 @@ class TileEmitter:
             found[-1].add_incoming(value, block)
         return found
 
+    def _corrected(
+        self, m: LLVMMachine, begin: list[Value], vectors: int, column: Value
+    ) -> list[Value]:
+        """The same with what makes up for a left operand that was moved as it was packed."""
+        b, c = self.b, self.c
+        if c.group is None or not c.group.moved:
+            return begin
+        first = element_address(b, self.home.storage.at[c.item, SUMS_PART], column, c.unit)
+        sums = [load_vector(m, element_address(b, first, number(v * c.tile.lanes), c.unit), c.unit,
+                            None) for v in range(vectors)]  # fmt: skip
+        return [m.add(x, sums[k % vectors]) for k, x in enumerate(begin)]
+
     def _across(self, m: LLVMMachine, at: Value, vectors: int, mask: Value | None) -> list[Value]:
         """One line of the right operand."""
         b, place = self.b, self.right
@@ -210,7 +224,10 @@ class TileEmitter:
             one = splat(b, load_scalar(scalar, at, place.dtype, None), self.c.tile.lanes)
             for v, line in enumerate(across):
                 total = totals[i * len(across) + v]
-                found.append(multiply_add(m, one, line, total, self.c.item))
+                found.append(
+                    multiply_add(m, one, line, total, self.c.item) if self.c.group is None
+                    else step(m, self.c.group, one, line, total)
+                )  # fmt: skip
         return found
 
 

@@ -1,0 +1,160 @@
+"""Packs the right operand of a product whose factors go in groups: `smelt.codegen.llvm.grouped`.
+
+Where the operand's rows lie along the columns of the result, the lines of a group are read side by
+side and their elements interleaved.  Where they lie along the summed axis, a group is contiguous
+already: squares of units are transposed in registers.  The operand may be computed as it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from smelt.blocks import DEPTH
+from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.grouped import interleaved, narrow, ones, step, units
+from smelt.codegen.llvm.indexing import iota, number, splat
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.memory import element_address, load_vector, store_vector
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.codegen.llvm.storage import RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.turn import transpose
+from smelt.types.dtype import i32
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+
+class GroupPacker:
+    """One block of a right operand into panels of units."""
+
+    def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
+        assert c.group is not None
+        self.home, self.b, self.c, self.group = home, home.b, c, c.group
+        self.top = home.open(right, scope)
+        self.lanes = c.tile.lanes
+        self.wide = self.lanes * self.group.count
+        self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
+        self.base = home.storage.at[c.item, RIGHT_PART]
+        self.k, self.n = home.ranges[c.k], home.ranges[c.n]
+
+    def run(self) -> None:
+        """Packs the block, whole groups: what is beyond the last summed position is 0."""
+        if self.c.along == self.c.k:
+            self.home.loop(*self.n, self.lanes, self._columns)
+        else:
+            self.home.loop(*self.k, self.group.count, self._rows)
+        if self.group.moved:
+            self._sums()
+
+    def _lines(self, axis: str, at: Value, count: int, last: Value) -> list[Scope]:
+        """The places of `count` lines from a position on; those beyond the last one are again the
+        last one."""
+        b, found = self.b, list[Scope]()
+        for r in range(count):
+            line = b.add(at, number(r))
+            line = b.select(b.icmp_signed("<", line, last), line, last) if r else at
+            found.append(Scope(self.top, {axis: line}))
+            self.home.enter(found[-1], 1)
+        return found
+
+    def _along(
+        self, axis: str, span: tuple[Value, Value], put: Callable[[Value, Value | None], None]
+    ) -> None:  # fmt: skip
+        """Whole vectors, then a masked one: position and mask."""
+        b, wide, (low, high) = self.b, self.wide, span
+        middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
+        self.home.loop(low, middle, wide, lambda at: put(at, None))
+
+        def masked(at: Value) -> None:
+            put(at, b.icmp_signed("<", iota(wide), splat(b, b.sub(high, at), wide)))
+
+        self.home.loop(middle, high, wide, masked)
+
+    def _bits(self, line: Scope, axis: str, at: Value, mask: Value | None) -> Value:
+        """A vector of packed factors on a line; 0 outside of the mask."""
+        inner = Scope(line, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
+        self.home.enter(inner, 2)
+        m = LLVMMachine(self.b, self.wide, self.home.home.target)
+        bits = narrow(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
+        return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
+
+    def _store(self, k: Value, column: Value, value: Value) -> None:
+        """One vector of units: k is the unit's first position, both absolute."""
+        b, columns = self.b, self.c.tile.columns
+        row = b.udiv(b.sub(k, self.k[0]), number(self.group.count))
+        column = b.sub(column, self.n[0])
+        inside = b.and_(column, number(columns - 1))
+        at = b.add(b.mul(b.sub(column, inside), number(DEPTH)), b.mul(row, number(columns)))
+        place = element_address(b, self.base, b.add(at, inside), i32)
+        store_vector(self.machine, place, value, i32, None)
+
+    def _rows(self, k: Value) -> None:
+        """One group of lines along n."""
+        b, count = self.b, self.group.count
+        last = b.sub(self.k[1], number(1))
+        lines = self._lines(self.c.k, k, count, last)
+        here = [b.icmp_signed("<=", b.add(k, number(r)), last) for r in range(count)]
+
+        def put(at: Value, mask: Value | None) -> None:
+            rows: list[Value] = []
+            for r, line in enumerate(lines):
+                bits = self._bits(line, self.c.n, at, mask)
+                zero = ir.Constant(bits.type, None)
+                rows.append(b.select(here[r], bits, zero) if r else bits)
+            for j, found in enumerate(interleaved(b, rows)):
+                self._store(k, b.add(at, number(j * self.lanes)), found)
+
+        self._along(self.c.n, self.n, put)
+
+    def _columns(self, n: Value) -> None:
+        """As many lines along k as a vector has units."""
+        b = self.b
+        lines = self._lines(self.c.n, n, self.lanes, b.sub(self.n[1], number(1)))
+
+        def put(at: Value, mask: Value | None) -> None:
+            rows = [units(b, self._bits(line, self.c.k, at, mask)) for line in lines]
+            for t, found in enumerate(transpose(b, rows)):
+                self._store(b.add(at, number(t * self.group.count)), n, found)
+
+        self._along(self.c.k, self.k, put)
+
+    def _sums(self) -> None:
+        """What a tile starts from: minus the sums of columns, times what the left one has too
+        much."""
+        b, m, c, columns = self.b, self.machine, self.c, self.c.tile.columns
+        count = self.group.count
+        depth = b.udiv(b.add(b.sub(*self.k[::-1]), number(count - 1)), number(count))
+        zero, one = m.const(i32, 0), ones(self.lanes)
+        shift = m.const(i32, -self.group.moved)
+        with b.goto_entry_block():
+            places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
+
+        def panel(column: Value) -> None:
+            for place in places:
+                b.store(zero, place)
+
+            def add(k: Value) -> None:
+                line = b.add(b.mul(column, number(DEPTH)), b.mul(k, number(columns)))
+                for v, place in enumerate(places):
+                    at = element_address(b, self.base, b.add(line, number(v * self.lanes)), i32)
+                    right = load_vector(m, at, i32, None)
+                    total = b.load(place, typ=zero.type)
+                    b.store(step(m, self.group, one, right, total), place)
+
+            self.home.loop(number(0), depth, 1, add)
+            sums = self.home.storage.at[c.item, SUMS_PART]
+            for v, place in enumerate(places):
+                found = m.mul(b.load(place, typ=zero.type), shift)
+                at = element_address(b, sums, b.add(column, number(v * self.lanes)), i32)
+                store_vector(m, at, found, i32, None)
+
+        self.home.loop(number(0), b.sub(*self.n[::-1]), columns, panel)
+
+
+__all__ = ["GroupPacker"]
