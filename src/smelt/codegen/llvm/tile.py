@@ -49,8 +49,10 @@ class TileEmitter:
         low, high = home.ranges[c.m]
         self.rows = self.b.sub(high, low)
         low, high = home.ranges[c.k]
-        more, count = number(c.together - 1), number(c.together)
-        self.depth = self.b.udiv(self.b.add(self.b.sub(high, low), more), count)
+        self.depth = self.b.sub(high, low)
+        if c.group is not None:
+            more = self.b.add(self.depth, number(c.together - 1))
+            self.depth = self.b.udiv(more, number(c.together))
         self.stride = home.home.index(home.storage.extent(c.item, c.n))
         dtype = c.unit
         part = home.storage.at.get((c.item, RIGHT_PART))
