@@ -39,8 +39,6 @@ def operators() -> dict[DType, list[tuple[str, tuple[DType, ...]]]]:
         for dtypes in product(REGISTERS, repeat=row.arity):
             if row.name in ("pow", "philox") and u64 not in dtypes:
                 continue
-            if row.name == "ldexp" and dtypes[1] != i32:
-                continue
             try:
                 result = row.result(*dtypes)
             except DTypeError:

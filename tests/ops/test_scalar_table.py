@@ -58,6 +58,7 @@ def test_result_types() -> None:
         ("select", (i32, f32, f32), "select is not defined for int32"),
         ("select", (bool_, f32, f64), "one type"),
         ("ldexp", (f32, u8), "ldexp is not defined for uint8"),
+        ("ldexp", (f32, i64), "ldexp takes int32 as operand 2, not int64"),
         ("add", (bool_, bool_), "add is not defined for bool"),
     ],
 )

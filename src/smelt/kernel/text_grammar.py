@@ -87,10 +87,13 @@ def operand_types(op: str, known: tuple[Known, ...]) -> tuple[DType | None, ...]
     if shared is None:
         kinds = {k for k, same in zip(known, alike, strict=True) if same}
         shared = _default("index" in kinds, lead)
+    fixed = dict(row.rule.fixed)
     return tuple(
-        k if isinstance(k, DType) else shared if same else _default(k == "index", accepts)
-        for k, same, accepts in zip(known, alike, row.rule.accepts, strict=True)
-    )
+        k if isinstance(k, DType)
+        else shared if same
+        else fixed.get(place) or _default(k == "index", row.rule.accepts[place])
+        for place, (k, same) in enumerate(zip(known, alike, strict=True))
+    )  # fmt: skip
 
 
 def _default(index: bool, accepts: Collection[str]) -> DType:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, Generic
 
 import numpy as np
 
@@ -42,7 +44,11 @@ class Map(TensorOp):
         return np.asarray(self.row.numpy(*inputs))
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
-        return d.apply(self.row, *(x.at(*broadcast_index(x.type, i)) for x in inputs))
+        values = [x.at(*broadcast_index(x.type, i)) for x in inputs]
+        lead = inputs[self.row.rule.lead].type.dtype
+        if self.row.spaced and lead.compute != lead:
+            return self.row.lower(_Written(d), lead, *values)
+        return d.apply(self.row, *values)
 
     def pullback(
         self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
@@ -58,6 +64,28 @@ class Map(TensorOp):
             else:
                 found.append(a.chain(g, partial, inputs, out, x))
         return found
+
+
+class _Written(Generic[V]):
+    """A machine for the formula of a `spaced` row, whose instructions are a definer's operators.
+
+    Methods that are not here are rows of the same name.
+    """
+
+    def __init__(self, definer: Definer[V]) -> None:
+        self.definer = definer
+
+    def __getattr__(self, name: str) -> Callable[..., V]:
+        return partial(self.definer.apply, SCALARS[name])
+
+    def compare(self, predicate: str, a: V, b: V) -> V:
+        return self.definer.apply(SCALARS[predicate], a, b)
+
+    def const(self, dtype: DType, value: float) -> V:
+        return self.definer.constant(value, dtype)
+
+    def round_half(self, a: V, dtype: DType) -> V:
+        return self.definer.cast(a, dtype)
 
 
 def broadcast_index(operand: TensorType, i: tuple[Index, ...]) -> tuple[Index, ...]:

@@ -49,12 +49,14 @@ class Rule:
 
     accepts[i] are the kinds of operand i.  Operand `lead` names the type that the row computes
     in; all operands that accept the same kinds must have that very type, except those in `free`.
+    `fixed` names operands that have one type, whatever the leading one is.
     """
 
     accepts: tuple[tuple[Kind, ...], ...]
     result: Literal["same", "bool"] | DType = "same"
     lead: int = 0
     free: tuple[int, ...] = ()
+    fixed: tuple[tuple[int, DType], ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,6 +90,9 @@ class ScalarOp:
     """The b of b^x: f(x + y) = f(x) · f(y).  0 for rows without that law."""
     chooses: bool = False
     """The result is one of the later operands, picked by the first."""
+    spaced: bool = False
+    """Looks at the spacing of its type: in a wider one it is another function.  Kernels hold half
+    types as float32, so that `lower` for a half type is arithmetic that rounds at its end."""
     infix: str | None = None
     """How the printer writes it between (or before) operands."""
     derivative: tuple[Partial | None, ...] | None = None
@@ -115,6 +120,12 @@ class ScalarOp:
             if alike and dtype != lead:
                 raise DTypeError(
                     f"{self.name} wants operands of one type, not {lead.long} and {dtype.long}"
+                )
+        for place, dtype in rule.fixed:
+            if dtypes[place] != dtype:
+                raise DTypeError(
+                    f"{self.name} takes {dtype.long} as operand {place + 1},"
+                    f" not {dtypes[place].long}"
                 )
         if rule.result == "same":
             return lead

@@ -265,6 +265,6 @@ RULES = RuleSet(
 EXACT = RuleSet(r for r in RULES if not r.fast)
 """The rules that keep every bit."""
 
-ROUNDING_SENSITIVE = frozenset({"nextafter"})
+ROUNDING_SENSITIVE = frozenset(row.name for row in SCALARS.values() if row.spaced)
 """Operators that look at the spacing of their type: computing them in a wider one is another
 function."""

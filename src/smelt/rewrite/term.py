@@ -170,13 +170,13 @@ def alike(row: ScalarOp, place: int) -> bool:
     return rule.accepts[place] == rule.accepts[rule.lead] and place not in rule.free
 
 
-_ODD: dict[tuple[str, ...], DType] = {("bool",): bool_, ("int",): i32}
-
-
 def operand_types(row: ScalarOp, lead: DType) -> tuple[DType, ...]:
-    """Types of the operands when the leading one is `lead` (bool and int32 for the odd ones)."""
-    kinds = row.rule.accepts
-    return tuple(lead if alike(row, k) else _ODD.get(kinds[k], lead) for k in range(row.arity))
+    """Types of the operands when the leading one is `lead`."""
+    kinds, fixed = row.rule.accepts, dict(row.rule.fixed)
+    return tuple(
+        lead if alike(row, k) else fixed.get(k, bool_ if kinds[k] == ("bool",) else lead)
+        for k in range(row.arity)
+    )
 
 
 def infer(t: Term, dtype: DType) -> tuple[dict[str, DType], DType] | None:

@@ -21,7 +21,6 @@ from smelt.errors import VerifyError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
 from smelt.kernel.text import text as kernel_text
-from smelt.rewrite.rules import ROUNDING_SENSITIVE
 
 Array = np.ndarray[Any, Any]
 CASES = 40
@@ -31,11 +30,10 @@ _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64"
 
 def one_kernel(graph: Graph, isa: str, hint: int) -> Whole | None:
     """The program as one kernel; None if something is in it that no kernel holds: a library call,
-    a scan that is read at shifted positions, the neighbour of a half-precision number."""
+    a scan that is read at shifted positions."""
     graph = passes.run(graph, None, "eager")
     cluster = one_cluster(graph)
-    spaced = any(n.op.name in ROUNDING_SENSITIVE and n.type.dtype.bits == 16 for n in cluster.nodes)
-    if cluster.is_extern or spaced or not cluster.nodes:
+    if cluster.is_extern or not cluster.nodes:
         return None
     try:
         return whole_graph(graph, isa, hint=hint)
