@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, seed, settings
 from tests.strategies.graphs import Program, graphs
+from tests.texts import SOFTMAX
 
 from smelt import driver, knobs
 from smelt.codegen import build
@@ -32,16 +33,6 @@ from smelt.runtime.cache import Cache
 from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
-SOFTMAX = """graph f(x: f32[n,m]) {
-  a = reduce.max(x) {axes=(1,)}
-  b = reshape(a) {shape=(n,1)}
-  c = sub(x, b)
-  d = exp(c)
-  e = reduce.sum(d) {axes=(1,)}
-  g = reshape(e) {shape=(n,1)}
-  h = div(d, g)
-  return h
-}"""
 MAP = "graph f(x: f32[n,m]) {\n a = exp(x)\n b = mul(a, x)\n c = add(b, 1.0:f32)\n return c\n}"
 SUMS = """graph f(x: f32[n,m], y: f32[m,n]) {
   t = permute(y) {perm=(1,0)}

@@ -44,7 +44,8 @@ def run(page: str, where: str) -> list[str]:
         left_out = "torch" in block and find_spec("torch") is None
         try:
             with redirect_stdout(shown):
-                exec("" if left_out else compile("\n" * above + block, NAME, "exec"), names)  # noqa: S102 - our own pages
+                code = compile("" if left_out else "\n" * above + block, NAME, "exec")
+                exec(code, names)  # noqa: S102 - our own pages
         except Exception as error:
             error.add_note(f"in {where}:\n{block}")
             raise

@@ -19,6 +19,14 @@ BLOCK = 2048
 FOLD_COLUMNS = 512
 """The same where each position is folded: accumulators stay in L1, rows are read in runs."""
 
+SHORT_ROW = 8
+"""Positions of a row that folds end up to which vectors run along many rows instead: the lanes that
+a short row leaves empty, and joining the others, cost more than reading across rows."""
+SHORT_DEAR = 16
+"""The same where every fold is dear to join: sums that carry their error, places of winners."""
+LEAST_LANES = 64
+"""Rows below which there are too few for that."""
+
 PARTS = 64
 """Parts of a split axis: enough for any thread count here, few enough to merge at once."""
 LEAST_TASKS = 8

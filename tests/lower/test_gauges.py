@@ -91,5 +91,5 @@ def test_any_gauge_gives_the_same(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CARRIED[:4] + CARRIED[-4:-1], ids=str)
 def test_a_missing_rescaling_is_caught(case: Case) -> None:
-    kernel = changed(streamed(case)[1], lambda u, s: jump(forget(u, s), s))  # type: ignore[arg-type]
+    kernel = changed(streamed(case)[1], lambda u, s: jump(forget(u, s), s))
     assert wrong(case, kernel)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.texts import SOFTMAX
 
 from smelt import driver, knobs
 from smelt.driver import Compiled
@@ -42,16 +43,6 @@ def near(c: Compiled, found: Sequence[Array], *arrays: Array) -> bool:
 
 
 SUM = "graph f(x: f32[n]) {\n a = exp(x)\n b = reduce.sum(a) {axes=(0,)}\n return b\n}"
-SOFTMAX = """graph f(x: f32[n,m]) {
-  a = reduce.max(x) {axes=(1,)}
-  b = reshape(a) {shape=(n,1)}
-  c = sub(x, b)
-  d = exp(c)
-  e = reduce.sum(d) {axes=(1,)}
-  g = reshape(e) {shape=(n,1)}
-  h = div(d, g)
-  return h
-}"""
 COLUMNS = """graph f(x: f32[n,m]) {
   a = reduce.sum(x) {axes=(0,)}
   b = sub(x, a)

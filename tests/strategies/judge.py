@@ -19,7 +19,7 @@ from smelt.ops.contract import Contract
 from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce, Scan
-from smelt.types.dtype import DTYPES, DType
+from smelt.types.dtype import DTYPES, DType, f64
 
 Array = np.ndarray[Any, Any]
 RUNS = 16
@@ -145,9 +145,30 @@ def _moved(
             there = np.where(up == 0, exact, np.nextafter(exact, (up * np.inf).astype(exact.dtype)))
             return np.where(wide == 0, exact, there).astype(exact.dtype)
         amplitude = _amplitude(node, wide, operands, sizes) + _step(dtype)
+        if isinstance(node.op, (Reduce, Scan, Contract)):
+            wide = np.where(_may_overflow(node, operands, sizes) & (rng.random(wide.shape) < 0.5),
+                            np.where(np.isfinite(wide), np.inf, 0.0), wide)  # fmt: skip
         noise = rng.uniform(-1, 1, wide.shape) * amplitude
         noise = np.where(np.isfinite(noise), noise, 0)
         return np.where(_is_exactly_zero(node, wide, operands), 0, wide + noise).astype(exact.dtype)
+
+
+def _may_overflow(node: Node, operands: list[Array], sizes: dict[str, int]) -> Any:
+    """Where a fold of finite numbers passes the largest number in some order of its terms.
+
+    Which partial results there are is not promised, only that none is passed where no order does:
+    there, infinite or not is undecided.  Sums of single precision are carried in double.
+    """
+    op, wide = node.op, [x.astype(np.float64) for x in operands]
+    if not all(np.isfinite(x).all() for x in wide):
+        return False
+    if isinstance(op, (Reduce, Scan)) and op.combine == "prod":
+        large = op.reference(sizes, np.maximum(np.abs(wide[0]), 1.0))
+        small = op.reference(sizes, np.minimum(np.abs(wide[0]), 1.0))
+        return np.isinf(large) | (small < np.finfo(np.float64).tiny)
+    double = not isinstance(op, Contract) or node.type.dtype == f64
+    limit = np.finfo(np.float64 if double else np.float32).max
+    return op.reference(sizes, *map(np.abs, wide)).astype(np.float64) > limit
 
 
 def _step(dtype: DType) -> float:

@@ -12,6 +12,7 @@ from tests.strategies.graphs import STEPS, Program, graphs
 from tests.strategies.judge import Judge, same_bits
 
 from smelt.graph.interp import run
+from smelt.graph.text import parse
 from smelt.ops.elementwise import Map
 from smelt.ops.reduce import Reduce
 from smelt.ops.scalar import SCALARS
@@ -139,6 +140,20 @@ def test_the_judge_sees_errors() -> None:
             seen += bool(judge.complaint(wrong))
     assert total > 200
     assert seen > 0.9 * total
+
+
+@pytest.mark.parametrize("combine", ["sum", "prod"])
+def test_the_order_of_a_fold_decides_whether_it_overflows(combine: str) -> None:
+    """Where the terms pass the largest number in some order, and nowhere else."""
+    graph = parse(f"graph f(x: f64[n]) {{\n a = reduce.{combine}(x) {{axes=(0,)}}\n return a\n}}")
+    terms = {"sum": (1e308, 1e308, -1e308, -1e308), "prod": (1e200, 1e200, 1e-200, 1e-200)}
+    open_case = Judge(graph, [np.array(terms[combine])])
+    for found in (0.0, 1.0, np.inf, np.nan):
+        assert not open_case.complaint([np.asarray(found)])
+    closed = Judge(graph, [np.array(terms[combine]) ** 0.5 if combine == "prod" else
+                           np.array(terms[combine]) / 8])  # fmt: skip
+    assert closed.complaint([np.asarray(np.inf)])
+    assert not closed.complaint(closed.expected)
 
 
 def test_the_judge_names_the_place() -> None:

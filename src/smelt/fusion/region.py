@@ -230,7 +230,8 @@ class _Pull:
             if edge.same:
                 found = place
             elif edge.simple:
-                found = tuple([full[t] if t >= 0 else STILL for t in edge.terms])  # type: ignore[index,operator]
+                plain: tuple[int, ...] = edge.terms  # type: ignore[assignment]
+                found = tuple([full[t] if t >= 0 else STILL for t in plain])
                 if place in self.expressed:
                     self._noted(found)
             else:

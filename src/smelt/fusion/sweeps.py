@@ -17,8 +17,11 @@ from smelt.blocks import (
     BLOCK,
     COLUMNS,
     FOLD_COLUMNS,
+    LEAST_LANES,
     LEAST_TASKS,
     PARTS,
+    SHORT_DEAR,
+    SHORT_ROW,
     SPLIT_ABOVE,
     THIN,
     THIN_COLUMNS,
@@ -32,6 +35,7 @@ from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, Term
 from smelt.fusion.units import STILL, Edge, Units
 from smelt.ops.contract import bare_axis
+from smelt.types.dtype import f64
 from smelt.types.expr import Expr, axes_of, evaluate
 
 KEEP_ABOVE = 4.0
@@ -54,8 +58,11 @@ class Sweeps:
         self.volumes: dict[int, int] = {0: 1}
         self.block = FOLD_COLUMNS if region.ended else BLOCK
         self.local = region.all_axes & ~region.grid
-        self.vector = self._vector()
         products = [u for u in region.ended if units.unit(u).trace.dots]
+        self.vector = self._vector()
+        self.apart = 0 if products else self._lanes_axis()
+        """The grid axis that vectors run along because rows are short, as a mask."""
+        self.vector = self.apart or self.vector
         self.packs = bool(products)
         self.split = self._split() if region.ended and not products else 0
         if not region.even and len(region.axes) > 2:
@@ -174,7 +181,7 @@ class Sweeps:
     def is_across(self, places: list[Place]) -> bool:
         """Whether a load walks its rows across the vector axis."""
         a = self.vector.bit_length() - 1
-        return a >= 0 and any(a in place and place[-1] != a for place in places)
+        return a >= 0 and not self.apart and any(a in place and place[-1] != a for place in places)
 
     def _vector(self) -> int:
         """The axis along which most memory is walked in unit steps."""
@@ -192,6 +199,23 @@ class Sweeps:
         for u in bits(region.stored):
             _vote(score, region.places[u][0], region.masks[u][0], 1.5)
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
+
+    def _lanes_axis(self) -> int:
+        """The grid axis along which vectors take a short row each, as a mask; 0 if rows are long,
+        or few (`_lanes_axis` in lowering)."""
+        region, units = self.region, self.units
+        long = self.sizes[self.vector.bit_length() - 1] if self.vector else 0
+        if not region.ended or region.scanned or not self.vector & region.folded & ~region.grid:
+            return 0
+        dear = all(
+            units.unit(u).trace.positional or units.values[u].type.dtype == f64
+            for u in region.ended
+        )
+        if long > (SHORT_DEAR if dear else SHORT_ROW):
+            return 0
+        place = region.places[region.stored.bit_length() - 1][0]
+        free = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
+        return 1 << free[-1] if free and self.sizes[free[-1]] >= LEAST_LANES else 0
 
     def _collapse(self) -> None:
         """Neighbouring axes that every array walks as one become one: the inner axis takes the

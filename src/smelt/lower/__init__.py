@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
     """The kernel of a cluster.  `hints` are sizes seen at the first call: they choose, for all
-    sizes, whether a fold is split, and nothing else."""
+    sizes, whether a fold is split and whether vectors take a row each, and nothing else."""
     found = define(cluster, rounding)
     if cluster.stream is not None:
         return stream(cluster.name, found, found.ended[cluster.stream])

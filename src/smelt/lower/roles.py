@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from smelt.blocks import FOLD_COLUMNS, LEAST_TASKS, PARTS, SPLIT_ABOVE
+from smelt.blocks import (
+    FOLD_COLUMNS,
+    LEAST_LANES,
+    LEAST_TASKS,
+    PARTS,
+    SHORT_DEAR,
+    SHORT_ROW,
+    SPLIT_ABOVE,
+)
 from smelt.errors import InternalError
 from smelt.kernel.ir import (
     Apply,
@@ -38,6 +46,7 @@ from smelt.kernel.ir import (
 )  # fmt: skip
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES
+from smelt.types.dtype import f64
 from smelt.types.expr import Index, atoms, axes_of, evaluate, product
 
 MAP_BLOCK = 4096
@@ -108,7 +117,7 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     split = _split_axis(d, facts, grid, hints)
     if split is not None:
         return _split_kernel(name, d, facts, grid, split)
-    blocks = tuple(_blocks(grid, d, facts))
+    blocks = tuple(_blocks(grid, d, facts, _lanes_axis(d, grid, facts, hints)))
     return Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
     )
@@ -127,8 +136,28 @@ def independent(d: Definition, facts: Facts) -> list[Axis]:
     return [a for a in d.axes.values() if a.name in common and a.name not in facts.ended]
 
 
-def _blocks(grid: list[Axis], d: Definition, facts: Facts) -> list[Block]:
-    """Blocks of one, but for the innermost grid axis when nothing stays inside a position."""
+def _lanes_axis(
+    d: Definition, grid: list[Axis], facts: Facts, hints: Mapping[str, int]
+) -> Axis | None:
+    """The grid axis that vectors run along because rows are short: each lane takes its own row."""
+    lets = [s.value for s in d.body if isinstance(s, Let)]
+    folds = [v for v in lets if isinstance(v, Reduce)]
+    if not grid or not folds or any(isinstance(v, (Dot, Scan)) for v in lets):
+        return None
+    rows = fastest(d)
+    if not rows or not rows <= facts.ended or _number(grid[-1].extent, hints) < LEAST_LANES:
+        return None
+    dear = all(f.dtype == f64 or COMBINES[f.combine].positional for f in folds)
+    most = SHORT_DEAR if dear else SHORT_ROW
+    short = all(_number(d.axes[name].extent, hints) <= most for name in rows)
+    return grid[-1] if short else None
+
+
+def _blocks(grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None) -> list[Block]:
+    """Blocks of one, but for the innermost grid axis when nothing stays inside a position, or when
+    vectors run along it."""
+    if lanes is not None:
+        return [Block(a.name, MAP_BLOCK // 4 if a == lanes else 1) for a in grid]
     blocks = [Block(a.name, 1) for a in grid]
     inner_free = len(d.axes) == len(grid)
     columns = grid and facts.ended and grid[-1].name == list(d.axes)[-1]

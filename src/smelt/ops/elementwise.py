@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Generic
 
 import numpy as np
@@ -76,7 +76,7 @@ class _Written(Generic[V]):
         self.definer = definer
 
     def __getattr__(self, name: str) -> Callable[..., V]:
-        return partial(self.definer.apply, SCALARS[name])
+        return functools.partial(self.definer.apply, SCALARS[name])
 
     def compare(self, predicate: str, a: V, b: V) -> V:
         return self.definer.apply(SCALARS[predicate], a, b)

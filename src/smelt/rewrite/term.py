@@ -22,7 +22,7 @@ import numpy as np
 from smelt.errors import ExprTextError
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
-from smelt.types.dtype import DType, bool_, from_numpy, i32
+from smelt.types.dtype import DType, bool_, from_numpy
 
 Number = float | int | bool
 Array = np.ndarray[Any, Any]

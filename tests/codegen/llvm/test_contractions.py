@@ -280,7 +280,7 @@ def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
     for m, n, k in ((1, 1, 1), (13, 33, 17), (50, 260, 300), (60, 70, 5)):
         shapes = {"x": (m, k), "w": (n, k), "b": (n,), "r": (m, n)}
         arrays = [
-            rng.standard_normal(shapes[str(node.op.label)]).astype("f4") / 2  # type: ignore[attr-defined]
+            rng.standard_normal(shapes[str(node.op.label)]).astype("f4") / 2
             for node in kernel.graph.inputs
         ]
         if after == "norm" and n == 1:

@@ -91,8 +91,8 @@ REDUCTIONS = ["sum", "prod", "mean", "var", "std", "max", "min", "any", "all", "
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_positions_of_extremes(mode: str, axis: int | None) -> None:
     for keepdims in (False, True):
-        check(mode, lambda xp, x: (xp.argmax(x, axis=axis, keepdims=keepdims),  # noqa: B023
-                                   xp.argmin(x, axis=axis, keepdims=keepdims)), CUBE)  # fmt: skip  # noqa: B023
+        how = {"axis": axis, "keepdims": keepdims}
+        check(mode, lambda xp, x, how=how: (xp.argmax(x, **how), xp.argmin(x, **how)), CUBE)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)

@@ -1,4 +1,4 @@
-"""Small models, as users write them, with seeded weights."""
+"""Small models, as users write them, with seeded weights, and how tests compile them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
+
+
+def compiled(model, **options):
+    """The model or function as `torch.compile` has Smelt compile it, without breaks."""
+    return torch.compile(model, backend="smelt", fullgraph=True, **options)
 
 
 class Encoder(torch.nn.Module):

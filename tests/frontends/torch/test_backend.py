@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.models import Encoder, seeded, tokens  # noqa: E402
+from tests.frontends.torch.models import Encoder, compiled, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
 from smelt import knobs  # noqa: E402
@@ -23,17 +23,7 @@ from smelt.frontends.torch import backend as module  # noqa: E402
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    """Every test traces anew, and a graph that falls back is a failure."""
-    torch._dynamo.reset()
-    with knobs.config(strict=True):
-        yield
-    torch._dynamo.reset()
-
-
-def compiled(model, **options):
-    return torch.compile(model, backend="smelt", fullgraph=True, **options)
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 def test_the_entry_point_is_declared():

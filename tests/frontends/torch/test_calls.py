@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.models import Encoder, seeded, tokens  # noqa: E402
+from tests.frontends.torch.models import Encoder, compiled, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402, F401
 from smelt import knobs  # noqa: E402
@@ -25,16 +25,7 @@ from smelt.runtime import memory  # noqa: E402
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    with knobs.config(strict=True):
-        yield
-    torch._dynamo.reset()
-
-
-def compiled(f, **options):
-    return torch.compile(f, backend="smelt", fullgraph=True, **options)
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 def total(*xs):

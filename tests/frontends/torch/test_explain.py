@@ -18,12 +18,7 @@ from smelt.frontends.torch.row import Row  # noqa: E402
 from smelt.graph import interp  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_every_kernel_is_tied_to_modules_lines_and_operators():

@@ -10,18 +10,15 @@ from tests.frontends.torch.models import seeded  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import smelt.torch  # noqa: E402
-from smelt import knobs  # noqa: E402
 from smelt.demo import torch_model, weights  # noqa: E402
 
 F = torch.nn.functional
 
 
 @pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    with knobs.config(strict=True), torch.no_grad():
+def inference(strict):
+    with torch.no_grad():
         yield
-    torch._dynamo.reset()
 
 
 class DiffusionBlock(torch.nn.Module):

@@ -11,18 +11,10 @@ torch = pytest.importorskip("torch")
 from tests.frontends.torch.models import Encoder, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
-from smelt import knobs  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+pytestmark = [pytest.mark.usefixtures("strict"),
+              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
 F = torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    with knobs.config(strict=True):
-        yield
-    torch._dynamo.reset()
 
 
 class Images(torch.nn.Module):

@@ -78,6 +78,7 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
 def _join(phase: Phase, a: str, b: str) -> None:
     """Axis b becomes a*extent(b) + b; axis a goes."""
     extent = mul(phase.axes[a], phase.axes[b])
+    phase.lanes = b if phase.lanes == a else phase.lanes
     _substitute(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
     phase.axes[b] = extent
 

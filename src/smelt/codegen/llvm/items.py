@@ -177,7 +177,8 @@ class Buffer:
 class Phase:
     """Work over a grid.  `grid` axes are independent; `cut` limits some axes to blocks: axis ->
     block length, with the block's number as a grid axis of its own.  `segments` tells the region
-    of each segment: one before a stream, one in it, one after it."""
+    of each segment: one before a stream, one in it, one after it.  `lanes` is the axis that the
+    kernel wants vectors to run along, if it says so."""
 
     name: str
     axes: dict[str, Index]
@@ -190,6 +191,7 @@ class Phase:
     settings: list[Setting] = field(default_factory=list)
     dtypes: dict[str, DType] = field(default_factory=dict)
     """Element types of the kernel's arrays, as they lie in memory."""
+    lanes: str | None = None
 
     def regions(self) -> list[Region]:
         """Every region once, outer before inner."""

@@ -43,11 +43,18 @@ def program(kernel: k.Kernel) -> Program:
     if splits(kernel) and not _split_folds(kernel, out, axes, grid):
         _split_stream(kernel, out, axes, grid)
     elif not splits(kernel):
-        phase = Phase(kernel.name, axes, grid)
+        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel))
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
     out.phases = [prune(collapse(refine(p))) for p in out.phases]
     return out
+
+
+def _lanes_axis(kernel: k.Kernel) -> str | None:
+    """A grid axis that is taken in blocks although others lie further in: lanes run along it."""
+    inner = kernel.axes[-1].name if kernel.axes else None
+    cut = (b.axis for b in kernel.grid if isinstance(b, k.Block) and b.size not in (None, 1))
+    return next((name for name in cut if name != inner), None)
 
 
 def _nbytes(p: k.Param) -> Index:

@@ -49,7 +49,10 @@ def part_numbers(phase: Phase) -> set[str]:
 
 
 def vector_axis(phase: Phase, among: set[str]) -> str | None:
-    """The axis along which most memory is walked in unit steps."""
+    """The axis that the kernel asks for, else that along which most memory is walked in unit
+    steps."""
+    if phase.lanes in among:
+        return phase.lanes
     best: tuple[float, str] | None = None
     for a in phase.axes:
         if a not in among:

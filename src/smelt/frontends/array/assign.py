@@ -110,9 +110,9 @@ def _spread(v: Value, r: Range, size: Index, rank: int) -> tuple[Value, Value | 
     if r.count == 1:
         return v, BINARY["equal"](offset, 0)
     if r.step == 1:
-        low = [0] * rank
+        low: list[Index] = [0] * rank
         high: list[Index] = [0] * rank
-        low[r.axis], high[r.axis] = r.start, sub(sub(size, r.start), r.count)  # type: ignore[call-overload]
+        low[r.axis], high[r.axis] = r.start, sub(sub(size, r.start), r.count)
         inner = BINARY["less"](offset, as_array(Point(0, r.count)))
         hit = record_and(BINARY["greater_equal"](offset, 0), inner)
         return pad(v, tuple(low), tuple(high), False if v.type.dtype is bool_ else 0), hit

@@ -12,11 +12,11 @@ Array([ 3., 12.])
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from smelt.errors import ArgumentError, GradientError
 from smelt.frontends.array.array import Array, number_or_value, value
@@ -140,12 +140,14 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
         given, nest = flatten(cotangents)
         if nest != shape:
             raise GradientError(op="vjp", reason="the cotangents are not nested as the result is")
-        seeds: dict[Node, Node] = {}
+        seeds: dict[Node, Value] = {}
         for node, x in zip(nodes, given, strict=True):
             if node.type.dtype.is_float:
                 seed = _seed(node, x)
                 before = seeds.get(node)
-                seeds[node] = seed if before is None else (Array.of(before) + Array.of(seed)).node  # type: ignore[arg-type]
+                if before is not None:
+                    seed = (Array.of(before) + Array.of(seed)).node
+                seeds[node] = seed
         return unflatten(tree, iter(_reverse(steps, seeds, known)))
 
     out = unflatten(shape, iter([Array.of(node) for node in nodes]))
@@ -225,9 +227,10 @@ def _shape(node: Value) -> tuple[Any, ...]:
 def _parted(result: Any, has_aux: bool) -> tuple[Any, Any]:
     if not has_aux:
         return result, None
-    if not isinstance(result, (tuple, list)) or len(result) != 2:  # pyright: ignore[reportUnknownArgumentType]
+    pair = cast("tuple[Any, ...]", result) if isinstance(result, (tuple, list)) else ()
+    if len(pair) != 2:
         raise GradientError(op="grad", reason="with has_aux the function gives a pair")
-    return result[0], result[1]
+    return pair[0], pair[1]
 
 
 def _array(x: Any) -> Value:
@@ -285,7 +288,7 @@ def _taping() -> Generator[None]:
 
 
 def _reverse(
-    steps: Sequence[Step], seeds: dict[Node, Node], known: Sequence[_Leaf]
+    steps: Sequence[Step], seeds: Mapping[Node, Node], known: Sequence[_Leaf]
 ) -> list[Array]:  # fmt: skip
     """The gradients, zeros where nothing depends on an argument."""
     wrt = [x.node for x in known]

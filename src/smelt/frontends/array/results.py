@@ -23,7 +23,7 @@ from smelt.types.dtype import from_numpy
 
 __all__ = ["buffers_of", "deliver", "measure", "pack"]
 
-_WORK = 10_000
+_WORK: Any = 10_000
 """How hard to look whether two strided arrays really overlap; beyond it they are said to."""
 
 
@@ -198,7 +198,7 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
     try:
-        return bool(np.may_share_memory(a, b)) and bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type]
+        return np.may_share_memory(a, b) and np.shares_memory(a, b, max_work=_WORK)
     except np.exceptions.TooHardError:
         return True
 

@@ -78,8 +78,10 @@ def _unique(x: Any, what: str) -> tuple[Array, Array, Array, Array]:
         wide, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
     )
     values = values.astype(data.dtype)
-    places = (first, inverse.reshape(data.shape), counts)
-    return _array(values), *(_array(p.astype(np.int64)) for p in places)  # type: ignore[return-value]
+    first, inverse, counts = (
+        _array(p.astype(np.int64)) for p in (first, inverse.reshape(data.shape), counts)
+    )
+    return _array(values), first, inverse, counts
 
 
 def _array(data: Buffer) -> Array:

@@ -18,7 +18,7 @@ from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import STATE, Value, record
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
-from smelt.types.expr import Index, floordiv, product, text
+from smelt.types.expr import Index, evaluate, floordiv, product, text
 from smelt.types.tensor import Shape, shape_text
 
 __all__ = [
@@ -52,7 +52,7 @@ def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int
     """Axes counted from 0, in increasing order; all of them for None.  Raises AxisError."""
     if axes is None:
         return tuple(range(rank))
-    given: Sequence[int] = axes if isinstance(axes, (tuple, list)) else (operator.index(axes),)  # type: ignore[arg-type]
+    given = axes if isinstance(axes, Sequence) else (operator.index(axes),)
     places = [axis_of(operator.index(a), rank, what) for a in given]
     if len(set(places)) != len(places):
         raise AxisError(f"{what}: axes {tuple(given)} name one axis twice")
@@ -97,7 +97,9 @@ def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:
     total = product(source)
     empty = rest == 0 if scope is None else scope.hint(rest) == 0
     fits = not empty and (
-        scope.divisible(total, rest) if scope is not None else int(total) % int(rest) == 0  # type: ignore[arg-type]
+        int(evaluate(total, {})) % int(evaluate(rest, {})) == 0
+        if scope is None
+        else scope.divisible(total, rest)
     )
     if not fits:
         raise ShapeError(op="reshape", operands=x.told, reason=_impossible(shape, scope))
