@@ -115,10 +115,6 @@ HALVES = {
     " split by cost",
     "plan_dtype f64": "",
 }
-REGROUPED = {
-    "plan": "a fold whose result is split and permuted is read at j//n, j%n: reduction-crossing;"
-    " results are walked under other shapes only in row-major order (fusion/search.py)"
-}
 ROWS = (
     Row("C1", linear, LINEAR_INPUTS, LINEAR, fused=OUT, unfused="s*(m*k + 3*m*n + n*k + n)",
         also=(linear_otherwise,)),
@@ -189,7 +185,7 @@ ROWS = (
         fused="m*k + k*n + 4*n + 4*m*n", unfused="9*m*k + 28*m*n + 9*n*k + 4*n", dtypes=()),
     Row("C12", heads, ("T[m,k]", "T[k,k]"), {"m": 4096, "k": 512}, fused="s*(2*m*k + k*k)",
         unfused="s*(4*m*k + k*k)",
-        also=(heads_otherwise,), multiples={"k": 8}, short=REGROUPED),
+        also=(heads_otherwise,), multiples={"k": 8}),
     Row("C13", lambda xp, x, y: xp.tensordot(x, y, axes=((2, 0), (0, 1))),
         ("T[b,m,k]", "T[k,b,n]"), {"b": 32, "m": 512, "k": 64, "n": 512},
         fused="s*(b*m*k + k*b*n + m*n)", unfused="s*(b*m*k + k*b*n + m*n)"),

@@ -131,6 +131,13 @@ def block_reference(x: Any, w: Any) -> Any:
 HALF = "((h + 1)//2)*((w + 1)//2)"
 POOLED = {"plan": "a pooling reads the convolution at other places than it is computed: two"
           " kernels (reduction-crossing, fusion/region.py)"}  # fmt: skip
+DEAR_ROOT = {
+    "plan_dtype f64": "a root in double precision costs more in every task than a kernel of its own"
+}
+ALL_GROUPS = {
+    "plan_dtype f64": "the row of all groups is weighed against fast memory, though a task computes"
+    " one of them at a time (fusion/decide.py)"
+}
 ROWS = (
     row("D1", biased(padding=1), INPUTS, IMAGE, dtypes=("f64",), layouts=("stepped", "turned"),
         **formulas("n*o*h*w")),
@@ -149,6 +156,7 @@ ROWS = (
         unfused="s*(n*c*h*w + 9*o*c + o + 8*n*o*h*w)"),
     row("D2", (normed, lambda x, w, *p: relu(normal(conv(x, w, padding=1), *p))),
         ("T[n,c,h,w]", "T[o,c,3,3]", "T[o]", "T[o] > 0", "T[o]", "T[o]"), IMAGE,
+        dtypes=("f64",), short=DEAR_ROOT,
         fused="s*(n*c*h*w + 9*o*c + 4*o + n*o*h*w)",
         unfused="s*(n*c*h*w + 9*o*c + 8*o + 11*n*o*h*w)"),
     row("D3", (separable, separable_reference),
@@ -159,10 +167,12 @@ ROWS = (
     row("D4", (lambda xp, x, w: xp.nn.conv(x, w, padding=1, groups=4),
                lambda x, w: conv(x, w, padding=1, groups=4)),
         ("T[n,4*c,h,w]", "T[4*o,c,3,3]"), {"n": 8, "c": 16, "o": 24, "h": 56, "w": 48},
-        fused="s*4*(n*c*h*w + 9*o*c + n*o*h*w)", unfused="s*4*(n*c*h*w + 9*o*c + 3*n*o*h*w)"),
+        dtypes=("f64",), fused="s*4*(n*c*h*w + 9*o*c + n*o*h*w)",
+        unfused="s*4*(n*c*h*w + 9*o*c + 3*n*o*h*w)"),
     row("D4 line", (lambda xp, x, w: xp.nn.conv(x, w, groups=4), lambda x, w: conv(x, w, groups=4)),
         ("T[n,4*c,t]", "T[4*o,c,1]"), {"n": 8, "c": 192, "o": 192, "t": 128},
-        fused="s*4*(n*c*t + o*c + n*o*t)", unfused="s*4*(n*c*t + o*c + 3*n*o*t)"),
+        dtypes=("f64",), short=ALL_GROUPS, fused="s*4*(n*c*t + o*c + n*o*t)",
+        unfused="s*4*(n*c*t + o*c + 3*n*o*t)"),
     row("D5 pool", (pooled, pooled_reference), INPUTS[:2], IMAGE, dtypes=(), layouts=(),
         multiples={"h": 2, "w": 2}, short=POOLED,
         fused="s*(n*c*h*w + 9*o*c + n*o*h*w//4)",

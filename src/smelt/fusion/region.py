@@ -378,11 +378,22 @@ class _Pull:
         """Whether a fold at a place with index expressions is computed once for each result: the
         expressions put the region's axes together, and take none apart."""
         (place, *others) = self.region.places[unit.number]
-        if others or unit.trace.dots or unit.along >= 0:
+        if others or unit.along >= 0:
+            return False
+        if unit.trace.dots and not self._is_blocked(place):
             return False
         extents = self.units.extents
         walked = product(extents[self.region.axes[a]] for a in bits(self.mask(place)))
         return walked == self.units.values[unit.number].type.elements
+
+    def _is_blocked(self, place: Place) -> bool:
+        """Whether a product may be blocked along the axes of a place: they are its readers' own,
+        and none is taken apart."""
+        ended = 0
+        for mask in self.region.ended.values():
+            ended |= mask
+        parts = [a for t in place if not isinstance(t, int) for a in atoms(t)]
+        return not self.mask(place) & ended and all(a.kind not in ("//", "%") for a in parts)
 
     def _related(self) -> Region:
         """Results over different axes must meet in the axes that computing them walks."""

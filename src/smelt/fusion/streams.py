@@ -168,7 +168,8 @@ class _Price:
             return None
         parts = list(self._sweeps())
         shares = list(map(self._share, parts))
-        work = sum(map(self._work, parts, shares))
+        around = self._around(parts)
+        work = sum(map(self._work, parts, shares)) + self._work(around, 1.0, visits=1)
         tasks = self._tasks()
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
@@ -176,7 +177,7 @@ class _Price:
         threads = 1 if inline else min(tasks, model.cores)
         touch = sweeps = 0.0
         seen: set[int] = set()
-        for part, share in zip(parts, shares, strict=True):
+        for part, share in zip((*parts, around), (*shares, 1.0), strict=True):
             for t in part:
                 if t in self.found.loads:
                     v = self.found.loads[t][0]
@@ -299,6 +300,19 @@ class _Price:
                     pending += [a for a in t.args if a not in seen]
             yield list(seen)
 
+    def _around(self, parts: Iterable[list[Term]]) -> list[Term]:
+        """The terms that no sweep evaluates: what is made of its folds, once, before or after."""
+        swept = {t for part in parts for t in part}
+        seen: dict[Term, None] = {}
+        pending = list(self.found.roots.values())
+        while pending:
+            t = pending.pop()
+            if t in seen:
+                continue
+            seen[t] = None
+            pending += (self.cascade.finals[t],) if t.is_fold else t.args
+        return [t for t in seen if t not in swept and not t.is_fold]
+
     def _share(self, part: list[Term]) -> float:
         """How much of the axis one sweep visits: half of it where its end rises with the rows."""
         states = [s for s in self.cascade.states if s.block in part]
@@ -313,8 +327,9 @@ class _Price:
         rows = self.sizes[rising[0]]
         return min(1.0, 0.5 + (self.cut[rising[0]] + self.block) / (2 * max(rows, 1)))
 
-    def _work(self, terms: list[Term], share: float) -> float:
-        """Nanoseconds of one sweep on one core that visits a share of the axis."""
+    def _work(self, terms: list[Term], share: float, visits: int = 0) -> float:
+        """Nanoseconds of one sweep on one core that visits a share of the axis; what stands still
+        is done in each of its `visits`, as many as there are blocks if 0."""
         found = 0.0
         for t in terms:
             axes, cost = t.axes, 0.0
@@ -337,7 +352,7 @@ class _Price:
             if cost:
                 times = self._evaluations(axes)
                 if self.name not in axes:
-                    times *= self.visits
+                    times *= visits or self.visits
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
                 if not all(a.dtype.is_float for a in t.args):
                     cost *= MASKING

@@ -140,9 +140,13 @@ class Sweeps:
                     self.cut[a] = min(block, self.cut.get(a, block))
 
     def _cut_windows(self, u: int, own: list[int]) -> bool:
-        """Blocks of a product over windows: rows of the one operand, whole lines of the other."""
+        """Blocks of a product over windows, or of one whose columns two axes walk: rows of the one
+        operand, whole lines of the other."""
+        place = self.region.places[u][0]
         for k, edge in enumerate(self.units.unit(u).edges):
-            if not any(map(slides, edge.terms)) or not own[0] or not own[1]:
+            terms = [place[t] if isinstance(t, int) and 0 <= t < len(place) else t
+                     for t in edge.terms]  # fmt: skip
+            if not any(map(slides, terms)) or not own[0] or not own[1]:
                 continue
             *_, row = bits(own[1 - k])
             *outer, line = list(bits(own[k]))[-2:]
@@ -174,8 +178,9 @@ class Sweeps:
         for term in edge.terms:
             names = [term] if isinstance(term, int) else [int(a[1:]) for a in axes_of(term)]
             for k in names:
-                if 0 <= k < len(place) and isinstance(at := place[k], int) and at >= 0:
-                    found |= 1 << at
+                at = place[k] if 0 <= k < len(place) else STILL
+                more = [at] if isinstance(at, int) else [int(a[1:]) for a in axes_of(at)]
+                found |= sum(1 << a for a in more if a >= 0)
         return found
 
     def is_across(self, places: list[Place]) -> bool:

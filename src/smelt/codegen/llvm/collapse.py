@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.codegen.llvm.items import Access, Converting, Edge, Folding, Item, Phase, StoreItem
+from smelt.codegen.llvm.items import (
+    Access,
+    Converting,
+    Edge,
+    Folding,
+    Item,
+    Phase,
+    StoreItem,
+    Visit,
+)
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
 from smelt.types.expr import Atom, Expr, Index, axes_of, axis, mul, rebuild
@@ -31,9 +40,25 @@ def is_bound(phase: Phase, name: str) -> bool:
     """Whether an axis means something to others than accesses: parts, blocks and their edges."""
     numbers = {number for number, _ in phase.cut.values()}
     edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
-    visits = [v for r in phase.regions() for v in r.visits]
+    visits = _visits(phase)
     parts = {v.part[0] for v in visits if v.part is not None}
     return name in numbers | edges | parts | {v.axis for v in visits}
+
+
+def _visits(phase: Phase) -> list[Visit]:
+    return [v for r in phase.regions() for v in r.visits]
+
+
+def _is_walked_through(phase: Phase, name: str) -> bool:
+    """Whether an axis is bound for one thing alone: streams walk all of it, in blocks.  What is
+    visited may then be runs over it and the axis inside, which are as many positions at once."""
+    edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
+    own = [v for v in _visits(phase) if v.axis == name]
+    return (
+        name not in edges
+        and bool(own)
+        and not any(v.part or v.stop or v.first or v.size == 1 for v in own)
+    )
 
 
 def _used(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
@@ -46,7 +71,9 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
     """Whether a*extent(b) + b can be one axis."""
     if (a in phase.grid) != (b in phase.grid):
         return False
-    if any(x in phase.cut or is_bound(phase, x) for x in (a, b)):
+    if a in phase.cut or b in phase.cut or is_bound(phase, b):
+        return False
+    if is_bound(phase, a) and not _is_walked_through(phase, a):
         return False
     for item in phase.items:
         if item.kind in ("fold", "dot") and isinstance(item.payload, Folding):
@@ -79,6 +106,8 @@ def _join(phase: Phase, a: str, b: str) -> None:
     """Axis b becomes a*extent(b) + b; axis a goes."""
     extent = mul(phase.axes[a], phase.axes[b])
     phase.lanes = b if phase.lanes == a else phase.lanes
+    for visit in _visits(phase):
+        visit.axis = b if visit.axis == a else visit.axis
     _substitute(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
     phase.axes[b] = extent
 
