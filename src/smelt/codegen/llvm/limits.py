@@ -2,50 +2,99 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Access
-from smelt.codegen.llvm.memory import FARTHEST_STEP, lanes_between
+from smelt.codegen.llvm.memory import FARTHEST_STEP, any_lane, lanes_between
 from smelt.codegen.llvm.scope import Scope
 from smelt.types.affine import coefficient
-from smelt.types.expr import Index, axes_of, nonnegative
+from smelt.types.expr import Index, atoms, axes_of, nonnegative
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
+Limit = tuple[Index, Index]
+SEVERAL = 2
+"""Tested loads for which rows that lie inside are worth loops of their own."""
 
 
-def inside_limits(home: NestEmitter, access: Access, scope: Scope, vector: bool) -> Value | None:
-    """A mask (or bit) of the lanes whose positions are inside; None where nothing is tested."""
-    found: Value | None = None
-    for e, n in access.limits:
-        test = _test(home, e, n, scope, vector)
-        found = test if found is None else home.b.and_(found, test)
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Which lanes of an access are inside: `mask` says which (a bit where there are no lanes),
+    `some` says whether any may be.  A masked load that reads nothing still costs hundreds of cycles
+    where its address is not mapped, so one without lanes had better go somewhere else."""
+
+    mask: Value
+    some: Value
+
+
+def inside_limits(home: NestEmitter, access: Access, scope: Scope, vector: bool) -> Inside | None:
+    """The lanes of an access whose positions are inside; None where nothing is tested."""
+    found: Inside | None = None
+    for pair in access.limits:
+        if pair in home.assumed:
+            continue
+        test = _test(home, *pair, scope, vector)
+        found = (
+            test
+            if found is None
+            else Inside(home.b.and_(found.mask, test.mask), home.b.and_(found.some, test.some))
+        )
     return found
 
 
-def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> Value:
+def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
+    """The limits that the loop over vectors leaves alone, where several loads are tested against
+    such; and whether all of them hold."""
+    nest = home.nest
+    loads = [i.payload for i in nest.items if isinstance(i.payload, Access)]
+    still = [[pair for pair in x.limits if _is_still(home, pair[0])] for x in loads]
+    if nest.folds or nest.fixed or sum(map(bool, still)) < SEVERAL:
+        return frozenset(), None
+    tests = dict.fromkeys(pair for pairs in still for pair in pairs)
+    whole: Value | None = None
+    for e, n in tests:
+        test = _bit(home, e, n, scope)
+        whole = test if whole is None else home.b.and_(whole, test)
+    return frozenset(tests), whole
+
+
+def _is_still(home: NestEmitter, e: Index) -> bool:
+    """Whether an index has one value for all positions of the vector axis."""
+    read = [home.s.phase.positions[a.name] for a in atoms(e) if a.kind == "value"]
+    return not read and home.nest.vector not in axes_of(e)
+
+
+def _bit(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value:
+    b, at = home.b, home.index(e, scope)
+    test = b.icmp_signed("<", at, home.index(n, scope))
+    return test if nonnegative(e) else b.and_(test, b.icmp_signed(">=", at, number(0)))
+
+
+def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> Inside:
     b, lanes = home.b, scope.lanes if vector else None
     along = lanes is not None and (lanes.axis in axes_of(e) or home.vector_position(e))
     if lanes is None or not along:
-        at = home.index(e, scope)
-        test = b.icmp_signed("<", at, home.index(n, scope))
-        if not nonnegative(e):
-            test = b.and_(test, b.icmp_signed(">=", at, number(0)))
-        return test if lanes is None else splat(b, test, lanes.count)
+        test = _bit(home, e, n, scope)
+        return Inside(test if lanes is None else splat(b, test, lanes.count), test)
     step = _lane_step(home, e, lanes.axis)
     if step is not None:
         base, limit = home.index(e, scope), home.index(n, scope)
-        return lanes_between(home.machine(scope, True), base, step, limit, lanes.count)
+        mask = lanes_between(home.machine(scope, True), base, step, limit, lanes.count)
+        far = b.add(base, number(step * (lanes.count - 1)))
+        low, high = (base, far) if step >= 0 else (far, base)
+        some = b.and_(b.icmp_signed("<", low, limit), b.icmp_signed(">=", high, number(0)))
+        return Inside(mask, some)
     at = home.index(e, scope, lanes=True)
     test = b.icmp_signed("<", at, splat(b, home.index(n, scope), lanes.count))
     if not nonnegative(e):
         test = b.and_(test, b.icmp_signed(">=", at, ir.Constant(at.type, None)))
-    return test
+    return Inside(test, any_lane(b, test))
 
 
 def _lane_step(home: NestEmitter, e: Index, axis: str) -> int | None:

@@ -30,11 +30,10 @@ from smelt.codegen.llvm.items import (
     StoreItem,
     visited_axes,
 )
-from smelt.codegen.llvm.limits import inside_limits
+from smelt.codegen.llvm.limits import Limit, inside_limits, row_limits
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.memory import (
     FARTHEST_STEP,
-    any_lane,
     element_address,
     gather,
     load_scalar,
@@ -77,6 +76,8 @@ class NestEmitter:
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
         self.bypass = False
+        self.assumed: frozenset[Limit] = frozenset()
+        """Limits that are known to hold where code is emitted now."""
         self.here: frozenset[Item] = frozenset()
         self.starts: dict[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
@@ -141,7 +142,7 @@ class NestEmitter:
                 turn(self, item, scope)
         self.folds.open(scope, depth)
         if name == self.nest.vector:
-            self._vector_loops(scope, depth)
+            self._rows(scope, depth)
         else:
             low, high = self.ranges[name]
 
@@ -152,6 +153,20 @@ class NestEmitter:
 
             self.loop(low, high, 1, inside)
         self.folds.close(scope, depth)
+
+    def _rows(self, scope: Scope, depth: int) -> None:
+        """The loops over vectors; a twin of them for rows that lie inside of what is read."""
+        limits, hold = row_limits(self, scope)
+        if hold is None:
+            self._vector_loops(scope, depth)
+            return
+        with self.b.if_else(hold) as (inside, border):
+            with inside:
+                self.assumed = limits
+                self._vector_loops(scope, depth)
+                self.assumed = frozenset()
+            with border:
+                self._vector_loops(scope, depth)
 
     def _vector_loops(self, scope: Scope, depth: int) -> None:
         """A main loop over whole wide vectors, then masked single vectors."""
@@ -362,14 +377,14 @@ class NestEmitter:
         inside = inside_limits(self, access, scope, vector)
         if not vector or scope.lanes is None:
             address = element_address(self.b, base, scope.offset(access), dtype)
-            found = load_scalar(m, address, dtype, inside)
+            found = load_scalar(m, address, dtype, inside and inside.mask)
         else:
-            mask = _both(self.b, scope.lanes.mask, inside)
+            mask = _both(self.b, scope.lanes.mask, inside and inside.mask)
             step = self._step(access, scope.lanes.axis)
             if step == 1:
                 address = element_address(self.b, base, scope.offset(access), dtype)
                 if inside is not None:
-                    address = self.b.select(any_lane(self.b, inside), address, base)
+                    address = self.b.select(inside.some, address, base)
                 found = load_vector(m, address, dtype, mask)
                 if mask is None:
                     fetch_ahead(self, access, address, dtype)
@@ -379,7 +394,7 @@ class NestEmitter:
             else:
                 found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
         if inside is not None and not access.gives_zero:
-            found = m.select(inside, found, m.const(item.dtype, access.other))
+            found = m.select(inside.mask, found, m.const(item.dtype, access.other))
         return found
 
     def _lane_offsets(self, access: Access, step: Index | None, scope: Scope) -> Value:

@@ -16,6 +16,7 @@ from smelt.codegen.llvm.flat import PhaseBuilder
 from smelt.codegen.llvm.items import Access, Buffer, Carried, Item, Phase, Program, StoreItem, Visit
 from smelt.codegen.llvm.refine import refine
 from smelt.codegen.llvm.unstream import as_folds, block_fold
+from smelt.codegen.llvm.written import written_out
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.kernel.merge import merge_rules
@@ -46,7 +47,7 @@ def program(kernel: k.Kernel) -> Program:
         phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel))
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
-    out.phases = [prune(collapse(refine(p))) for p in out.phases]
+    out.phases = [prune(written_out(collapse(refine(p)))) for p in out.phases]
     return out
 
 

@@ -21,16 +21,14 @@ from dataclasses import dataclass
 from math import gcd
 
 from smelt.blocks import WINDOW_COLUMNS, WINDOW_ROWS
+from smelt.codegen.llvm.clone import Cloner, folds, indices, reached, renumber
 from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
-from smelt.codegen.llvm.items import Access, Clamping, Folding, Item, Payload, Phase
+from smelt.codegen.llvm.items import Folding, Item, Phase
 from smelt.target import Target
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import (
-    Expr,
     Index,
     add,
-    atoms,
-    axes_of,
     axis,
     floordiv,
     maximum,
@@ -40,7 +38,6 @@ from smelt.types.expr import (
     sub,
     substitute,
 )
-from smelt.types.expr import value as value_of
 
 DEPTH = 400
 """Summed positions of one block at most: rows of the left operand stay in L1, its block in L2."""
@@ -240,7 +237,7 @@ class _Plan:
         left, flat = self._flat_left(extents)
         right = self._placed_right()
         self.item.args = (left, right)
-        _renumber(self.phase)
+        renumber(self.phase)
         lanes = target.vector_bytes // self.item.dtype.itemsize
         return Windowed(self.item, left, right, self.m, tuple(self.columns), self.depth,
                         self.others, extents, flat, tile_of(target, lanes))  # fmt: skip
@@ -258,7 +255,7 @@ class _Plan:
             at[a], rest = mod(rest, n), floordiv(rest, n)
         if self.depth:
             at[self.depth] = rest
-        clone = _Cloner(self.phase, self.item, at, {})
+        clone = Cloner(self.phase, self.item, at, {})
         return clone.of(self.left), name
 
     def _placed_right(self) -> Item:
@@ -282,7 +279,7 @@ class _Plan:
             self.columns[k] = Slid(c.axis, place, c.tap, c.step, c.dilation, rest, c.taps)
         if not at:
             return self.right
-        return _Cloner(self.phase, self.item, at, limits).of(self.right)
+        return Cloner(self.phase, self.item, at, limits).of(self.right)
 
 
 def _plan(item: Item, phase: Phase) -> _Plan | None:
@@ -320,7 +317,7 @@ def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -
     if not all(isinstance(n, int) for n in sizes) or _count(tuple(map(_number, sizes))) > DEPTH:
         return None
     replaced = {a for c in slid if c.tap for a in (c.axis, c.tap)}
-    if _folds(left, set(over) if len(over) > 1 else set()) or _folds(right, replaced):
+    if folds(left, set(over) if len(over) > 1 else set()) or folds(right, replaced):
         return None
     return _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
 
@@ -331,7 +328,7 @@ def _slid(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
         taps = phase.axes[tap]
         if not isinstance(taps, int):
             continue
-        touched = list(_reached(right, {a, tap}))
+        touched = list(reached(right, {a, tap}))
         for step, dilation in _pairs(taps):
             if all(_is_still(i, {a: dilation, tap: -step}, phase) for i in touched):
                 return Slid(a, a, tap, step, dilation, NO_AXIS, taps)
@@ -352,30 +349,7 @@ def _is_still(item: Item, moves: dict[str, int], phase: Phase) -> bool:
     by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
     if item.kind in ("fold", "dot", "scan"):
         return False
-    return all(substitute(e, by) == e for e in _indices(item.payload))
-
-
-def _indices(payload: Payload) -> list[Index]:
-    if isinstance(payload, Access):
-        return [payload.offset, *(e for pair in payload.limits for e in pair)]
-    return [payload] if isinstance(payload, Expr) else []
-
-
-def _reached(root: Item, axes: set[str]) -> Iterator[Item]:
-    """What a value is computed from, as far as it varies along some of these axes."""
-    pending, seen = [root], {root}
-    while pending:
-        item = pending.pop()
-        if item.axes & axes:
-            yield item
-            fresh = [a for a in item.args if a not in seen]
-            seen.update(fresh)
-            pending += fresh
-
-
-def _folds(root: Item, axes: set[str]) -> bool:
-    """Whether a fold stands between a value and the memory that it reads along some axes."""
-    return any(i.kind in ("fold", "dot", "scan") for i in _reached(root, axes))
+    return all(substitute(e, by) == e for e in indices(item.payload))
 
 
 def _number(e: Index) -> int:
@@ -389,64 +363,3 @@ def _fresh(phase: Phase, wanted: str, extent: Index) -> str:
         name, k = f"{wanted}{k}", k + 1
     phase.axes[name] = extent
     return name
-
-
-def _renumber(phase: Phase) -> None:
-    for number, item in enumerate(phase.items):
-        item.number = number
-
-
-class _Cloner:
-    """Copies of values with axes replaced, added to the phase just before `user`."""
-
-    def __init__(
-        self, phase: Phase, user: Item, at: dict[str, Index],
-        limits: dict[str, tuple[Index, Index]],
-    ) -> None:  # fmt: skip
-        self.phase, self.user, self.at, self.limits = phase, user, at, limits
-        self.known: dict[Item, Item] = {}
-        self.names: dict[str, Index] = {}
-
-    def of(self, item: Item) -> Item:
-        """The copy of a value; itself where nothing in it is replaced."""
-        if not item.axes & self.at.keys():
-            return item
-        found = self.known.get(item)
-        if found is None:
-            args = tuple(self.of(a) for a in item.args)
-            payload = self._payload(item)
-            axes = frozenset[str]().union(*(a.axes for a in args))
-            for e in _indices(payload):
-                axes |= self._axes(e)
-            found = Item(0, item.kind, payload, args, axes, item.dtype, item.time)
-            if isinstance(payload, Clamping):
-                self.phase.positions[payload.name] = found
-            self.phase.items.insert(self.phase.items.index(self.user), found)
-            self.known[item] = found
-        return found
-
-    def _axes(self, e: Index) -> frozenset[str]:
-        found = frozenset(axes_of(e))
-        names = [a.name for a in atoms(e) if a.kind == "value"]
-        return found.union(*(self.phase.positions[n].axes for n in names))
-
-    def _put(self, e: Index) -> Index:
-        return substitute(substitute(e, self.at), self.names, "value")
-
-    def _payload(self, item: Item) -> Payload:
-        payload = item.payload
-        if isinstance(payload, Access):
-            limits = [(self._put(e), self._put(n)) for e, n in payload.limits]
-            limits += [pair for a, pair in self.limits.items() if a in item.axes]
-            return Access(payload.buffer, self._put(payload.offset), tuple(limits), payload.other)
-        if isinstance(payload, Clamping):
-            name = self._position_name(payload)
-            return Clamping(name, self._put(payload.extent))
-        return self._put(payload) if isinstance(payload, Expr) else payload
-
-    def _position_name(self, payload: Clamping) -> str:
-        name = f"{payload.name}.at"
-        while name in self.phase.positions:
-            name += "'"
-        self.names[payload.name] = value_of(name, payload.extent)
-        return name

@@ -1,0 +1,104 @@
+"""Copies of values with axes replaced by index expressions: the same computation at other places.
+
+A product over windows packs its image along places instead of columns; a short fold is written out
+as its element at each position.
+
+    Cloner(phase, user, {"u": 0}).of(item)      the item at u = 0, just before `user`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from smelt.codegen.llvm.items import Access, Clamping, Item, Payload, Phase
+from smelt.types.expr import Expr, Index, atoms, axes_of, substitute
+from smelt.types.expr import value as value_of
+
+FOLDS = ("fold", "dot", "scan")
+
+
+class Cloner:
+    """Copies of values with axes replaced, added to the phase just before `user`.  `limits` are
+    tests that loads get which vary along an axis."""
+
+    def __init__(
+        self, phase: Phase, user: Item, at: Mapping[str, Index],
+        limits: Mapping[str, tuple[Index, Index]] | None = None,
+    ) -> None:  # fmt: skip
+        self.phase, self.user, self.at, self.limits = phase, user, at, limits or {}
+        self.known: dict[Item, Item] = {}
+        self.names: dict[str, Index] = {}
+
+    def of(self, item: Item) -> Item:
+        """The copy of a value; itself where nothing in it is replaced."""
+        if not item.axes & self.at.keys():
+            return item
+        found = self.known.get(item)
+        if found is None:
+            args = tuple(self.of(a) for a in item.args)
+            payload = self._payload(item)
+            axes = frozenset[str]().union(*(a.axes for a in args))
+            for e in indices(payload):
+                axes |= self._axes(e)
+            found = Item(0, item.kind, payload, args, axes, item.dtype, item.time)
+            if isinstance(payload, Clamping):
+                self.phase.positions[payload.name] = found
+            self.phase.items.insert(self.phase.items.index(self.user), found)
+            self.known[item] = found
+        return found
+
+    def _axes(self, e: Index) -> frozenset[str]:
+        found = frozenset(axes_of(e))
+        names = [a.name for a in atoms(e) if a.kind == "value"]
+        return found.union(*(self.phase.positions[n].axes for n in names))
+
+    def _put(self, e: Index) -> Index:
+        return substitute(substitute(e, self.at), self.names, "value")
+
+    def _payload(self, item: Item) -> Payload:
+        payload = item.payload
+        if isinstance(payload, Access):
+            limits = [(self._put(e), self._put(n)) for e, n in payload.limits]
+            limits += [pair for a, pair in self.limits.items() if a in item.axes]
+            return Access(payload.buffer, self._put(payload.offset), tuple(limits), payload.other)
+        if isinstance(payload, Clamping):
+            name = self._position_name(payload)
+            return Clamping(name, self._put(payload.extent))
+        return self._put(payload) if isinstance(payload, Expr) else payload
+
+    def _position_name(self, payload: Clamping) -> str:
+        name = f"{payload.name}.at"
+        while name in self.phase.positions:
+            name += "'"
+        self.names[payload.name] = value_of(name, payload.extent)
+        return name
+
+
+def indices(payload: Payload) -> list[Index]:
+    """The index expressions of an item."""
+    if isinstance(payload, Access):
+        return [payload.offset, *(e for pair in payload.limits for e in pair)]
+    return [payload] if isinstance(payload, Expr) else []
+
+
+def reached(root: Item, axes: set[str]) -> Iterator[Item]:
+    """What a value is computed from, as far as it varies along some of these axes."""
+    pending, seen = [root], {root}
+    while pending:
+        item = pending.pop()
+        if item.axes & axes:
+            yield item
+            fresh = [a for a in item.args if a not in seen]
+            seen.update(fresh)
+            pending += fresh
+
+
+def folds(root: Item, axes: set[str]) -> bool:
+    """Whether a fold stands between a value and the memory that it reads along some axes."""
+    return any(i.kind in FOLDS for i in reached(root, axes))
+
+
+def renumber(phase: Phase) -> None:
+    """Gives items their places in the phase as numbers."""
+    for number, item in enumerate(phase.items):
+        item.number = number

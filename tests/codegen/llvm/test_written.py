@@ -1,0 +1,70 @@
+"""Folds over small windows written out, and rows that lie inside of what is read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
+
+from smelt import lower
+from smelt.codegen.llvm.program import program
+from smelt.graph.text import parse
+from smelt.target import Isa
+
+POOL = """graph f(x: {t}[b,h,w]) {{
+  v0 = pad(x) {{low=(0, {p}, {p}), high=(0, {p}, {p}), value={fill}}}
+  v1 = window(v0) {{axis=1, extent={u}, step={s}}}
+  v2 = window(v1) {{axis=2, extent={u}, step={s}}}
+  v3 = reduce.{fold}(v2) {{axes=(3, 4)}}
+  return v3
+}}"""
+
+
+def pool(fold: str = "max", u: int = 3, s: int = 2, p: int = 1, t: str = "f32") -> str:
+    fill = "-inf" if t == "f32" else "-128" if t == "i8" else "false"
+    return POOL.format(fold=fold, u=u, s=s, p=p, t=t, fill=fill)
+
+
+def kinds(text: str) -> set[str]:
+    """What kinds of values the code of a graph is made of."""
+    (phase,) = program(
+        lower.run(one_cluster(parse(text)), "eager", dict.fromkeys("bhwn", 64))
+    ).phases
+    return {i.kind for i in phase.items}
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("u", "s", "p"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2), (3, 3, 0)])
+def test_small_windows_are_elementwise(u: int, s: int, p: int, isa: Isa) -> None:
+    text = pool(u=u, s=s, p=p)
+    assert "fold" not in kinds(text)
+    kernel = whole(text, isa)
+    rng = np.random.default_rng(0)
+    for h, w in ((5, 5), (7, 33), (18, 67), (6, 130)):
+        x = rng.standard_normal((2, h, w)).astype(np.float32)
+        x.flat[rng.integers(0, x.size, 2)] = np.nan
+        for at_end in (False, True):
+            (found,) = run_guarded(kernel, [x], at_end=at_end)
+            np.testing.assert_array_equal(found, kernel.expected(x)[0])
+
+
+@pytest.mark.parametrize(("fold", "t"), [("max", "i8"), ("any", "bool")])
+def test_other_monoids(fold: str, t: str) -> None:
+    text = pool(fold, t=t)
+    assert "fold" not in kinds(text)
+    kernel = whole(text)
+    x = np.random.default_rng(1).integers(0, 2, (2, 9, 21)).astype("?" if t == "bool" else "b")
+    np.testing.assert_array_equal(kernel(x)[0], kernel.expected(x)[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pool("sum", s=1, p=0),  # carried in double precision
+        pool(u=6, s=1, p=0),  # too many steps
+        "graph f(x: f32[n,4]) {\n y = reduce.max(x) {axes=(1,)}\n return y\n}",  # rows, no windows
+    ],
+)
+def test_what_is_looped_over(text: str) -> None:
+    assert "fold" in kinds(text)
