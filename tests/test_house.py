@@ -38,12 +38,27 @@ LONG_FUNCTIONS: dict[str, str] = {}
 # path -> the operators a stage may name, to build with, never to decide by; and why.
 NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
     "src/smelt/fusion/cascade/term.py": (
-        {"add", "sub", "mul", "div", "neg", "eq", "select"},
-        "what carries a sum to a new gauge is built from them",
+        {
+            "add",
+            "sub",
+            "mul",
+            "div",
+            "neg",
+            "eq",
+            "gt",
+            "ge",
+            "min",
+            "max",
+            "not",
+            "and",
+            "or",
+            "select",
+        },
+        "what carries a sum to a new gauge, and what a stream visits, is built from them",
     ),
     "src/smelt/lower/stream.py": (
-        {"add", "sub", "mul", "min"},
-        "the position at which a stream stops is built from them",
+        {"min", "max"},
+        "the first and last position that is of use are folded with them",
     ),
     "src/smelt/lower/define.py": (
         {"ge", "lt", "and", "select"},

@@ -18,7 +18,7 @@ from tests.catalogue.harness import MACHINE, REFERENCE
 import smelt as sm
 from smelt import driver, knobs
 from smelt.fusion.plan import Plan
-from smelt.kernel.ir import Stream
+from smelt.kernel.ir import If, Let, Stream
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]
@@ -33,9 +33,10 @@ class Variant:
     name: str
     code: Code
     more: tuple[str, ...] = ()
-    """Further arguments: `slopes` [h], `lengths` [h] as floats, `bias` [m,n], `documents` [n]."""
-    stops: bool = False
-    """Blocks that the mask rules out are not visited."""
+    """Further arguments: `slopes` [h], `lengths` [h], `bias` [m,n], `documents` [n], ..."""
+    told: str = ""
+    """What the stream says of blocks that the mask rules out (where it goes `from` and `to`, and
+    `where` it takes a block up), and whether the mask is computed only in blocks that it `cut`s."""
     group: int = 1
     """Query heads to each head of keys."""
 
@@ -88,6 +89,45 @@ def padded(xp: Any, q: Any, k: Any, v: Any, lengths: Any) -> Any:
     return masked(xp, s, keep, v)
 
 
+def near(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, xp.abs(i - j) < 5, v)
+
+
+def dilated(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, (j <= i) & (i - j < 9) & ((i - j) % 2 == 0), v)
+
+
+def sinks(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    """A window, and the first positions for everyone."""
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, (j <= i) & ((i - j < 5) | (j < 2)), v)
+
+
+def chunked(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, i // 64 == j // 64, v)
+
+
+def documents(xp: Any, q: Any, k: Any, v: Any, ids: Any) -> Any:
+    return masked(xp, scores(xp, q, k), xp.expand_dims(ids, axis=1) == ids, v)
+
+
+def causal_documents(xp: Any, q: Any, k: Any, v: Any, ids: Any) -> Any:
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, (xp.expand_dims(ids, axis=1) == ids) & (j <= i), v)
+
+
+def chosen(xp: Any, q: Any, k: Any, v: Any, keep: Any) -> Any:
+    return masked(xp, scores(xp, q, k), keep, v)
+
+
 def alibi(xp: Any, q: Any, k: Any, v: Any, slopes: Any) -> Any:
     s = scores(xp, q, k)
     i, j = places(xp, s)
@@ -117,12 +157,19 @@ def grouped(xp: Any, q: Any, k: Any, v: Any) -> Any:
 
 VARIANTS = (
     Variant("E1 plain", plain),
-    Variant("E1 causal", causal, stops=True),
-    Variant("E1 window", window, stops=True),
-    Variant("E1 prefix", prefix),
-    Variant("E1 padded", padded, ("lengths",), stops=True),
-    Variant("E2 alibi", alibi, ("slopes",), stops=True),
-    Variant("E2 bias", biased, ("bias",)),
+    Variant("E1 causal", causal, told="to cut"),
+    Variant("E1 window", window, told="from to cut"),
+    Variant("E1 near", near, told="from to cut"),
+    Variant("E1 dilated", dilated, told="from to where"),
+    Variant("E1 prefix", prefix, told="to where cut"),
+    Variant("E1 sinks", sinks, told="to where cut"),
+    Variant("E1 chunked", chunked, told="from to where cut"),
+    Variant("E1 padded", padded, ("lengths",), told="to cut"),
+    Variant("E1 documents", documents, ("ids",), told="from to where cut"),
+    Variant("E1 causal documents", causal_documents, ("ids",), told="from to where cut"),
+    Variant("E1 chosen", chosen, ("keep",), told="where cut"),
+    Variant("E2 alibi", alibi, ("slopes",), told="to cut"),
+    Variant("E2 bias", biased, ("bias",), told="where"),
     Variant("E2 softcap", capped),
     Variant("E3 grouped", grouped, group=3),
 )
@@ -137,11 +184,13 @@ def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     more = {
         "slopes": lambda: 2.0 ** -np.arange(1.0, heads + 1),
         "lengths": lambda: rng.integers(1, n + 1, heads),
-        "bias": lambda: rng.standard_normal((n, n)),
+        "bias": lambda: np.where(rng.random((n, n)) < 0.5 - np.eye(n), -np.inf, 0.5),
+        "ids": lambda: np.sort(rng.integers(0, 1 + n // 16, n)),
+        "keep": lambda: (rng.random((n, n)) < 0.5) | np.eye(n, dtype=bool),
     }
     for name in v.more:
         a = np.asarray(more[name]())
-        found.append(a if a.dtype.kind == "i" else a.astype(np.float32))
+        found.append(a if a.dtype.kind in "ib" else a.astype(np.float32))
     return found
 
 
@@ -183,7 +232,10 @@ def test_what_a_mask_rules_out_is_not_visited(variant: Variant) -> None:
     (kernel,) = made(variant)[1].kernels
     assert kernel is not None
     (stream,) = (s for s in kernel.body if isinstance(s, Stream))
-    assert (stream.blocks[0].stop is not None) == variant.stops
+    (block,) = stream.blocks
+    cut = any(isinstance(s, Let) and isinstance(s.value, If) for s in stream.body)
+    said = {"from": block.start, "to": block.stop, "where": stream.where, "cut": cut or None}
+    assert {word for word, value in said.items() if value is not None} == set(variant.told.split())
 
 
 @EVERY

@@ -9,6 +9,7 @@ Indices are sometimes off, stores sometimes race: what the verifier lets pass ha
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -17,7 +18,19 @@ from hypothesis import strategies as st
 
 from smelt.errors import DTypeError, SmeltError
 from smelt.kernel.build import Builder
-from smelt.kernel.ir import NO_EXPONENT, Block, Const, If, Kernel, Last, Param, Partial, Ref, Value
+from smelt.kernel.ir import (
+    NO_EXPONENT,
+    Block,
+    Const,
+    Extreme,
+    If,
+    IndexValue,
+    Kernel,
+    Param,
+    Partial,
+    Ref,
+    Value,
+)
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u32, u64
@@ -120,6 +133,8 @@ class Generator:
         blocks = [Block(name, self.pick((1, 2, 64, None))) for name in streamed]
         if self.chance(30):
             blocks[0] = Block(blocks[0].axis, blocks[0].size, self.stop())
+        if self.chance(20):
+            blocks[0] = replace(blocks[0], start=self.stop())
         axes = [a for a in self.visible if self.chance(70)]
         states = [
             b.state(self.fresh("s"), self.number(d), *axes, dtype=d)
@@ -128,7 +143,7 @@ class Generator:
         outer = self.visible, self.tiles, self.needed
         self.visible, self.needed = [*outer[0], *streamed], [*outer[2], *streamed]
         self.tiles = [*outer[1], *streamed]
-        with b.stream(*blocks, states=states):
+        with b.stream(*blocks, states=states, where=self.useful()):
             self.lets()
             for state in states:
                 fold = self.value(state.dtype or f32, 2)
@@ -144,8 +159,17 @@ class Generator:
 
     def stop(self) -> Value:
         if self.chance(50) and self.visible:
-            return self.b.apply("add", Last(str(self.pick(self.visible))), 1)
+            return self.b.apply("add", self.edge(self.pick(self.visible)), 1)
         return self.b.typed(self.pick((n, n - 1, 2, n * m)), i64)
+
+    def useful(self) -> Value | None:
+        """What a stream may ask of every block."""
+        if self.chance(75):
+            return None
+        return self.b.apply("gt", self.edge(self.pick(self.visible)), self.pick((0, 1, 2)))
+
+    def edge(self, name: str) -> Value:
+        return Extreme(IndexValue(self.b.axes[name].index, i64), bool(self.pick((False, True))))
 
     def store(self, axes: list[str]) -> None:
         b = self.b

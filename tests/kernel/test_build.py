@@ -9,7 +9,20 @@ from smelt.errors import DTypeError, VerifyError
 from smelt.kernel import walk
 from smelt.kernel.build import Builder
 from smelt.kernel.env import Env, axes_of, dtype_of
-from smelt.kernel.ir import Apply, Block, Each, Last, Let, Load, Partial, Ref, Split, Store, Stream
+from smelt.kernel.ir import (
+    Apply,
+    Block,
+    Each,
+    Extreme,
+    IndexValue,
+    Let,
+    Load,
+    Partial,
+    Ref,
+    Split,
+    Store,
+    Stream,
+)
 from smelt.kernel.text import parse, text
 from smelt.types.dtype import bf16, bool_, f32, f64, i32, i64
 from smelt.types.expr import axis, size
@@ -85,7 +98,7 @@ def test_types_and_axes_follow_from_operands():
     assert env.names["s"].axes == frozenset("bhmn")
     assert env.names["acc"].axes == frozenset("me")
     assert env.new["acc"].axes == frozenset("me")
-    assert dtype_of(Last("m"), env) == i64
+    assert dtype_of(Extreme(IndexValue(axis("m", 4), i64), True), env) == i64
     assert dtype_of(Partial(Ref("s")), env) == bool_
     assert axes_of(Partial(Ref("s")), env) == frozenset()
     kernel = parse(GOLDENS["embed"])

@@ -104,6 +104,38 @@ def padded(q: Any, k: Any, v: Any, lengths: Any) -> Any:
     return softmax(sm.where(sm.arange(s.shape[-1]) < own, s, -sm.inf)) @ v
 
 
+def masked(q: Any, k: Any, v: Any, mask: Callable[[Any, Any], Any]) -> Any:
+    s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+    rows, columns = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
+    return softmax(sm.where(mask(rows, columns), s, -sm.inf)) @ v
+
+
+def near(q: Any, k: Any, v: Any) -> Any:
+    return masked(q, k, v, lambda i, j: sm.abs(i - j) <= 3)
+
+
+def sinks(q: Any, k: Any, v: Any) -> Any:
+    return masked(q, k, v, lambda i, j: (j <= i) & ((i - j < 4) | (j < 2)))
+
+
+def chunked(q: Any, k: Any, v: Any) -> Any:
+    return masked(q, k, v, lambda i, j: i // 5 == j // 5)
+
+
+def documents(q: Any, k: Any, v: Any, ids: Any) -> Any:
+    own = sm.astype(ids, sm.int64)
+    return masked(q, k, v, lambda i, j: (sm.expand_dims(own, axis=1) == own) & (j <= i))
+
+
+def biased(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+    return softmax(s + sm.where(bias > 1.0, -sm.inf, bias)) @ v
+
+
+def added(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    return softmax(sm.matmul(q, sm.matrix_transpose(k)) * 0.125 + bias) @ v
+
+
 def entropy(x: Any) -> Any:
     z = x - sm.max(x, axis=-1, keepdims=True)
     e = sm.exp(z)
@@ -175,6 +207,12 @@ CASES = (
     Case("causal added", causal_added, SQUARE, (3,)),
     Case("window", window, SQUARE, (3,)),
     Case("padded", padded, (*QKV, (2,)), (3,)),
+    Case("near", near, SQUARE, (3,)),
+    Case("sinks", sinks, SQUARE, (3,)),
+    Case("chunked", chunked, SQUARE, (3,)),
+    Case("documents", documents, (*SQUARE, (23,)), (3,)),
+    Case("biased", biased, (*SQUARE, (23, 23)), (3,)),
+    Case("added", added, (*SQUARE, (23, 23)), (3,)),
 )
 EVERY = pytest.mark.parametrize("case", CASES, ids=str)
 _KNOWN: dict[str, tuple[Graph, Kernel]] = {}
@@ -258,8 +296,9 @@ def test_other_spellings_carry_the_same(names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("name", "stop"), [
-    ("causal", "index(1) + last(n1)"), ("causal added", "index(1) + last(n1)"),
-    ("window", "index(1) + last(n1)"), ("attention", None), ("softmax", None), ("padded", "v"),
+    ("causal", "last(n1) + 1"), ("causal added", "last(n1) + 1"), ("window", "last(n1) + 1"),
+    ("attention", None), ("softmax", None), ("padded", "v"), ("near", "last(n1) + 4"),
+    ("sinks", "last(n1) + 1"), ("chunked", "w"), ("documents", "last(n1) + 1"), ("added", None),
 ])  # fmt: skip
 def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | None) -> None:
     _, kernel = streamed(next(c for c in CASES if c.name == name))
@@ -268,6 +307,24 @@ def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | Non
         assert stop is None and found is None
     else:
         assert stop in value_text(found, kernel)
+
+
+@pytest.mark.parametrize("kind", ["none", "one", "window", "blocks", "nan", "every other"])
+def test_masks_that_are_data(kind: str) -> None:
+    """Dense masks that rule out rows, single elements, whole blocks, or nothing at all."""
+    case = next(c for c in CASES if c.name == "added")
+    q, k, v, bias = drawn(case)
+    place = np.arange(23)
+    keep = {
+        "none": np.zeros((23, 23), bool), "one": place[:, None] == 22 - place,
+        "window": abs(place[:, None] - place) < 3, "blocks": place[:, None] // 8 == place // 8,
+        "nan": place[:, None] < 30, "every other": (place[:, None] + place) % 2 == 0,
+    }[kind]  # fmt: skip
+    bias = np.where(keep, bias, -np.inf).astype(np.float32)
+    if kind == "nan":
+        bias[3, 5] = np.nan
+    for blocks in (5, 8):
+        check(case, [q, k, v, bias], blocks)
 
 
 def spoilt(a: Array, how: str) -> Array:

@@ -97,7 +97,7 @@ class Model:
     """The units of a graph with their numbers: bytes, elements and work at the hints' sizes."""
 
     def __init__(self, units: Units, target: Target, hints: Hints) -> None:
-        self.units, self.target = units, target
+        self.units, self.target, self.hints = units, target, hints
         self.cores = max(1, target.cores)
         self.extents = [max(at_hints(e, hints), 1) for e in units.extents]
         self.itemsize = [node.type.dtype.itemsize for node in units.values]

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from smelt import knobs
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
-from smelt.fusion.cascade.term import Term
-from smelt.fusion.cascade.visible import stops
+from smelt.fusion.cascade.term import Term, evaluate
+from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.sweeps import slides
 from smelt.fusion.trace import MOVE_COST, STEP_COST
+from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import Expr, axes_of
+from smelt.types.expr import evaluate as evaluate_index
 
 COMPILED = True
 """Whether the back end can compile carried states."""
@@ -35,7 +38,7 @@ TAKEN, MADE = (64, 512), (192, 256)
 """Rows, and streamed elements for each, where a contraction takes the elements, or makes them."""
 MASKING = 0.1
 """Part of the cost of masks and positions that remains: blocks that they rule out are not visited,
-and most of them vary along one axis."""
+in others they are not computed.  What does not even vary along the rows costs nothing."""
 WIDE_COST = 3.0
 """Row cost of folding an element of single precision in double: conversions, and twice as many
 steps.  Charged for the folds that an unstreamed kernel does not have."""
@@ -46,6 +49,8 @@ MARGIN = 1.04
 SLOW_DOUBLE, SLOW_COLUMNS = 2.0, 6.0
 """How much slower elements in double precision are than their size tells: nothing else in the
 kernel is vectorised as widely as it could be, and columns keep their sums in memory."""
+SAMPLES = 8
+"""Tasks of which it is looked at how much of a streamed axis their masks let them see."""
 STATE_SHARE = 0.5
 """Part of the second-level cache that carried states and a block may fill."""
 
@@ -140,6 +145,10 @@ def _cascaded(model: Model, region: Region) -> int:
             found |= ended
             found |= region.masks[u][0] if region.stored >> u & 1 else 0
     return found & rows
+
+
+class _Unknown(Exception):
+    """A number that only data tells."""
 
 
 class _Price:
@@ -314,18 +323,39 @@ class _Price:
         return [t for t in seen if t not in swept and not t.is_fold]
 
     def _share(self, part: list[Term]) -> float:
-        """How much of the axis one sweep visits: half of it where its end rises with the rows."""
+        """How much of the axis one sweep visits: the mean over some of the tasks."""
         states = [s for s in self.cascade.states if s.block in part]
         if not states or any(t in part for t in self.found.roots.values()):
             return 1.0
-        cut, extent = frozenset(self.cut), self.model.units.extents[self.region.axes[self.a]]
-        ends = stops(self.found.terms, states, self.name, extent, cut,
-                     frozenset(self.grid) - cut)  # fmt: skip
-        rising = [a for stop in ends for a, _ in stop.lasts]
-        if not rising:
+        fixed = frozenset(self.grid) - frozenset(self.cut)
+        seen = visible(self.found.terms, states, self.name, fixed)
+        if seen.start is None and seen.stop is None:
             return 1.0
-        rows = self.sizes[rising[0]]
-        return min(1.0, 0.5 + (self.cut[rising[0]] + self.block) / (2 * max(rows, 1)))
+        return sum(self._visited(seen, (k + 0.5) / SAMPLES) for k in range(SAMPLES)) / SAMPLES
+
+    def _visited(self, seen: Visible, at: float) -> float:
+        """How much of the axis a task visits that stands at a part of the rows; all of it where
+        that is told by data."""
+        extent = self.sizes[self.name]
+
+        def given(t: Term) -> Any:
+            if t.kind != "extreme" or not isinstance(t.args[0].value, IndexValue):
+                raise _Unknown
+            (a,) = t.args[0].axes
+            block = self.cut.get(a, 1)
+            first = int(self.sizes[a] * at) // block * block
+            last = min(first + block, self.sizes[a]) - 1
+            here = {**self.sizes, a: last if t.value else first}
+            return evaluate_index(t.args[0].value.index, self.model.hints, here)
+
+        ends: list[int] = []
+        for t, default in ((seen.start, 0), (seen.stop, extent)):
+            try:
+                end = default if t is None else int(evaluate(t, given))
+            except _Unknown:
+                end = default
+            ends.append(min(max(end, 0), extent))
+        return max(ends[1] - ends[0], 1) / max(extent, 1)
 
     def _work(self, terms: list[Term], share: float, visits: int = 0) -> float:
         """Nanoseconds of one sweep on one core that visits a share of the axis; what stands still
@@ -355,7 +385,7 @@ class _Price:
                     times *= visits or self.visits
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
                 if not all(a.dtype.is_float for a in t.args):
-                    cost *= MASKING
+                    cost *= MASKING if axes & set(self.cut) else 0.0
                 if width == 8 and t.dtype.is_float and self.is_single:
                     cost *= SLOW_COLUMNS if self.block == COLUMN_BLOCK else SLOW_DOUBLE
                 found += self.model.target.compute_ns(cost, times, width)

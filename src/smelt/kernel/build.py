@@ -221,7 +221,9 @@ class Builder:
         return State(name, first, axes, self.dtype_of(first))
 
     @contextmanager
-    def stream(self, *blocks: Block, states: Sequence[State] = ()) -> Generator[None]:
+    def stream(
+        self, *blocks: Block, states: Sequence[State] = (), where: Value | None = None
+    ) -> Generator[None]:
         """The statements inside become a stream's body."""
         outer, body = self.env, self.body
         head = Stream(blocks, tuple(states), ())
@@ -231,7 +233,7 @@ class Builder:
             yield
         finally:
             own, self.env, self.body = self.body, outer, body
-        self.body.append(Stream(blocks, tuple(states), tuple(own)))
+        self.body.append(Stream(blocks, tuple(states), tuple(own), where))
 
     def update(self, state: str, v: Operand) -> Ref:
         """The state's new value."""

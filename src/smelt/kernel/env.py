@@ -22,10 +22,10 @@ from smelt.kernel.ir import (
     Cast,
     Const,
     Dot,
+    Extreme,
     If,
     IndexValue,
     Kernel,
-    Last,
     Let,
     Load,
     Param,
@@ -164,8 +164,8 @@ def _dtype(value: Value, env: Env) -> DType:
             return _dtype(chosen, env)
         case Partial():
             return bool_
-        case Last():
-            return i64
+        case Extreme(arg=arg):
+            return _dtype(arg, env)
 
 
 def axes_of(value: Value, env: Env | Kernel) -> Axes:
@@ -179,7 +179,7 @@ def axes_of(value: Value, env: Env | Kernel) -> Axes:
 
 def _axes(value: Value, env: Env) -> Axes:
     match value:
-        case Const() | Partial() | Last():
+        case Const() | Partial() | Extreme():
             return NO_AXES
         case Ref(name=name, next=new):
             return env.lookup(name, new=new).axes

@@ -96,9 +96,9 @@ class Evaluator:
                 return self._if(v)
             case ir.Partial(condition=condition):
                 return Tile.scalar(not self.value(condition).data.all())
-            case ir.Last(axis=axis):
-                own = self.space.ranges[axis]
-                return Tile.scalar(np.int64(own.stop - 1))
+            case ir.Extreme(arg=arg, largest=largest):
+                data = self.value(arg).data
+                return Tile.scalar(data.max() if largest else data.min())
 
     def _load(self, v: ir.Load) -> Tile:
         tiles = [self.index(e) for e in v.index]

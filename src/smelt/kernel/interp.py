@@ -267,6 +267,8 @@ class _Run:
         for chosen in itertools.product(*(self._visits(b, place) for b in s.blocks)):
             inner = place.inner(dict(zip(axes, chosen, strict=True)))
             inner.states = {state.name: state for state in s.states}
+            if s.where is not None and not inner.value(s.where).data.all():
+                continue
             self._body(s.body, inner)
             for state in s.states:
                 if state.name in inner.new:
@@ -275,19 +277,23 @@ class _Run:
     def _visits(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
         """The blocks of a stream's axis, up to its stop and inside its part."""
         whole = place.space.ranges[block.axis]
-        stop = whole.stop
-        if block.stop is not None:
-            wanted = place.value(block.stop)
-            if wanted.data.size != 1:
-                raise VerifyError(f"the stop of {block.axis} varies along {wanted.axes}")
-            stop = min(max(int(wanted.data.reshape(())), whole.start), stop)
-        start = whole.start
+        start, stop = (
+            e if v is None else self._end(block.axis, v, whole, place)
+            for v, e in ((block.start, whole.start), (block.stop, whole.stop))
+        )
         if block.part is not None:
             part = self.parts[block.part]
             unit = self.size_of(block) or 1
             each = _ceil(_ceil(stop - start, unit), part.stop) * unit
             start, stop = start + part.start * each, min(start + (part.start + 1) * each, stop)
         yield from self.cut(range(start, max(stop, start)), block)
+
+    def _end(self, axis: str, v: ir.Value, whole: range, place: Evaluator) -> int:
+        """Where the visits to an axis start or stop."""
+        wanted = place.value(v)
+        if wanted.data.size != 1:
+            raise VerifyError(f"an end of {axis} varies along {wanted.axes}")
+        return min(max(int(wanted.data.reshape(())), whole.start), whole.stop)
 
 
 def _ceil(a: int, b: int) -> int:

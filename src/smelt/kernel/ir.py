@@ -192,14 +192,18 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
-    """The last index of an axis in the present block, as i64."""
+class Extreme:
+    """The `largest` (else the smallest) that a value is in the present block: one number for the
+    whole block.  Of an axis these are its first and its last index there.
 
-    axis: str
+    With both, what a condition says of a whole block is known without looking at its elements."""
+
+    arg: Value
+    largest: bool
 
 
 Value: TypeAlias = (
-    Const | IndexValue | Load | Apply | Cast | Reduce | Scan | Dot | Ref | If | Partial | Last
+    Const | IndexValue | Load | Apply | Cast | Reduce | Scan | Dot | Ref | If | Partial | Extreme
 )
 
 # ---- statements ------------------------------------------------------------------------------
@@ -258,25 +262,29 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """How an axis is cut: blocks of `size` (None: whole), up to `stop` (None: the extent).
+    """How an axis is cut: blocks of `size` (None: whole) from `start` (None: 0) up to `stop` (None:
+    the extent).
 
-    An axis cut into blocks of one is *fixed* inside: values there need not name it.  `stop` is an
-    integer without axes but fixed ones; beyond the extent, or below 0, it counts as that.
-    `part` names the grid axis over whose parts a split stream is spread."""
+    An axis cut into blocks of one is *fixed* inside: values there need not name it.  `start` and
+    `stop` are integers without axes but fixed ones; beyond the extent, or below 0, they count as
+    that.  `part` names the grid axis over whose parts a split stream is spread."""
 
     axis: str
     size: int | None = None
     stop: Value | None = None
     part: str | None = None
+    start: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Visits blocks in order.  Inside, a state is its old value; afterwards its final one."""
+    """Visits blocks in order, but for those where `where` (one bool for a block) does not hold.
+    Inside, a state is its old value; afterwards its final one."""
 
     blocks: tuple[Block, ...]
     states: tuple[State, ...]
     body: tuple[Statement, ...]
+    where: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ from collections.abc import Collection
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from smelt.kernel.ir import NO_EXPONENT, Const, IndexValue, Value
+from smelt.kernel.ir import NO_EXPONENT, Const, Extreme, IndexValue, Value
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bool_, f32, i32, i64
 from smelt.types.expr import Expr
 
 __all__ = [
-    "BINARY", "LEVELS", "RESERVED", "UNARY", "Flexible", "Known", "bare_type",
-    "flexible", "i64", "operand_types", "plain_index", "words_in",
+    "BINARY", "EXTREMES", "LEVELS", "RESERVED", "UNARY", "Flexible", "Known", "bare_type",
+    "extreme_word", "flexible", "i64", "operand_types", "plain_index", "words_in",
 ]  # fmt: skip
 
 _LEVELS: Final = (
@@ -43,7 +43,7 @@ UNARY: Final = MappingProxyType({"-": "neg", "~": "not"})
 """Scalar operators that are written before their operand, by symbol."""
 
 RESERVED: Final = frozenset(
-    {"if", "else", "where", "over", "along", "as", "in", "of", "to", "with", "for", "each"}
+    {"if", "else", "where", "over", "along", "as", "in", "of", "from", "to", "with", "for", "each"}
 ) | {"inf", "nan", "none", "true", "false"}
 """Words that cannot name an axis, a position, a value or a state."""
 
@@ -110,6 +110,21 @@ def plain_index(value: IndexValue) -> bool:
         return False
     (atoms, factor) = e.terms[0]
     return factor == 1 and len(atoms) == 1 and atoms[0].kind in ("axis", "size", "value")
+
+
+EXTREMES: Final = MappingProxyType(
+    {"first": (True, False), "last": (True, True), "least": (False, False), "most": (False, True)}
+)
+"""Words for what is least or most in a block: whether it is asked of an axis, and which."""
+
+
+def extreme_word(value: Extreme) -> str:
+    """How the least or most of a value in a block is written."""
+    arg = value.arg
+    atoms = arg.index.terms[0][0] if isinstance(arg, IndexValue) and plain_index(arg) \
+        and isinstance(arg.index, Expr) else ()  # fmt: skip
+    of_axis = any(a.kind == "axis" for a in atoms)
+    return next(w for w, told in EXTREMES.items() if told == (of_axis, value.largest))
 
 
 _NAME = re.compile(r"[^\W\d]\w*")

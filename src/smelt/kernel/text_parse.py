@@ -206,6 +206,8 @@ class _Reader:
                 c.fail("a block has at least one element")
         if c.accept("of"):
             block = replace(block, part=c.name("a part"))
+        if c.accept("from"):
+            block = replace(block, start=self._operand(c).value)
         if c.accept("to"):
             block = replace(block, stop=self._operand(c).value)
         if block.size == 1:
@@ -340,6 +342,7 @@ class _Reader:
         found = [self._block(c)]
         while c.accept(","):
             found.append(self._block(c))
+        where = self._operand(c).value if c.accept("where") else None
         states: list[ir.State] = []
         if c.accept("with"):
             states.append(self._state(c))
@@ -354,7 +357,7 @@ class _Reader:
         self.names.env, self.names.hoisted, self.fixed = env, hoisted, outer
         if not body:
             c.fail("a stream needs statements, further right than itself", token)
-        return ir.Stream(tuple(found), tuple(states), tuple(body))
+        return ir.Stream(tuple(found), tuple(states), tuple(body), where)
 
     def _state(self, c: Cursor) -> ir.State:
         token = self._new_name(c)

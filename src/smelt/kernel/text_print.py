@@ -23,6 +23,7 @@ from smelt.kernel.text_grammar import (
     UNARY,
     Known,
     bare_type,
+    extreme_word,
     flexible,
     operand_types,
     plain_index,
@@ -193,6 +194,8 @@ class _Printer:
             out += "/all" if block.size is None else f"/{block.size}"
         if block.part is not None:
             out += f" of {block.part}"
+        if block.start is not None:
+            out += f" from {self._loose(block.start, None)}"
         if block.stop is not None:
             out += f" to {self._loose(block.stop, None)}"
         return out
@@ -242,6 +245,8 @@ class _Printer:
 
     def _stream(self, s: ir.Stream) -> str:
         out = f"stream {', '.join(self._block(b) for b in s.blocks)}"
+        if s.where is not None:
+            out += f" where {self._loose(s.where, None)}"
         if s.states:
             out += f" with {', '.join(self._state(x) for x in s.states)}"
         return out
@@ -290,8 +295,8 @@ class _Printer:
                 return self._if(v, expected)
             case ir.Partial(condition=condition):
                 return _atom(f"partial({self.value(condition).text})", self._dtype(v))
-            case ir.Last(axis=axis):
-                return _atom(f"last({axis})", self._dtype(v))
+            case ir.Extreme(arg=arg):
+                return _atom(f"{extreme_word(v)}({self.value(arg).text})", self._dtype(v))
             case _:
                 raise AssertionError(f"{v} is no value")
 

@@ -18,6 +18,7 @@ from smelt.kernel import ir
 from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.text_grammar import (
     BINARY,
+    EXTREMES,
     LEVELS,
     RESERVED,
     UNARY,
@@ -395,8 +396,8 @@ class ValueReader:
         self.c.expect("(")
         if name == "index":
             found: Piece = Bare(None, IndexReader(self.c, self.names).anywhere(), token)
-        elif name == "last":
-            found = self._last()
+        elif name in EXTREMES:
+            found = self._extreme(*EXTREMES[name])
         elif name == "partial":
             found = Typed(ir.Partial(self.settle(self._closed(), None).value), bool_)
         elif name in DTYPES:
@@ -406,12 +407,12 @@ class ValueReader:
         self.c.expect(")")
         return found
 
-    def _last(self) -> Typed:
+    def _extreme(self, of_axis: bool, largest: bool) -> Typed:
         token = self.c.token
-        axis = self.c.name("an axis")
-        if self.names.axis(axis) is None:
-            self.c.fail(f"{axis!r} is no axis", token)
-        return Typed(ir.Last(axis), dtypes.i64)
+        if of_axis and self.names.axis(token.text) is None:
+            self.c.fail(f"{token.text!r} is no axis", token)
+        found = self.settle(self._closed(), dtypes.i64 if of_axis else None)
+        return Typed(ir.Extreme(found.value, largest), found.dtype)
 
     def _conversion(self, dtype: DType) -> Typed:
         inner = self._closed()

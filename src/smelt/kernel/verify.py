@@ -145,7 +145,7 @@ class _Verifier:
         for e in kernel.grid:
             if isinstance(e, ir.Block):
                 self._block(e)
-                if e.stop is not None or e.part is not None:
+                if any(x is not None for x in (e.start, e.stop, e.part)):
                     refuse(f"the grid runs over all of {e.axis}, in no part of it")
             elif isinstance(e, ir.Split) and e.axis not in names:
                 refuse(f"{e.axis} is no axis of the kernel")
@@ -263,6 +263,8 @@ class _Verifier:
         place.open_streams |= set(axes)
         place.states = {state.name: state for state in s.states}
         place.lets = dict(place.lets)
+        if s.where is not None and place.scalar(s.where, "what is visited") != bool_:
+            refuse("what follows `where` is no bool")
         self._body(s.body)
         place.env, place.fixed, place.open_streams, place.states, place.lets, self.parts = outer
         self.statement = s
@@ -279,8 +281,9 @@ class _Verifier:
             split is None or (split.name, split.axis) != (block.part, block.axis)
         ):
             refuse(f"the grid does not split {block.axis} into {block.part}")
-        if block.stop is not None and not place.scalar(block.stop, "a stop").is_integer:
-            refuse(f"the stop of {block.axis} is no integer")
+        for end, what in ((block.start, "start"), (block.stop, "stop")):
+            if end is not None and not place.scalar(end, f"a {what}").is_integer:
+                refuse(f"the {what} of {block.axis} is no integer")
 
     # ---- stores --------------------------------------------------------------------------------
 

@@ -150,9 +150,9 @@ class Place:
                 return self._if(v)
             case ir.Partial(condition=condition):
                 self._bool(condition, "what partial asks about")
-            case ir.Last(axis=axis):
-                if axis not in self.extents:
-                    refuse(f"{axis} is no axis of the kernel")
+            case ir.Extreme(arg=arg):
+                if not self._check(arg).is_integer:
+                    refuse("what is least or most in a block is asked of integers")
         return dtype_of(v, self.env)
 
     def _bool(self, v: ir.Value, what: str) -> None:

@@ -20,10 +20,10 @@ from smelt.kernel.ir import (
     Cast,
     Const,
     Dot,
+    Extreme,
     If,
     IndexValue,
     Kernel,
-    Last,
     Let,
     Load,
     Merge,
@@ -46,13 +46,13 @@ from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, rebuild
 def children(value: Value) -> tuple[Value, ...]:
     """The values that `value` is directly made of."""
     match value:
-        case Const() | IndexValue() | Ref() | Last():
+        case Const() | IndexValue() | Ref():
             return ()
         case Load(other=other):
             return () if other is None else (other,)
         case Apply(args=args):
             return args
-        case Cast(arg=arg) | Reduce(arg=arg) | Scan(arg=arg):
+        case Cast(arg=arg) | Reduce(arg=arg) | Scan(arg=arg) | Extreme(arg=arg):
             return (arg,)
         case Dot(left=left, right=right):
             return left, right
@@ -81,7 +81,7 @@ def with_children(value: Value, new: tuple[Value, ...]) -> Value:
             return replace(value, other=other)
         case Apply():
             return replace(value, args=new)
-        case Cast() | Reduce() | Scan():
+        case Cast() | Reduce() | Scan() | Extreme():
             return replace(value, arg=new[0])
         case Dot():
             return replace(value, left=new[0], right=new[1])
@@ -146,16 +146,17 @@ def statements(body: Kernel | Iterable[Statement]) -> Iterator[Statement]:
 
 
 def values_of(statement: Statement) -> tuple[Value, ...]:
-    """The values that a statement evaluates itself: a stream's first states and stops, not its
-    body."""
+    """The values that a statement evaluates itself: a stream's first states, where it starts and
+    stops, and which blocks it visits, not its body."""
     match statement:
         case Let(value=value) | Position(value=value) | Update(value=value):
             return (value,)
         case Store(value=value, where=where):
             return (value,) if where is None else (value, where)
-        case Stream(blocks=blocks, states=states):
-            stops = tuple(b.stop for b in blocks if b.stop is not None)
-            return (*stops, *(s.init for s in states))
+        case Stream(blocks=blocks, states=states, where=where):
+            ends = (e for b in blocks for e in (b.start, b.stop))
+            told = tuple(e for e in (*ends, where) if e is not None)
+            return (*told, *(s.init for s in states))
         case Merge():
             return ()
 
@@ -168,18 +169,20 @@ def map_statement(statement: Statement, change: Callable[[Value], Value]) -> Sta
         case Store(where=where):
             new = None if where is None else change(where)
             return replace(statement, value=change(statement.value), where=new)
-        case Stream(blocks=blocks, states=states, body=body):
+        case Stream(blocks=blocks, states=states, body=body, where=where):
             return Stream(
                 tuple(_map_block(b, change) for b in blocks),
                 tuple(replace(s, init=change(s.init)) for s in states),
                 tuple(map_statement(s, change) for s in body),
+                None if where is None else change(where),
             )
         case Merge():
             return statement
 
 
 def _map_block(block: Block, change: Callable[[Value], Value]) -> Block:
-    return block if block.stop is None else replace(block, stop=change(block.stop))
+    start, stop = (None if e is None else change(e) for e in (block.start, block.stop))
+    return replace(block, start=start, stop=stop)
 
 
 def map_values(kernel: Kernel, change: Callable[[Value], Value]) -> Kernel:
@@ -289,7 +292,7 @@ def _own_axes(value: Value) -> tuple[str, ...]:
             return axes_of(index)
         case Reduce(over=over) | Dot(over=over):
             return over
-        case Scan(along=axis) | Last(axis=axis):
+        case Scan(along=axis):
             return (axis,)
         case _:
             return ()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.term import Term, Terms
-from smelt.fusion.cascade.visible import stops
+from smelt.fusion.cascade.visible import Visible, visible
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -31,11 +31,13 @@ from smelt.kernel.ir import (
     Cast,
     Const,
     Dot,
+    Extreme,
+    If,
     IndexValue,
     Kernel,
-    Last,
     Let,
     Load,
+    Partial,
     Position,
     Reduce,
     Ref,
@@ -49,10 +51,10 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import refs, substitute_index, transform
 from smelt.lower import roles
 from smelt.lower.define import Definition
-from smelt.ops.combine import COMBINES
+from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import Atom, Expr, Index, product, rebuild
+from smelt.types.expr import Atom, Expr, Index, add, product, rebuild
 from smelt.types.expr import value as position_index
 
 ROW_BLOCK = 8192
@@ -145,6 +147,7 @@ class _Streamed:
         self.top = _Scope()
         self.grid: list[str] = []
         self.moving: dict[Term, bool] = {}
+        self.cuts: dict[Term, tuple[Term, Term]] = {}
         params = (*d.inputs, *d.outputs)
         self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
         self.state_names = [self._state_name(k) for k in range(len(self.cascade.states))]
@@ -183,6 +186,8 @@ class _Streamed:
     def _sweep(self, sweep: int, size: int, fixed: set[str], written: list[Store]) -> None:
         inner = _Scope()
         states: list[State] = []
+        seen = Visible() if written else self._visible(sweep, fixed)
+        self.cuts = seen.cuts
         for k, s in enumerate(self.cascade.states):
             if s.sweep != sweep:
                 continue
@@ -202,28 +207,46 @@ class _Streamed:
             inner.body.append(Update(self.state_names[k], update))
         for s in written:
             self._store(s, inner)
-        stop = None if written else self._stop(sweep, fixed)
-        block = Block(self.axis, size, stop)
-        self.top.body.append(Stream((block,), tuple(states), _read(inner.body)))
+        start, stop = self._ends(seen)
+        where = None if seen.where is None else self._told(seen.where)
+        block = Block(self.axis, size, stop, start=start)
+        self.top.body.append(Stream((block,), tuple(states), _read(inner.body), where))
 
-    def _stop(self, sweep: int, fixed: set[str]) -> Value | None:
-        """Where every state of a sweep has seen all that it takes up."""
+    def _visible(self, sweep: int, fixed: set[str]) -> Visible:
+        """What the states of a sweep take up."""
         states = [s for s in self.cascade.states if s.sweep == sweep]
-        extent = self.d.axes[self.axis].extent
-        found: Value | None = None
-        cut = frozenset(self.grid) - fixed
-        for stop in stops(self.terms, states, self.axis, extent, cut, frozenset(fixed)):
-            end: Value = IndexValue(stop.index, i64)
-            parts = [(Last(a), k) for a, k in stop.lasts]
-            for part, k in [*parts, *((self._wide(t), k) for t, k in stop.terms)]:
-                scaled = part if abs(k) == 1 else Apply("mul", (part, Const(abs(k), i64)))
-                end = Apply("add" if k > 0 else "sub", (end, scaled))
-            found = end if found is None else Apply("min", (found, end))
-        return found
+        return visible(self.terms, states, self.axis, frozenset(fixed))
 
-    def _wide(self, t: Term) -> Value:
-        value = self._value(t, self.top)
-        return value if t.dtype == i64 else Cast(value, i64)
+    def _ends(self, seen: Visible) -> tuple[Value | None, Value | None]:
+        """Where the visits of a sweep start and stop."""
+        start, stop = (None if t is None else self._told(t) for t in (seen.start, seen.stop))
+        if seen.seen is None or (start is not None and stop is not None):
+            return start, stop
+        useful, here = self._told(seen.seen), self.d.axes[self.axis].index
+        extent = self.d.axes[self.axis].extent
+        if start is None:
+            start = self._position("min", useful, here, extent)
+        if stop is None:
+            stop = self._position("max", useful, add(here, 1), 0)
+        return start, stop
+
+    def _position(self, combine: str, useful: Value, here: Index, other: Index) -> Value:
+        """The first or the last position that is of use."""
+        either = Apply(CHOICE, (useful, IndexValue(here, i64), IndexValue(other, i64)))
+        name = self._fresh(f"w{len(self.taken)}")
+        self.top.body.append(Let(name, Reduce(combine, either, (self.axis,), i64)))
+        return Ref(name)
+
+    def _told(self, t: Term) -> Value:
+        """A term about a whole block, in which nothing but arrays' elements has a name."""
+        still = t.kind == "opaque" and not isinstance(t.value, IndexValue) and not self._moves(t)
+        if still or t.kind == "const":
+            return self._value(t, self.top)
+        args = tuple(map(self._told, t.args))
+        if t.kind == "opaque":
+            names = {self._name_of(a): v for a, v in zip(t.args, args, strict=True)}
+            return _renamed(t.value, names)
+        return _made(t, args)
 
     def _store(self, s: Store, scope: _Scope) -> None:
         for n in refs(s):
@@ -299,10 +322,12 @@ class _Streamed:
     def _plain(self, t: Term, home: _Scope) -> Value:
         """The value of a term, its parts named."""
         match t.kind:
-            case "apply":
-                return Apply(t.op, tuple(self._value(a, home) for a in t.args))
-            case "cast":
-                return Cast(self._value(t.args[0], home), t.value or t.dtype)
+            case "apply" if t in self.cuts:
+                partial, other = self.cuts[t]
+                chosen = Apply(t.op, tuple(self._value(a, home) for a in t.args))
+                return If(self._told(partial), chosen, self._value(other, home))
+            case "apply" | "cast" | "extreme" | "fails":
+                return _made(t, tuple(self._value(a, home) for a in t.args))
             case "count":
                 return IndexValue(product(self.d.axes[a].extent for a in t.over), t.dtype)
             case "opaque":
@@ -375,6 +400,19 @@ class _Streamed:
                 for one, other in (sides, sides[::-1]):
                     if self.axis in s.value.over or self.axis not in one:
                         yield from sorted(one - other - {self.axis})
+
+
+def _made(t: Term, args: tuple[Value, ...]) -> Value:
+    """The value of a term made of others."""
+    match t.kind:
+        case "apply":
+            return Apply(t.op, args)
+        case "cast":
+            return Cast(args[0], t.value or t.dtype)
+        case "extreme":
+            return Extreme(args[0], bool(t.value))
+        case _:
+            return Partial(args[0])
 
 
 def _read(body: list[Statement]) -> tuple[Statement, ...]:

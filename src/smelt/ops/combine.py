@@ -110,6 +110,8 @@ SUM_OF_PRODUCTS = ("sum", "mul")
 """A contraction: the monoid that it folds with, and the scalar operator inside."""
 SOME_FAIL = ("any", "not")
 """Whether a condition fails somewhere: the monoid, and the scalar operator on every condition."""
+EXTREMES = ("min", "max")
+"""The monoids that keep the least and the most."""
 CHOICE = "select"
 """The scalar operator that takes one of two values, by a condition."""
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from tests.kernel.random_kernels import Generator
 
-from smelt.kernel.ir import Block, Const, Kernel, Last, Ref, Split, State, Value
+from smelt.kernel.ir import Block, Const, If, Kernel, Ref, Split, State, Value
 from smelt.types.dtype import f32, f64, i64
 from smelt.types.expr import size
 
@@ -61,7 +61,8 @@ class StreamGenerator(Generator):
         """One stream; the names of its states."""
         b = self.b
         stop = self.upto_last() if self.chance(25) and part is None else None
-        block = Block(axis, self.sizes.setdefault(axis, self.pick(SIZES)), stop, part)
+        start = self.b.apply("sub", self.upto_last(), 3) if self.chance(25) else None
+        block = Block(axis, self.sizes.setdefault(axis, self.pick(SIZES)), stop, part, start)
         axes = [a for a in self.visible if a != axis and self.chance(60)]
         gauge = b.state(self.fresh("g"), Const(float("-inf"), f32), *axes, dtype=f32)
         sums = [b.state(self.fresh("s"), Const(0.0, d), *axes, dtype=d)
@@ -69,7 +70,10 @@ class StreamGenerator(Generator):
         outer = self.visible, self.tiles, self.needed
         self.visible, self.needed = [*outer[0], axis], [*outer[2], axis]
         self.tiles = [*outer[1], axis]
-        with b.stream(block, states=[gauge, *sums]):
+        where = None
+        if self.chance(30):
+            where = b.apply("ge", self.edge(axis), self.edge(self.pick(self.visible)))
+        with b.stream(block, states=[gauge, *sums], where=where):
             self.body(axis, axes, gauge, sums, plain=part is not None)
         self.visible, self.tiles, self.needed = outer
         return [gauge.name, *(s.name for s in sums)]
@@ -129,7 +133,9 @@ class StreamGenerator(Generator):
             first, second = (self.pick(self.visible) for _ in range(2))
             mask = b.apply("le", b.typed(b.axes[first].index, i64),
                            b.typed(b.axes[second].index, i64))  # fmt: skip
-            v = b.apply("select", mask, v, -2.0)
+            masked = b.apply("select", mask, v, -2.0)
+            cut = b.apply("gt", self.edge(first), self.edge(second))
+            v = If(cut, masked, v) if self.chance(60) else masked
         return v
 
     def product(self, weight: Value, axis: str, axes: list[str]) -> Value:
@@ -142,7 +148,7 @@ class StreamGenerator(Generator):
 
     def upto_last(self) -> Value:
         if self.chance(60) and self.needed:
-            return self.b.apply("add", Last(str(self.pick(self.needed))), 1)
+            return self.b.apply("add", self.edge(self.pick(self.needed)), 1)
         return self.b.typed(self.pick((n, n - 1, 2)), i64)
 
     def result(self, v: Value | None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import number
-from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.items import Access, chain
 from smelt.codegen.llvm.memory import element_address, prefetch
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -56,7 +56,8 @@ def _next_run(home: NestEmitter, access: Access) -> Index | None:
 def _next_block(home: NestEmitter, access: Access) -> Index | None:
     """Elements from what a block of a stream reads to what the next one does, if this nest is not
     the first and is the last to read it."""
-    region = home.s.phase.segments[home.nest.time]
+    around = chain(home.s.phase.segments[home.nest.time])
+    region = next((r for r in around[::-1] if r.visits), None)
     if region is None or region.visits[-1].size in (None, 1):
         return None
     together = [n for n in home.s.nests if n.time == home.nest.time]

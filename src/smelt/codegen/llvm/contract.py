@@ -201,7 +201,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
     still = still_axes(phase.segments[item.time])
-    barred = still | {a for stop, _ in phase.stops() for a in stop.axes}
+    barred = still | {a for guide, _ in phase.guides() for a in guide.axes}
     m, n = (_own_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
     both = m is not None and n is not None
     if n is None or (both and (form == "columns" or _is_few(n, phase) > _is_few(m, phase))):

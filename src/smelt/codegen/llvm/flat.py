@@ -31,10 +31,12 @@ from smelt.codegen.llvm.items import (
     visited_axes,
 )
 from smelt.kernel import ir as k
-from smelt.ops.combine import CHOICE, COMBINES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
+from smelt.ops.combine import CHOICE, COMBINES, EXTREMES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
+from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bool_, f32, f64, i64
 from smelt.types.expr import (
+    Expr,
     Index,
     add,
     atoms,
@@ -92,7 +94,12 @@ class PhaseBuilder:
             return self.now
         found, used = max((a.time for a in args), default=0), set(axes)
         for region in chain(self.region):
-            if any(v.axis in used for v in region.visits):
+            around = region.parent
+            if region.where is None:
+                inside = any(v.axis in used for v in region.visits)
+            else:  # what every block tells anew is told in those that are taken up alone
+                inside = around is not None and found >= self.latest[around]
+            if inside:
                 found = max(found, self.latest[region])
         return found
 
@@ -153,12 +160,21 @@ class PhaseBuilder:
             case k.Partial(condition=condition):
                 whole = self.value(condition)
                 fails = self.item("apply", SOME_FAIL[1], (whole,), whole.axes, bool_)
-                over = tuple(a for a in self.phase.axes if a in whole.axes - self.fixed)
-                return self.fold(COMBINES[SOME_FAIL[0]], fails, over, bool_)
-            case k.Last(axis=name) if name in self.fixed:
-                return self.item("index", axis(name, self.phase.axes[name]), (), (name,), i64)
-            case k.Last(axis=name):
-                return self.item("edge", Edge("last", name), (), (), i64)
+                return self._of_block(SOME_FAIL[0], fails)
+            case k.Extreme(arg=arg, largest=largest):
+                return self._extreme(self.value(arg), largest)
+
+    def _of_block(self, combine: str, item: Item) -> Item:
+        """A fold of all that the present block has of an item."""
+        over = tuple(a for a in self.phase.axes if a in item.axes - self.fixed)
+        return self.fold(COMBINES[combine], item, over, item.dtype)
+
+    def _extreme(self, item: Item, largest: bool) -> Item:
+        """The least or most of an item in the present block."""
+        name = bare_axis(item.payload) if isinstance(item.payload, Expr) else None
+        if name is None or name in self.fixed or item.dtype != i64:
+            return self._of_block(EXTREMES[largest], item)
+        return self.item("edge", Edge("last" if largest else "first", name), (), (), i64)
 
     def _if(self, v: k.If) -> Item:
         """A selection: what is not chosen may be anything, but loads must not leave their array."""
@@ -174,7 +190,8 @@ class PhaseBuilder:
         outer, self.guarded = self.guarded, True
         args = tuple(self.value(x) for x in (v.condition, v.value, v.other))
         self.guarded = outer
-        return self.item("apply", CHOICE, args, _axes(args), args[1].dtype)
+        whole = args[0].axes <= self.fixed | still_axes(self.region)
+        return self.item("branch" if whole else "apply", CHOICE, args, _axes(args), args[1].dtype)
 
     def convert(self, item: Item, dtype: DType) -> Item:
         """`item` as another type."""
@@ -297,9 +314,10 @@ class PhaseBuilder:
         parts = {e.name: e.parts for e in self.kernel.grid if isinstance(e, k.Split)}
         visits: list[Visit] = []
         for b in s.blocks:
-            stop = None if b.stop is None else self.convert(self.value(b.stop), i64)
+            start, stop = (None if e is None else self.convert(self.value(e), i64)
+                           for e in (b.start, b.stop))  # fmt: skip
             part = None if b.part is None else (b.part, parts[b.part])
-            visits.append(Visit(b.axis, b.size, 0, stop, part))
+            visits.append(Visit(b.axis, b.size, 0, stop, part, start))
         starts: list[tuple[Carried, Item]] = []
         for state in s.states:
             init = self.value(state.init)
@@ -308,11 +326,24 @@ class PhaseBuilder:
         outer = self.names, self.old, self.new, self.states
         self.names, self.new = dict(self.names), {}
         self.open(tuple(visits), starts)
-        self.body(s.body)
+        if s.where is None:
+            self.body(s.body)
+        else:
+            self._within(self.value(s.where), s.body)
         self.close()
         self.names, self.old, self.new, self.states = outer
         for carried, _ in starts:
             self.names[carried.name] = self.read(carried)
+
+    def _within(self, where: Item, body: Iterable[k.Statement]) -> None:
+        """The statements of a stream's body, in a region for the blocks that it takes up."""
+        outer = self.region
+        self.region = Region(outer, (), where)
+        self._segment()
+        self.body(body)
+        self._settle()
+        self.region = outer
+        self._segment()
 
     def carried(self, name: str, axes: frozenset[str], dtype: DType) -> Carried:
         """A state of a stream that stands here."""
@@ -339,12 +370,15 @@ class PhaseBuilder:
 
     def close(self) -> None:
         """Leaves the body of a stream: now its states move on."""
-        for setting in self.phase.settings:
-            if setting.time < 0 and setting.state in self.states.values():
-                setting.time = self.now
+        self._settle()
         assert self.region is not None
         self.region = self.region.parent
         self._segment()
+
+    def _settle(self) -> None:
+        for setting in self.phase.settings:
+            if setting.time < 0 and setting.state in self.states.values():
+                setting.time = self.now
 
     def _segment(self) -> None:
         self.phase.segments.append(self.region)

@@ -16,8 +16,9 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index, atoms
 
 Kind = Literal[
-    "const", "index", "load", "apply", "cast", "fold", "dot", "scan", "position", "state", "edge"
-]
+    "const", "index", "load", "apply", "branch", "cast", "fold", "dot", "scan", "position", "state",
+    "edge",
+]  # fmt: skip
 
 
 class Item:
@@ -92,21 +93,25 @@ class Edge:
 @dataclass(eq=False)
 class Visit:
     """How a region walks an axis: in blocks of `size` (1: held still, None: all at once) from
-    `first` up to `stop`, or through a part (the axis that numbers it, how many there are)."""
+    `first` (or `start`) up to `stop`, or through a part (the axis that numbers it, how many there
+    are)."""
 
     axis: str
     size: int | None
     first: int = 0
     stop: Item | None = None
     part: tuple[str, int] | None = None
+    start: Item | None = None
 
 
 @dataclass(eq=False)
 class Region:
-    """The body of a stream, inside `parent`."""
+    """The body of a stream, inside `parent`; or that part of a body which runs in the blocks where
+    `where` holds: it visits nothing itself."""
 
     parent: Region | None
     visits: tuple[Visit, ...]
+    where: Item | None = None
 
 
 def chain(region: Region | None) -> list[Region]:
@@ -197,17 +202,19 @@ class Phase:
         """Every region once, outer before inner."""
         return [r for r in dict.fromkeys(self.segments) if r is not None]
 
-    def stops(self) -> list[tuple[Item, int]]:
-        """Where streams stop, with the segment at whose end that has to be known."""
-        return [(v.stop, self.segments.index(r) - 1) for r in self.regions() for v in r.visits
-                if v.stop is not None]  # fmt: skip
+    def guides(self) -> list[tuple[Item, int]]:
+        """Where streams start and stop and what they visit, with the segment at whose end that has
+        to be known."""
+        return [(item, self.segments.index(r) - 1) for r in self.regions()
+                for item in (r.where, *(end for v in r.visits for end in (v.start, v.stop)))
+                if item is not None]  # fmt: skip
 
     def roots(self) -> list[Item]:
         """The items that somebody outside of the graph of items wants."""
         found = [s.value for s in self.stores] + [s.where for s in self.stores if s.where]
         found += [self.positions[a.name] for s in self.stores for a in atoms(s.access.offset)
                   if a.kind == "value"]  # fmt: skip
-        return found + [s.value for s in self.settings] + [stop for stop, _ in self.stops()]
+        return found + [s.value for s in self.settings] + [item for item, _ in self.guides()]
 
 
 @dataclass

@@ -49,6 +49,7 @@ from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.turn import turn, turned_row
+from smelt.codegen.llvm.versions import answered, needed, question_of
 from smelt.codegen.llvm.windowed import Windowed
 from smelt.codegen.llvm.windowed_product import WindowedEmitter
 from smelt.ops.cast import cast
@@ -79,6 +80,9 @@ class NestEmitter:
         self.assumed: frozenset[Limit] = frozenset()
         """Limits that are known to hold where code is emitted now."""
         self.here: frozenset[Item] = frozenset()
+        self.items: list[Item] = []
+        self.taken: dict[Item, bool] = {}
+        """Conditions of whole blocks whose answer is known in the version that is emitted."""
         self.starts: dict[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
         }
@@ -98,6 +102,14 @@ class NestEmitter:
             self.products = ProductEmitter(self)
             self.products.run(nest, nest.product)
             return
+        question = None if nest.turned else question_of(nest)
+        if question is None:
+            self._nest(nest, scope)
+        else:
+            inside = Scope(scope or self.top)
+            answered(self, question, inside, lambda: self._nest(nest, inside))
+
+    def _nest(self, nest: Nest, scope: Scope | None) -> None:
         top = self.open(nest, scope)
         self._loops(top, 0)
         self.folds.after(nest)
@@ -105,8 +117,9 @@ class NestEmitter:
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
         """What is fixed before the loops of a nest, which is the current one from here."""
         self.nest = nest
-        self.here = frozenset(nest.items)
-        self.accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
+        self.items = needed(nest, self.taken) if self.taken else nest.items
+        self.here = frozenset(self.items)
+        self.accesses = [i.payload for i in self.items if isinstance(i.payload, Access)]
         self.accesses += [s.access for s in nest.stores]
         self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
                        for a in self.accesses}  # fmt: skip
@@ -257,7 +270,7 @@ class NestEmitter:
                 continue
             found = self.index(term, scope)
             scope.offsets[access] = found if above is None else self.b.add(above, found)
-        for item in self.nest.items:
+        for item in self.items:
             if self._depth(item) == depth and scope.value(item) is None:
                 scope.values[item] = self._compute(item, scope)
 
@@ -347,8 +360,10 @@ class NestEmitter:
             return edge(self, item.payload, scope)
         if item.kind == "scan":
             return self.folds.scan(item, scope, m)
+        if item.kind == "branch" and item.args[0] in self.taken:
+            return self.get(item.args[1 if self.taken[item.args[0]] else 2], scope, vector)
         args = [self.get(a, scope, vector) for a in item.args]
-        if item.kind == "apply":
+        if item.kind in ("apply", "branch"):
             assert isinstance(item.payload, str)
             return emit(SCALARS[item.payload], m, [a.dtype for a in item.args], args)
         if item.kind == "cast":
@@ -429,7 +444,7 @@ class NestEmitter:
     # ---- the innermost place ---------------------------------------------------------------------
 
     def _body(self, scope: Scope) -> None:
-        for item in self.nest.items:
+        for item in self.items:
             self.get(item, scope, False)
         for item in self.nest.saves:
             value = self.get(item, scope, False)

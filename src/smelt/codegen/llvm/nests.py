@@ -223,8 +223,8 @@ class _Planner:
         for setting in self.phase.settings:
             domain = setting.state.axes & self._local(setting.time)
             self._group(self.last[setting.time], domain).settings.append(setting)
-        for stop, time in self.phase.stops():
-            self._group(self.last[time], frozenset()).fixed.append(stop)
+        for guide, time in self.phase.guides():
+            self._group(self.last[time], frozenset()).fixed.append(guide)
         for level in range(max(k[0] for k in self.groups), -1, -1):
             for nest in [n for (at, _), n in self.groups.items() if at == level]:
                 self._close(nest)

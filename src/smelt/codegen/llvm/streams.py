@@ -51,8 +51,12 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
             _visit(home, region, region.visits[depth], lambda: inside(depth + 1))
 
     home.top = Scope(outer)
-    _pack_ahead(home, region)
-    inside(0)
+    if region.where is not None:
+        with home.b.if_then(home.top.value(region.where)):
+            inside(0)
+    else:
+        _pack_ahead(home, region)
+        inside(0)
     home.top, home.ranges, home.starts = outer, ranges, starts
     return after
 
@@ -69,7 +73,10 @@ def _pack_ahead(home: NestEmitter, region: Region) -> None:
 
 def _is_steady(home: NestEmitter, nest: Nest, c: Contraction, region: Region) -> bool:
     """Whether a product of a region packs the same left operand in all of its blocks."""
-    if home.s.phase.segments[nest.time] is not region or c.direct or c.outer:
+    own = home.s.phase.segments[nest.time]
+    if own is not None and own.where is not None:
+        own = own.parent
+    if own is not region or c.direct or c.outer:
         return False
     visited = {v.axis for v in region.visits}
     first = home.s.phase.segments.index(region)
@@ -100,9 +107,11 @@ def _span(home: NestEmitter, visit: Visit) -> tuple[Value, Value]:
     low, stop = home.ranges[visit.axis]
     if visit.first:
         low = b.add(low, number(visit.first))
+    first, last = low, stop
+    if visit.start is not None:
+        low = _lesser(b, _greater(b, home.top.value(visit.start), first), last)
     if visit.stop is not None:
-        wanted = home.top.value(visit.stop)
-        stop = _lesser(b, _greater(b, wanted, low), stop)
+        stop = _lesser(b, _greater(b, home.top.value(visit.stop), low), last)
     if visit.part is None:
         return low, stop
     name, count = visit.part

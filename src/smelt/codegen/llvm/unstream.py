@@ -32,7 +32,8 @@ def as_folds(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
 
 
 def _folds(s: k.Stream) -> list[k.Statement] | None:
-    if any(b.stop is not None or b.part is not None for b in s.blocks) or not s.states:
+    cut = any(e is not None for b in s.blocks for e in (b.start, b.stop, b.part))
+    if cut or s.where is not None or not s.states:
         return None
     states = {state.name: state for state in s.states}
     updates = {u.state: u for u in s.body if isinstance(u, k.Update)}
@@ -113,7 +114,7 @@ def _is_plain(v: k.Value, states: set[str], visited: set[str]) -> bool:
             return not visited & set(over)
         case k.Scan(along=along):
             return along not in visited
-        case k.Partial() | k.Last():
+        case k.Partial() | k.Extreme():
             return False
         case _:
             return True

@@ -16,7 +16,7 @@ def candidates(phase: Phase) -> set[str]:
 
 def pinned(phase: Phase) -> set[str]:
     """Axes along which tasks take one position, because a stream stops elsewhere in the next."""
-    return {a for stop, _ in phase.stops() for a in stop.axes}
+    return {a for guide, _ in phase.guides() for a in guide.axes}
 
 
 def across_axis(phase: Phase, vector: str | None) -> str | None:

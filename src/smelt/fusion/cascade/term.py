@@ -21,14 +21,17 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from smelt.kernel.ir import IndexValue
 from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, bool_
+from smelt.types.dtype import DType, bool_, i64
+from smelt.types.expr import Index, axes_of
 
 Number: TypeAlias = float | int | bool
 Kind: TypeAlias = Literal[
-    "const", "leaf", "opaque", "apply", "cast", "fold", "dot", "count", "first", "old", "new"
-]
+    "const", "leaf", "opaque", "apply", "cast", "fold", "dot", "count", "first", "extreme",
+    "fails", "old", "new",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +47,8 @@ class Term:
     dot      the sum of products of two arguments over `over`
     count    how many elements `over` has
     first    the argument at position 0 of the axes `over`
+    extreme  the least (`value` True: the most) that an integer is in a block
+    fails    whether a condition fails somewhere in a block
     old      the carried state number `value`: before a block, and after the last one
     new      the same after the present block
     """
@@ -141,6 +146,58 @@ class Terms:
         """A carried state."""
         return self.make("new" if new else "old", "", (), axes, dtype, number)
 
+    # ---- what blocks of a stream are told by ---------------------------------------------------
+
+    def index(self, e: Index) -> Term:
+        """A position as an integer."""
+        if isinstance(e, int):
+            return self.const(e, i64)
+        return self.opaque(IndexValue(e, i64), (), axes_of(e), i64)
+
+    def extreme(self, arg: Term, *, largest: bool) -> Term:
+        """The least or the most of an integer in a block."""
+        return self.make("extreme", "", (arg,), (), arg.dtype, largest)
+
+    def fails(self, condition: Term) -> Term:
+        """Whether a condition fails somewhere in a block."""
+        return self.make("fails", "", (condition,), (), bool_)
+
+    def negated(self, t: Term) -> Term:
+        """The opposite of a condition."""
+        if t.kind == "const":
+            return self.const(not t.value, bool_)
+        return t.args[0] if t.op == "not" else self.apply("not", t)
+
+    def both(self, x: Term, y: Term) -> Term:
+        """Whether two conditions hold."""
+        return self._logical("and", x, y, False)
+
+    def either(self, x: Term, y: Term) -> Term:
+        """Whether one of two conditions holds."""
+        return self._logical("or", x, y, True)
+
+    def _logical(self, op: str, x: Term, y: Term, decides: bool) -> Term:
+        for one, other in ((x, y), (y, x)):
+            if one.kind == "const":
+                return one if one.value == decides else other
+        return x if x is y else self.apply(op, x, y)
+
+    def exceeds(self, x: Term, y: Term, *, strict: bool) -> Term:
+        """x > y, or x >= y."""
+        return self.apply("gt" if strict else "ge", x, y)
+
+    def greater(self, x: Term, y: Term) -> Term:
+        """The greater of two numbers."""
+        return x if x is y else self.apply("max", x, y)
+
+    def lesser(self, x: Term, y: Term) -> Term:
+        """The lesser of two numbers."""
+        return x if x is y else self.apply("min", x, y)
+
+    def equals(self, x: Term, number: Number) -> Term:
+        """Whether x is a number."""
+        return self.apply("eq", x, self.const(number, x.dtype))
+
     # ---- what transports are built with --------------------------------------------------------
 
     def add(self, x: Term, y: Term) -> Term:
@@ -160,7 +217,7 @@ class Terms:
 
     def where_equal(self, x: Term, number: Number, then: Term, otherwise: Term) -> Term:
         """`then` where x is a number, else `otherwise`."""
-        return self.choose(self.apply("eq", x, self.const(number, x.dtype)), then, otherwise)
+        return self.choose(self.equals(x, number), then, otherwise)
 
     def choose(self, condition: Term, then: Term, otherwise: Term) -> Term:
         """`then` where a condition holds, else `otherwise`."""

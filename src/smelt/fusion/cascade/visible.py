@@ -1,141 +1,165 @@
-"""Where a stream may stop: what a mask rules out for a whole block of rows is not visited.
+"""Which blocks a stream visits, and where in them a mask has to be looked at.
 
-A condition between positions, such as `n <= m` or `n < lengths[b]`, is the same for every n from
-some position on.  If with that answer every state of the sweep takes up nothing (the largest of
--inf, a sum of zeros), the stream ends there.  How the mask is spelled does not matter: conditions
-are found by the type of a comparison's operands, what a comparison means by asking its reference,
-and that nothing is taken up by evaluating the folded elements (ALGORITHMS 1.8).
+A condition between positions or ids, such as `n <= m` or `id[n] == id[m]`, may be known for a whole
+block of rows and a whole block of the stream (`interval.py`).  If with that answer every state of
+the sweep takes up nothing (the largest of -inf, a sum of zeros), the block is not visited; if the
+other answer is known, the condition is not computed in that block.  How the mask is spelled does
+not matter: conditions are found by their type, what they mean by asking their references, and that
+nothing is taken up by evaluating the folded elements (ALGORITHMS 1.8).
 
-    stream n/512 to last(m) + 1 with ..
+    stream n/512 from first(m) - 255 to last(m) + 1 with ..
+      s = select(n <= m, t, -inf) if last(n) > first(m) else t
 
 What is not visited cannot answer: a NaN among masked values stays unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from smelt.fusion.cascade.carry import State
+from smelt.fusion.cascade.interval import Blocks, is_plain, is_read
 from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
-from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
-from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, sub, substitute
 
-DRAWS = 4
-"""Sets of numbers for which the elements behind the stop are looked at."""
-FAR = 2
+DRAWS = 6
+"""Sets of numbers and answers for which the elements that a mask rules out are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """index + sum(times · last(axis)) + sum(times · term): the first position not to visit."""
+@dataclass(slots=True)
+class Visible:
+    """What one sweep visits.  Each is None where there is nothing to say."""
 
-    index: Index
-    lasts: tuple[tuple[str, int], ...]
-    terms: tuple[tuple[Term, int], ...]
+    start: Term | None = None
+    stop: Term | None = None
+    """The first position of the streamed axis that is visited, and the first that is not any more:
+    one number for all rows of a task."""
+    seen: Term | None = None
+    """Whether a single position is of use to any row of a task.  Told where the closed form of an
+    end is not known: it is that of the first, or behind the last, position that is of use."""
+    where: Term | None = None
+    """Whether a block is of use."""
+    cuts: dict[Term, tuple[Term, Term]] = field(default_factory=dict[Term, tuple[Term, Term]])
+    """For values that a mask chooses: whether it cuts a block, and what they are where it does
+    not."""
 
 
-def stops(
-    terms: Terms, states: Iterable[State], name: str, extent: Index, cut: frozenset[str],
-    fixed: frozenset[str],
-) -> list[Stop]:  # fmt: skip
-    """Positions of the axis `name` from which on the states of one sweep take up nothing.
-
-    `cut` are axes of the grid of which a block has several positions, `fixed` those with one."""
+def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[str]) -> Visible:
+    """What the states of one sweep along the axis `name` take up; `fixed` are the axes of which a
+    block has one position."""
     blocks = [s.block for s in states]
-    conditions = {t: None for b in blocks for a in b.args for t in cone(a) if t.dtype == bool_}
-    found: dict[Stop, None] = {}
-    for condition in conditions:
-        if condition.kind == "apply" and name in condition.axes:
-            end = _end(condition, name, extent, cut, fixed)
-            if end is not None and all(_is_nothing(terms, b, condition, end[1]) for b in blocks):
-                found[end[0]] = None
-    return list(found)
+    found = Visible()
+    rules = Blocks(terms, name, fixed)
+    each = Blocks(terms, name, fixed, each=True)
+    for condition, answer in _masks(terms, blocks, name):
+        wanted = not answer
+        hull = rules.hull(condition, wanted)
+        found.start = _joined(terms.greater, found.start, hull.start)
+        found.stop = _joined(terms.lesser, found.stop, hull.stop)
+        if not hull.exact:
+            found.where = _joined(terms.both, found.where, _told(rules.may(condition, wanted)))
+            if None in (hull.start, hull.stop) and hull.dense:
+                found.seen = _joined(terms.both, found.seen, _told(each.may(condition, wanted)))
+        partial = _told(rules.may(condition, answer))
+        if partial is not None:
+            found.cuts |= _choices(blocks, condition, wanted, partial)
+    for leaf in _minus_infinities(terms, blocks, name):
+        found.where = _joined(terms.both, found.where, terms.fails(terms.equals(leaf, -math.inf)))
+    return found
 
 
-def _end(
-    condition: Term, name: str, extent: Index, cut: frozenset[str], fixed: frozenset[str]
-) -> tuple[Stop, bool] | None:
-    """From where on a comparison has always the same answer, and which."""
-    row = SCALARS[condition.op]
-    if row.arity != 2 or any(not a.dtype.is_integer for a in condition.args):
-        return None
-    index, others = _difference(condition.args)
-    own = coefficient(index, name) if isinstance(index, Expr) else None
-    if not isinstance(own, int) or abs(own) != 1:
-        return None
-    sign = own
-    answers = [bool(row.numpy(np.int64(sign * d), np.int64(0))) for d in range(-FAR, FAR + 1)]
-    moved = [bool(row.numpy(np.int64(sign * d + 7), np.int64(7))) for d in range(-FAR, FAR + 1)]
-    last = answers[-1]
-    if answers != moved or answers[-2] != last or all(a == last for a in answers):
-        return None
-    first = next(d for d in range(FAR, -FAR - 1, -1) if answers[d + FAR] != last) + 1
-    rest = mul(sign, sub(index, mul(sign, axis(name, extent))))  # name + rest >= first
-    lasts: list[tuple[str, int]] = []
-    for a in axes_of(rest) if isinstance(rest, Expr) else ():
-        times = coefficient(rest, a)
-        if a in cut and isinstance(times, int) and times < 0:
-            lasts.append((a, -times))
-        elif a not in fixed:
-            return None
-    if any(not t.axes <= fixed or t.kind in ("old", "new") for t, _ in others):
-        return None
-    rest = substitute(rest, {a: 0 for a, _ in lasts}) if isinstance(rest, Expr) else rest
-    more = tuple((t, -sign * k) for t, k in others)
-    return Stop(sub(first, rest), tuple(lasts), more), last
+def _joined(join: object, one: Term | None, other: Term | None) -> Term | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return join(one, other)  # type: ignore[operator]
 
 
-def _difference(args: tuple[Term, ...]) -> tuple[Index, list[tuple[Term, int]]]:
-    """The first of two terms minus the second: positions, and what is none."""
-    index: Index = 0
-    others: list[tuple[Term, int]] = []
-    pending = [(args[0], 1), (args[1], -1)]
-    while pending:
-        t, sign = pending.pop()
-        row = SCALARS[t.op] if t.kind == "apply" else None
-        if t.kind == "const":
-            index = add(index, sign * int(t.value))
-        elif isinstance(t.value, IndexValue):
-            index = add(index, mul(sign, t.value.index))
-        elif t.kind == "cast" and t.args[0].dtype.is_integer:
-            pending.append((t.args[0], sign))
-        elif row is not None and row.linear:
-            pending += [(a, sign * c) for a, c in zip(t.args, row.linear, strict=True)]
-        else:
-            others.append((t, sign))
-    return index, others
+def _told(t: Term) -> Term | None:
+    """A condition that says something."""
+    return None if t.kind == "const" and t.value else t
+
+
+def _masks(terms: Terms, blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
+    """Conditions with the answer for which nothing is taken up, none inside another one."""
+    known = {t: None for b in blocks for a in b.args for t in cone(a) if t.dtype == bool_}
+    found: dict[Term, bool] = {}
+    for condition in known:
+        if condition.kind == "const" or name not in condition.axes or not is_plain(condition):
+            continue
+        for answer in (False, True):
+            told = {condition: terms.const(answer, bool_)}
+            if all(_is_nothing(terms, b, told) for b in blocks):
+                found[condition] = answer
+    inner = {t for c in found for t in cone(c) if t is not c}
+    yield from ((c, answer) for c, answer in found.items() if c not in inner)
+
+
+def _choices(
+    blocks: list[Term], condition: Term, answer: bool, partial: Term
+) -> dict[Term, tuple[Term, Term]]:
+    """The values that a condition chooses, with what they are where it has an answer."""
+    found: dict[Term, tuple[Term, Term]] = {}
+    for t in dict.fromkeys(t for b in blocks for a in b.args for t in cone(a)):
+        if t.kind == "apply" and t.args[0] is condition and SCALARS[t.op].chooses:
+            found[t] = partial, t.args[1 if answer else 2]
+    return found
+
+
+def _minus_infinities(terms: Terms, blocks: list[Term], name: str) -> Iterator[Term]:
+    """Elements of arrays that rule out what they are added to, where they are -inf.  Only where
+    something dearer than a look at them is saved: sums over other axes."""
+    parts = dict.fromkeys(t for b in blocks for a in b.args for t in cone(a))
+    if not any(t.kind == "opaque" and len(t.args) > 1 for t in parts):
+        return
+    for t in parts:
+        if is_read(t) and t.dtype.is_float and name in t.axes:
+            told = {t: terms.const(-math.inf, t.dtype)}
+            if all(_is_nothing(terms, b, told) for b in blocks):
+                yield t
 
 
 class _Drawn:
-    """Numbers for terms that are not computed."""
+    """Numbers for terms that are not computed, and answers of comparisons, which seldom would hold
+    for such numbers: all of them first, then none, then some."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
+        self.chance = {0: 1.0, 1: 0.0}.get(seed, 0.5)
         self.known: dict[Term, object] = {}
 
     def __call__(self, t: Term) -> object:
         if t not in self.known:
-            number = self.rng.integers(0, 2) if t.dtype == bool_ else self.rng.integers(-9, 9)
+            number = self.rng.integers(-9, 9)
             fraction = 0.37 if t.dtype.is_float else 0
             self.known[t] = np.asarray(number + fraction, t.dtype.numpy)
         return self.known[t]
 
+    def answer(self) -> bool:
+        """What one comparison says."""
+        return bool(self.rng.random() < self.chance)
 
-def _is_nothing(terms: Terms, block: Term, condition: Term, answer: bool) -> bool:
-    """Whether a fold takes up nothing where a condition has an answer."""
-    told = terms.const(answer, bool_)
-    elements = [terms.swap(a, {condition: told}) for a in block.args]
+
+def _is_asked(t: Term) -> bool:
+    """Whether a term is a condition that is not made of conditions."""
+    of_conditions = t.kind == "apply" and all(a.dtype == bool_ for a in t.args)
+    return t.dtype == bool_ and t.kind != "const" and not of_conditions
+
+
+def _is_nothing(terms: Terms, block: Term, told: dict[Term, Term]) -> bool:
+    """Whether a fold takes up nothing where some terms are what is `told`."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
-    wanted = row.identity(elements[0].dtype)
+    wanted = row.identity(block.args[0].dtype)
+    asked = dict.fromkeys(t for a in block.args for t in cone(a) if _is_asked(t) and t not in told)
     for draw in range(DRAWS):
         given = _Drawn(draw)
+        answers = {t: terms.const(given.answer(), bool_) for t in asked}
+        elements = [terms.swap(a, {**answers, **told}) for a in block.args]
         values = [float(evaluate(e, given)) for e in elements]
         if wanted not in values or any(v != v for v in values):
             return False

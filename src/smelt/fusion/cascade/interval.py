@@ -1,0 +1,395 @@
+"""What a condition may be somewhere in a block: intervals of integers and three-valued logic.
+
+A block of a stream is a rectangle: some positions of the streamed axis by the rows of a task.  In
+it an integer lies between two numbers that a few operations tell (the first and last index of an
+axis, the least and most of an array of ids), so that a comparison is known to hold everywhere, or
+nowhere, without a look at its elements; `and`, `or` and `not` follow by Kleene's logic, for any
+operator on truth values, from its table (ALGORITHMS 1.8; R. Moore, "Interval Analysis", 1966).
+
+    j <= i        may hold where first(j) - last(i) <= 0, may fail where last(j) - first(i) > 0
+    j <= i        holds for no j from last(i) + 1 on: there a stream may stop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product as every
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from smelt.fusion.cascade.term import Term, Terms, cone
+from smelt.kernel.ir import IndexValue, Load
+from smelt.ops.scalar import SCALARS
+from smelt.types.affine import coefficient
+from smelt.types.dtype import bool_, i64
+from smelt.types.expr import Atom, Expr, Index, add, atoms, mul, substitute
+
+Span: TypeAlias = tuple[Term, Term]
+"""The least and the most that an integer is in a block."""
+MOST_OPERANDS = 3
+"""Operands of an operator on truth values whose table is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hull:
+    """Positions of the streamed axis between which a condition may be met: from `start` up to
+    `stop`, None where that is open.  `exact`: nowhere between them is a block known to be ruled
+    out.  `dense`: data, or more than sums, decide; a look at every position would say more."""
+
+    start: Term | None
+    stop: Term | None
+    exact: bool
+    dense: bool = False
+
+
+EVERYWHERE = Hull(None, None, False)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """index + the sum of axes and of other terms, each times a number."""
+
+    index: Index
+    axes: dict[Atom, int]
+    others: list[tuple[Term, int]]
+
+    def without(self, axis: str) -> _Sum:
+        """The same but for one axis."""
+        kept = {a: k for a, k in self.axes.items() if a.name != axis}
+        return _Sum(self.index, kept, self.others)
+
+
+@dataclass(slots=True)
+class _Line:
+    """index + the sum of terms that are one number for a block, each times a number."""
+
+    index: Index
+    parts: list[tuple[Term, int]]
+
+    def times(self, k: int) -> _Line:
+        """The same times a number."""
+        return _Line(mul(k, self.index), [(t, k * c) for t, c in self.parts])
+
+    def term(self, terms: Terms, more: int = 0) -> Term:
+        """The sum, and a number: what is added first, then what is taken away."""
+        found: Term | None = None
+        for t, k in sorted(self.parts, key=lambda part: part[1] < 0):
+            scaled = t if abs(k) == 1 else terms.mul(t, terms.const(abs(k), i64))
+            if found is None:
+                found = scaled if k > 0 else terms.neg(scaled)
+            else:
+                found = terms.add(found, scaled) if k > 0 else terms.sub(found, scaled)
+        index = add(self.index, more)
+        if found is None:
+            return terms.index(index)
+        if isinstance(index, int) and index <= 0:
+            return found if index == 0 else terms.sub(found, terms.const(-index, i64))
+        return terms.add(found, terms.index(index))
+
+
+class Blocks:
+    """Questions about the blocks of one stream along the axis `name`; `fixed` axes have one
+    position in a block.  With `each`, the streamed axis has one position too."""
+
+    def __init__(
+        self, terms: Terms, name: str, fixed: frozenset[str], *, each: bool = False
+    ) -> None:
+        self.terms, self.name = terms, name
+        self.fixed = fixed | {name} if each else fixed
+        self.known: dict[tuple[Term, bool], Term] = {}
+
+    # ---- conditions ----------------------------------------------------------------------------
+
+    def may(self, t: Term, wanted: bool) -> Term:
+        """Whether a condition may be `wanted` somewhere in a block: one truth value for a block,
+        true where nothing is known."""
+        key = t, wanted
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._may(t, wanted)
+        return found
+
+    def _may(self, t: Term, wanted: bool) -> Term:
+        terms = self.terms
+        if t.kind == "const":
+            return terms.const(t.value == wanted, bool_)
+        if t.axes <= self.fixed and is_plain(t):
+            return t if wanted else terms.negated(t)
+        if (signs := _signs(t, wanted)) is not None:
+            d = _difference(t, self.fixed)
+            pair, every_one = self._ways(t, d, signs)
+            if not pair:
+                return self._signed(d, signs)
+            return (terms.both if every_one else terms.either)(*(self.may(x, wanted) for x in pair))
+        if (cubes := _cubes(t, wanted)) is not None:
+            found = terms.const(False, bool_)
+            for cube in cubes:
+                each = (self.may(t.args[k], v) for k, v in cube)
+                found = terms.either(found, _folded(terms.both, terms.const(True, bool_), each))
+            return found
+        if is_read(t.args[0] if t.kind == "cast" else t) and self.name in t.axes - self.fixed:
+            return terms.fails(terms.negated(t) if wanted else t)
+        return terms.const(True, bool_)
+
+    def _signed(self, d: _Sum, signs: frozenset[int]) -> Term:
+        """Whether the sign of d may be one of `signs`."""
+        terms = self.terms
+        span = self._span(d)
+        if span is None or signs == {-1, 0, 1}:
+            return terms.const(bool(signs), bool_)
+        below = self._exceeds(span[0].times(-1), strict=0 not in signs)
+        above = self._exceeds(span[1], strict=0 not in signs)
+        if signs == {-1, 1}:
+            return terms.either(below, above)
+        if signs == {0}:
+            return terms.both(below, above)
+        return below if -1 in signs else above
+
+    def _exceeds(self, d: _Line, *, strict: bool) -> Term:
+        """d > 0, or d >= 0, without signs where that is possible."""
+        own = _Line(0, [(t, k) for t, k in d.parts if k > 0])
+        other = _Line(mul(-1, d.index), [(t, -k) for t, k in d.parts if k < 0])
+        if isinstance(d.index, int) and d.index > 0:
+            own.index, other.index = d.index, 0
+        return self.terms.exceeds(own.term(self.terms), other.term(self.terms), strict=strict)
+
+    def _ways(self, t: Term, d: _Sum, signs: frozenset[int]) -> tuple[list[Term], bool]:
+        """The two comparisons that one with the greater or the lesser of two numbers is, as with
+        |x|, which is the greater of x and -x; and whether both have to answer alike."""
+        for x, k in d.others:
+            largest = _chooses(x)
+            if largest is not None and len(signs & {-1, 1}) == 1:
+                other = x.args[1] if len(x.args) == 2 else self.terms.neg(x.args[0])
+                pair = [self.terms.swap(t, {x: y}) for y in (x.args[0], other)]
+                return pair, (-1 in signs) == (largest == (k > 0))
+        return [], True
+
+    # ---- positions -----------------------------------------------------------------------------
+
+    def hull(self, t: Term, wanted: bool) -> Hull:
+        """Positions outside of which a condition is not `wanted` for any row of a block."""
+        if self.name not in t.axes:
+            return EVERYWHERE
+        if (signs := _signs(t, wanted)) is not None:
+            d = _difference(t, self.fixed)
+            pair, every_one = self._ways(t, d, signs)
+            if not pair:
+                return self._solved(d, signs)
+            both = [self.hull(x, wanted) for x in pair]
+            return self._within(both) if every_one else self._around(both)
+        cubes = _cubes(t, wanted)
+        if not cubes:
+            return Hull(None, None, exact=False, dense=t.axes - self.fixed == {self.name})
+        hulls = [self._within([self.hull(t.args[k], v) for k, v in cube]) for cube in cubes]
+        return self._around(hulls)
+
+    def _solved(self, d: _Sum, signs: frozenset[int]) -> Hull:
+        """Where d, which has the streamed axis once, has a sign."""
+        terms = self.terms
+        own = next((k for a, k in d.axes.items() if a.name == self.name), 0)
+        span = self._span(d.without(self.name))
+        if span is None or signs == {-1, 1}:
+            return EVERYWHERE
+        if abs(own) != 1 or any(self.name in t.axes for t, _ in d.others):
+            return Hull(None, None, exact=False, dense=True)
+        strict = int(0 not in signs)
+        ends: list[Term | None] = [None, None]
+        for sign, rest in zip((-1, 1), span, strict=True):
+            if -sign in signs:
+                continue
+            if own == -sign:  # position <= rest at most (or <)
+                ends[1] = rest.times(sign).term(terms, 1 - strict)
+            else:
+                ends[0] = rest.times(-sign).term(terms, strict)
+        return Hull(ends[0], ends[1], exact=True)
+
+    def _within(self, hulls: list[Hull]) -> Hull:
+        """What several hulls have in common."""
+        starts = [h.start for h in hulls if h.start is not None]
+        stops = [h.stop for h in hulls if h.stop is not None]
+        return Hull(
+            _folded(self.terms.greater, None, starts), _folded(self.terms.lesser, None, stops),
+            all(h.exact for h in hulls), any(h.dense for h in hulls),
+        )  # fmt: skip
+
+    def _around(self, hulls: list[Hull]) -> Hull:
+        """A hull of several."""
+        return hulls[0] if len(hulls) == 1 else Hull(
+            self._outermost(self.terms.lesser, [h.start for h in hulls]),
+            self._outermost(self.terms.greater, [h.stop for h in hulls]),
+            exact=False, dense=any(h.dense for h in hulls),
+        )  # fmt: skip
+
+    def _outermost(
+        self, choose: Callable[[Term, Term], Term], ends: list[Term | None]
+    ) -> Term | None:
+        known = [e for e in ends if e is not None]
+        return None if len(known) < len(ends) else _folded(choose, None, known)
+
+    # ---- intervals -----------------------------------------------------------------------------
+
+    def _span(self, d: _Sum) -> tuple[_Line, _Line] | None:
+        """Between which numbers a sum lies in a block."""
+        terms = self.terms
+        low, high = _Line(d.index, []), _Line(d.index, [])
+        axes = [(terms.index(Expr((((a,), 1),))), k) for a, k in d.axes.items()]
+        for t, k in [*axes, *d.others]:
+            span = self._span_of(t)
+            if span is None:
+                return None
+            ends = [(terms.cast(e, i64), k) for e in span]
+            low.parts.append(ends[k < 0])
+            high.parts.append(ends[k > 0])
+        return low, high
+
+    def _span_of(self, t: Term) -> Span | None:
+        """Between which numbers a term lies in a block."""
+        terms, loose = self.terms, t.axes - self.fixed
+        if not t.dtype.is_integer:
+            return None
+        if not loose:
+            return (t, t) if is_plain(t) else None
+        if len(loose) == 1 and is_plain(t):
+            return terms.extreme(t, largest=False), terms.extreme(t, largest=True)
+        row = SCALARS[t.op] if t.kind == "apply" else None
+        if row is None or 0 in (slopes := row.monotone or (0,)) or not _is_exact(t):
+            return None
+        spans = [self._span_of(a) for a in t.args]
+        low, high = (
+            [s[(slope < 0) ^ end] for s, slope in zip(spans, slopes, strict=True) if s is not None]
+            for end in (0, 1)
+        )
+        if len(low) < len(spans):
+            return None
+        return terms.apply(t.op, *low), terms.apply(t.op, *high)
+
+
+def is_read(t: Term) -> bool:
+    """Whether a term is an element of an array, or a position."""
+    return t.kind == "leaf" or (t.kind == "opaque" and isinstance(t.value, (Load, IndexValue)))
+
+
+def is_plain(t: Term) -> bool:
+    """Whether a term is made of arrays' elements and positions by scalar operators alone."""
+    return all(x.kind in ("const", "apply", "cast") or is_read(x) for x in cone(t))
+
+
+def _folded(
+    join: Callable[[Term, Term], Term], found: Term | None, parts: Iterator[Term] | list[Term]
+) -> Any:
+    for part in parts:
+        found = part if found is None else join(found, part)
+    return found
+
+
+# ---- comparisons -------------------------------------------------------------------------------
+
+
+def _signs(t: Term, wanted: bool) -> frozenset[int] | None:
+    """The signs of the difference of two integers for which a comparison is `wanted`."""
+    row = SCALARS[t.op] if t.kind == "apply" else None
+    if row is None or row.arity != 2 or any(a.dtype.kind != "int" for a in t.args):
+        return None
+    answers = {
+        (sign, bool(row.numpy(np.int64(sign * far + at), np.int64(at))))
+        for sign, far, at in every((-1, 0, 1), (1, 2, 9), (0, 7, -3))
+    }
+    if t.dtype != bool_ or len(answers) != len((-1, 0, 1)):
+        return None
+    return frozenset(sign for sign, answer in answers if answer == wanted)
+
+
+def _difference(t: Term, fixed: frozenset[str]) -> _Sum:
+    """The first of a comparison's operands minus the second."""
+    found = _Sum(0, {}, [])
+    pending = [(t.args[0], 1), (t.args[1], -1)]
+    while pending:
+        x, sign = pending.pop()
+        row = SCALARS[x.op] if x.kind == "apply" else None
+        if x.kind == "const":
+            found.index = add(found.index, sign * int(x.value))
+        elif isinstance(x.value, IndexValue) and (affine := _affine(x.value.index, fixed)):
+            rest, axes = affine
+            found.index = add(found.index, mul(sign, rest))
+            for a, k in axes.items():
+                found.axes[a] = found.axes.get(a, 0) + sign * k
+        elif x.kind == "cast" and x.args[0].dtype.kind == "int" and _is_exact(x):
+            pending.append((x.args[0], sign))
+        elif row is not None and row.linear and _is_exact(x):
+            pending += [(a, sign * c) for a, c in zip(x.args, row.linear, strict=True)]
+        else:
+            found.others.append((x, sign))
+    found.axes = {a: k for a, k in found.axes.items() if k}
+    return found
+
+
+def _is_exact(t: Term) -> bool:
+    """Whether no integer wraps here: positions have room in 32 bits, anything has in 64."""
+    told = (x for x in cone(t) if is_read(x) and not isinstance(x.value, IndexValue))
+    return t.dtype.kind == "int" and (t.dtype.bits == 64 or (t.dtype.bits >= 32 and not any(told)))
+
+
+_CHOOSES: dict[str, bool | None] = {}
+
+
+def _chooses(t: Term) -> bool | None:
+    """Whether a term is always the greater (True) or the lesser (False) of its operands, or of its
+    operand and that taken away from zero; None if it is neither."""
+    if t.kind != "apply" or not 1 <= len(t.args) <= 2 or not _is_exact(t):
+        return None
+    if t.op not in _CHOOSES:
+        row = SCALARS[t.op]
+        samples = list(every((-5, -1, 0, 2, 7), repeat=row.arity))
+        told = [int(row.numpy(*map(np.int64, v))) for v in samples]
+        pairs = [(v[0], v[1] if row.arity == 2 else -v[0]) for v in samples]
+        found = [end for end, pick in ((True, max), (False, min)) if told == list(map(pick, pairs))]
+        _CHOOSES[t.op] = found[0] if found else None
+    return _CHOOSES[t.op]
+
+
+def _affine(e: Index, fixed: frozenset[str]) -> tuple[Index, dict[Atom, int]] | None:
+    """A position as a sum over its axes that are not fixed, if it is one."""
+    loose = {a: a for a in atoms(e) if a.kind == "axis" and a.name not in fixed}
+    found: dict[Atom, int] = {}
+    for a in loose:
+        k = coefficient(e, a.name)
+        if not isinstance(k, int):
+            return None
+        found[a] = k
+    return (e if isinstance(e, int) else substitute(e, {a.name: 0 for a in loose})), found
+
+
+# ---- operators on truth values -----------------------------------------------------------------
+
+_CUBES: dict[tuple[str, bool], list[tuple[tuple[int, bool], ...]]] = {}
+
+
+def _cubes(t: Term, wanted: bool) -> list[tuple[tuple[int, bool], ...]] | None:
+    """When an operator on truth values is `wanted`: if any of these holds, which say what operands
+    are.  None for other operators."""
+    if t.kind != "apply" or not 0 < len(t.args) <= MOST_OPERANDS:
+        return None
+    if any(a.dtype != bool_ for a in t.args):
+        return None
+    key = t.op, wanted
+    if key not in _CUBES:
+        _CUBES[key] = list(_prime(t.op, len(t.args), wanted))
+    return _CUBES[key]
+
+
+def _prime(op: str, arity: int, wanted: bool) -> Iterator[tuple[tuple[int, bool], ...]]:
+    """The shortest statements about operands from which the answer follows, that together cover
+    all answers."""
+    row = SCALARS[op]
+    table = {
+        values: bool(row.numpy(*map(np.bool_, values)))
+        for values in every((False, True), repeat=arity)
+    }
+    covered: set[tuple[bool, ...]] = set()
+    for told in sorted(every((None, False, True), repeat=arity), key=lambda c: c.count(None))[::-1]:
+        fits = [v for v in table if all(c is None or c == x for c, x in zip(told, v, strict=True))]
+        if all(table[v] == wanted for v in fits) and not covered.issuperset(fits):
+            covered.update(fits)
+            yield tuple((k, c) for k, c in enumerate(told) if c is not None)
