@@ -29,6 +29,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.text import text
+from smelt.runtime import code
 from smelt.runtime.cache import Cache
 from smelt.target import Target
 
@@ -53,14 +54,15 @@ SOURCES = {"softmax": SOFTMAX, "map": MAP, "sums": SUMS, "product": PRODUCT}
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of the test's own, as a new process finds it."""
-    monkeypatch.setattr(driver, "_LOADED", {})
+    driver.host()  # what it keeps of the processor belongs to another cache
+    code.forget()
     with knobs.config(cache_dir=str(tmp_path / "cache")):
         yield tmp_path / "cache"
 
 
 def next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what this process has in memory."""
-    monkeypatch.setattr(driver, "_LOADED", {})
+    code.forget()
     monkeypatch.setattr(Cache, "_defaults", {})
 
 

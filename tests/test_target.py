@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smelt.target import (
-    LEVELS,
-    CacheSizes,
-    Isa,
-    Target,
-    cache_sizes,
-    classify,
-    cpu_model,
-    default_bandwidth,
-    usable_cores,
-)
+from smelt.processor import CacheSizes, cache_sizes, cpu_model, usable_cores
+from smelt.target import LEVELS, Isa, Target, classify, default_bandwidth
 
 ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable", "neon")
 

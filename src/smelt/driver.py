@@ -11,39 +11,35 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import llvmlite
 import numpy as np
 
 from smelt import fusion, knobs, lower, passes
-from smelt.codegen.build import Built, Form, build, form_for, forms, generator
+from smelt.codegen.build import build, forms, generator
 from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
+from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
-from smelt.journal import (
-    CacheHit,
-    CacheMiss,
-    CacheStored,
-    Journal,
-    KernelEmitted,
-    KernelLowered,
-)  # fmt: skip
+from smelt.graph.walk import size_names
+from smelt.journal import Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
+from smelt.kernel.built import Form, Forms, form_for
 from smelt.kernel.canonical import canonical
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
-from smelt.runtime import probe
-from smelt.runtime.cache import Cache
-from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
-from smelt.runtime.loader import Loaded, load
+from smelt.runtime.code import Code, add, find, key_of
+from smelt.runtime.executable import Executable, Value
+from smelt.runtime.host import host
+from smelt.runtime.recipe import CallUse, KernelUse, Recipe
 from smelt.target import Target
 from smelt.types.expr import add as add_index
-from smelt.types.expr import size, sizes_of
+
+__all__ = ["Compiled", "Named", "assemble", "compile", "host", "identify", "size_names"]
 
 Array = np.ndarray[Any, Any]
 
@@ -59,7 +55,15 @@ class Compiled:
     target: Target
     journal: Journal
     executable: Executable
+    recipe: Recipe
+    """What the executable was made of, as data."""
+    named: tuple[Named | None, ...]
     size_names: tuple[str, ...]
+
+    def code(self, use: KernelUse, form: Form, streaming: bool) -> Code:
+        """The code of a form of one of the kernels, made now unless it is known."""
+        (named,) = (n for n in self.named if n is not None and n.kernel.name == use.name)
+        return _code(named, self.target, self.journal, form, streaming=streaming)
 
     def run(
         self,
@@ -89,44 +93,19 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     given = tuple(graph.inputs[k] for k in donate)
     plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get(), donated=given)
     kernels = tuple(_lowered(c, journal, named) for c in plan.clusters)
-    built = [None if k is None
-             else _built(k, target, journal, form=form_for(forms(k, target), named))
-             for k in kernels]  # fmt: skip
-    executable = assemble(plan, kernels, built, target, journal)
-    return Compiled(graph, plan, kernels, target, journal, executable, size_names(graph))
-
-
-@lru_cache(maxsize=8)
-def _host(choice: Literal["auto", "avx512", "avx2", "portable"]) -> Target:
-    if choice != "auto":
-        return Target.for_isa(choice)
-    found = probe.host_target()
-    if found.measured or knobs.PROBE.get() == "off":
-        return found
-    if knobs.PROBE.get() == "now":
-        found = probe.measure(found)
-        probe.store(found)
-    else:
-        probe.start_background(done=lambda _: _host.cache_clear())
-    return found
-
-
-def host() -> Target:
-    """This machine, or what the knob TARGET asks for.
-
-    The cost model's figures are measured once and stored; until then, sane ones are assumed.
-    """
-    return _host(knobs.TARGET.get())
-
-
-def size_names(graph: Graph) -> tuple[str, ...]:
-    """The size symbols of a graph, in order of first appearance in the inputs' shapes."""
-    dims = [d for x in graph.inputs for d in x.type.shape]
-    return tuple(dict.fromkeys(name for d in dims for name in sizes_of(d)))
+    given_names = [None if k is None else identify(k, target) for k in kernels]
+    known = [() if k is None else forms(k, target) for k in kernels]
+    codes = [None if k is None else _code(k, target, journal, form_for(f, named))
+             for k, f in zip(given_names, known, strict=True)]  # fmt: skip
+    recipe, executable = assemble(plan, given_names, known, codes, target, journal)
+    return Compiled(
+        graph, plan, kernels, target, journal, executable, recipe, tuple(given_names),
+        size_names(graph),
+    )  # fmt: skip
 
 
 def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Kernel | None:
-    if is_call(cluster):
+    if cluster.is_extern:
         return None
     start = perf_counter()
     kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
@@ -139,65 +118,79 @@ def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Ke
     return kernel
 
 
-def is_call(cluster: Cluster) -> bool:
-    """Whether a cluster is one call of a library."""
-    return cluster.is_extern
-
-
 # ---- machine code ------------------------------------------------------------------------------
 
-_LOADED: dict[bytes, tuple[Built, Loaded]] = {}
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A kernel apart from its names: kernels that differ in these alone share their code."""
+
+    kernel: Kernel
+    plain: Kernel
+    names: Mapping[str, str]
+    """What the plain kernel's names are in this one."""
+    stem: bytes
+    """What decides its machine code: its text, the generator, LLVM and the processor."""
 
 
-def _key(kernel: Kernel, target: Target, streaming: bool, form: Form) -> bytes:
-    """What decides a kernel's machine code: its text, the generator, LLVM and the processor."""
-    parts = (
-        kernel_text(kernel), generator(), str(ABI_VERSION), llvmlite.__version__,
-        target.fingerprint(), knobs.fingerprint(), streaming, form,
-    )  # fmt: skip
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
-
-
-def _built(
-    kernel: Kernel, target: Target, journal: Journal, *, streaming: bool = False, form: Form = ""
-) -> tuple[Built, Loaded]:
-    """A kernel's code; kernels that differ in names alone share it."""
+def identify(kernel: Kernel, target: Target) -> Named:
+    """A kernel's text without its names, and the digest that its code is found by."""
     plain, names = canonical(kernel)
-    key = _key(plain, target, streaming, form)
-    known = _LOADED.get(key)
-    if known is not None:
-        journal.record(CacheHit(key.hex(), "memory"))
-        return known[0].renamed(names), known[1]
+    parts = (
+        kernel_text(plain), generator(), str(ABI_VERSION), llvmlite.__version__,
+        target.fingerprint(), knobs.fingerprint(),
+    )  # fmt: skip
+    stem = hashlib.sha256("\0".join(parts).encode()).digest()
+    return Named(kernel, plain, names, stem)
+
+
+def _code(
+    named: Named, target: Target, journal: Journal, form: Form, *, streaming: bool = False
+) -> Code:
+    """One form of a kernel's code, generated unless it is known."""
+    key = key_of(named.stem, form, streaming)
+    found = find(key, journal)
+    if found is not None:
+        return found
     start = perf_counter()
-    cache = Cache.default() if knobs.CACHE.get() else None
-    entry = None if cache is None else cache.get(key)
-    if entry is not None:
-        made = Built.read(entry.meta, entry.code)
-        journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
-    else:
-        journal.record(CacheMiss(key.hex(), "no entry"))
-        made = build(plain, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
-        emitted = KernelEmitted(
-            kernel.name, kernel_text(kernel), made.ir_size, perf_counter() - start, target.name,
-            len(made.code),
-        )  # fmt: skip
-        journal.record(emitted)
-        if cache is not None:
-            cache.put(key, made.facts(), made.code)
-            journal.record(CacheStored(key.hex(), len(made.code)))
-    found = (made, load(made.code, [f.symbol for f in made.functions]))
-    made, loaded = _LOADED.setdefault(key, found)
-    return made.renamed(names), loaded
+    made = build(named.plain, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
+    emitted = KernelEmitted(
+        named.kernel.name, kernel_text(named.kernel), made.ir_size, perf_counter() - start,
+        target.name, len(made.code),
+    )  # fmt: skip
+    journal.record(emitted)
+    return add(key, made, journal)
 
 
 # ---- assembly ----------------------------------------------------------------------------------
 
 
 def assemble(
-    plan: Plan, kernels: Sequence[Kernel | None],
-    built: Sequence[tuple[Built, Loaded] | None], target: Target, journal: Journal,
-) -> Executable:  # fmt: skip
-    """The plan's steps over numbered values."""
+    plan: Plan, kernels: Sequence[Named | None], known: Sequence[Forms],
+    codes: Sequence[Code | None], target: Target, journal: Journal,
+) -> tuple[Recipe, Executable]:  # fmt: skip
+    """The plan's steps over numbered values; `known` are the forms of each kernel."""
+    numbers, values = _values(plan)
+    steps: list[KernelUse | CallUse] = [
+        _call(cluster, numbers) if named is None or code is None
+        else _use(cluster, named, forms, code.built.form, numbers)
+        for cluster, named, forms, code in zip(plan.clusters, kernels, known, codes, strict=True)
+    ]  # fmt: skip
+    recipe = Recipe(
+        size_names(plan.graph), tuple(values), tuple(steps), plan.launches,
+        tuple(add_index(s.offset, s.nbytes) for s in plan.slots if s.offset is not None),
+        tuple(numbers[n] for n in plan.graph.outputs), target.l3_bytes * 3 // 4,
+    )  # fmt: skip
+    by_name = {n.kernel.name: n for n in kernels if n is not None}
+
+    def look_up(use: KernelUse, form: Form, streaming: bool) -> Code:
+        return _code(by_name[use.name], target, journal, form, streaming=streaming)
+
+    return recipe, recipe.executable(codes, look_up)
+
+
+def _values(plan: Plan) -> tuple[dict[Node, int], list[Value]]:
+    """Where everything lives that kernels read or write, and its number."""
     numbers: dict[Node, int] = {}
     values: list[Value] = []
 
@@ -215,70 +208,32 @@ def assemble(
         add(node, Value(node.type.dtype, node.type.shape, "output", k, over=over.get(node, -1)))
     for slot in plan.slots:
         if slot.offset is not None:
-            add(
-                slot.node,
-                Value(slot.node.type.dtype, slot.node.type.shape, "arena", -1, slot.offset),
-            )
-    steps: list[Step] = [
-        _call_step(cluster, numbers) if kernel is None or code is None
-        else _kernel_step(cluster, kernel, code, numbers, target, journal)
-        for cluster, kernel, code in zip(plan.clusters, kernels, built, strict=True)
-    ]  # fmt: skip
-    launches = [[steps[k] for k in group] for group in plan.launches]
-    outputs = [numbers[n] for n in plan.graph.outputs]
-    ends = tuple(add_index(s.offset, s.nbytes) for s in plan.slots if s.offset is not None)
-    return Executable(size_names(plan.graph), values, launches, ends, outputs)
+            kind = slot.node.type
+            add(slot.node, Value(kind.dtype, kind.shape, "arena", -1, slot.offset))
+    return numbers, values
 
 
-def _kernel_step(
-    cluster: Cluster, kernel: Kernel, code: tuple[Built, Loaded], numbers: dict[Node, int],
-    target: Target, journal: Journal,
-) -> KernelStep:  # fmt: skip
-    made, loaded = code
-    params = (*kernel.inputs, *kernel.outputs)
+def _use(
+    cluster: Cluster, named: Named, forms: Forms, form: Form, numbers: Mapping[Node, int]
+) -> KernelUse:
+    params = (*named.kernel.inputs, *named.kernel.outputs)
     nodes = (*cluster.inputs, *cluster.outputs)
-    value_of = {p.name: numbers[n] for p, n in zip(params, nodes, strict=True)}
-    partials = {name: k for k, (name, _) in enumerate(made.partials)}
-    strides = {name: (value_of[p], d) for name, p, d in made.strides}
-    words: list[tuple[str, Any]] = [
-        ("partial", partials[b]) if b in partials else ("value", value_of[b]) for b in made.buffers
-    ]
-    words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
-
-    known = forms(kernel, target)
-
-    def variant(sizes: Mapping[str, int], streaming: bool) -> KernelStep | None:
-        form = form_for(known, sizes)
-        if form == made.form and not streaming:
-            return None
-        code = _built(kernel, target, journal, streaming=streaming, form=form)
-        return _kernel_step(cluster, kernel, code, numbers, target, journal)
-
-    return KernelStep(
-        cluster.name, _entries(made, loaded), tuple(words), tuple(n for _, n in made.partials),
-        loaded, variant, target.l3_bytes * 3 // 4,
-    )  # fmt: skip
+    values = {p.name: numbers[n] for p, n in zip(params, nodes, strict=True)}
+    return KernelUse(named.kernel.name, named.stem, form, forms, named.names, values)
 
 
-def _entries(made: Built, loaded: Loaded) -> tuple[Native, ...]:
-    """The functions of a kernel."""
-    return tuple(
-        Native(loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in made.functions
-    )
-
-
-def _call_step(cluster: Cluster, numbers: dict[Node, int]) -> CallStep:
-    """The operators of a cluster by their references, the last one into its place."""
-
-    def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
-        known: dict[Node, Array] = dict(zip(cluster.inputs, inputs, strict=True))
-        with np.errstate(all="ignore"):  # as in compiled code: no warnings of arithmetic
-            for node in cluster.nodes:
-                known[node] = node.op.reference(sizes, *(known[x] for x in node.inputs))
-        for node, place in zip(cluster.outputs, outputs, strict=True):
-            place[...] = known[node]
-
-    if knobs.STRICT.get() and cluster.is_extern:
+def _call(cluster: Cluster, numbers: Mapping[Node, int]) -> CallUse:
+    """The operators of a cluster as a graph of their own."""
+    if knobs.STRICT.get():
         raise UnsupportedError(f"{cluster.nodes[-1].op.name} runs outside the compiler")
-    return CallStep(cluster.name, call, tuple(numbers[n] for n in cluster.inputs),
-                    tuple(numbers[n] for n in cluster.outputs))  # fmt: skip
+    made: dict[Node, Node] = {
+        node: build_graph.input(f"x{k}", node.type) for k, node in enumerate(cluster.inputs)
+    }
+    inputs = tuple(made.values())
+    for node in cluster.nodes:
+        made[node] = Node(node.op, tuple(made[x] for x in node.inputs), node.type, node.origin)
+    graph = Graph(cluster.name, inputs, tuple(made[n] for n in cluster.outputs))
+    return CallUse(
+        cluster.name, graph, tuple(numbers[n] for n in cluster.inputs),
+        tuple(numbers[n] for n in cluster.outputs),
+    )  # fmt: skip

@@ -18,15 +18,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-import llvmlite.binding as llvm
+from smelt.processor import CacheSizes, Processor, cache_sizes, cpu_model, processor, usable_cores
 
 Isa = Literal["avx512", "avx2", "portable", "neon"]
 Level = Literal["l1", "l2", "l3", "dram"]
@@ -62,16 +59,6 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
-class CacheSizes:
-    """Data cache sizes in bytes: L1 and L2 of one core, L3 as shared, and the line."""
-
-    l1: int = 32 << 10
-    l2: int = 1 << 20
-    l3: int = 8 << 20
-    line: int = 64
-
-
-@dataclass(frozen=True)
 class _IsaRow:
     """One instruction set: what code generation may assume, and LLVM's generic CPU with it."""
 
@@ -96,8 +83,6 @@ _ISAS: dict[Isa, _IsaRow] = {
     "neon": _IsaRow("generic", "aarch64", ("fp-armv8", "neon"), 16, 32),
     "portable": _IsaRow("x86-64", "x86_64", _V1, 16, 16),
 }
-
-_TUNING_PREFIXES = ("prefer-", "slow-", "fast-", "false-deps-", "tuning-", "idivl-", "idivq-")
 
 DEFAULT_OP_NS: dict[str, float] = {
     "add": 0.11,
@@ -294,8 +279,13 @@ class Target:
 
     @classmethod
     def host(cls) -> Target:
-        """The running machine, from what the system tells without measuring; computed once."""
-        return _host(usable_cores())
+        """The running machine, from what the system and LLVM tell without measuring."""
+        return cls.of_processor(processor(), usable_cores())
+
+    @classmethod
+    def of_processor(cls, found: Processor, cores: int) -> Target:
+        """This machine with its processor as given and so many cores to use."""
+        return _of_processor(found, cores)
 
     @classmethod
     def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
@@ -351,77 +341,16 @@ def classify(triple: str, features: frozenset[str]) -> Isa:
     return "avx2" if features.issuperset({"avx2", "fma", "f16c"}) else "portable"
 
 
-_CPUS = Path("/sys/devices/system/cpu")
-
-
-def _text(path: Path) -> str:
-    """Contents of a system file without the line end; empty where there is none."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-def cache_sizes(cpus: Path = _CPUS) -> CacheSizes:
-    """Cache sizes of the first CPU from sysfs, with plain defaults for what is not told."""
-    found: dict[str, int] = {}
-    for index in sorted(cpus.glob("cpu0/cache/index*")):
-        if _text(index / "type") not in ("Data", "Unified"):
-            continue
-        size, line = _text(index / "size"), _text(index / "coherency_line_size")
-        scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:], 1)
-        digits = size.rstrip("KMG")
-        if digits.isdigit() and int(digits) > 0:
-            found[f"l{_text(index / 'level')}"] = int(digits) * scale
-        if line.isdigit() and int(line) > 0:
-            found["line"] = int(line)
-    sizes = CacheSizes()
-    return replace(sizes, **{k: v for k, v in found.items() if hasattr(sizes, k)})
-
-
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The CPU's name as the system prints it, with family, model and stepping where known."""
-    pairs: dict[str, str] = {}
-    for line in _text(cpuinfo).split("\n\n", 1)[0].splitlines():
-        key, _, value = line.partition(":")
-        pairs.setdefault(key.strip(), value.strip())
-    name = pairs.get("model name") or platform.processor() or platform.machine()
-    numbers = [pairs.get(key, "") for key in ("cpu family", "model", "stepping")]
-    return f"{name} ({'.'.join(numbers)})" if all(numbers) else name
-
-
-def usable_cores() -> int:
-    """Physical cores that this process may run on, hyper-threads counted once.
-
-    A container's quota is not looked at: `runtime.quota` knows it, `runtime.probe` applies it.
-    """
-    try:
-        cpus: list[int] = sorted(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return max(1, os.cpu_count() or 1)
-    topology = [_CPUS / f"cpu{cpu}/topology" for cpu in cpus]
-    cores = {
-        (_text(where / "physical_package_id"), _text(where / "core_id") or where.parent.name)
-        for where in topology
-    }
-    return max(1, len(cores))
-
-
 @cache
-def _host(cores: int) -> Target:
-    triple = str(llvm.get_process_triple())
-    flags = cast("Mapping[str, bool]", llvm.get_host_cpu_features())
-    isa_flags = {k: on for k, on in flags.items() if not k.startswith(_TUNING_PREFIXES)}
-    on = tuple(sorted(name for name, present in isa_flags.items() if present))
-    off = tuple(sorted(name for name, present in isa_flags.items() if not present))
-    isa = classify(triple, frozenset(on))
+def _of_processor(found: Processor, cores: int) -> Target:
+    isa = classify(found.triple, frozenset(found.features))
     row = _ISAS[isa]
     target = Target(
         name=cpu_model(),
-        triple=triple,
-        cpu=str(llvm.get_host_cpu_name()),
-        features=on,
-        disabled=off,
+        triple=found.triple,
+        cpu=found.cpu,
+        features=found.features,
+        disabled=found.disabled,
         isa=isa,
         vector_bytes=row.vector_bytes,
         registers=row.registers,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver
 from smelt.codegen.build import build
 from smelt.journal import KernelEmitted
 from smelt.kernel.canonical import canonical
 from smelt.kernel.text import parse, text
+from smelt.runtime import code
 from smelt.target import Target
 
 TOTAL = """kernel t(x: f32[{n},{m}]) -> y: f32[{n}]
@@ -68,8 +68,8 @@ def test_the_code_is_told_under_the_kernel_s_own_names() -> None:
     assert shared.code  # and it is called by place, so names in it play no part
 
 
-def test_many_alike_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_LOADED", {})
+def test_many_alike_are_compiled_once() -> None:
+    code.forget()
     rng = np.random.default_rng(0)
     shapes = [(3 + k % 4, 5) for k in range(12)]
     ps, gs = ([rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(2))

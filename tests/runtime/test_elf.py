@@ -17,7 +17,7 @@ import smelt as sm
 from smelt import driver, knobs
 from smelt.graph.text import parse
 from smelt.graph.walk import sizes
-from smelt.runtime import elf
+from smelt.runtime import code, elf
 from smelt.runtime.jit import compile_ir
 from smelt.runtime.loader import Loaded, load, load_by_llvm
 
@@ -50,8 +50,8 @@ def with_loader(
         used.append(loader(*given))
         return used[-1]
 
-    monkeypatch.setattr(driver, "_LOADED", {})
-    monkeypatch.setattr(driver, "load", loading)
+    code.forget()
+    monkeypatch.setattr(code, "load", loading)
     return run(), len(used)
 
 

@@ -13,7 +13,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from smelt.runtime import probe
+from smelt.runtime import host, probe
 from smelt.runtime.probe_kernels import (
     ARITHMETIC,
     CHAINS,
@@ -216,53 +216,53 @@ def test_mover_time_follows_the_bytes(kernels: Kernels) -> None:
 
 
 def _mine() -> Target:
-    return replace(probe.usable_host(), measured=True, launch_ns=1234.0)
+    return replace(host.usable_host(), measured=True, launch_ns=1234.0)
 
 
 def test_store_then_load(tmp_path: Path) -> None:
     place = tmp_path / "new" / "cache"
-    assert probe.load(place) is None
-    path = probe.store(_mine(), place)
+    assert host.load(place) is None
+    path = host.store(_mine(), place)
     assert path is not None
     assert path.stat().st_mode & 0o777 == 0o600
-    assert probe.load(place) == _mine() == probe.host_target(place)
+    assert host.load(place) == _mine() == host.host_target(place)
     assert [p.name for p in place.iterdir()] == [path.name]
 
 
 def test_host_target_assumes_until_measured(tmp_path: Path) -> None:
-    assert probe.host_target(tmp_path / "none") == probe.usable_host()
+    assert host.host_target(tmp_path / "none") == host.usable_host()
     assert not (tmp_path / "none").exists()
 
 
 def test_figures_of_another_machine_are_not_used(tmp_path: Path) -> None:
     other = replace(_mine(), l2_bytes=12345)
-    probe.store(other, tmp_path)
-    assert probe.load(tmp_path) is None
-    mine = tmp_path / probe.file_name(_mine())
-    (tmp_path / probe.file_name(other)).rename(mine)
-    assert probe.load(tmp_path) is None
+    host.store(other, tmp_path)
+    assert host.load(tmp_path) is None
+    mine = tmp_path / host.file_name(_mine())
+    (tmp_path / host.file_name(other)).rename(mine)
+    assert host.load(tmp_path) is None
 
 
 def test_a_damaged_file_is_a_file_that_is_not_there(tmp_path: Path) -> None:
-    path = probe.store(_mine(), tmp_path)
+    path = host.store(_mine(), tmp_path)
     assert path is not None
     good = path.read_text()
     record = json.loads(good)
     record["target"]["fma_gflops"] = -1
     for bad in ("", "{", "[]", "null", good[:-20], "9" * 100_000, json.dumps(record), "[" * 60_000):
         path.write_text(bad)
-        assert probe.load(tmp_path) is None
+        assert host.load(tmp_path) is None
     for change in ({"format": 0}, {"machine": "x"}, {"target": None}):
         path.write_text(json.dumps({**json.loads(good), **change}))
-        assert probe.load(tmp_path) is None
+        assert host.load(tmp_path) is None
     path.write_text(good)
-    assert probe.load(tmp_path) == _mine()
-    assert probe.store(_mine(), tmp_path) == path  # a damaged file is replaced
+    assert host.load(tmp_path) == _mine()
+    assert host.store(_mine(), tmp_path) == path  # a damaged file is replaced
 
 
 def test_assumed_figures_are_not_taken_for_measured(tmp_path: Path) -> None:
-    probe.store(probe.usable_host(), tmp_path)
-    assert probe.load(tmp_path) is None
+    host.store(host.usable_host(), tmp_path)
+    assert host.load(tmp_path) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes")
@@ -270,21 +270,21 @@ def test_unsafe_places_are_not_used(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    assert probe.store(_mine(), shared) is None
+    assert host.store(_mine(), shared) is None
     assert list(shared.iterdir()) == []
     private = tmp_path / "private"
-    real = probe.store(_mine(), private)
+    real = host.store(_mine(), private)
     assert real is not None
     elsewhere = tmp_path / "elsewhere.json"
     real.rename(elsewhere)
     real.symlink_to(elsewhere)
-    assert probe.load(private) is None
+    assert host.load(private) is None
     link = tmp_path / "link"
     link.symlink_to(private)
-    assert probe.store(_mine(), link) is None
+    assert host.store(_mine(), link) is None
     a_file = tmp_path / "file"
     a_file.write_text("")
-    assert probe.store(_mine(), a_file) is None
+    assert host.store(_mine(), a_file) is None
 
 
 def test_background_measures_once_a_process(
@@ -305,7 +305,7 @@ def test_background_measures_once_a_process(
     assert finished.wait(30)
     thread.join(30)
     assert told == [_mine()]
-    assert probe.load(tmp_path) == _mine()
+    assert host.load(tmp_path) == _mine()
     assert probe.start_background(tmp_path, done) is None
 
 

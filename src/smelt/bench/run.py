@@ -27,7 +27,7 @@ from smelt.bench.process import Worker, smelt_cache
 from smelt.bench.results import Cold, Entry, Results, Row, Times, quartiles
 from smelt.bench.worker import FLOOR, save_reference
 from smelt.bench.workloads import WORKLOADS, Workload
-from smelt.runtime import probe
+from smelt.runtime import host, probe
 from smelt.target import Target
 
 Say = Callable[[str], None]
@@ -74,9 +74,9 @@ def run(options: Options, say: Say | None = None) -> Results:
     tell = say or _silent
     rows = _chosen(options.only, WORKLOADS, "row")
     names = list(_chosen(options.peers, PEERS, "library"))
-    threads = options.threads or probe.usable_host().cores
+    threads = options.threads or host.usable_host().cores
     with kept_to(threads):
-        target = probe.usable_host() if options.small else probe.measure()
+        target = host.usable_host() if options.small else probe.measure()
         results = _interleaved(rows, names, threads, target, options, tell)
         return replace(results, **_fresh_processes(results, options, tell))
 
@@ -93,7 +93,7 @@ def _interleaved(
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         if target.measured:  # so that Smelt need not measure while it is being timed
-            probe.store(target, smelt_cache(Path(folder) / CACHE))
+            host.store(target, smelt_cache(Path(folder) / CACHE))
         crew = _Crew(names, threads, options, Path(folder))
         with ExitStack() as stack:
             stack.callback(crew.close)

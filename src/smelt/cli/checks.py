@@ -21,8 +21,8 @@ import numpy as np
 import smelt
 from smelt import knobs
 from smelt.knobs.values import show_bytes
-from smelt.runtime import probe
 from smelt.runtime.cache import Cache
+from smelt.runtime.host import load
 from smelt.runtime.threads import pool
 from smelt.target import LEVELS, Target
 from smelt.version import __version__
@@ -123,7 +123,7 @@ def cache() -> Iterator[Check]:
 
 def cost_model() -> Iterator[Check]:
     """The figures predictions rest on: measured on this machine, or assumed until then."""
-    found = probe.load()
+    found = load()
     host = found or Target.host()
     if found is None:
         note = "measure with `smelt doctor --probe`; until then plans rest on typical figures"

@@ -15,7 +15,7 @@ from rich.text import Text
 from smelt import knobs
 from smelt.cli.checks import Check, all_checks
 from smelt.cli.terminal import MARKS, console, print_json, table
-from smelt.runtime import probe
+from smelt.runtime import host, probe
 
 
 @click.command("doctor")
@@ -43,7 +43,7 @@ def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
 
 def _probe() -> None:
     found = probe.measure(say=lambda part: click.echo(f"measuring {part} ...", err=True))
-    if probe.store(found) is None:
+    if host.store(found) is None:
         click.echo("the figures could not be stored: the cache directory is not usable", err=True)
 
 

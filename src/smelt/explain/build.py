@@ -57,6 +57,7 @@ from smelt.journal import (
 )  # fmt: skip
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
+from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep
 from smelt.target import LEVELS, Target
 from smelt.types.expr import evaluate
@@ -225,7 +226,7 @@ def _compile_notes(compiled: Compiled) -> list[CompileData]:
     start = max((k for k, f in enumerate(facts) if isinstance(f, KernelLowered)), default=-1)
     asked = [(k, f) for k, f in enumerate(facts) if k > start and isinstance(f, _LOOKUPS)]
     lookups = iter(asked)
-    sizes = code_sizes(compiled.executable)
+    codes = codes_of(compiled.executable)
     made: list[CompileData] = []
     for cluster, kernel in zip(compiled.plan.clusters, compiled.kernels, strict=True):
         place, fact = (None, None) if kernel is None else next(lookups, (None, None))
@@ -237,8 +238,8 @@ def _compile_notes(compiled: Compiled) -> list[CompileData]:
                 lower_seconds=lowered.get(cluster.name),
                 emit_seconds=emitted.seconds if emitted is not None else None,
                 load_seconds=fact.seconds if isinstance(fact, CacheHit) else None,
-                ir_size=emitted.ir_size if emitted is not None else None,
-                code_bytes=sizes.get(cluster.name, 0),
+                ir_size=codes[cluster.name].built.ir_size if cluster.name in codes else None,
+                code_bytes=codes[cluster.name].nbytes if cluster.name in codes else 0,
             )
         )
     return made
@@ -261,13 +262,11 @@ def _cache_state(fact: Fact | None) -> Any:
     return "none" if fact is None else "miss"
 
 
-def code_sizes(executable: Executable) -> dict[str, int]:
-    """Bytes of object code by step."""
+def codes_of(executable: Executable) -> dict[str, Code]:
+    """The machine code of each step."""
     steps = [s for group in executable.launches for s in group]
     return {
-        s.name: int(s.loaded.nbytes)
-        for s in steps
-        if isinstance(s, KernelStep) and s.loaded is not None
+        s.name: s.loaded for s in steps if isinstance(s, KernelStep) and isinstance(s.loaded, Code)
     }
 
 

@@ -19,7 +19,7 @@ from smelt.graph import build
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.ops.create import Input
 from smelt.ops.spec import TensorOp
-from smelt.types.expr import Expr, Index, atoms, substitute
+from smelt.types.expr import Expr, Index, atoms, sizes_of, substitute
 from smelt.types.tensor import TensorType
 
 Op = TypeVar("Op", bound=TensorOp)
@@ -35,6 +35,12 @@ def users(graph: Graph) -> dict[Node, list[Node]]:
         for operand in node.inputs:
             found[operand].append(node)
     return found
+
+
+def size_names(graph: Graph) -> tuple[str, ...]:
+    """The size symbols of a graph, in order of first appearance in the inputs' shapes."""
+    dims = [d for x in graph.inputs for d in x.type.shape]
+    return tuple(dict.fromkeys(name for d in dims for name in sizes_of(d)))
 
 
 def use_counts(graph: Graph) -> dict[Node, int]:

@@ -48,6 +48,8 @@ FORMAT: Final = 1
 SUFFIX: Final = ".smelt"
 MOST_ENTRY_BYTES: Final = 256 << 20
 MOST_IN_MEMORY: Final = 64 << 20
+MOST_REMEMBERED: Final = 64
+"""Damaged entries of which the cache can still say what was wrong."""
 STALE_S: Final = 3600.0
 """Unfinished files older than this were left by a process that died."""
 
@@ -146,6 +148,7 @@ class Cache:
         self._memory_bytes = 0
         self._refused: str | None = None
         self._counts = {"hits": 0, "misses": 0, "damaged": 0, "failed": 0}
+        self._wrong: OrderedDict[str, str] = OrderedDict()
         self._unswept_bytes = 0
         self._puts_to_sweep = secrets.randbelow(64) + 1
         if hasattr(os, "register_at_fork"):
@@ -179,6 +182,13 @@ class Cache:
             self._counts["misses" if entry is None else "hits"] += 1
         return entry
 
+    def why(self, key: bytes) -> str:
+        """Why `get` gave nothing for a key."""
+        if self._refused is not None:
+            return f"the directory is not used: {self._refused}"
+        wrong = self._wrong.get(file_name(key))
+        return "no entry" if wrong is None else f"damaged: {wrong}"
+
     def put(self, key: bytes, meta: dict[str, Any], code: bytes) -> None:
         """Store an entry: in memory at once, on disk if possible. `meta` must be JSON."""
         content = encode(key, meta, code)
@@ -209,6 +219,9 @@ class Cache:
                     # Also Damaged, and JSON that is none although its digest is right.
                     self._counts["damaged"] += 1
                     _LOG.warning("damaged entry %s removed: %s", name, problem)
+                    self._wrong[name] = str(problem)
+                    while len(self._wrong) > MOST_REMEMBERED:
+                        self._wrong.popitem(last=False)
                     files.remove(name)
                     return None
                 files.touch(name)

@@ -14,14 +14,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
-import llvmlite.binding as llvm
+import llvmlite
 
 from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native
 from smelt.runtime.cache import Cache
-from smelt.runtime.jit import compile_ir
+from smelt.runtime.host import host_processor
 from smelt.runtime.loader import Loaded, load
 
 _GENERIC_CPU: Final = {"x86_64": "x86-64"}
@@ -58,14 +59,15 @@ def native_code(variant: str | None = None) -> NativeCode:
 
     `variant` names a triple whose way of sleeping is used instead of this system's.
     """
-    triple = str(llvm.get_process_triple())
+    triple = host_processor().triple
     cpu = _GENERIC_CPU.get(triple.partition("-")[0], "generic")
     text = native_text(variant or triple)
-    key = f"smelt pool {(ABI_VERSION, triple, cpu, llvm.llvm_version_info, text)}".encode()
+    key = f"smelt pool {(ABI_VERSION, triple, cpu, llvmlite.__version__, text)}".encode()
     cache = Cache.default()
     entry = cache.get(key)
     if entry is None:
-        code = compile_ir(text, 2, cpu, "")
+        jit: Any = import_module("smelt.runtime.jit")
+        code = jit.compile_ir(text, 2, cpu, "")
         cache.put(key, {"what": "thread pool"}, code)
     else:
         code = entry.code

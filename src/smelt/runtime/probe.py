@@ -5,17 +5,15 @@ memory level for one thread and for all, multiply-add peak, the price of divisio
 gather, of fresh memory, of a native call and of LLVM. All of it takes about two seconds. Each
 figure is the best of several short runs, because everything that disturbs a run on a shared
 machine makes it slower. The result is stored as JSON beside the object cache, under the machine's
-identity; until it exists the assumed figures of `Target.host()` serve.
+identity (`smelt.runtime.host`); until it exists the assumed figures of `Target.host()` serve.
 
-    target = probe.host_target()            # stored figures if there are any
+    target = host.host_target()             # stored figures if there are any
     probe.start_background(done=planner.use)  # measure while the user works, once a process
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,17 +25,12 @@ import numpy as np
 
 from smelt.kernel.abi import PARALLEL
 from smelt.runtime import probe_kernels
-from smelt.runtime.cache import Cache
-from smelt.runtime.cache_files import Folder, Refused
+from smelt.runtime.host import store, usable_host
 from smelt.runtime.probe_kernels import Block, Kernels, Step, aligned
-from smelt.runtime.quota import available_memory, cpu_budget
+from smelt.runtime.quota import available_memory
 from smelt.runtime.threads import pool
 from smelt.target import DEFAULT_OP_NS, LEVELS, Bandwidth, Kind, Level, Rates, Target
 
-FORMAT = 1
-"""Raised whenever the stored file or the way of measuring changes: old files are ignored."""
-
-MAX_STORED_BYTES = 1 << 16
 _SKEW = 33 * 64
 """Distance kept between two streams modulo 4 KiB, so that loads do not alias earlier stores."""
 
@@ -270,75 +263,7 @@ def _share(size: int, threads: int, step: int) -> int:
     return -(-size // (threads * step)) * step
 
 
-# Keeping --------------------------------------------------------------------------------------
-
-
-def usable_host() -> Target:
-    """The host with no more cores than affinity and the container's quota allow."""
-    host = Target.host()
-    return replace(host, cores=min(host.cores, cpu_budget().threads))
-
-
-def machine_id(target: Target) -> str:
-    """What must be equal for stored figures to hold: CPU, caches and the cores we may use."""
-    identity = [
-        FORMAT,
-        target.name,
-        target.fingerprint(),
-        [target.cores, target.l1_bytes, target.l2_bytes, target.l3_bytes],
-    ]
-    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-
-
-def file_name(target: Target) -> str:
-    """Name of the file with the figures of `target`'s machine, in the cache directory."""
-    return f"machine-{machine_id(target)}.json"
-
-
-def store(target: Target, directory: Path | None = None) -> Path | None:
-    """Write the figures as one file; None where the directory is unsafe or cannot be written.
-
-    `directory` is by default that of the object cache, and the same rules of ownership hold.
-    """
-    place = directory or Cache.default().path
-    if place is None:
-        return None
-    record = {
-        "format": FORMAT,
-        "machine": machine_id(target),
-        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "target": json.loads(target.to_json()),
-    }
-    text = json.dumps(record, indent=1, sort_keys=True)
-    try:
-        with Folder(place).open(create=True) as files:
-            files.publish(file_name(target), text.encode())
-    except (Refused, OSError):
-        return None
-    return place / file_name(target)
-
-
-def load(directory: Path | None = None) -> Target | None:
-    """Stored figures for this very machine; None if there are none, or they cannot be trusted."""
-    place = directory or Cache.default().path
-    host = usable_host()
-    if place is None:
-        return None
-    try:
-        with Folder(place).open(create=False) as files:
-            record: Any = json.loads(files.read(file_name(host), MAX_STORED_BYTES))
-        if record["format"] != FORMAT or record["machine"] != machine_id(host):
-            return None
-        target = Target.from_json(json.dumps(record["target"]))
-    except (Refused, OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    same = machine_id(target) == machine_id(host) and target.measured
-    return target if same else None
-
-
-def host_target(directory: Path | None = None) -> Target:
-    """The host with stored figures if there are any, else with assumed ones. Never measures."""
-    return load(directory) or usable_host()
+# In the background -------------------------------------------------------------------------------
 
 
 _background: list[threading.Thread] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import lru_cache
 
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mod, mul, size, sub
 
@@ -28,6 +29,12 @@ def parse(source: str, resolve: Callable[[str], Index]) -> Index:
     except SyntaxError as error:
         raise ValueError(f"not an index expression: {source!r}") from error
     return _read(tree, resolve)
+
+
+@lru_cache(maxsize=4096)
+def parse_sizes(source: str) -> Index:
+    """The same where every name is a size: what the cache keeps is read again and again."""
+    return parse(source, size)
 
 
 def _read(node: ast.expr, resolve: Callable[[str], Index]) -> Index:

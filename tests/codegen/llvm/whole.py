@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from smelt.journal import Journal
 from smelt.kernel.ir import Kernel
 from smelt.kernel.verify import verify
 from smelt.ops.create import Input
+from smelt.runtime.code import Code
 from smelt.runtime.executable import Executable
 from smelt.runtime.loader import Loaded, load
 from smelt.target import Isa, Target
@@ -115,8 +115,10 @@ def whole_graph(
     loaded = load(made.code, [f.symbol for f in made.functions])
     plan = Plan(graph, (cluster,), ((0,),))
     known = () if usual else forms(kernel, target)
-    with mock.patch.object(driver, "forms", return_value=known):
-        executable = driver.assemble(plan, [kernel], [(made, loaded)], target, Journal())
+    stem = driver.identify(kernel, target).stem + b"with its own names"
+    named = driver.Named(kernel, kernel, {}, stem)
+    code = Code(made, loaded)
+    _, executable = driver.assemble(plan, [named], [known], [code], target, Journal())
     return Whole(graph, kernel, made, loaded, executable, target, known)
 
 

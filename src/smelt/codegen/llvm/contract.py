@@ -32,6 +32,7 @@ from smelt.blocks import (
 )
 from smelt.codegen.llvm.grouped import Group, group_of
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
+from smelt.kernel.built import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -41,12 +42,7 @@ from smelt.types.expr import Index, axes_of, product
 SKEW = 16
 """Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
 
-Form = Literal["", "small", "rows", "columns"]
-"""What a kernel's code takes for granted: nothing, or that all its products are small, or that they
-have few rows (columns)."""
 Kind = Literal["packed", "small", "thin"]
-Limits = tuple[tuple[Index, int], ...]
-"""Sizes and what each must not exceed."""
 
 
 @dataclass(frozen=True, slots=True)

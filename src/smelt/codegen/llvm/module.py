@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.contract import Form, Limits, forms
+from smelt.codegen.llvm.contract import forms
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
 from smelt.codegen.llvm.nests import Schedule, schedule
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
+from smelt.kernel.built import Form, Forms
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Index
-
-Forms = tuple[tuple[Form, Limits], ...]
 
 
 @dataclass(frozen=True, slots=True)

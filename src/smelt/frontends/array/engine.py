@@ -1,7 +1,8 @@
 """The seam between array code and the compiler: a graph in, something that runs out.
 
-The compiler is imported by the first compilation, not by `import smelt`: its code generator takes
-longer to load than NumPy, and a program may only want a dtype.
+The run time is imported by the first graph that runs, not by `import smelt`, and the compiler by
+the first one that has no plan in the cache: its code generator takes longer to load than NumPy, and
+a program may only want a dtype.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smelt.graph.ir import Graph
-from smelt.types.expr import sizes_of
+from smelt.graph.walk import size_names
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
+    from smelt.warm import Found
 
 __all__ = ["compile_graph", "explaining", "size_names"]
 
@@ -25,8 +27,8 @@ Buffer = np.ndarray[Any, Any]
 
 
 @cache
-def _driver() -> Any:
-    return import_module("smelt.driver")
+def _compiler() -> Any:
+    return import_module("smelt.warm")
 
 
 @cache
@@ -37,12 +39,6 @@ def explaining() -> Any:
 
 def compile_graph(
     graph: Graph, hints: Mapping[str, int], donate: Sequence[int] = ()
-) -> Compiled:  # fmt: skip
+) -> Compiled | Found:  # fmt: skip
     """Compile.  `hints` are sizes of the call at hand; inputs in `donate` may be overwritten."""
-    return _driver().compile(graph, hints=hints, donate=tuple(donate))
-
-
-def size_names(graph: Graph) -> tuple[str, ...]:
-    """The size symbols of a graph, in order of first appearance in the inputs' shapes."""
-    dims = [d for x in graph.inputs for d in x.type.shape]
-    return tuple(dict.fromkeys(name for d in dims for name in sizes_of(d)))
+    return _compiler().compile(graph, hints=hints, donate=tuple(donate))

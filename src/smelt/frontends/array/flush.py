@@ -21,6 +21,7 @@ from smelt.knobs import fingerprint
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
+    from smelt.warm import Found
 
 __all__ = ["flush", "realise"]
 
@@ -32,13 +33,13 @@ _PLANS_LIMIT = 16
 class Family:
     """Programs with one skeleton: their plans, and what is known of their numbers."""
 
-    plans: list[tuple[Lifted, Compiled]] = field(default_factory=list)
+    plans: list[tuple[Lifted, Compiled | Found]] = field(default_factory=list)
     numbers: tuple[int, ...] = ()
     constants: tuple[float, ...] = ()
     moved: set[int] = field(default_factory=set)
     varying: set[int] = field(default_factory=set)
 
-    def find(self, program: Program) -> tuple[Lifted, Compiled, tuple[int, ...]] | None:
+    def find(self, program: Program) -> tuple[Lifted, Compiled | Found, tuple[int, ...]] | None:
         """The plan whose guards hold for this program."""
         for lifted, compiled in self.plans:
             sizes = lifted.match(*program.numbers)
@@ -53,7 +54,7 @@ class Family:
             self.varying |= _differ(program.constants, self.constants)
         self.numbers, self.constants = program.numbers, program.constants
 
-    def add(self, program: Program) -> tuple[Lifted, Compiled, tuple[int, ...]]:
+    def add(self, program: Program) -> tuple[Lifted, Compiled | Found, tuple[int, ...]]:
         """A new plan for this program and its like."""
         first = not self.plans
         self.learn(program)
@@ -71,7 +72,7 @@ def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
     return {k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
 
 
-_SEEN: dict[Hashable, tuple[Lifted, Compiled, tuple[int, ...]]] = {}
+_SEEN: dict[Hashable, tuple[Lifted, Compiled | Found, tuple[int, ...]]] = {}
 _FAMILIES: dict[Hashable, Family] = {}
 
 

@@ -32,6 +32,7 @@ from smelt.types.tensor import Shape, shape_text
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
+    from smelt.warm import Found
 
 __all__ = ["Argument", "Result", "Spec", "Trace", "record_call"]
 
@@ -100,7 +101,7 @@ class Trace:
     """All leaves of the arguments are inputs of the graph, in order."""
     single: bool = field(init=False)
     """The result is one array that the graph computes."""
-    compiled: Compiled | None = None
+    compiled: Compiled | Found | None = None
 
     def __post_init__(self) -> None:
         self.whole = self.arguments == tuple(range(self.leaves))
@@ -108,7 +109,7 @@ class Trace:
         self.plain = all(r.kind == "graph" and r.place == k for k, r in enumerate(self.results))
 
     @property
-    def executable(self) -> Compiled:
+    def executable(self) -> Compiled | Found:
         """The compiled graph; compiled when it is first asked for."""
         if self.compiled is None:
             self.compiled = compile_graph(self.graph, self.hints, self.donate)

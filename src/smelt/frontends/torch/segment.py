@@ -11,26 +11,31 @@ tensors on that memory; the block returns to the stock when torch lets the tenso
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from smelt import driver, knobs
+from smelt import knobs, warm
 from smelt.frontends.torch.lower import Stage, memory_order
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
+from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
 from smelt.types.dtype import f32
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType
 
+if TYPE_CHECKING:
+    from smelt.driver import Compiled
+    from smelt.warm import Found
+
 __all__ = ["Segment", "make_segment"]
 
-_PLANS: dict[tuple[str, str], driver.Compiled] = {}
+_PLANS: dict[tuple[str, str], Compiled | Found] = {}
 _PLANS_LIMIT = 1024
 
 
@@ -38,7 +43,7 @@ class Segment:
     """A compiled graph with tensors in and out."""
 
     def __init__(
-        self, compiled: driver.Compiled, orders: Sequence[tuple[int, ...] | None],
+        self, compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None],
         more: int, nodes: Sequence[Any],
     ) -> None:  # fmt: skip
         """`orders` say how each result is turned from its memory order into its shape."""
@@ -70,7 +75,7 @@ class Segment:
             results = [as_tensor(a) for a in run_at(where, sizes, tensors)]
             return results if finish is None else [f(results, tensors) for f in finish]
 
-        halves = any(n.type.dtype.name == "bf16" for n in self.compiled.plan.graph.outputs)
+        halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
         return run_halves if halves else run
 
 
@@ -84,7 +89,7 @@ def as_tensor(a: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(a)
 
 
-def _finishers(compiled: driver.Compiled, orders: Sequence[tuple[int, ...] | None]) -> Any:
+def _finishers(compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None]) -> Any:
     """What is left to do for each result: another view, or a copy of what two results share."""
     executable = compiled.executable
     made: list[Any] = []
@@ -123,12 +128,12 @@ def make_segment(name: str, stage: Stage, sizes: Sizes) -> Segment:
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
     graph = Graph("torch", tuple(inputs), tuple(outputs))
-    told = set(driver.size_names(graph))
+    told = set(size_names(graph))
     missing = [n for n in sizes_of_graph(graph) if n not in told]
     for k, n in enumerate(missing):
         inputs.append(build.input(f"size{k}", TensorType(f32, (size(n),)), (0,)))
     graph = Graph("torch", tuple(inputs), tuple(outputs))
-    hints = {n: sizes.hints[n] for n in driver.size_names(graph)}
+    hints = {n: sizes.hints[n] for n in size_names(graph)}
     return Segment(compile_once(graph, hints), orders, len(missing), tuple(stage.outputs))
 
 
@@ -139,12 +144,12 @@ def _input_node(node: Any) -> Any:
     return node
 
 
-def compile_once(graph: Graph, hints: dict[str, int]) -> driver.Compiled:
-    """`driver.compile`, the plan found again by the graph's text."""
+def compile_once(graph: Graph, hints: dict[str, int]) -> Compiled | Found:
+    """`warm.compile`, the plan found again by the graph's text."""
     key = text(graph), knobs.fingerprint()
     found = _PLANS.get(key)
     if found is None:
         while len(_PLANS) >= _PLANS_LIMIT:
             _PLANS.pop(next(iter(_PLANS)))
-        found = _PLANS[key] = driver.compile(graph, hints=hints)
+        found = _PLANS[key] = warm.compile(graph, hints=hints)
     return found

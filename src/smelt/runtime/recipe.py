@@ -1,0 +1,216 @@
+"""A plan as plain data: what runs, on which values, in which order.  The cache's form of a plan.
+
+A `Recipe` names its kernels' code by key and the operators that run as calls of a library by their
+graph's text, so it can be written to a file and made into an `Executable` by a process that has
+planned, lowered and generated nothing.  Cold and warm starts go the same way: plan -> recipe ->
+executable.
+
+    recipe = Recipe.read(json.loads(text))      # KeyError, TypeError, ValueError: none of ours
+    recipe.executable(codes, look_up).run([x], (1000,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smelt.graph.ir import Graph, Node
+from smelt.graph.text import parse as parse_graph
+from smelt.graph.text import text as graph_text
+from smelt.kernel.built import Built, Form, Forms, form_for
+from smelt.runtime.code import Code
+from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
+from smelt.types.dtype import DTYPES
+from smelt.types.expr import Index, size, text
+from smelt.types.parse_expr import parse_sizes
+
+__all__ = ["CallUse", "KernelUse", "Recipe"]
+
+Array = np.ndarray[Any, Any]
+FORMAT = 1
+"""Of the stored form."""
+_DTYPES = {d.name: d for d in DTYPES}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """A kernel in a plan: `stem` tells its code, `form` the one for the sizes it was planned with.
+
+    `names` are this plan's names for those of the code, `values` the plan's values by parameter.
+    """
+
+    name: str
+    stem: bytes
+    form: Form
+    forms: Forms
+    names: Mapping[str, str]
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CallUse:
+    """Operators that run by their references, as a graph of their own, on numbered values."""
+
+    name: str
+    graph: Graph
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+LookUp = Callable[[KernelUse, Form, bool], Code]
+"""Finds the code for a form of a kernel; the flag asks for one that stores past the caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything of an `Executable` but addresses; the fields are those of its constructor."""
+
+    size_names: tuple[str, ...]
+    values: tuple[Value, ...]
+    steps: tuple[KernelUse | CallUse, ...]
+    launches: tuple[tuple[int, ...], ...]
+    """Groups of independent steps, by number."""
+    arena: tuple[Index, ...]
+    outputs: tuple[int, ...]
+    stream_above: int
+    """Bytes of a result above which code that stores past the caches pays."""
+
+    @property
+    def kernels(self) -> tuple[KernelUse, ...]:
+        """The steps that are kernels."""
+        return tuple(s for s in self.steps if isinstance(s, KernelUse))
+
+    # ---- running ---------------------------------------------------------------------------------
+
+    def executable(self, codes: Sequence[Code | None], look_up: LookUp) -> Executable:
+        """What runs: `codes` are the kernels' code by step, `look_up` finds other forms later."""
+        steps = [
+            _call_step(use) if isinstance(use, CallUse) or code is None
+            else self._kernel_step(use, code, look_up)
+            for use, code in zip(self.steps, codes, strict=True)
+        ]  # fmt: skip
+        launches = [[steps[k] for k in group] for group in self.launches]
+        return Executable(self.size_names, self.values, launches, self.arena, self.outputs)
+
+    def _kernel_step(self, use: KernelUse, code: Code, look_up: LookUp) -> KernelStep:
+        made = code.built.renamed(use.names)
+        value_of = use.values
+        partials = {name: k for k, (name, _) in enumerate(made.partials)}
+        strides = {name: (value_of[p], d) for name, p, d in made.strides}
+        words: list[tuple[str, Any]] = [
+            ("partial", partials[b]) if b in partials else ("value", value_of[b])
+            for b in made.buffers
+        ]
+        words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
+
+        def variant(sizes: Mapping[str, int], streaming: bool) -> KernelStep | None:
+            form = form_for(use.forms, sizes)
+            if form == made.form and not streaming:
+                return None
+            return self._kernel_step(use, look_up(use, form, streaming), look_up)
+
+        return KernelStep(
+            use.name, _entries(made, code), tuple(words), tuple(n for _, n in made.partials),
+            code, variant, self.stream_above,
+        )  # fmt: skip
+
+    # ---- text ------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """Everything as JSON data.  Raises GraphTextError for an operator that has no text."""
+        return {
+            "format": FORMAT,
+            "sizes": self.size_names,
+            "values": [(v.dtype.name, _texts(v.shape), v.place, v.number, text(v.offset), v.over)
+                       for v in self.values],
+            "steps": [_use_facts(s) for s in self.steps],
+            "launches": self.launches,
+            "arena": _texts(self.arena),
+            "outputs": self.outputs,
+            "stream_above": self.stream_above,
+        }  # fmt: skip
+
+    @staticmethod
+    def read(facts: Mapping[str, Any]) -> Recipe:
+        """The inverse of `facts`.  Raises KeyError, TypeError or ValueError if it is not that."""
+        if facts["format"] != FORMAT:
+            raise ValueError(f"format {facts['format']}, not {FORMAT}")
+        return Recipe(
+            tuple(facts["sizes"]),
+            tuple(
+                Value(_DTYPES[dtype], _indices(shape), place, number, parse_sizes(offset), over)
+                for dtype, shape, place, number, offset, over in facts["values"]
+            ),
+            tuple(_read_use(s) for s in facts["steps"]),
+            tuple(tuple(group) for group in facts["launches"]),
+            _indices(facts["arena"]),
+            tuple(facts["outputs"]),
+            int(facts["stream_above"]),
+        )
+
+
+def _entries(made: Built, code: Code) -> tuple[Native, ...]:
+    """The functions of a kernel."""
+    return tuple(
+        Native(code.loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in made.functions
+    )
+
+
+def _call_step(use: KernelUse | CallUse) -> Step:
+    """The operators of a call by their references, each result into its place."""
+    assert isinstance(use, CallUse), f"{use.name} has no code"
+    graph = use.graph
+    nodes = [n for n in graph.nodes() if n not in set(graph.inputs)]
+
+    def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
+        known: dict[Node, Array] = dict(zip(graph.inputs, inputs, strict=True))
+        with np.errstate(all="ignore"):  # as in compiled code: no warnings of arithmetic
+            for node in nodes:
+                known[node] = node.op.reference(sizes, *(known[x] for x in node.inputs))
+        for node, place in zip(graph.outputs, outputs, strict=True):
+            place[...] = known[node]
+
+    return CallStep(use.name, call, use.inputs, use.outputs)
+
+
+def _texts(indices: Iterable[Index]) -> list[str]:
+    return [text(e) for e in indices]
+
+
+def _indices(texts: Iterable[str]) -> tuple[Index, ...]:
+    return tuple(parse_sizes(e) for e in texts)
+
+
+def _use_facts(use: KernelUse | CallUse) -> dict[str, Any]:
+    if isinstance(use, CallUse):
+        return {
+            "call": use.name, "graph": graph_text(use.graph), "inputs": use.inputs,
+            "outputs": use.outputs,
+        }  # fmt: skip
+    return {
+        "kernel": use.name,
+        "stem": use.stem.hex(),
+        "form": use.form,
+        "forms": [(form, [(text(n), most) for n, most in limits]) for form, limits in use.forms],
+        "names": dict(use.names),
+        "values": dict(use.values),
+    }
+
+
+def _read_use(facts: Mapping[str, Any]) -> KernelUse | CallUse:
+    if "call" in facts:
+        return CallUse(
+            facts["call"], parse_graph(facts["graph"]), tuple(facts["inputs"]),
+            tuple(facts["outputs"]),
+        )  # fmt: skip
+    forms = tuple(
+        (form, tuple((parse_sizes(n), int(most)) for n, most in limits))
+        for form, limits in facts["forms"]
+    )
+    return KernelUse(
+        facts["kernel"], bytes.fromhex(facts["stem"]), facts["form"], forms,
+        facts["names"], facts["values"],
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+"""The front ends' way to the compiler: a plan that an earlier process stored, or a new one.
+
+A graph, the sizes it is planned for, the settings, this version of Smelt and this machine decide a
+plan.  Under a digest of all of them the cache keeps the plan's recipe (`smelt.runtime.recipe`); a
+process that finds it there, and its kernels' code, runs without having imported planner, lowering,
+code generation or LLVM.
+
+What explains a plan is not stored but made again when somebody asks: planning is deterministic, and
+only the graph at hand knows the user's lines.
+
+    compiled = compile(graph, hints={"n": 1000})
+    compiled.run([x], (1000,))                    # from the cache
+    compiled.plan                                 # planned again, now
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import replace
+from functools import cache, cached_property
+from importlib import import_module
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import llvmlite
+import numpy as np
+
+from smelt import knobs
+from smelt.errors import SmeltError
+from smelt.graph.ir import Graph
+from smelt.graph.text import text
+from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
+from smelt.kernel.abi import ABI_VERSION
+from smelt.kernel.built import Form
+from smelt.runtime.cache import Cache
+from smelt.runtime.code import Code, find, key_of
+from smelt.runtime.executable import Executable
+from smelt.runtime.host import host
+from smelt.runtime.recipe import KernelUse, Recipe
+from smelt.runtime.sources import sources
+from smelt.target import Target
+
+if TYPE_CHECKING:
+    from smelt.driver import Compiled
+    from smelt.fusion.plan import Plan
+    from smelt.kernel.ir import Kernel
+
+__all__ = ["Found", "compile"]
+
+Array = np.ndarray[Any, Any]
+
+
+@cache
+def _driver() -> Any:
+    """The compiler, imported by the first graph that has no plan yet."""
+    return import_module("smelt.driver")
+
+
+def compile(  # noqa: A001 - the field's word, as re.compile
+    graph: Graph, *, hints: Mapping[str, int], donate: tuple[int, ...] = ()
+) -> Compiled | Found:
+    """What runs `graph`, as `smelt.driver.compile` gives it."""
+    journal = Journal()
+    target = host()
+    store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
+    parts = None if store is None else _parts(graph, hints, donate, target)
+    if store is None or parts is None:
+        return _driver().compile(graph, hints=hints, donate=donate, target=target)
+    key = _digest("plan", parts)
+    stored = _stored(store, key, parts, journal)
+    if stored is not None:
+        return Found(graph, hints, donate, target, *stored, journal)
+    made = _driver().compile(graph, hints=hints, donate=donate, journal=journal, target=target)
+    _store(store, key, parts, made.recipe, journal)
+    return made
+
+
+# ---- what decides a plan -------------------------------------------------------------------------
+
+
+def _parts(
+    graph: Graph, hints: Mapping[str, int], donate: tuple[int, ...], target: Target
+) -> dict[str, str] | None:
+    """Everything that decides a plan, by name; None for a graph that has no text."""
+    # Lines of the user's program decide only where a setting names one.
+    named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
+    try:
+        program = text(replace(graph, name="program"), origins=bool(named))
+    except SmeltError:
+        return None
+    return {
+        "program": program,
+        "sizes": " ".join(f"{n}={hints[n]}" for n in sorted(hints)),
+        "donated": repr(donate),
+        "settings": f"{knobs.fingerprint()} strict={knobs.STRICT.get()}",
+        "version": f"{sources()} abi {ABI_VERSION}",
+        "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}",
+        "processor": target.fingerprint(),
+        "figures of this machine": target.to_json(),
+    }
+
+
+def _digest(what: str, parts: Mapping[str, str]) -> bytes:
+    return hashlib.sha256(json.dumps(["smelt", what, parts]).encode()).digest()
+
+
+def _last(parts: Mapping[str, str]) -> bytes:
+    """The key under which is kept what a program was planned for last."""
+    return _digest("last", {"program": parts["program"]})
+
+
+def _why(store: Cache, key: bytes, parts: Mapping[str, str]) -> str:
+    """Why there is no plan: what was wrong with the entry, or what differs from the last time."""
+    why = store.why(key)
+    last = store.get(_last(parts))
+    if why != "no entry" or last is None:
+        return why
+    old = last.meta.get("parts", {})
+    changed = [name for name in parts if name != "program" and _short(parts[name]) != old.get(name)]
+    return f"changed: {', '.join(changed)}" if changed else why
+
+
+def _short(part: str) -> str:
+    return hashlib.sha256(part.encode()).hexdigest()[:16]
+
+
+# ---- storing and finding -------------------------------------------------------------------------
+
+
+def _store(
+    store: Cache, key: bytes, parts: Mapping[str, str], recipe: Recipe, journal: Journal
+) -> None:
+    start = perf_counter()
+    try:
+        facts = recipe.facts()
+    except SmeltError:  # a library call that cannot be written down
+        return
+    store.put(key, {"what": "plan", "recipe": facts}, b"")
+    last = {name: _short(part) for name, part in parts.items() if name != "program"}
+    store.put(_last(parts), {"what": "last plan", "parts": last}, b"")
+    journal.record(CacheStored(key.hex(), 0, perf_counter() - start))
+
+
+def _stored(
+    store: Cache, key: bytes, parts: Mapping[str, str], journal: Journal
+) -> tuple[Recipe, list[Code | None]] | None:
+    """The stored plan with the code of its steps; None, and why, if anything is missing."""
+    start = perf_counter()
+    entry = store.get(key)
+    if entry is None:
+        journal.record(CacheMiss(key.hex(), _why(store, key, parts)))
+        return None
+    try:
+        recipe = Recipe.read(entry.meta["recipe"])
+    except (KeyError, TypeError, ValueError, SmeltError):  # whole, but nothing of ours
+        journal.record(CacheMiss(key.hex(), "a plan of another form"))
+        return None
+    journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
+    codes: list[Code | None] = []
+    for use in recipe.steps:
+        code = None
+        if isinstance(use, KernelUse):
+            code = find(key_of(use.stem, use.form, streaming=False), journal)
+            if code is None:
+                return None
+        codes.append(code)
+    return recipe, codes
+
+
+class Found:
+    """A compiled graph whose plan came from the cache; it has what `driver.Compiled` has.
+
+    `graph`, `plan`, `kernels` and `journal` are made when they are asked for.
+    """
+
+    def __init__(
+        self, graph: Graph, hints: Mapping[str, int], donate: tuple[int, ...], target: Target,
+        recipe: Recipe, codes: Sequence[Code | None], found: Journal,
+    ) -> None:  # fmt: skip
+        """`codes` are the code of the recipe's steps, `found` says where everything came from."""
+        self.target = target
+        self.recipe = recipe
+        self.executable: Executable = recipe.executable(codes, self._look_up)
+        self.size_names = recipe.size_names
+        self.run = self.executable.run
+        self._given = graph, hints, donate
+        self._context = copy_context()  # the settings it was compiled under
+        self._hits = {f.key: f for f in found.of(CacheHit)}
+
+    def _look_up(self, use: KernelUse, form: Form, streaming: bool) -> Code:
+        """Another form of a kernel's code; where nobody has made it yet, the compiler does."""
+        known = find(key_of(use.stem, form, streaming), Journal())
+        return self._whole.code(use, form, streaming) if known is None else known
+
+    @cached_property
+    def _whole(self) -> Compiled:
+        """The same, with all that its plan was made of."""
+        graph, hints, donate = self._given
+        journal = Journal()
+        made: Compiled = self._context.copy().run(
+            _driver().compile, graph, hints=hints, donate=donate, journal=journal,
+            target=self.target,
+        )  # fmt: skip
+        journal.facts[:] = [
+            self._hits.get(f.key, f) if isinstance(f, CacheHit) else f for f in journal.facts
+        ]
+        return made
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+        return self._whole.graph
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with every decision."""
+        return self._whole.plan
+
+    @property
+    def kernels(self) -> tuple[Kernel | None, ...]:
+        """One for each cluster; None for a library call."""
+        return self._whole.kernels
+
+    @property
+    def journal(self) -> Journal:
+        """What every stage did and why."""
+        return self._whole.journal
