@@ -120,6 +120,8 @@ class Prepared:
     segments: list[Segment]
     arena_bytes: int
     scratch: int
+    code: list[Any]
+    """What the tables hold addresses of; it must live as long as they do."""
     results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
 
 
@@ -345,6 +347,7 @@ class _Builder:
         self.segments: list[Segment] = []
         self.chunks: list[tuple[int, int, int, int]] = []
         self.launches: list[tuple[int, int, int, int]] = []
+        self.code: list[Any] = []
         self.scratch = 0
         self.top = max((self.number(end) for end in home.arena), default=0)
         self.top = (self.top + 63) // 64 * 64
@@ -355,6 +358,7 @@ class _Builder:
     def group(self, steps: Sequence[Step]) -> None:
         """One group of independent steps: its kernels share launches, phase by phase."""
         kernels = [self._variant(s) for s in steps if isinstance(s, KernelStep)]
+        self.code += [s.loaded for s in kernels]
         frames = [self._words(s) for s in kernels]
         for phase in range(max((len(s.entries) for s in kernels), default=0)):
             first, work = len(self.chunks), 0.0
@@ -439,7 +443,7 @@ class _Builder:
     def finish(self) -> Prepared:
         self._flush()
         return Prepared(self.named, self.shapes, array("q", self.frame), self.addresses, self.arena,
-                        self.strides, self.segments, self.top, self.scratch)  # fmt: skip
+                        self.strides, self.segments, self.top, self.scratch, self.code)  # fmt: skip
 
 
 __all__ = ["CallStep", "Executable", "KernelStep", "Native", "Value"]
