@@ -209,6 +209,18 @@ def test_cache_verify_finds_and_removes_damage(run, filled):
     assert run("cache", "verify") == "2 entries checked, 0 damaged\n"
 
 
+def test_cache_list_tells_kinds(run, filled):
+    cache = Cache.default()
+    cache.put(b"plan", {"what": "plan", "recipe": {"steps": [1, 2]}}, b"")
+    cache.put(b"code", {"functions": [["k0", "n", "0", "n"]]}, b"code")
+    told = run("cache", "list")
+    assert "plan" in told and "2 steps" in told and "kernel" in told and "k0" in told
+    next(iter(filled.iterdir())).write_bytes(b"nonsense")
+    rows = json.loads(run("cache", "list", "--json"))
+    assert len(rows) == 5
+    assert [r["what"] for r in rows].count("damaged") == 1
+
+
 def test_cache_clear(run, filled):
     assert run("cache", "clear").startswith("3 files removed, ")
     assert not list(filled.glob(f"*{SUFFIX}"))

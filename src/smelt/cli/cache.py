@@ -1,7 +1,7 @@
 """`smelt cache`: the compiled kernels kept on disk.
 
 >>> sorted(command.commands)
-['clear', 'info', 'path', 'verify']
+['clear', 'info', 'list', 'path', 'verify']
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from smelt.runtime.cache import Cache
 
 @click.group("cache")
 def command() -> None:
-    """Where compiled kernels are kept: show, verify, clear.
+    """Where plans and compiled kernels are kept: show, list, verify, clear.
 
     The place is SMELT_CACHE_DIR, or the user's cache directory. It is used only if it belongs to
     you and nobody else can write to it.
@@ -55,6 +55,20 @@ def path() -> None:
     if place is None:
         sys.exit(1)
     click.echo(str(place))
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def list_entries(as_json: bool) -> None:
+    """Every entry: what it is, its size, what it holds; the newest first."""
+    found = Cache.default().entries()
+    if as_json:
+        print_json([asdict(entry) for entry in found])
+        return
+    rows = table("entry", "", "bytes", "")
+    for entry in found:
+        rows.add_row(entry.name[:12], entry.what, show_bytes(entry.nbytes), entry.about)
+    console().print(rows)
 
 
 @command.command("verify")

@@ -22,7 +22,7 @@ from smelt.version import __version__
 
 COMMANDS: dict[str, str] = {
     "bench": "Smelt against its peers and the memory floor.",
-    "cache": "Where compiled kernels are kept: show, verify, clear.",
+    "cache": "Where plans and compiled kernels are kept: show, list, verify, clear.",
     "demo": "Search the documentation of this Python by meaning.",
     "doctor": "What Smelt found on this machine, and whether it works.",
     "errors": "List every error, warning and reason with its code.",

@@ -35,13 +35,13 @@ from collections import OrderedDict
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import platformdirs
 
 from smelt import knobs
 from smelt.errors import CacheWarning
-from smelt.runtime.cache_files import Folder, Refused
+from smelt.runtime.cache_files import Folder, Item, Refused
 
 MAGIC: Final = b"SMELTobj"
 FORMAT: Final = 1
@@ -79,6 +79,17 @@ class Info:
     misses: int
     damaged: int
     failed_writes: int
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An entry as `smelt cache list` shows it."""
+
+    name: str
+    what: str
+    """kernel, plan, ...; or damaged."""
+    nbytes: int
+    about: str
 
 
 class Damaged(ValueError):
@@ -292,6 +303,17 @@ class Cache:
             *(counts["hits"], counts["misses"], counts["damaged"], counts["failed"]),
         )
 
+    def entries(self) -> list[Listed]:
+        """Every entry on disk, the one used last first; nothing is removed."""
+        found: list[tuple[float, Listed]] = []
+        with self._quietly() as files:
+            for item in files.listing() if files is not None else ():
+                if item.name.endswith(SUFFIX) and files is not None:
+                    with contextlib.suppress(OSError):
+                        listed = _listed(item, files.read(item.name, MOST_ENTRY_BYTES))
+                        found.append((item.modified, listed))
+        return [listed for _, listed in sorted(found, key=lambda pair: -pair[0])]
+
     def verify(self, remove: bool = True) -> dict[str, str]:
         """Check every entry; what is wrong, by file name. Damaged entries are removed."""
         wrong: dict[str, str] = {}
@@ -353,6 +375,22 @@ class Cache:
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
         self._puts_to_sweep = secrets.randbelow(64) + 1
+
+
+def _listed(item: Item, content: bytes) -> Listed:
+    """What an entry is, by its own report."""
+    try:
+        meta = decode(content)[1].meta
+    except ValueError as problem:
+        return Listed(item.name, "damaged", item.nbytes, str(problem))
+    recipe = meta.get("recipe")
+    if isinstance(recipe, dict):
+        steps = cast("dict[str, Any]", recipe).get("steps", ())
+        return Listed(item.name, "plan", item.nbytes, f"{len(steps)} steps")
+    if "functions" in meta:
+        names = ", ".join(str(f[0]) for f in meta["functions"])
+        return Listed(item.name, "kernel", item.nbytes, names)
+    return Listed(item.name, str(meta.get("what", "")), item.nbytes, "")
 
 
 def _user_directory() -> Path | None:
