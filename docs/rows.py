@@ -98,7 +98,7 @@ def _knobs() -> str:
             f"`{knob.env}`",
             f"`{knob.show(knob.default)}`",
             f"`{knob.values}`",
-            knob.doc + (" Part of the cache key." if knob.changes_code else ""),
+            knob.doc + (" Part of the cache key." if knob.changes != "nothing" else ""),
         )
         for knob in knobs.KNOBS.values()
     ]

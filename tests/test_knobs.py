@@ -33,6 +33,8 @@ OTHER = {
     "fuse": ("0", False),
     "must_fuse": ("exp+sum, a+b", (("exp", "sum"), ("a", "b"))),
     "require_fused": ("a+b+c", (("a", "b"), ("b", "c"))),
+    "tune": ("race", "race"),
+    "tune_seconds": ("9", 9),
     "never_fuse": ("q.py:3+q.py:4", (("q.py:3", "q.py:4"),)),
     "max_extra_memory": ("2GB", 2_000_000_000),
     "pool_limit": ("0", 0),
@@ -284,10 +286,11 @@ def test_home_is_expanded(monkeypatch):
 
 
 @EVERY
-def test_fingerprint_has_exactly_what_changes_code(knob):
-    before = knobs.fingerprint()
+def test_fingerprints_have_exactly_what_changes_plans_and_code(knob):
+    before, code = knobs.fingerprint(), knobs.code_fingerprint()
     with config(**{knob.name: OTHER[knob.name][0]}):
-        assert (knobs.fingerprint() != before) == knob.changes_code
+        assert (knobs.fingerprint() != before) == (knob.changes != "nothing")
+        assert (knobs.code_fingerprint() != code) == (knob.changes == "code")
     assert knobs.fingerprint() == before
 
 

@@ -37,6 +37,8 @@ from smelt.runtime.executable import Executable, Value
 from smelt.runtime.host import host
 from smelt.runtime.recipe import CallUse, KernelUse, Recipe
 from smelt.target import Target
+from smelt.tune.memory import Program
+from smelt.tune.race import choose
 from smelt.types.expr import add as add_index
 
 __all__ = ["Compiled", "Named", "assemble", "compile", "host", "identify", "size_names"]
@@ -89,6 +91,17 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
     named = dict.fromkeys(size_names(graph), 64) | dict(hints or {})
+    program = Program(graph, named)
+    settings = choose(program, lambda: _compile(program, (), Journal(), target), target, journal)
+    with knobs.config(settings):
+        return _compile(program, donate, journal, target)
+
+
+def _compile(
+    program: Program, donate: tuple[int, ...], journal: Journal, target: Target
+) -> Compiled:
+    """Graph to executable under the settings in force."""
+    graph, named = program.graph, program.sizes
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
     given = tuple(graph.inputs[k] for k in donate)
     plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get(), donated=given)
@@ -138,7 +151,7 @@ def identify(kernel: Kernel, target: Target) -> Named:
     plain, names = canonical(kernel)
     parts = (
         kernel_text(plain), generator(), str(ABI_VERSION), llvmlite.__version__,
-        target.fingerprint(), knobs.fingerprint(),
+        target.fingerprint(), knobs.code_fingerprint(),
     )  # fmt: skip
     stem = hashlib.sha256("\0".join(parts).encode()).digest()
     return Named(kernel, plain, names, stem)

@@ -72,7 +72,7 @@ def _print_knobs(as_json: bool) -> None:
             "source": knob.source,
             "default": knob.show(knob.default),
             "values": knob.values,
-            "changes_code": knob.changes_code,
+            "changes": knob.changes,
             "doc": knob.doc,
         }
         for knob in knobs.KNOBS.values()

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from smelt import driver
-from smelt.cli.inputs import complete, pairs_of_options, random_array, sizes_of_options
+from smelt.cli.inputs import complete, pairs_of_options, sizes_of_options
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
@@ -27,6 +27,7 @@ from smelt.frontends.array.lowered import as_arguments
 from smelt.graph.text import parse, parse_type
 from smelt.graph.verify import verify
 from smelt.graph.walk import sizes as sizes_of_graph
+from smelt.tune.arrays import random_array
 from smelt.types.expr import sizes_of
 from smelt.types.tensor import TensorType
 

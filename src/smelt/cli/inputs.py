@@ -1,10 +1,7 @@
-"""What `smelt explain` and `smelt run` are given: sizes, types, arrays from files or by chance.
+"""What `smelt explain` and `smelt run` are given: sizes, types, arrays from files.
 
 >>> sizes_of_options(("n=1000", "m=4"))
 {'n': 1000, 'm': 4}
->>> from smelt.types.dtype import f32
->>> random_array(TensorType(f32, (2, 3)), {}, 0).shape
-(2, 3)
 """
 
 from __future__ import annotations
@@ -16,11 +13,9 @@ from typing import Any
 import click
 import numpy as np
 
-from smelt.ops.spec import dims_at
 from smelt.types.tensor import TensorType
 
-__all__ = ["Array", "complete", "pairs_of_options", "random_array", "read_array",
-           "sizes_of_options"]  # fmt: skip
+__all__ = ["Array", "complete", "pairs_of_options", "read_array", "sizes_of_options"]
 
 Array = np.ndarray[Any, Any]
 
@@ -58,19 +53,6 @@ def complete(sizes: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
         words = ", ".join(f"{n}={USUAL_SIZE}" for n in missing)
         click.echo(f"sizes that were not given: {words} (see --size)", err=True)
     return found | dict.fromkeys(missing, USUAL_SIZE)
-
-
-def random_array(tensor: TensorType, sizes: Mapping[str, int], seed: int) -> Array:
-    """Standard normal floats; small integers, which are positions in any array that is not small;
-    the same for the same seed."""
-    shape = dims_at(tensor.shape, sizes)
-    rng = np.random.default_rng(seed)
-    if tensor.dtype.kind == "bool":
-        return rng.random(shape) < 0.5
-    if not tensor.dtype.is_float:
-        most = min([n for n in sizes.values() if n > 0], default=8)
-        return rng.integers(0, max(min(most, 8), 1), shape).astype(tensor.dtype.numpy)
-    return np.asarray(rng.standard_normal(shape)).astype(tensor.dtype.numpy)
 
 
 def read_array(path: str, tensor: TensorType) -> Array:

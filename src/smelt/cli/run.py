@@ -19,7 +19,6 @@ from smelt.cli.inputs import (
     Array,
     complete,
     pairs_of_options,
-    random_array,
     read_array,
     sizes_of_options,
 )
@@ -27,6 +26,7 @@ from smelt.cli.judges import JUDGES, Program, compare, read
 from smelt.cli.terminal import console, print_json, table
 from smelt.errors import SmeltError
 from smelt.explain.units import show_time
+from smelt.tune.arrays import random_array
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import Expr, evaluate, sizes_of
 

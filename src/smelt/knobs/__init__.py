@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from smelt.errors import KnobError, KnobWarning, nearest
 from smelt.knobs import values
@@ -30,6 +30,8 @@ from smelt.origin import UNKNOWN, Origin, here
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Changes: TypeAlias = Literal["code", "plan", "nothing"]
 
 _PREFIX = "SMELT_"
 
@@ -58,11 +60,12 @@ _SCOPE: ContextVar[_Scope] = ContextVar("smelt_knobs", default=_BASE)
 class Knob(Generic[T]):
     """One setting.  `get()` costs about 100 ns.
 
-    `values` says in words what it takes; `changes_code` marks the settings that belong into the key
-    of a compiled kernel.
+    `values` says in words what it takes; `changes` marks the settings that belong into the key of a
+    compiled kernel ("code"), or into that of a program only, whose kernels stay as they are
+    ("plan").
     """
 
-    __slots__ = ("changes_code", "default", "doc", "name", "parse", "show", "values")
+    __slots__ = ("changes", "default", "doc", "name", "parse", "show", "values")
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Knob(Generic[T]):
         doc: str,
         *,
         values: str,
-        changes_code: bool = False,
+        changes: Changes = "nothing",
         show: Callable[[T], str] = str,
     ) -> None:
         self.name = name
@@ -80,7 +83,7 @@ class Knob(Generic[T]):
         self.default = default
         self.doc = doc
         self.values = values
-        self.changes_code = changes_code
+        self.changes: Changes = changes
         self.show = show
 
     def get(self) -> T:
@@ -113,14 +116,14 @@ class Knob(Generic[T]):
         return f"<knob {self.name}>"
 
 
-def _switch(name: str, default: bool, doc: str, *, changes_code: bool = False) -> Knob[bool]:
+def _switch(name: str, default: bool, doc: str, *, changes: Changes = "nothing") -> Knob[bool]:
     return Knob(
         name,
         values.flag,
         default,
         doc,
         values="on | off",
-        changes_code=changes_code,
+        changes=changes,
         show=values.show_flag,
     )
 
@@ -182,13 +185,13 @@ ROUNDING: Knob[Literal["fast", "eager", "exact"]] = Knob(
     "What fusion may change about rounding: intermediates keep more bits (fast), are rounded as if "
     "stored (eager), or every result has the bits of one kernel per operator (exact).",
     values="fast | eager | exact",
-    changes_code=True,
+    changes="code",
 )
 FUSE = _switch(
     "fuse",
     True,
     "off gives every operator a kernel of its own: to compare, or to find a bug.",
-    changes_code=True,
+    changes="plan",
 )
 MUST_FUSE: Knob[values.Pairs] = Knob(
     "must_fuse",
@@ -196,8 +199,25 @@ MUST_FUSE: Knob[values.Pairs] = Knob(
     (),
     "Pairs of operators to fuse wherever that is legal, whatever the model says.",
     values="a+b,c+d (operators, values or file:line)",
-    changes_code=True,
+    changes="plan",
     show=values.show_pairs,
+)
+TUNE: Knob[Literal["off", "remembered", "race"]] = Knob(
+    "tune",
+    values.choice("off", "remembered", "race"),
+    "remembered",
+    "Where the model of costs is unsure: race the plans at the first call and remember the fastest "
+    "on disk (race), take what was found earlier on this machine (remembered), or trust the model "
+    "(off).",
+    values="off | remembered | race",
+    changes="plan",
+)
+TUNE_SECONDS: Knob[int] = Knob(
+    "tune_seconds",
+    values.integer(1, 3600),
+    5,
+    "Most seconds that racing the plans of one program may take, its compilation aside.",
+    values="1 ... 3600",
 )
 NEVER_FUSE: Knob[values.Pairs] = Knob(
     "never_fuse",
@@ -205,7 +225,7 @@ NEVER_FUSE: Knob[values.Pairs] = Knob(
     (),
     "Pairs of operators to keep in separate kernels.",
     values="a+b,c+d (operators, values or file:line)",
-    changes_code=True,
+    changes="plan",
     show=values.show_pairs,
 )
 REQUIRE_FUSED: Knob[values.Pairs] = Knob(
@@ -215,7 +235,7 @@ REQUIRE_FUSED: Knob[values.Pairs] = Knob(
     "Operators that must share a kernel: a program whose plan cannot do that is refused with the "
     "reason. all: the whole program is one kernel.",
     values="all | a+b+c,d+e (operators, values or file:line)",
-    changes_code=True,
+    changes="plan",
     show=values.show_pairs,
 )
 MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
@@ -224,7 +244,7 @@ MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
     None,
     "Most bytes a call may use beyond its inputs and outputs; more is refused before it starts.",
     values="none | bytes, such as 2GiB",
-    changes_code=True,
+    changes="plan",
     show=values.show_bytes,
 )
 POOL_LIMIT = _size("pool_limit", 2**31, "Most bytes kept for reuse after results are released.")
@@ -235,7 +255,7 @@ TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
     "auto",
     "Instructions to generate code for; auto takes the best this processor has.",
     values="auto | avx512 | avx2 | portable",
-    changes_code=True,
+    changes="code",
 )
 OPT_LEVEL: Knob[int] = Knob(
     "opt_level",
@@ -243,7 +263,7 @@ OPT_LEVEL: Knob[int] = Knob(
     3,
     "LLVM's optimisation level.",
     values="0 ... 3",
-    changes_code=True,
+    changes="code",
 )
 PROBE: Knob[Literal["auto", "off", "now"]] = Knob(
     "probe",
@@ -258,7 +278,7 @@ BOUNDS_CHECK = _switch(
     "bounds_check",
     False,
     "Check every load and store in native code: slow, for finding a bug.",
-    changes_code=True,
+    changes="code",
 )
 STRICT = _switch(
     "strict",
@@ -271,7 +291,8 @@ QUIET = _switch("quiet", False, "No progress bars.")
 KNOBS: Mapping[str, Knob[Any]] = {
     value.name: value for value in list(globals().values()) if isinstance(value, Knob)
 }
-_CODE = tuple(knob for knob in KNOBS.values() if knob.changes_code)
+_CODE = tuple(knob for knob in KNOBS.values() if knob.changes == "code")
+_PLAN = tuple(knob for knob in KNOBS.values() if knob.changes != "nothing")
 
 # Variables of others that Smelt honours, so that this stays the only place that reads them.
 FOREIGN: Mapping[str, str] = {
@@ -332,7 +353,7 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
 
 
 def fingerprint() -> str:
-    """The settings in force that change generated code, as one line: a part of every cache key.
+    """The settings in force that change a plan or its code, as one line: a part of its key.
 
     >>> with config(rounding="exact", opt_level=1):
     ...     "rounding=exact" in fingerprint() and "opt_level=1" in fingerprint()
@@ -340,9 +361,18 @@ def fingerprint() -> str:
     """
     scope = _SCOPE.get()
     if scope.printed is None:
-        # Exact values, not show(): that rounds bytes for people.
-        scope.printed = " ".join(f"{knob.name}={_exact(scope[knob.name])}" for knob in _CODE)
+        scope.printed = _printed(scope, _PLAN)
     return scope.printed
+
+
+def code_fingerprint() -> str:
+    """Those of them that change the code of a kernel whose text is given."""
+    return _printed(_SCOPE.get(), _CODE)
+
+
+def _printed(scope: _Scope, chosen: tuple[Knob[Any], ...]) -> str:
+    # Exact values, not show(): that rounds bytes for people.
+    return " ".join(f"{knob.name}={_exact(scope[knob.name])}" for knob in chosen)
 
 
 def _exact(value: object) -> str:

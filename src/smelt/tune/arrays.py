@@ -1,0 +1,54 @@
+"""Arrays to run a program on when nobody gives any.
+
+>>> from smelt.types.dtype import f32
+>>> random_array(TensorType(f32, (2, 3)), {}, 0).shape
+(2, 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from smelt.ops.spec import dims_at
+from smelt.types.tensor import TensorType
+
+Array = np.ndarray[Any, Any]
+
+ROUNDINGS = {2: 2.0**-3, 4: 2.0**-11}
+"""What two plans may differ by, over the largest value, by bytes an element; see `agree`."""
+
+
+def random_array(tensor: TensorType, sizes: Mapping[str, int], seed: int) -> Array:
+    """Standard normal floats; small integers, which are positions in any array that is not small;
+    the same for the same seed."""
+    shape = dims_at(tensor.shape, sizes)
+    rng = np.random.default_rng(seed)
+    if tensor.dtype.kind == "bool":
+        return rng.random(shape) < 0.5
+    if not tensor.dtype.is_float:
+        most = min([n for n in sizes.values() if n > 0], default=8)
+        return rng.integers(0, max(min(most, 8), 1), shape).astype(tensor.dtype.numpy)
+    return np.asarray(rng.standard_normal(shape)).astype(tensor.dtype.numpy)
+
+
+def agree(one: Array, other: Array) -> bool:
+    """Whether two plans gave the same numbers, but for the order of sums.
+
+    This finds wrong code, not rounding: what two orders of a sum may differ by depends on how much
+    its terms cancel, which nobody knows here, so that thousands of roundings of the largest value
+    pass.
+    """
+    if one.dtype.kind in "biu":
+        return bool(np.array_equal(one, other))
+    wide, near = one.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(wide)
+    if not np.array_equal(wide[~finite], near[~finite], equal_nan=True):
+        return False
+    a, b = wide[finite], near[finite]
+    if not a.size:
+        return True
+    allowed = ROUNDINGS.get(one.dtype.itemsize, 2.0**-40) * float(np.abs(a).max())
+    return float(np.abs(a - b).max()) <= allowed
