@@ -47,6 +47,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
+from smelt.codegen.llvm.stages import run_stages
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.codegen.llvm.versions import answered, needed, question_of
@@ -147,7 +148,7 @@ class NestEmitter:
     def _loops(self, scope: Scope, depth: int) -> None:
         order = self.nest.order
         if depth == len(order):
-            self._body(scope)
+            self.body(scope)
             return
         name = order[depth]
         if depth == len(order) - 2:
@@ -198,21 +199,28 @@ class NestEmitter:
                     mask = b.icmp_signed("<", iota(count), splat(b, left, count))
                 inner = Scope(scope, {name: position}, lanes=Lanes(name, position, count, mask))
                 self.enter(inner, depth + 1)
-                self._body(inner)
+                self.body(inner)
 
             return inside
 
         if _power_of_two(wide):
-            self._main_loop(low, middle, wide, at(wide, False), scope)
+
+            def walk() -> None:
+                if self.nest.stages:
+                    run_stages(self, low, middle, scope, depth)
+                else:
+                    self.loop(low, middle, wide, at(wide, False))
+
+            self._main_loop(low, wide, walk, scope)
         self.loop(middle, high, lanes, at(lanes, True))
 
     def _main_loop(
-        self, low: Value, high: Value, step: int, inside: Callable[[Value], None], scope: Scope
-    ) -> None:
+        self, low: Value, step: int, walk: Callable[[], None], scope: Scope
+    ) -> None:  # fmt: skip
         """The loop; where whole lines are stored and it pays, a twin that bypasses the caches."""
         b, stores = self.b, self._streamed(scope, step)
         if not stores:
-            self.loop(low, high, step, inside)
+            walk()
             return
         misaligned: Value = number(0)
         for access in stores:
@@ -223,10 +231,10 @@ class NestEmitter:
         with b.if_else(b.icmp_signed("==", misaligned, number(0))) as (aligned, otherwise):
             with aligned:
                 self.bypass = True
-                self.loop(low, high, step, inside)
+                walk()
                 self.bypass = False
             with otherwise:
-                self.loop(low, high, step, inside)
+                walk()
 
     def _streamed(self, scope: Scope, step: int) -> list[Access]:
         """Accesses of stores that write whole cache lines here, if this variant bypasses caches."""
@@ -443,7 +451,7 @@ class NestEmitter:
 
     # ---- the innermost place ---------------------------------------------------------------------
 
-    def _body(self, scope: Scope) -> None:
+    def body(self, scope: Scope) -> None:
         for item in self.items:
             self.get(item, scope, False)
         for item in self.nest.saves:

@@ -37,6 +37,7 @@ from smelt.codegen.llvm.items import (
     chain,
     still_axes,
 )
+from smelt.codegen.llvm.stages import Stage, stages
 from smelt.codegen.llvm.vectors import (
     across_axis,
     candidates,
@@ -93,6 +94,8 @@ class Nest:
     """Values without loops that later segments ask for by name."""
     time: int = 0
     """The segment that the nest runs in."""
+    stages: tuple[Stage, ...] = ()
+    """Loops one after another over strips of the innermost one, where a single body is too long."""
 
     def in_registers(self, fold: Item) -> bool:
         """Whether a fold's result axes are all outside of the axes that it ends."""
@@ -432,7 +435,8 @@ class _Planner:
             nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items
                            if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
-        nest.wide = self._width(nest)
+        nest.stages = stages(nest)
+        nest.wide = 2 if nest.stages else self._width(nest)
 
     def _arrange_pack(self, pack: Nest, c: Contraction | Windowed | None) -> None:
         """The order is given; vectors are as wide as the tile, loads across are turned."""

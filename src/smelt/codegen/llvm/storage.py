@@ -12,6 +12,7 @@ from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
 from smelt.codegen.llvm.nests import TILE, Nest, Schedule
+from smelt.codegen.llvm.stages import STAGE_PART, STRIP
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.types.dtype import DType, i32, i64
@@ -56,6 +57,9 @@ class Storage:
         packs = [pack for nest in s.nests for pack in nest.packs]
         for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
             self._reserve((item, TURNED_PART), TILE * TILE, item.dtype)
+        staged = (i for nest in s.nests for stage in nest.stages for i in stage.keeps)
+        for item in dict.fromkeys(staged):
+            self._reserve((item, STAGE_PART), STRIP, item.dtype)
         for c in s.products.values():
             if isinstance(c, Windowed):
                 self._reserve_windowed(c)

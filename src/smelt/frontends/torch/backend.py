@@ -71,10 +71,11 @@ def backend(
 
 
 MODES: Mapping[str, Mapping[str, Any]] = {
-    "default": {}, "reduce-overhead": {}, "max-autotune": {}, "max-autotune-no-cudagraphs": {},
+    "default": {}, "reduce-overhead": {}, "max-autotune": {"tune": "race"},
+    "max-autotune-no-cudagraphs": {"tune": "race"},
 }  # fmt: skip
-"""What the modes of `torch.compile` set.  A call costs little in any of them, and plans are not
-raced yet, so they are the same today."""
+"""What the modes of `torch.compile` set.  A call costs little in any of them; autotuning lets plans
+race where the model of costs is unsure."""
 
 
 def _note_break(module: Any) -> None:

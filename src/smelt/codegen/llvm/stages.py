@@ -1,0 +1,227 @@
+"""Long loop bodies in stages: each stage walks a strip of the row before the next one begins.
+
+A processor looks a few hundred instructions ahead.  A body that is longer than that holds one or
+two vectors at a time, and a vector alone is a chain of operations that wait for one another.  Cut
+into stages, each a short loop over a strip that the first cache holds, many vectors are in flight
+again; what crosses a cut is stored and read again, which costs a cycle.  The operations and their
+order for each element stay, and so do all results.
+
+    for strip:                           t = exp(sin(x)) / (1 + erf(x))
+        for vector in strip:  s1[..] = exp(sin(x[..]))
+        for vector in strip:  t[..] = s1[..] / (1 + erf(x[..]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.ahead import LINE
+from smelt.codegen.llvm.indexing import number
+from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
+from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.ops.scalar import SCALARS
+from smelt.types.affine import coefficient
+from smelt.types.expr import atoms
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+    from smelt.codegen.llvm.nests import Nest
+
+Value = Any
+
+STRIP = 512
+"""Elements of a strip: with what crosses the cuts, a part of the first cache."""
+LONG = 13.0
+"""Cycles a vector up to which a body keeps the processor busy; beyond, the time grows with the
+square of the length (sin, exp and tanh: 29 cycles apart, 50 in one loop)."""
+CUT = 1.0
+"""Cycles a vector for each value that crosses a cut."""
+TURN = 0.5
+"""Cycles a vector for a stage's own loop."""
+GAIN = 0.8
+"""What the time has to fall to, at least, for stages to be worth their code."""
+MARK = 4.0
+"""Cycles of an operation behind which a cut is considered."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """What one of the loops computes, reads from strips and leaves there."""
+
+    items: tuple[Item, ...]
+    reads: tuple[Item, ...]
+    keeps: tuple[Item, ...]
+
+
+def stages(nest: Nest) -> tuple[Stage, ...]:
+    """The stages of a nest's innermost loop; none if it is short, or no plain map of vectors."""
+    work = [i for i in nest.items if i.kind in ("apply", "cast") and nest.vector in i.axes]
+    plain = all(i.kind in ("const", "index", "load", "apply", "cast") for i in nest.items)
+    if sum(map(_cost, work)) <= LONG or not plain or nest.turned or nest.packed or nest.settings:
+        return ()
+    accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
+    accesses += [s.access for s in nest.stores]
+    if any(a.kind == "value" for access in accesses for a in atoms(access.offset)):
+        return ()
+    roots = {a for f in nest.folds for a in f.args} | set(nest.saves)
+    roots |= {i for s in nest.stores for i in (s.value, s.where) if i is not None}
+    cuts = _best_cuts(work, _crossing(work, roots))
+    return _cut(nest, work, roots, cuts) if cuts else ()
+
+
+def _cost(item: Item) -> float:
+    return SCALARS[item.payload].cost if isinstance(item.payload, str) else 0.5
+
+
+def _crossing(work: Sequence[Item], roots: set[Item]) -> list[int]:
+    """How many values are computed before each place and read behind it."""
+    place = {item: k for k, item in enumerate(work)}
+    last = dict(place)
+    for k, item in enumerate(work):
+        for a in item.args:
+            if a in place:
+                last[a] = k
+    last |= {item: len(work) for item in work if item in roots}
+    alive = [0] * (len(work) + 1)
+    for item, k in place.items():
+        for cut in range(k + 1, last[item] + 1):
+            alive[cut] += 1
+    return alive
+
+
+def _best_cuts(work: Sequence[Item], alive: Sequence[int]) -> list[int]:
+    """Places of `work` to cut at, for the least time: shortest paths over the places."""
+    places = [0, *(k + 1 for k, i in enumerate(work[:-1]) if _cost(i) >= MARK), len(work)]
+    upto = [0.0]
+    for item in work:
+        upto.append(upto[-1] + _cost(item))
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for n, end in enumerate(places[1:], 1):
+
+        def total(k: int, end: int = end) -> float:
+            length = upto[end] - upto[places[k]]
+            crossing = CUT * alive[places[k]] if k else 0.0
+            return best[k][0] + max(length, length * length / LONG) + TURN + crossing
+
+        best.append(min((total(k), k) for k in range(n)))
+    whole = upto[-1] * upto[-1] / LONG + TURN
+    if best[-1][0] > GAIN * whole:
+        return []
+    cuts: list[int] = []
+    k = best[-1][1]
+    while k:
+        cuts.append(places[k])
+        k = best[k][1]
+    return cuts[::-1]
+
+
+def _cut(
+    nest: Nest, work: Sequence[Item], roots: set[Item], cuts: Sequence[int]
+) -> tuple[Stage, ...]:
+    """The stages: loads and numbers are had again wherever they are needed."""
+    stage_of = {item: sum(k >= cut for cut in cuts) for k, item in enumerate(work)}
+    final = len(cuts)
+    wanted: list[set[Item]] = [set() for _ in range(final + 1)]
+    reads: list[set[Item]] = [set() for _ in range(final + 1)]
+
+    def need(item: Item, at: int) -> None:
+        if stage_of.get(item, at) != at:
+            reads[at].add(item)
+        elif item not in wanted[at]:
+            wanted[at].add(item)
+            for a in item.args:
+                need(a, at)
+
+    for item in roots:
+        need(item, final)
+    for item in nest.items:
+        if item not in stage_of and item.kind != "load":
+            wanted[final].add(item)
+    for at in range(final, 0, -1):
+        for item in sorted(reads[at], key=lambda i: i.number):
+            need(item, stage_of[item])
+    kept = set[Item]().union(*reads)
+    return tuple(
+        Stage(
+            tuple(i for i in nest.items if i in wanted[at]),
+            tuple(i for i in nest.items if i in reads[at]),
+            tuple(i for i in nest.items if i in kept and stage_of[i] == at),
+        )
+        for at in range(final + 1)
+    )
+
+
+# ---- emission ------------------------------------------------------------------------------------
+
+
+STAGE_PART = 400
+"""The number under which scratch memory knows an item's strip."""
+
+
+def run_stages(
+    home: NestEmitter, low: Value, high: Value, scope: Scope, depth: int
+) -> None:  # fmt: skip
+    """The main loop of a nest, from `low` to `high`, which are whole wide vectors apart."""
+    b, nest = home.b, home.nest
+    wide = home.s.lanes * nest.wide
+
+    def strip(start: Value) -> None:
+        end = b.add(start, number(STRIP))
+        end = b.select(b.icmp_signed("<", end, high), end, high)
+        for stage in nest.stages:
+            home.loop(start, end, wide, _inside(home, stage, start, scope, depth))
+
+    home.loop(low, high, STRIP, strip)
+
+
+def _inside(
+    home: NestEmitter, stage: Stage, start: Value, scope: Scope, depth: int
+) -> Callable[[Value], None]:
+    """One wide vector of one stage."""
+    b, nest, wide = home.b, home.nest, home.s.lanes * home.nest.wide
+    name = nest.order[depth]
+
+    def address(item: Item, position: Value) -> Value:
+        base = home.storage.at[item, STAGE_PART]
+        return element_address(b, base, b.sub(position, start), item.dtype.compute)
+
+    def inside(position: Value) -> None:
+        inner = Scope(scope, {name: position}, lanes=Lanes(name, position, wide, None))
+        m = home.machine(inner, True)
+        for item in stage.reads:
+            inner.values[item] = load_vector(m, address(item, position), item.dtype.compute, None)
+        every, home.items = home.items, list(stage.items)
+        home.enter(inner, depth + 1)
+        _ask(home, every, nest.stages.index(stage), inner, b.sub(position, start))
+        if stage is nest.stages[-1]:
+            home.body(inner)
+        for item in stage.keeps:
+            found = home.get(item, inner, True)
+            store_vector(m, address(item, position), found, item.dtype.compute, None)
+        home.items = every
+
+    return inside
+
+
+def _ask(home: NestEmitter, every: Sequence[Item], k: int, scope: Scope, done: Value) -> None:
+    """Asks for a share of the next strip, so that memory works while all stages compute.
+
+    Stage `k` asks for the k-th of as many parts as there are stages; it has `done` elements of its
+    own strip behind it.
+    """
+    b, nest, many = home.b, home.nest, len(home.nest.stages)
+    for access in dict.fromkeys(i.payload for i in every if isinstance(i.payload, Access)):
+        if nest.vector is None or coefficient(access.offset, nest.vector) != 1:
+            continue
+        dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+        here = element_address(b, base, b.sub(scope.offset(access), done), dtype)
+        share = b.udiv(b.mul(done, number(dtype.itemsize)), number(many))
+        first = STRIP * dtype.itemsize * (many + k) // many
+        there = b.gep(here, [b.add(share, number(first))], source_etype=ir.IntType(8))
+        for line in range(0, home.s.lanes * nest.wide * dtype.itemsize // many, LINE):
+            prefetch(b, b.gep(there, [number(line)], source_etype=ir.IntType(8)))

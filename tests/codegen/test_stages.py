@@ -1,0 +1,75 @@
+"""Long bodies in stages: the same bits as in one loop, and short loops instead of a long one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import driver, knobs
+from smelt.codegen.llvm import stages
+
+Array = np.ndarray[Any, Any]
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "one chain": lambda x: sm.tanh(sm.exp(sm.sin(x))),
+    "a value that all stages read": lambda x: x * sm.tanh(sm.log1p(sm.exp(x))) + sm.erf(x) * x,
+    "two results": lambda x: (sm.erf(sm.exp(sm.sin(x))), sm.tanh(sm.cos(x)) * sm.exp(x)),
+    "a condition that crosses a cut": lambda x: sm.where(
+        sm.sin(x) > 0, sm.tanh(sm.exp(x)), sm.erf(sm.cos(x))
+    ),
+    "an integer that crosses a cut": lambda x: (
+        sm.astype(sm.exp(sm.sin(x)) * 100, sm.int32) * sm.astype(sm.erf(sm.tanh(x)) > 0, sm.int32)
+    ),
+    "a fold of rows": lambda x: sm.sum(sm.tanh(sm.exp(sm.sin(x))), axis=-1),
+    "a fold of columns": lambda x: sm.sum(sm.tanh(sm.exp(sm.sin(x))), axis=0),
+    "a row twice": lambda x: sm.nn.softmax(sm.tanh(sm.exp(sm.sin(x))), axis=-1),
+    "what only rows decide": lambda x: sm.tanh(sm.exp(sm.sin(x)) + sm.sum(x, axis=1)[:, None]),
+}
+
+
+def computed(f: Callable[..., Any], x: Array) -> list[Array]:
+    """The results in one process of a new function, nothing from a cache."""
+    with knobs.config(cache=False, threads=1):
+        found = sm.jit(f)(x)
+    return [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+def test_stages_give_the_bits_of_one_loop(
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
+) -> None:
+    for shape in ((3, 1), (2, 37), (2, 512), (3, 1600), (0, 40)):
+        x = np.random.default_rng(7).standard_normal(shape).astype(dtype)
+        staged = computed(PROGRAMS[name], x)
+        with monkeypatch.context() as patch:
+            patch.setattr(stages, "LONG", 1e9)
+            patch.setattr(driver, "_LOADED", {})
+            whole = computed(PROGRAMS[name], x)
+        for a, b in zip(staged, whole, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+def test_a_long_body_is_cut_and_a_short_one_is_not() -> None:
+    x = np.ones((64, 1024), "f4")
+    long = sm.explain(sm.jit(PROGRAMS["one chain"]), x).kernels
+    short = sm.explain(sm.jit(lambda x: sm.exp(x) + 1), x).kernels
+    assert len(long) == len(short) == 1
+    loops = [len(re.findall(r"= phi\s+i64", k.llvm)) for k in (long[0], short[0])]
+    assert loops[0] >= loops[1] + 2
+
+
+def test_a_result_may_take_the_place_of_the_input() -> None:
+    x = np.random.default_rng(3).standard_normal((9, 1500)).astype("f4")
+    f = sm.jit(PROGRAMS["a value that all stages read"])
+    expected = np.array(f(x))
+    out = x.copy()
+    f(out, out=out)
+    assert np.array_equal(out, expected)
+    given = sm.jit(PROGRAMS["a value that all stages read"], donate=0)
+    assert np.array_equal(np.asarray(given(x.copy())), expected)

@@ -1,0 +1,145 @@
+"""Races between plans: what is turned over, who wins, and what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import driver, knobs
+from smelt.graph.text import parse
+from smelt.journal import Decision, Journal, Measured
+from smelt.runtime.cache import Cache
+from smelt.target import Target
+from smelt.tune import race
+from smelt.tune.arrays import agree
+from smelt.tune.memory import Program, recall, remember
+from smelt.tune.race import close_calls, compare
+
+GRAPH = parse("""graph f(x: f32[n,m]) {
+  v0 = exp(x)
+  v1 = reduce.sum(v0) {axes=(1,)}
+  v2 = sin(v0)
+  return v1, v2
+}""")
+SIZES = {"n": 64, "m": 256}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with knobs.config(cache_dir=str(tmp_path / "cache"), threads=1):
+        yield tmp_path / "cache"
+
+
+@pytest.fixture
+def unsure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every decision is a close one."""
+    monkeypatch.setattr(race, "UNSURE", 1.0)
+
+
+def kernels(c: driver.Compiled) -> int:
+    return len(c.plan.clusters)
+
+
+def raced(ratio: float, monkeypatch: pytest.MonkeyPatch) -> driver.Compiled:
+    """The program compiled where every plan but the first takes `ratio` of the time."""
+    monkeypatch.setattr(race, "compare", lambda one, other, ends: ratio)
+    with knobs.config(tune="race"):
+        return driver.compile(GRAPH, hints=SIZES, journal=Journal())
+
+
+def test_a_faster_plan_wins_and_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, unsure: None
+) -> None:
+    with knobs.config(tune="off"):
+        first = kernels(driver.compile(GRAPH, hints=SIZES))
+    found = raced(0.5, monkeypatch)
+    assert kernels(found) > first == 1
+    assert [m.unit for m in found.journal.of(Measured)] == ["of the time"] * len(
+        found.journal.of(Measured)
+    )
+    monkeypatch.setattr(Cache, "_defaults", {})
+    assert kernels(driver.compile(GRAPH, hints=SIZES)) == kernels(found)
+    assert kernels(driver.compile(GRAPH, hints={"n": 65, "m": 300})) == kernels(found)
+    assert kernels(driver.compile(GRAPH, hints={"n": 9000, "m": 300})) == first
+    with knobs.config(tune="off"):
+        assert kernels(driver.compile(GRAPH, hints=SIZES)) == first
+    with knobs.config(cache=False):
+        assert kernels(driver.compile(GRAPH, hints=SIZES)) == first
+
+
+def test_a_slower_plan_loses(monkeypatch: pytest.MonkeyPatch, unsure: None) -> None:
+    assert kernels(raced(0.99, monkeypatch)) == 1
+    key = Program(GRAPH, SIZES).key(driver.host())
+    assert recall(key) == {"must_fuse": (), "never_fuse": ()}, "that nothing is better counts too"
+
+
+def test_other_numbers_are_no_win(
+    monkeypatch: pytest.MonkeyPatch, unsure: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(race, "agree", lambda one, other: False)
+    assert kernels(raced(0.1, monkeypatch)) == 1
+    assert "other numbers" in caplog.text
+
+
+def test_wishes_of_the_user_stay(monkeypatch: pytest.MonkeyPatch, unsure: None) -> None:
+    with knobs.config(never_fuse="exp+sum"):
+        found = raced(0.5, monkeypatch)
+    named = [{n.op.name for n in c.nodes} for c in found.plan.clusters]
+    assert not any({"exp", "sum"} <= names for names in named)
+
+
+def test_the_results_are_right_after_a_real_race(unsure: None) -> None:
+    x = np.random.default_rng(0).standard_normal((50, 300)).astype("f4")
+    with knobs.config(tune="race", tune_seconds=1):
+        total, wave = sm.jit(lambda x: (sm.sum(sm.exp(x), axis=1), sm.sin(sm.exp(x))))(x)
+    assert np.allclose(total, np.exp(x.astype("f8")).sum(1), rtol=1e-5)
+    assert np.allclose(wave, np.sin(np.exp(x.astype("f8"))), atol=1e-5)
+
+
+def decision(verdict: Any, fused: float | None, split: float | None) -> Decision:
+    return Decision("a", "b", verdict, "saves-traffic", fused_ns=fused, split_ns=split)
+
+
+@pytest.mark.parametrize(("given", "wish"), [
+    (decision("fused", 100.0, 105.0), "never_fuse"),
+    (decision("split", 105.0, 100.0), "must_fuse"),
+    (decision("fused", 100.0, 200.0), None),
+    (decision("split", None, 100.0), None),
+])  # fmt: skip
+def test_only_close_decisions_are_turned_over(given: Decision, wish: str | None) -> None:
+    assert [f.wish for f in close_calls([given])] == ([wish] if wish else [])
+
+
+def test_turns_end_with_the_clock() -> None:
+    calls: list[int] = []
+    compare(lambda: calls.append(1), lambda: calls.append(2), ends=0.0)
+    assert len(calls) == 2 + 2 * 3
+
+
+def test_a_damaged_memory_is_no_memory(place: Path) -> None:
+    key = Program(GRAPH, SIZES).key(Target.for_isa("avx2"))
+    remember(key, {"must_fuse": (), "never_fuse": (("a", "b"),)}, 2.0)
+    assert recall(key) == {"must_fuse": (), "never_fuse": (("a", "b"),)}
+    Cache._defaults.clear()
+    (file,) = [f for f in place.iterdir() if f.is_file()]
+    file.write_bytes(file.read_bytes()[:-5])
+    assert recall(key) is None
+
+
+@pytest.mark.parametrize(("a", "b", "same"), [
+    ([1.0, 2.0], [1.0, 2.0000002], True),
+    ([1.0, 2.0], [1.0, 2.1], False),
+    ([1.0, np.nan], [1.0, np.nan], True),
+    ([1.0, np.inf], [1.0, -np.inf], False),
+    ([1.0, np.nan], [1.0, 2.0], False),
+    ([], [], True),
+])  # fmt: skip
+def test_numbers_agree_but_for_rounding(a: list[float], b: list[float], same: bool) -> None:
+    one, other = (np.array(x, "f4") for x in (a, b))
+    assert agree(one, other) is same
+    assert agree(np.arange(3), np.arange(3)) and not agree(np.arange(3), np.arange(3) + 1)
