@@ -121,11 +121,11 @@ def test_turns_end_with_the_clock() -> None:
     assert len(calls) == 2 + 2 * 3
 
 
-def test_a_damaged_memory_is_no_memory(place: Path) -> None:
+def test_a_damaged_memory_is_no_memory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = Program(GRAPH, SIZES).key(Target.for_isa("avx2"))
     remember(key, {"must_fuse": (), "never_fuse": (("a", "b"),)}, 2.0)
     assert recall(key) == {"must_fuse": (), "never_fuse": (("a", "b"),)}
-    Cache._defaults.clear()
+    monkeypatch.setattr(Cache, "_defaults", {})
     (file,) = [f for f in place.iterdir() if f.is_file()]
     file.write_bytes(file.read_bytes()[:-5])
     assert recall(key) is None
