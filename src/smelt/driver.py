@@ -90,8 +90,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     gift: results may take their memory."""
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
-    named = dict.fromkeys(size_names(graph), 64) | dict(hints or {})
-    program = Program(graph, named)
+    program = Program(graph, hints or {})
     settings = choose(program, lambda: _compile(program, (), Journal(), target), target, journal)
     with knobs.config(settings):
         return _compile(program, donate, journal, target)

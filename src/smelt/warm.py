@@ -42,6 +42,7 @@ from smelt.runtime.host import host
 from smelt.runtime.recipe import KernelUse, Recipe
 from smelt.runtime.sources import sources
 from smelt.target import Target
+from smelt.tune.memory import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
@@ -66,14 +67,27 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     journal = Journal()
     target = host()
     store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
-    parts = None if store is None else _parts(graph, hints, donate, target)
-    if store is None or parts is None:
+    if store is None:
         return _driver().compile(graph, hints=hints, donate=donate, target=target)
+    program = Program(graph, hints)
+
+    def make() -> Compiled:
+        compiler = _driver().compile
+        made: Compiled = compiler(graph, hints=hints, donate=donate, journal=journal, target=target)
+        return made
+
+    settings = recall(program, target)
+    raced = make() if settings is None and knobs.TUNE.get() == "race" else None
+    if raced is not None:
+        settings = recall(program, target)
+    parts = _parts(program, settings or {}, donate, target)
+    if parts is None:
+        return raced or make()
     key = _digest("plan", parts)
-    stored = _stored(store, key, parts, journal)
+    stored = _stored(store, key, parts, journal) if raced is None else None
     if stored is not None:
         return Found(graph, hints, donate, target, *stored, journal)
-    made = _driver().compile(graph, hints=hints, donate=donate, journal=journal, target=target)
+    made = raced or make()
     _store(store, key, parts, made.recipe, journal)
     return made
 
@@ -82,20 +96,25 @@ def compile(  # noqa: A001 - the field's word, as re.compile
 
 
 def _parts(
-    graph: Graph, hints: Mapping[str, int], donate: tuple[int, ...], target: Target
+    program: Program, settings: Settings, donate: tuple[int, ...], target: Target
 ) -> dict[str, str] | None:
-    """Everything that decides a plan, by name; None for a graph that has no text."""
-    # Lines of the user's program decide only where a setting names one.
-    named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
+    """Everything that decides a plan, by name; None for a graph that has no text.  `settings` are
+    those that a race has found."""
+    sizes = program.hints
+    with knobs.config(dict(settings), tune="off"):  # how they were found does not matter
+        # Lines of the user's program decide only where a setting names one.
+        named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
+        told = f"{knobs.fingerprint()} strict={knobs.STRICT.get()}"
     try:
-        program = text(replace(graph, name="program"), origins=bool(named))
+        graph = replace(program.graph, name="program")
+        spelled = text(graph, origins=True) if named else program.text
     except SmeltError:
         return None
     return {
-        "program": program,
-        "sizes": " ".join(f"{n}={hints[n]}" for n in sorted(hints)),
+        "program": spelled,
+        "sizes": " ".join(f"{n}={sizes[n]}" for n in sorted(sizes)),
         "donated": repr(donate),
-        "settings": f"{knobs.fingerprint()} strict={knobs.STRICT.get()}",
+        "settings": told,
         "version": f"{sources()} abi {ABI_VERSION}",
         "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}",
         "processor": target.fingerprint(),

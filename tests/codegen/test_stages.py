@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, knobs
+from smelt import knobs
 from smelt.codegen.llvm import stages
+from smelt.runtime import code
 
 Array = np.ndarray[Any, Any]
 
@@ -49,8 +50,9 @@ def test_stages_give_the_bits_of_one_loop(
         staged = computed(PROGRAMS[name], x)
         with monkeypatch.context() as patch:
             patch.setattr(stages, "LONG", 1e9)
-            patch.setattr(driver, "_LOADED", {})
+            code.forget()
             whole = computed(PROGRAMS[name], x)
+            code.forget()
         for a, b in zip(staged, whole, strict=True):
             assert a.tobytes() == b.tobytes()
 

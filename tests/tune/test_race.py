@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, knobs
+from smelt import driver, knobs, warm
 from smelt.graph.text import parse
 from smelt.journal import Decision, Journal, Measured
+from smelt.runtime import code
 from smelt.runtime.cache import Cache
 from smelt.target import Target
 from smelt.tune import race
@@ -31,7 +32,8 @@ SIZES = {"n": 64, "m": 256}
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with knobs.config(cache_dir=str(tmp_path / "cache"), threads=1):
+    code.forget()
+    with knobs.config(cache_dir=str(tmp_path / "cache"), threads=1, probe="off", verify=False):
         yield tmp_path / "cache"
 
 
@@ -41,7 +43,7 @@ def unsure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race, "UNSURE", 1.0)
 
 
-def kernels(c: driver.Compiled) -> int:
+def kernels(c: driver.Compiled | warm.Found) -> int:
     return len(c.plan.clusters)
 
 
@@ -74,8 +76,9 @@ def test_a_faster_plan_wins_and_is_remembered(
 
 def test_a_slower_plan_loses(monkeypatch: pytest.MonkeyPatch, unsure: None) -> None:
     assert kernels(raced(0.99, monkeypatch)) == 1
-    key = Program(GRAPH, SIZES).key(driver.host())
-    assert recall(key) == {"must_fuse": (), "never_fuse": ()}, "that nothing is better counts too"
+    with knobs.config(tune="race"):
+        found = recall(Program(GRAPH, SIZES), driver.host())
+    assert found == {"must_fuse": (), "never_fuse": ()}, "that nothing is better counts too"
 
 
 def test_other_numbers_are_no_win(
@@ -95,10 +98,33 @@ def test_wishes_of_the_user_stay(monkeypatch: pytest.MonkeyPatch, unsure: None) 
 
 def test_the_results_are_right_after_a_real_race(unsure: None) -> None:
     x = np.random.default_rng(0).standard_normal((50, 300)).astype("f4")
+
+    def f(x: Any) -> Any:
+        return sm.sum(sm.exp(x), axis=1), sm.sin(sm.exp(x))
+
     with knobs.config(tune="race", tune_seconds=1):
-        total, wave = sm.jit(lambda x: (sm.sum(sm.exp(x), axis=1), sm.sin(sm.exp(x))))(x)
+        total, wave = sm.jit(f)(x)
     assert np.allclose(total, np.exp(x.astype("f8")).sum(1), rtol=1e-5)
     assert np.allclose(wave, np.sin(np.exp(x.astype("f8"))), atol=1e-5)
+
+
+def test_a_raced_plan_is_found_by_the_next_process(
+    monkeypatch: pytest.MonkeyPatch, unsure: None
+) -> None:
+    """Though the model's own plan was stored before."""
+    assert kernels(warm.compile(GRAPH, hints=SIZES)) == 1
+    monkeypatch.setattr(race, "compare", lambda one, other, ends: 0.5)
+    with knobs.config(tune="race"):
+        found = kernels(warm.compile(GRAPH, hints=SIZES))
+    assert found > 1
+    code.forget()
+    monkeypatch.setattr(Cache, "_defaults", {})
+    for how in ("remembered", "race"):
+        with knobs.config(tune=how):
+            again = warm.compile(GRAPH, hints=SIZES)
+            assert isinstance(again, warm.Found) and kernels(again) == found
+    with knobs.config(tune="off"):
+        assert kernels(warm.compile(GRAPH, hints=SIZES)) == 1
 
 
 def decision(verdict: Any, fused: float | None, split: float | None) -> Decision:
@@ -122,13 +148,13 @@ def test_turns_end_with_the_clock() -> None:
 
 
 def test_a_damaged_memory_is_no_memory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = Program(GRAPH, SIZES).key(Target.for_isa("avx2"))
-    remember(key, {"must_fuse": (), "never_fuse": (("a", "b"),)}, 2.0)
-    assert recall(key) == {"must_fuse": (), "never_fuse": (("a", "b"),)}
+    asked = Program(GRAPH, SIZES), Target.for_isa("avx2")
+    remember(*asked, {"must_fuse": (), "never_fuse": (("a", "b"),)}, 2.0)
+    assert recall(*asked) == {"must_fuse": (), "never_fuse": (("a", "b"),)}
     monkeypatch.setattr(Cache, "_defaults", {})
     (file,) = [f for f in place.iterdir() if f.is_file()]
     file.write_bytes(file.read_bytes()[:-5])
-    assert recall(key) is None
+    assert recall(*asked) is None
 
 
 @pytest.mark.parametrize(("a", "b", "same"), [

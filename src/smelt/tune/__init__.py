@@ -9,10 +9,3 @@ machine and the sizes' magnitudes; the setting `tune` says when to race and when
     with knobs.config(settings):
         compiled = build()
 """
-
-from __future__ import annotations
-
-from smelt.tune.memory import Program
-from smelt.tune.race import choose
-
-__all__ = ["Program", "choose"]

@@ -12,54 +12,70 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
 from typing import TypeAlias
 
 from smelt import knobs
+from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
+from smelt.graph.walk import size_names
 from smelt.knobs.values import Pairs
 from smelt.knobs.values import pairs as read_pairs
 from smelt.runtime.cache import Cache
-from smelt.runtime.probe import machine_id
+from smelt.runtime.host import machine_id
 from smelt.target import Target
 
 FORMAT = "smelt tuned plan 1"
+GUESS = 64
+"""A size that nobody gives."""
 
 Settings: TypeAlias = Mapping[str, Pairs]
 """`must_fuse` and `never_fuse`, complete: with what the user has asked for."""
 
 
-@dataclass(frozen=True, slots=True)
 class Program:
-    """A graph and the sizes that its plan is chosen for."""
+    """A graph and the sizes that its plan is chosen for; those that nobody gives are guessed."""
 
-    graph: Graph
-    sizes: Mapping[str, int]
+    def __init__(self, graph: Graph, hints: Mapping[str, int]) -> None:
+        self.graph, self.hints = graph, hints
+        self.sizes = {**dict.fromkeys(size_names(graph), GUESS), **hints}
+
+    @cached_property
+    def text(self) -> str:
+        """The graph's text, whatever its name.  Raises SmeltError for a graph that has none."""
+        return text(replace(self.graph, name="program"))
 
     def key(self, target: Target) -> bytes:
         """What a found plan holds for: the program, the settings, this machine, and sizes of the
-        same magnitude (between two powers of two)."""
+        same magnitude (between two powers of two).  Raises SmeltError as `text`."""
         magnitudes = " ".join(f"{n}:{s.bit_length()}" for n, s in sorted(self.sizes.items()))
         with knobs.config(tune="off"):
             settings = knobs.fingerprint()
-        parts = FORMAT, text(self.graph), magnitudes, settings, machine_id(target)
+        parts = FORMAT, self.text, magnitudes, settings, machine_id(target)
         return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
-def recall(key: bytes) -> Settings | None:
-    """What was found for a program, None if nothing was."""
-    if not knobs.CACHE.get():
+def recall(program: Program, target: Target) -> Settings | None:
+    """What an earlier race found for a program, None if there was none or it is not asked for."""
+    if knobs.TUNE.get() == "off" or not (knobs.CACHE.get() and knobs.FUSE.get()):
         return None
-    entry = Cache.default().get(key)
+    try:
+        entry = Cache.default().get(program.key(target))
+    except SmeltError:
+        return None
     if entry is None or entry.meta.get("format") != FORMAT:
         return None
     return {name: read_pairs(entry.meta[name]) for name in ("must_fuse", "never_fuse")}
 
 
-def remember(key: bytes, settings: Settings, gain: float) -> None:
+def remember(program: Program, target: Target, settings: Settings, gain: float) -> None:
     """Keep what was found; `gain` says how many times faster than the first plan it was."""
     if not knobs.CACHE.get():
         return
     meta: dict[str, object] = {name: list(map(list, pairs)) for name, pairs in settings.items()}
-    Cache.default().put(key, {**meta, "format": FORMAT, "gain": round(gain, 3)}, b"")
+    meta |= {"what": "race", "format": FORMAT, "gain": round(gain, 3)}
+    with suppress(SmeltError):
+        Cache.default().put(program.key(target), meta, b"")

@@ -71,18 +71,14 @@ def choose(
 
     `build` compiles the program under the settings in force.
     """
-    how = knobs.TUNE.get()
-    if how == "off" or not knobs.FUSE.get():
-        return {}
-    key = program.key(target)
-    found = recall(key)
-    if found is not None or how == "remembered":
+    found = recall(program, target)
+    if found is not None or knobs.TUNE.get() != "race" or not knobs.FUSE.get():
         return found or {}
     given = {"must_fuse": knobs.MUST_FUSE.get(), "never_fuse": knobs.NEVER_FUSE.get()}
     raced = Race(program, build, journal).run(given)
     if raced is None:
         return {}
-    remember(key, *raced)
+    remember(program, target, *raced)
     return raced[0]
 
 
