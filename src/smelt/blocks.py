@@ -63,8 +63,9 @@ THIN = 16
 """Rows up to which the larger operand of a product is read as it lies, never packed."""
 THIN_ROWS = 16
 """Rows of a thin product that one task takes: all of them."""
-THIN_COLUMNS = 512
-"""Columns of a thin product that one task takes: their sums stay in L1."""
+THIN_COLUMNS = 2016
+"""Columns of a thin product that one task takes: long runs of each line.  Rows of sums that are no
+power of two apart do not share the sets of a cache."""
 THIN_LINES = 64
 """The same where the larger operand lies along the summed axis: long rows, a few at a time."""
 THIN_DEPTH = 2048

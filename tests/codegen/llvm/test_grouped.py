@@ -136,6 +136,26 @@ def test_computed_operands_go_in_groups_where_their_range_is_known() -> None:
     assert not grouped(whole(wide, usual=True, features=MORE))
 
 
+@pytest.mark.parametrize("pair", ["bf16 bf16", "i8 i8", "u8 i8", "i16 i16"])
+@pytest.mark.parametrize("spec", [*LAYOUTS[:3], "k; k,n -> n", "k; n,k -> n"])
+def test_few_rows(pair: str, spec: str) -> None:
+    """The larger operand is read as it lies; vectors, too, and several blocks of it."""
+    first, second = pair.split()
+    for isa in RUNNABLE[:2]:
+        more = MORE if isa == "avx512" else ()
+        kernel = whole(source(pair, spec), isa, features=more)
+        for m, n, k in ((1, 33, 17), (3, 65, 1), (7, 5, 515), (16, 40, 300), (2, 2100, 40),
+                        (12, 19, 4130)):  # fmt: skip
+            x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
+            x = x[0] if spec.startswith("k;") else x
+            right = wanted(x, y)
+            x = np.ascontiguousarray(x.T) if spec.startswith("k,m") else x
+            y = np.ascontiguousarray(y.T) if "n,k" in spec else y
+            for at_end in (False, True):
+                (found,) = run_guarded(kernel, [x, y], at_end=at_end)
+                assert np.array_equal(found, right), (isa, m, n, k)
+
+
 # ---- bfloat16 -----------------------------------------------------------------------------------
 
 LEAST = 2.0**-126

@@ -29,6 +29,8 @@ LINE = 64
 
 def fetch_ahead(home: NestEmitter, access: Access, address: Value, dtype: DType) -> None:
     """Asks for the place that lies one task behind what a whole vector load reads here."""
+    if not home.foresees:  # many streams run side by side: the processor does better alone
+        return
     step = _next_task(home, access) or _next_block(home, access) or _next_run(home, access)
     if step is None:
         return

@@ -30,7 +30,7 @@ from smelt.blocks import (
     product_rows,
     whole_rows,
 )
-from smelt.codegen.llvm.grouped import Group, group_of
+from smelt.codegen.llvm.grouped import WORDS, Group, group_of
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
 from smelt.kernel.built import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
@@ -41,6 +41,9 @@ from smelt.types.expr import Index, axes_of, product
 
 SKEW = 16
 """Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
+THIN_SKEW = 528
+"""The same for a thin one, whose rows are all multiplied piece by piece: 256 positions of 16 rows
+fall on different sets of a first cache with 64 of them."""
 
 Kind = Literal["packed", "small", "thin"]
 
@@ -98,12 +101,13 @@ class Contraction:
     @property
     def depth(self) -> int:
         """Summed positions for which the left operand is packed at once."""
-        return THIN_DEPTH if self.thin else DEPTH * self.together
+        return (THIN_DEPTH if self.thin else DEPTH) * self.together
 
     @property
     def pitch(self) -> int:
         """Units between packed rows of the left operand."""
-        return self.direct or self.depth // self.together + SKEW
+        skew = THIN_SKEW if self.thin else SKEW
+        return self.direct or self.depth // self.together + skew
 
     @property
     def left_axes(self) -> tuple[str, ...]:
@@ -210,7 +214,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     ranked = [a for a in phase.axes if a in over]
     shared = m is not None and _is_shared(item, m, n, right)
     if form in ("rows", "columns") or (_is_few(m, phase) and not shared):
-        return _thin(item, left, right, m, n, ranked, target)
+        return _thin(item, left, right, m, n, ranked, phase, target)
     if item.dtype not in (f32, f64, i32):
         return None
     tile = tile_of(target, _lanes(item.dtype, target))
@@ -255,16 +259,27 @@ def _lanes(dtype: DType, target: Target) -> int:
 
 
 def _thin(
-    item: Item, left: Item, right: Item, m: str | None, n: str, over: list[str], target: Target
+    item: Item,
+    left: Item,
+    right: Item,
+    m: str | None,
+    n: str,
+    over: list[str],
+    phase: Phase,
+    target: Target,
 ) -> Contraction | None:
     """The contraction whose right operand is read in its own order, along n or a summed axis."""
     if item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
     along = _runs_along(right, (n, *over[::-1]))
     k = over[-1] if along == n else along
-    rows = 1 if m is None else 4 if target.registers >= 32 else 2
+    rows = 1 if m is None else 8 if target.registers >= 32 else 4
+    group = group_of(item, left, right, phase.dtypes, target)
+    if group is not None and group.moved:
+        group = WORDS  # no sums of columns to make up for
     return Contraction(item, left, right, m, n, tuple(a for a in over if a != k), k,
-                       Tile(rows, 2, _lanes(item.dtype, target)), "thin", along)  # fmt: skip
+                       Tile(rows, 2, _lanes(item.dtype, target)), "thin", along,
+                       group=group)  # fmt: skip
 
 
 def _runs_along(x: Item, axes: tuple[str, ...]) -> str:

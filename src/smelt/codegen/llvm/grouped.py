@@ -57,6 +57,9 @@ class Group:
         return 4 // self.dtype.itemsize
 
 
+WORDS = Group("words", i16)
+
+
 class _Bfloat(ir.Type):
     """LLVM's bfloat, for which llvmlite has no name."""
 
@@ -100,7 +103,7 @@ def group_of(
             return Group("bytes", i8, left_unsigned=True, moved=128)
         if all(unsigned):
             return Group("bytes", i8, moved=-128)
-    return Group("words", i16) if _fits(first, i16) and _fits(second, i16) else None
+    return WORDS if _fits(first, i16) and _fits(second, i16) else None
 
 
 def _is_bfloat(x: Item, buffers: Mapping[str, DType]) -> bool:
@@ -221,4 +224,14 @@ def _call(b: Any, name: str, result: Any, args: list[Value]) -> Value:
     return b.call(function, args)
 
 
-__all__ = ["Group", "flipped", "group_of", "interleaved", "narrow", "ones", "step", "units"]
+__all__ = [
+    "WORDS",
+    "Group",
+    "flipped",
+    "group_of",
+    "interleaved",
+    "narrow",
+    "ones",
+    "step",
+    "units",
+]

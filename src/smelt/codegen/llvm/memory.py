@@ -136,9 +136,11 @@ def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value |
     return m.load_convert(raw, dtype)
 
 
-def prefetch(b: ir.IRBuilder, address: Value) -> None:
-    """Asks for the line at an address, into the second cache; wrong addresses do no harm."""
-    _intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(0), I32(2), I32(1)])
+def prefetch(b: ir.IRBuilder, address: Value, *, near: bool = False) -> None:
+    """Asks for the line at an address, into the second cache or the first; wrong addresses do no
+    harm."""
+    level = I32(3 if near else 2)
+    _intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(0), level, I32(1)])
 
 
 def store_vector(

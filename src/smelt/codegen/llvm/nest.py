@@ -77,7 +77,7 @@ class NestEmitter:
         self.storage = home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
-        self.bypass = False
+        self.bypass, self.foresees = False, True
         self.assumed: frozenset[Limit] = frozenset()
         """Limits that are known to hold where code is emitted now."""
         self.here: frozenset[Item] = frozenset()

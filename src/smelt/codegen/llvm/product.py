@@ -54,7 +54,7 @@ class ProductEmitter:
         low, high = self.home.ranges[c.k]
         fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(c.depth))
         with self.b.if_then(fits):
-            self._pack(nest.packs[0], Scope(self.home.top))
+            self._pack_left(nest, c, Scope(self.home.top))
         self.ahead[c.item] = fits
 
     def run(self, nest: Nest, c: Contraction) -> None:
@@ -118,9 +118,9 @@ class ProductEmitter:
         left, right = nest.packs
         if c.item in self.ahead:
             with self.b.if_then(self.b.not_(self.ahead[c.item])):
-                self._pack(left, scope)
+                self._pack_left(nest, c, scope)
         elif not c.direct and not c.reads_left():
-            self._pack(left, scope)
+            self._pack_left(nest, c, scope)
         if c.thin:
             ThinEmitter(self.home, c, right, scope).run()
             return
@@ -136,6 +136,11 @@ class ProductEmitter:
             tiles.run(self.fresh)
 
         self._blocks(c.n, COLUMNS, columns)
+
+    def _pack_left(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+        if c.thin:
+            ThinEmitter(self.home, c, nest.packs[1], scope).clear_ends()
+        self._pack(nest.packs[0], scope)
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}

@@ -1,42 +1,54 @@
 """Thin contractions: few rows, whose larger operand is read once, in its own order, never packed.
 
-Such a product is as fast as memory, so what counts is long runs and no copies.  Where the operand's
-rows lie along n, several of them are added at a time to the sums of a block of columns, which stay
-in L1:  sum[i, n] += left[i, k] * right[k, n] + left[i, k+1] * right[k+1, n] + ...  Where they lie
-along a summed axis, several dot products run side by side and end in one sum over the lanes.  The
-operand may be computed as it is read: a conversion, a scale, a gather of rows.
+Such a product is as fast as memory, so what counts is that enough is under way: many lines of the
+operand are read side by side, as many streams as the processor follows, in long runs.  Where the
+lines lie along n, a vector of each goes to the sums of its columns, which stay in cache:
+sum[i, n] += left[i, k] * right[k, n] + left[i, k+1] * right[k+1, n] + ...  Where they lie along a
+summed axis, several dot products run side by side and end in sums over the lanes.  The operand may
+be computed as it is read: a conversion, a scale, a gather of rows.  Short numbers are multiplied in
+groups (`smelt.codegen.llvm.grouped`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
 from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.grouped import interleaved, narrow, step, units
 from smelt.codegen.llvm.indexing import iota, number, splat
-from smelt.codegen.llvm.items import Item
+from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import (
     element_address,
     load_scalar,
     load_vector,
+    prefetch,
     store_scalar,
     store_vector,
 )
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.storage import LEFT_PART
+from smelt.types.affine import coefficient
+from smelt.types.expr import atoms
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
-LINES = 4
-"""Lines of the larger operand that are read side by side: streams that a prefetcher follows."""
-WIDE = 2
-"""Vectors of sums in registers, where lines lie along n."""
+LINES = 16
+"""Lines along n that are read side by side, where there are registers for a vector of each."""
+FEW = 4
+"""The same where lines are dear to compute, where few are left, and of dot products."""
+AHEAD = 2048
+"""Bytes between what dot products read and what they ask for."""
+CHUNK = 256
+"""Summed positions that several rows of the left operand are multiplied with at a time."""
+SHORT = 6
+"""Values up to which a line counts as cheap to compute."""
 
 
 class ThinEmitter:
@@ -44,67 +56,88 @@ class ThinEmitter:
 
     def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
-        self.top = home.open(right, scope)
+        self.right, self.scope = right, scope
         self.ranges = {a: home.ranges[a] for a in (c.k, c.n)}
+        self.start = home.ranges[c.k][0]
         self.rows = number(1)
         if c.m is not None:
             low, high = home.ranges[c.m]
             self.rows = self.b.sub(high, low)
         self.stride = home.home.index(home.storage.extent(c.item, c.n))
+        self.lanes, self.wide = c.tile.lanes, c.tile.lanes * c.together
+        self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
+
+    def clear_ends(self) -> None:
+        """Zero behind the rows of the left operand, which is packed next: whole vectors of it are
+        multiplied."""
+        low, high = self.ranges[self.c.k]
+        b = self.b
+        end = b.add(low, b.and_(b.sub(high, low), number(-self.wide)))
+        zero = self.machine.const(self.c.unit, 0)
+
+        def clear(row: Value) -> None:
+            store_vector(self.machine, self._left(row, end), zero, self.c.unit, None)
+
+        self.home.loop(number(0), self.rows, 1, clear)
 
     def run(self) -> None:
         """Adds the block's products to the sums in scratch."""
-        line = self.c.k if self.c.along == self.c.n else self.c.n
-        visit = self._columns if self.c.along == self.c.n else self._dots
-        low, high = self.ranges[line]
-        b = self.b
-        middle = b.add(low, b.and_(b.sub(high, low), number(-LINES)))
-        for first, last, count in ((low, middle, LINES), (middle, high, 1)):
-            self.home.loop(first, last, count, self._visitor(visit, line, count))
+        self.top = self.home.open(self.right, self.scope)
+        self.home.foresees = False
+        if self.c.along == self.c.n:
+            self._rows()
+        else:
+            self._dots()
+        self.home.foresees = True
 
-    def _visitor(
-        self, visit: Callable[[Value, list[Scope]], None], line: str, count: int
-    ) -> Callable[[Value], None]:
-        """Visits `count` lines from a position on."""
+    # ---- operands ----------------------------------------------------------------------------
 
-        def inside(at: Value) -> None:
-            lines = [Scope(self.top, {line: self.b.add(at, number(r)) if r else at})
-                     for r in range(count)]  # fmt: skip
-            for one in lines:
-                self.home.enter(one, 1)
-            visit(at, lines)
-
-        return inside
-
-    def _along(self, wide: int, put: Callable[[Value, int, Value | None], None]) -> None:
-        """Whole runs of `wide` vectors, then masked vectors: position, lanes and mask."""
-        b, lanes = self.b, self.c.tile.lanes
-        low, high = self.ranges[self.c.along]
-        middle = b.add(low, b.and_(b.sub(high, low), number(-lanes * wide)))
-        self.home.loop(low, middle, lanes * wide, lambda at: put(at, lanes * wide, None))
-
-        def masked(at: Value) -> None:
-            put(at, lanes, b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes)))
-
-        self.home.loop(middle, high, lanes, masked)
-
-    def _values(self, lines: list[Scope], at: Value, lanes: int, mask: Value | None) -> list[Value]:
-        """One vector of the right operand on each line."""
-        found: list[Value] = []
-        for line in lines:
-            along = self.c.along
-            inner = Scope(line, {along: at}, lanes=Lanes(along, at, lanes, mask))
-            self.home.enter(inner, 2)
-            found.append(self.home.get(self.c.right, inner, True))
+    def _lines(self, axis: str, at: Value, count: int, clamped: bool) -> list[Scope]:
+        """The places of `count` lines from a position on; beyond the last one again that one."""
+        b, found = self.b, list[Scope]()
+        last = b.sub(self.ranges[axis][1], number(1))
+        for r in range(count):
+            line = b.add(at, number(r)) if r else at
+            if clamped and r:
+                line = b.select(b.icmp_signed("<", line, last), line, last)
+            found.append(Scope(self.top, {axis: line}))
+            self.home.enter(found[-1], 1)
         return found
 
-    def _left(self, row: Value, k: Value) -> Value:
-        """Address of left[row, k]."""
+    def _along(self, put: Callable[[Value, Value | None], None]) -> None:
+        """Whole vectors, then a masked one: position and mask."""
+        b, wide = self.b, self.wide
+        low, high = self.ranges[self.c.along]
+        middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
+        self.home.loop(low, middle, wide, lambda at: put(at, None))
+
+        def masked(at: Value) -> None:
+            put(at, b.icmp_signed("<", iota(wide), splat(b, b.sub(high, at), wide)))
+
+        self.home.loop(middle, high, wide, masked)
+
+    def _value(self, line: Scope, at: Value, mask: Value | None) -> Value:
+        """One vector of the right operand on a line, as it is multiplied; 0 outside of a mask."""
+        c = self.c
+        inner = Scope(line, {c.along: at}, lanes=Lanes(c.along, at, self.wide, mask))
+        self.home.enter(inner, 2)
+        found = self.home.get(c.right, inner, True)
+        if c.group is not None:
+            m = LLVMMachine(self.b, self.wide, self.home.home.target)
+            found = narrow(m, found, c.right, c.group)
+        return found if mask is None else \
+            self.b.select(mask, found, ir.Constant(found.type, None))  # fmt: skip
+
+    def _left(self, row: Value, k: Value, more: int = 0) -> Value:
+        """Address of the unit of left[row] that begins at k, or of one `more` behind it."""
         b = self.b
-        at = b.add(b.mul(row, number(self.c.pitch)), b.sub(k, self.ranges[self.c.k][0]))
-        return element_address(b, self.home.storage.at[self.c.item, LEFT_PART], at,
-                               self.c.item.dtype)  # fmt: skip
+        at = b.sub(k, self.start)
+        if self.c.together > 1:
+            at = b.udiv(at, number(self.c.together))
+        at = b.add(b.mul(row, number(self.c.pitch)), b.add(at, number(more)) if more else at)
+        base = self.home.storage.at[self.c.item, LEFT_PART]
+        return element_address(b, base, at, self.c.unit)
 
     def _sum(self, row: Value, column: Value) -> Value:
         """Address of the sum at a row and an absolute column."""
@@ -112,66 +145,175 @@ class ThinEmitter:
         at = b.add(b.mul(row, self.stride), b.sub(column, self.home.scratch.start(item, self.c.n)))
         return element_address(b, self.home.storage.at[item, 0], at, item.dtype)
 
-    # ---- lines along n -----------------------------------------------------------------------
+    def _multiplied(self, one: Value, value: Value, total: Value) -> Value:
+        if self.c.group is None:
+            return multiply_add(self.machine, one, value, total, self.c.item)
+        return step(self.machine, self.c.group, one, value, total)
 
-    def _columns(self, k: Value, lines: list[Scope]) -> None:
-        """sum[i, n] += left[i, k + r] * right[k + r, n] for every line r."""
-        b, dtype = self.b, self.c.item.dtype
+    def _add(self, k: Value, column: Value, found: Sequence[Sequence[Value]]) -> None:
+        """sum[i, columns] += left[i, units from k on] * found[unit][vector of columns]."""
+        b, m, dtype = self.b, self.machine, self.c.item.dtype
 
-        def put(at: Value, lanes: int, mask: Value | None) -> None:
-            values = self._values(lines, at, lanes, mask)
-            m = LLVMMachine(b, lanes, self.home.home.target)
-
-            def row(i: Value) -> None:
-                place = self._sum(i, at)
-                total = load_vector(m, place, dtype, None)
-                for r, value in enumerate(values):
-                    where = self._left(i, b.add(k, number(r)))
-                    one = load_scalar(self.scalar, where, dtype, None)
-                    total = multiply_add(m, splat(b, one, lanes), value, total, self.c.item)
+        def row(i: Value) -> None:
+            places = [self._sum(i, b.add(column, number(v * self.lanes)) if v else column)
+                      for v in range(len(found[0]))]  # fmt: skip
+            totals = [load_vector(m, place, dtype, None) for place in places]
+            for t, across in enumerate(found):
+                one = load_scalar(self.scalar, self._left(i, k, t), self.c.unit, None)
+                one = splat(b, one, self.lanes)
+                totals = [self._multiplied(one, x, total)
+                          for x, total in zip(across, totals, strict=True)]  # fmt: skip
+            for place, total in zip(places, totals, strict=True):
                 store_vector(m, place, total, dtype, None)
 
-            if self.c.m is None:
-                row(number(0))
-            else:
-                self.home.loop(number(0), self.rows, 1, row)
+        if self.c.m is None:
+            row(number(0))
+        else:
+            self.home.loop(number(0), self.rows, 1, row)
 
-        self._along(WIDE, put)
+    # ---- lines along n -----------------------------------------------------------------------
+
+    def _rows(self) -> None:
+        """Many lines at a time, then a few."""
+        b, (low, high) = self.b, self.ranges[self.c.k]
+        many = LINES if self.home.home.target.registers >= 32 else LINES // 2
+        many = many if len(self.right.items) <= SHORT else FEW
+        middle = b.add(low, b.and_(b.sub(high, low), number(-many)))
+        self.home.loop(low, middle, many, lambda k: self._some(k, many, False))
+        self.home.loop(middle, high, FEW, lambda k: self._some(k, FEW, True))
+
+    def _some(self, k: Value, count: int, clamped: bool) -> None:
+        """`count` lines from k on; with `clamped` there may be fewer."""
+        b, together = self.b, self.c.together
+        lines = self._lines(self.c.k, k, count, clamped)
+        high = self.ranges[self.c.k][1]
+        here = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
+
+        def put(at: Value, mask: Value | None) -> None:
+            values: list[Value] = []
+            for r, line in enumerate(lines):
+                value = self._value(line, at, mask)
+                zero = ir.Constant(value.type, None)
+                values.append(b.select(here[r], value, zero) if clamped and r else value)
+            if self.c.group is None:
+                self._add(k, at, [(value,) for value in values])
+                return
+            groups = (values[r : r + together] for r in range(0, count, together))
+            self._add(k, at, [interleaved(b, group) for group in groups])
+
+        self._along(put)
 
     # ---- lines along k -----------------------------------------------------------------------
 
-    def _dots(self, n: Value, lines: list[Scope]) -> None:
-        """sum[i, n + r] += the dot product of left[i] and line r, for groups of rows."""
-        b, group = self.b, self.c.tile.rows
-        if group == 1:
-            self._group(number(0), 1, n, lines)
+    def _dots(self) -> None:
+        """sum[i, n] += the dot product of row i and line n, for a few of both side by side: as many
+        rows as may be, since each visit to a line takes all of its bytes again."""
+        b, wide = self.b, self.home.home.target.registers >= 32
+        if self.c.m is None:
+            self._sweep(1, FEW)
             return
-        several = b.and_(b.add(self.rows, number(group - 2)), number(-group))
-        self.home.loop(number(0), several, group, lambda i: self._group(i, group, n, lines))
-        self.home.loop(several, self.rows, 1, lambda i: self._group(i, 1, n, lines))
+        few, several = (FEW, 2 * FEW) if wide else (FEW // 2, FEW)
+        with b.if_else(b.icmp_signed("<=", self.rows, number(few))) as (then, otherwise):
+            with then:
+                self._sweep(few, FEW)
+            with otherwise:
+                self.home.loop(*self.ranges[self.c.k], CHUNK, lambda at: self._chunk(at, several))
 
-    def _group(self, i: Value, count: int, n: Value, lines: list[Scope]) -> None:
-        b, item, lanes = self.b, self.c.item, self.c.tile.lanes
-        m = LLVMMachine(b, lanes, self.home.home.target)
-        zero = m.const(item.dtype, 0)
-        places = [[self._variable(zero) for _ in lines] for _ in range(count)]
+    def _chunk(self, at: Value, rows: int) -> None:
+        """One piece of k, whose rows of the left operand stay in the first cache."""
+        b, (low, high) = self.b, self.ranges[self.c.k]
+        end = b.add(at, number(CHUNK))
+        self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
+        self._sweep(rows, FEW // 2)
+        self.ranges[self.c.k] = low, high
 
-        def put(at: Value, _: int, mask: Value | None) -> None:
-            values = self._values(lines, at, lanes, mask)
+    def _sweep(self, rows: int, count: int) -> None:
+        """All lines, `count` at a time, with all rows, `rows` at a time."""
+        b, (low, high) = self.b, self.ranges[self.c.n]
+        middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
+        for first, last, many in ((low, middle, count), (middle, high, 1)):
+
+            def some(n: Value, many: int = many) -> None:
+                lines = self._lines(self.c.n, n, many, False)
+                self.home.loop(number(0), self.rows, rows,
+                               lambda i: self._group(i, rows, n, lines))  # fmt: skip
+
+            self.home.loop(first, last, many, some)
+
+    def _group(self, i: Value, rows: int, n: Value, lines: list[Scope]) -> None:
+        b, c, m = self.b, self.c, self.machine
+        zero = m.const(c.item.dtype, 0)
+        places = [[self._variable(zero) for _ in lines] for _ in range(rows)]
+
+        def put(at: Value, mask: Value | None) -> None:
+            values = [self._value(line, at, mask) for line in lines]
+            values = values if c.group is None else [units(b, x) for x in values]
+            if mask is None and c.m is not None:
+                self._ask(lines, at, b.icmp_signed("==", i, number(0)))
             for g, sums in enumerate(places):
-                one = load_vector(m, self._left(b.add(i, number(g)), at), item.dtype, mask)
+                one = load_vector(m, self._left(b.add(i, number(g)), at), c.unit, None)
                 for value, place in zip(values, sums, strict=True):
-                    total = b.load(place, typ=zero.type)
-                    b.store(multiply_add(m, one, value, total, item), place)
+                    b.store(self._multiplied(one, value, b.load(place, typ=zero.type)), place)
 
-        self._along(1, put)
-        for g, sums in enumerate(places):
-            for r, place in enumerate(sums):
-                total = b.load(place, typ=zero.type)
-                where = self._sum(b.add(i, number(g)), b.add(n, number(r)))
-                before = load_scalar(self.scalar, where, item.dtype, None)
-                found = self.scalar.add(before, self._across(m, total))
-                store_scalar(self.scalar, where, found, item.dtype, None)
+        self._along(put)
+        totals = [b.load(place, typ=zero.type) for sums in places for place in sums]
+        while len(totals) > 1 and len(totals) < self.lanes:
+            totals.append(zero)
+        for first in range(0, len(totals), self.lanes):
+            self._keep(i, n, first, totals[first : first + self.lanes], len(lines), rows)
+
+    def _keep(
+        self, i: Value, n: Value, first: int, totals: list[Value], lines: int, rows: int
+    ) -> None:
+        """Adds the sums over lanes to the sums in scratch: of vectors row by row, line by line."""
+        b, dtype = self.b, self.c.item.dtype
+        if len(totals) == 1:
+            self._keep_one(self._sum(i, n), self._across(totals[0]))
+            return
+        found = self._together(totals)
+        for at in range(first, min(first + self.lanes, rows * lines), lines):
+            where = self._sum(b.add(i, number(at // lines)), n)
+            if lines == 1:
+                one = b.extract_element(found, ir.Constant(ir.IntType(32), at - first))
+                self._keep_one(where, one)
+                continue
+            picks = [at - first + r for r in range(lines)]
+            some = b.shuffle_vector(
+                found, found, ir.Constant(ir.VectorType(ir.IntType(32), lines), picks)
+            )
+            m = LLVMMachine(b, lines, self.home.home.target)
+            before = load_vector(m, where, dtype, None)
+            store_vector(m, where, m.add(before, some), dtype, None)
+
+    def _keep_one(self, where: Value, total: Value) -> None:
+        dtype = self.c.item.dtype
+        before = load_scalar(self.scalar, where, dtype, None)
+        store_scalar(self.scalar, where, self.scalar.add(before, total), dtype, None)
+
+    def _ask(self, lines: list[Scope], at: Value, first: Value) -> None:
+        """Has the processor fetch what comes next on the lines, or at their end on later ones, for
+        the first group of rows."""
+        b, c, home = self.b, self.c, self.home
+        for item in self.right.items:
+            access = item.payload
+            if not isinstance(access, Access) or coefficient(access.offset, c.k) != 1:
+                continue
+            step = coefficient(access.offset, c.n)
+            if step is None or any(a.kind == "axis" for a in atoms(step)):
+                continue
+            dtype = home.home.dtypes[access.buffer]
+            (low, high), far = self.ranges[c.k], AHEAD // dtype.itemsize
+            later = b.mul(home.index(step, self.top), number(len(lines)))
+            beyond = b.add(b.sub(number(far), b.sub(high, low)), later)
+            inside = b.icmp_signed("<", b.add(at, number(far)), high)
+            ahead = b.select(inside, number(far), beyond)
+            ahead = b.add(at, b.select(first, ahead, number(0)))
+            for line in lines:
+                place = b.add(line.offset(access), ahead)
+                for k in range(0, self.wide, max(64 // dtype.itemsize, 1)):
+                    there = b.add(place, number(k))
+                    prefetch(b, element_address(b, home.home.buffers[access.buffer], there, dtype),
+                             near=True)  # fmt: skip
 
     def _variable(self, start: Value) -> Value:
         with self.b.goto_entry_block():
@@ -179,9 +321,21 @@ class ThinEmitter:
         self.b.store(start, place)
         return place
 
-    def _across(self, m: LLVMMachine, total: Value) -> Value:
+    def _together(self, totals: list[Value]) -> Value:
+        """The sums over the lanes of as many vectors as there are lanes, one in each lane:
+        neighbours are added until nothing else is left."""
+        b, lanes = self.b, self.lanes
+        picks = [ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(odd, 2 * lanes, 2)))
+                 for odd in (0, 1)]  # fmt: skip
+        while len(totals) > 1:
+            pairs = zip(totals[::2], totals[1::2], strict=True)
+            totals = [self.machine.add(*(b.shuffle_vector(x, y, p) for p in picks))
+                      for x, y in pairs]  # fmt: skip
+        return totals[0]
+
+    def _across(self, total: Value) -> Value:
         """The sum over lanes, halves with halves."""
-        b, lanes = self.b, self.c.tile.lanes
+        b, lanes = self.b, self.lanes
         while lanes > 1:
             lanes //= 2
             first, second = (
@@ -189,8 +343,8 @@ class ThinEmitter:
                 for at in (0, lanes)
             )
             nothing = ir.Constant(total.type, ir.Undefined)
-            total = m.add(b.shuffle_vector(total, nothing, first),
-                          b.shuffle_vector(total, nothing, second))  # fmt: skip
+            total = self.machine.add(b.shuffle_vector(total, nothing, first),
+                                     b.shuffle_vector(total, nothing, second))  # fmt: skip
         return b.extract_element(total, ir.Constant(ir.IntType(32), 0))
 
 
