@@ -39,6 +39,26 @@ TASK = (
     " row by row (schedule in codegen/llvm/nests.py)"
 )
 
+
+def head(xp, h, w, labels):
+    return each(xp, h @ w.T, labels)
+
+
+def head_softcapped(xp, h, w, labels):
+    return each(xp, 30 * xp.tanh((h @ w.T) / 30), labels)
+
+
+def head_smoothed(xp, h, w, labels):
+    z = h @ w.T
+    top = xp.max(z, axis=1, keepdims=True)
+    total = xp.log(xp.sum(xp.exp(z - top), axis=1)) + top[:, 0]
+    hit = xp.take_along_axis(z, labels[:, None], axis=1)[:, 0]
+    return total - 0.9 * hit - 0.1 * xp.mean(z, axis=1) + 1e-4 * total * total
+
+
+HEAD_INPUTS = ("T[r,k]", "T[c,k]", "i64[r] < c")
+HEAD = {"r": 512, "k": 512, "c": 32000}
+
 ROWS = (
     Row("F1", each, INPUTS, MATRIX, fused="s*(r*c + r) + 8*r", unfused="24*r*c + 142*r",
         bounded=True,
@@ -48,6 +68,15 @@ ROWS = (
         bounded=True,
         also=(lambda xp, x, labels: xp.nn.cross_entropy(x, labels),),
         short={"plan": TASK, "plan_layout": ""}),
+    Row("F2", head, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
+        unfused="4*r*k + 4*c*k + 42*r*c + 138*r", bounded=True, dtypes=("f64",),
+        also=(lambda xp, x, w, labels: picked(xp, x @ w.T, labels),
+              lambda xp, x, w, labels: shifted(xp, x @ w.T, labels))),
+    Row("F2 softcap", head_softcapped, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
+        unfused="4*r*k + 4*c*k + 66*r*c + 162*r", bounded=True, dtypes=("f64",), layouts=()),
+    Row("F2 smoothed, z-loss", head_smoothed, HEAD_INPUTS, HEAD,
+        fused="s*(r*k + c*k + r) + 8*r", unfused="4*r*k + 4*c*k + 46*r*c + 210*r", bounded=True,
+        dtypes=("f64",), layouts=()),
 )  # fmt: skip
 
 

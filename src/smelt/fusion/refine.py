@@ -22,7 +22,7 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import CODE, OPERANDS
 from smelt.fusion.reach import in_order
 from smelt.fusion.sets import bits
-from smelt.fusion.state import Cluster, State, Verdict
+from smelt.fusion.state import SMALL, Cluster, State, Verdict
 
 TRIES = 0.3
 """Questions for each unit that refinement may ask."""
@@ -32,8 +32,6 @@ MOST_NEIGHBOURS = 4
 """Neighbours that a part of a cluster is tried to be joined with."""
 WORTH = 0.05
 """Part of the time of two clusters that the traffic between them and a launch must make up."""
-SMALL = 8
-"""A value is small if a result of the kernel that reads it is this many times its size."""
 ENOUGH, MORE = 0.03, 0.2
 """Part of the time of what it touches that a move must gain, since less is within the model's
 error: where it makes no kernel more, and where it does."""
@@ -165,6 +163,10 @@ class Refinement:
         best: Move | None = None
         near = self._neighbours(c)
         cuts = cluster.members & self.units.folds
+        if self.state.held(cluster.reads):
+            for u in bits(cuts):  # what a fold of finished folds reads: rows end there
+                if cluster.region.levels.get(u, 0) > 1:
+                    cuts |= self.units.operands[u] & cluster.members
         if cluster.stored & (cluster.stored - 1):
             cuts |= cluster.stored
         for u in bits(cuts):
@@ -214,13 +216,15 @@ class Refinement:
         self, c: int, near: Sequence[int], one: Verdict, other: Verdict
     ) -> Iterator[Move]:  # fmt: skip
         """The two parts as they are, and either joined with a neighbour."""
-        clusters = self.state.clusters
+        clusters, state = self.state.clusters, self.state
         assert one.cost is not None and other.cost is not None
         apart = one.cost.burden + other.cost.burden
         before = clusters[c].cost.burden
-        yield Move(before - apart, (c,), (one, other))
+        more = (one.region.stored | other.region.stored) & ~clusters[c].stored
+        yield Move(before - apart - state.held(more, other.region.stored), (c,), (one, other))
         for n in near:
             cluster = clusters[n]
+            both = clusters[c].stored | cluster.stored
             for part, left in ((one, other), (other, one)):
                 assert part.cost is not None and left.cost is not None
                 region, reads = part.region, self.state.reads(part.region.members)
@@ -232,6 +236,8 @@ class Refinement:
                 found = self._judge(region.members | cluster.members, stored)
                 if found is not None and found.cost is not None:
                     gain = before + cluster.cost.burden - left.cost.burden - found.cost.burden
+                    gone = both & ~left.region.stored & ~found.region.stored
+                    gain += state.held(gone, found.region.stored)
                     if not crossing:  # they start together anyway
                         saved = part.cost.launch + cluster.cost.launch - found.cost.launch
                         gain -= max(0.0, saved - INLINE_LAUNCH_NS)
@@ -243,7 +249,7 @@ class Refinement:
         cluster = state.clusters[c]
         shared: dict[int, float] = {}
         for v in bits(cluster.reads | cluster.stored):
-            spent = self._traffic(1 << v)
+            spent = self._traffic(1 << v) + state.held(1 << v)
             for n in bits(state.readers[v] | state.holders[v]):
                 shared[n] = shared.get(n, 0.0) + spent
         found: list[int] = []

@@ -223,6 +223,7 @@ class Search(State):
             count = (self.readers[u] & ~(1 << p)).bit_count()
             if count:
                 found += count * self.model.read_ns(u, self.model.nbytes[u], 1)
+        found += self.held(producer.stored)
         if self.wishes.must:
             return FORCED
         readers = bits(self.successors(p))
@@ -284,7 +285,9 @@ class Search(State):
             return Candidate(0.0, joined, found.refusal)
         if self.wishes.must and self.wishes.demand(one.members, other.members):
             return Candidate(FORCED, joined)
-        gain = self.most[pair] = one.cost.burden + other.cost.burden - found.cost.burden
+        gain = one.cost.burden + other.cost.burden - found.cost.burden
+        gain += self.held((one.stored | other.stored) & ~stored, stored)
+        self.most[pair] = gain
         return Candidate(gain, joined)
 
     def copied(self, p: int, readers: Sequence[int]) -> Candidate:

@@ -66,6 +66,13 @@ class Verdict:
         return self.found
 
 
+SMALL = 8
+"""A value is small beside one that is this many times its size."""
+HELD = 2.0
+"""What a value between kernels that outgrows every cache costs beyond its traffic, as a multiple of
+it: it takes memory from the caller, and the first touch of that is dear."""
+
+
 class State:
     """The clusters of one graph."""
 
@@ -158,6 +165,17 @@ class State:
         for v in bits(self.clusters[c].reads):
             found |= self.holders[v]
         return found
+
+    def held(self, values: int, stored: int = 0) -> float:
+        """What it is worth in nanoseconds not to have some values in memory where only `stored` is
+        written: those that no cache holds, of which only something much smaller is left."""
+        found = 0.0
+        model = self.model
+        left = max((model.nbytes[u] for u in bits(stored)), default=0)
+        for v in bits(values & ~self.units.outputs):
+            if model.nbytes[v] > max(model.target.l3_bytes, SMALL * left):
+                found += model.write_ns(v, 1) + model.read_ns(v, model.nbytes[v], 1)
+        return HELD * found
 
     def torn_fold(self, one: Cluster, other: Cluster) -> int:
         """A fold of one of two clusters that the other reads at several places, or -1."""

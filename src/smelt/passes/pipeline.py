@@ -28,6 +28,7 @@ from smelt.passes.canonicalize import canonicalize
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
 from smelt.passes.fold import fold
+from smelt.passes.picks import picks
 from smelt.passes.precision import precision
 from smelt.passes.simplify import simplify, simplify_fast
 from smelt.passes.views import views
@@ -59,6 +60,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify", simplify),
     Pass("simplify-fast", simplify_fast, fast=True),
     Pass("views", views),
+    Pass("picks", picks),
     Pass("cse", cse),
     Pass("dce", dce),
 )

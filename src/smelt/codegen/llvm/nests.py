@@ -386,7 +386,7 @@ class _Planner:
             return
         late = self.levels[item] < nest.level and bool(item.axes & self._local(item.time))
         if late and not nest.once and (item not in nest.saves or nest.packed):
-            if item not in self.kept and self._cost(item) > (DEAR if nest.packed else CHEAP):
+            if item not in self.kept and self._is_dear(item, DEAR if nest.packed else CHEAP):
                 self._keep(item)
                 self._group(self.levels[item], self._domain(item)).saves.append(item)
             if item in self.kept:
@@ -405,8 +405,15 @@ class _Planner:
         local = self._local(item.time)
         self.kept[item] = tuple(a for a in self.phase.axes if a in item.axes and a in local)
 
-    def _cost(self, item: Item) -> float:
-        """Cycles a vector to compute an item from memory and finished folds."""
+    def _is_dear(self, item: Item, limit: float) -> bool:
+        """Whether an item is dear, even if dear operands along fewer axes are kept instead."""
+        return self._cost(item, item.axes & self._local(item.time), limit) > limit
+
+    def _cost(
+        self, item: Item, wide: frozenset[str] = frozenset(), limit: float = float("inf")
+    ) -> float:
+        """Cycles a vector to compute an item from memory and finished folds; operands without all
+        of `wide` axes count as kept above the limit."""
         if item in self.kept or item.kind in ("fold", "dot"):
             return 0.0
         if not item.axes & self._local(item.time):
@@ -415,7 +422,8 @@ class _Planner:
             return float("inf")
         own = SCALARS[item.payload].cost if item.kind == "apply" and isinstance(item.payload, str) \
             else 0.5 if item.kind in ("load", "cast", "state") else 0.0  # fmt: skip
-        return own + sum(self._cost(a) for a in item.args)
+        found = own + sum(self._cost(a, wide, limit) for a in item.args)
+        return 0.0 if not wide <= item.axes and found > limit else found
 
     def _arrange(self, nest: Nest) -> None:
         """Chooses the vector axis, the loop order and how many vectors go together."""

@@ -1,0 +1,177 @@
+"""One element of each row, read at a computed position, becomes a fold of that row.
+
+A label's logit is read where the label says.  If the logits come of a contraction whose rows other
+folds visit, such as those of a softmax, that read would force all of them into memory.  The same
+element is the largest of its row once all others are set aside by a comparison of positions, a fold
+like any other, which the visit that makes the row takes along.  What is elementwise between the
+contraction and the read is computed for the picked elements alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import rebuild_from, use_counts
+from smelt.ops.contract import Contract
+from smelt.ops.create import Iota
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.index import Gather
+from smelt.ops.reduce import Reduce
+from smelt.ops.view import Expand, Reshape
+from smelt.passes.compose import lifted
+from smelt.types.dtype import i64
+from smelt.types.expr import Index
+from smelt.types.tensor import broadcast_shapes
+
+
+def picks(graph: Graph) -> Graph:
+    """Reads of one element for each row of a contraction become folds of the rows.
+
+    >>> from smelt.graph.text import parse, text
+    >>> print(
+    ...     text(
+    ...         picks(
+    ...             parse('''graph f(x: f32[n,k], w: f32[k,c], y: i64[n]) {
+    ...   z = contract(x, w) {spec=nk,kc->nc}
+    ...   i = iota() {shape=(n,), axis=0, dtype=i64}
+    ...   p = gather(z, i, y) {first=0}
+    ...   t = reduce.max(z) {axes=(1,)}
+    ...   return p, t
+    ... }''')
+    ...         )
+    ...     )
+    ... )
+    graph f(x: f32[n,k], w: f32[k,c], y: i64[n]) {
+      v0 = iota() {shape=(1, c), axis=1, dtype=i64} : i64[1,c]
+      v1 = reshape(y) {shape=(n, 1)} : i64[n,1]
+      v2 = eq(v0, v1) : bool[n,c]
+      v3 = contract(x, w) {spec=nk,kc->nc} : f32[n,c]
+      v4 = select(v2, v3, -inf:f32) : f32[n,c]
+      v5 = reduce.max(v4) {axes=(1,)} : f32[n]
+      v6 = reduce.max(v3) {axes=(1,)} : f32[n]
+      return v5, v6
+    }
+    """
+    if not any(isinstance(node.op, Gather) for node in graph.nodes()):
+        return graph
+    counts = use_counts(graph)
+    shared: set[Node] = set()
+
+    def change(node: Node, old: Node) -> Node:
+        if counts[old] > 1:
+            shared.add(node)
+        pick = _pick(node) if isinstance(node.op, Gather) else None
+        if pick is None or not _is_made(node.inputs[0], pick.axis, shared, False):
+            return node
+        kept = pick.of(node.inputs[0])
+        return build.apply(Reshape(node.type.shape), kept, origin=node.origin) \
+            if kept.type.shape != node.type.shape else kept  # fmt: skip
+
+    return rebuild_from(graph, change)
+
+
+@dataclass
+class _Pick:
+    """One position along `axis` for each of the other positions of a value."""
+
+    axis: int
+    position: Node
+    """Of the value's rank, with extent 1 along the axis."""
+    gather: Node
+
+    def of(self, x: Node) -> Node:
+        """The picked elements of a value of the gathered one's rank, without the axis."""
+        shape, at = x.type.shape, self.axis
+        rest = (*shape[:at], *shape[at + 1 :])
+        if shape[at] == 1:
+            return build.apply(Reshape(rest), x)
+        if isinstance(x.op, (Map, Cast)):
+            operands = (self.of(lifted(y, x.type.rank)) for y in x.inputs)
+            return build.apply(x.op, *operands, origin=x.origin)
+        if isinstance(x.op, Expand):
+            inner = self.of(lifted(x.inputs[0], x.type.rank))
+            return build.apply(Expand(rest), inner, origin=x.origin)
+        if not isinstance(x.op, Contract):
+            return self._read(x)
+        line = tuple(shape[at] if k == at else 1 for k in range(len(shape)))
+        places = build.apply(Iota(line, at, i64))
+        hit = build.map("eq", places, build.cast(self.position, i64))
+        none = build.constant(-math.inf, x.type.dtype)
+        row = build.map("select", hit, x, none, origin=self.gather.origin)
+        return build.apply(Reduce("max", (at,)), row, origin=self.gather.origin)
+
+    def _read(self, x: Node) -> Node:
+        """A value that is stored anyway is read at the position."""
+        rank = x.type.rank
+        index: list[Node] = []
+        for k, n in enumerate(x.type.shape):
+            line = tuple(n if j == k else 1 for j in range(rank))
+            index.append(self.position if k == self.axis else build.apply(Iota(line, k, i64)))
+        found = build.apply(Gather(0), x, *index, origin=self.gather.origin)
+        shape = found.type.shape
+        return build.apply(Reshape((*shape[: self.axis], *shape[self.axis + 1 :])), found)
+
+
+def _is_made(x: Node, at: int, shared: set[Node], seen: bool) -> bool:
+    """Whether a value is elementwise in a contraction that others read too."""
+    seen = seen or x in shared
+    if isinstance(x.op, Contract):
+        return seen and x.type.dtype.is_float
+    if not isinstance(x.op, (Map, Cast, Expand)):
+        return False
+    from_end = at - x.type.rank
+    return any(
+        y.type.rank + from_end >= 0
+        and y.type.shape[from_end] != 1
+        and _is_made(y, y.type.rank + from_end, shared, seen)
+        for y in x.inputs
+    )
+
+
+def _pick(node: Node) -> _Pick | None:
+    """What a gather picks, if all its indices but one count along axes of their own."""
+    op, (x, *index) = node.op, node.inputs
+    assert isinstance(op, Gather)
+    middle = broadcast_shapes(*(j.type.shape for j in index))
+    along: dict[int, int] = {}
+    free: list[int] = []
+    for k, j in enumerate(index):
+        a = _counted(j, x.type.shape[op.first + k], len(middle))
+        if a is None:
+            free.append(k)
+        elif a >= 0:
+            along[k] = a
+    if len(free) != 1:
+        return None
+    (f,) = free
+    order = list(along.values())
+    others = [n for a, n in enumerate(middle) if a not in order]
+    whole = all(middle[a] == x.type.shape[op.first + k] for k, a in along.items())
+    if order != sorted(set(order)) or any(n != 1 for n in others) or not whole:
+        return None
+    lead = len(middle) - index[f].type.rank
+    own = (*(1,) * lead, *index[f].type.shape)
+    line: list[Index] = [1] * x.type.rank
+    for k, a in along.items():
+        line[op.first + k] = own[a]
+    return _Pick(op.first + f, build.apply(Reshape(tuple(line)), index[f]), node)
+
+
+def _counted(j: Node, extent: Index, rank: int) -> int | None:
+    """Along which axis of the result an index counts all positions of its own; -1 where there is
+    only one position, None if it does not count."""
+    if isinstance(j.op, Expand):  # an index that was broadcast says the same
+        j = j.inputs[0]
+    if isinstance(j.op, Reshape):
+        source = j.inputs[0]
+        if isinstance(source.op, Iota) and source.type.rank == 1:
+            places = [a for a, n in enumerate(j.type.shape) if n != 1]
+            if len(places) == 1 and source.type.shape[0] == extent:
+                return rank - j.type.rank + places[0]
+        return None
+    if isinstance(j.op, Iota) and j.type.shape[j.op.axis] == extent:
+        return rank - j.type.rank + j.op.axis
+    return -1 if extent == 1 else None
