@@ -53,6 +53,12 @@ class Access:
         """Whether positions outside read as 0 (but not -0), as lanes outside a mask do."""
         return self.other == 0 and math.copysign(1.0, self.other) > 0
 
+    @property
+    def positions(self) -> list[str]:
+        """Computed positions that are read."""
+        return [a.name for e in (self.offset, *(x for p in self.limits for x in p))
+                for a in atoms(e) if a.kind == "value"]  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Folding:

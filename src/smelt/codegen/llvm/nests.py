@@ -49,7 +49,7 @@ from smelt.codegen.llvm.vectors import (
 from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.ops.scalar import SCALARS
 from smelt.target import CACHE_SHARE, Target
-from smelt.types.expr import Index, atoms, minimum
+from smelt.types.expr import Index, minimum
 
 TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
@@ -288,7 +288,7 @@ class _Planner:
         found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
-            roots = [self.phase.positions[n] for n in position_names(s.access)]
+            roots = [self.phase.positions[n] for n in s.access.positions]
             for item in (*roots, s.value, *([s.where] if s.where else [])):
                 reach[item] |= s.axes & self._local(s.time)
         for setting in self.phase.settings:
@@ -324,7 +324,7 @@ class _Planner:
         roots = [a for f in nest.folds for a in f.args] + list(nest.saves)
         for s in nest.stores:
             roots += [s.value] + ([s.where] if s.where else [])
-            roots += [self.phase.positions[n] for n in position_names(s.access)]
+            roots += [self.phase.positions[n] for n in s.access.positions]
         roots += [setting.value for setting in nest.settings] + nest.fixed
         for item in roots:
             self._need(item, nest, wanted)
@@ -496,9 +496,3 @@ def _serial(nest: Nest) -> set[str]:
     """The axes that a nest's scans run along."""
     scans = [i.payload for i in nest.items if i.kind == "scan"]
     return {a for s in scans if isinstance(s, Folding) for a in s.over}
-
-
-def position_names(access: Access) -> list[str]:
-    """Computed positions that an access reads."""
-    return [a.name for e in (access.offset, *(x for p in access.limits for x in p))
-            for a in atoms(e) if a.kind == "value"]  # fmt: skip

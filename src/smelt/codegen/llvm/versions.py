@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm.items import Item
-from smelt.codegen.llvm.nests import Nest, position_names
+from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def needed(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
     pending = [a for f in nest.folds for a in f.args] + [*nest.saves, *nest.fixed]
     pending += [x for s in nest.stores for x in (s.value, s.where) if x is not None]
     pending += [s.value for s in nest.settings]
-    named = {n for s in nest.stores for n in position_names(s.access)}
+    named = {n for s in nest.stores for n in s.access.positions}
     while pending or named:
         pending += [i for i in own if i.kind == "position" and _name(i) in named]
         named = set[str]()
