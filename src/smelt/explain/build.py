@@ -371,7 +371,8 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
     temp = max((int(evaluate(e, sizes)) for e in executable.arena), default=0)
     for step in (s for group in executable.launches for s in group):
         if not isinstance(step, CallStep):
-            temp += sum(-(-int(evaluate(n, sizes)) // 64) * 64 for n in step.partials)
+            own = step.sizes(sizes)
+            temp += sum(-(-int(evaluate(n, own)) // 64) * 64 for n in step.partials)
     return MemoryData(
         argument=sum(nbytes(n) for n in inputs),
         output=sum(nbytes(n) for n in outputs),

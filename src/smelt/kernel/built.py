@@ -3,6 +3,7 @@
 `Built` says in plain data how the code is called, so that a warm start needs neither the kernel nor
 code generation.
 
+>>> from smelt.types.expr import size
 >>> made = Built(b"", ("x", "y"), ("n",), (), (), (Function("k", size("n"), 0, size("n")),), 7)
 >>> Built.read(made.facts(), b"") == made
 True
@@ -11,10 +12,10 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from smelt.types.expr import Index, evaluate, size, substitute, text
+from smelt.types.expr import Index, evaluate, text
 from smelt.types.parse_expr import parse_sizes
 
 __all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for"]
@@ -63,25 +64,6 @@ class Built:
             "ir_size": self.ir_size,
             "form": self.form,
         }  # fmt: skip
-
-    def renamed(self, names: Mapping[str, str]) -> Built:
-        """The same code for a kernel in which `names` are called otherwise."""
-        values = {old: size(new) for old, new in names.items()}
-
-        def named(e: Index) -> Index:
-            return substitute(e, values, "size")
-
-        return replace(
-            self,
-            buffers=tuple(names.get(b, b) for b in self.buffers),
-            sizes=tuple(names.get(s, s) for s in self.sizes),
-            strides=tuple((n, names.get(p, p), d) for n, p, d in self.strides),
-            partials=tuple((names.get(name, name), named(n)) for name, n in self.partials),
-            functions=tuple(
-                Function(f.symbol, named(f.tasks), named(f.scratch), named(f.cycles))
-                for f in self.functions
-            ),
-        )
 
     @staticmethod
     def read(facts: dict[str, Any], code: bytes) -> Built:

@@ -81,6 +81,13 @@ class KernelStep:
     past the caches."""
     stream_above: int = 1 << 62
     """Bytes of a result above which that pays: no cache holds it."""
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The plan's names for the sizes in `entries` and `partials`, by the code's own names: kernels
+    that differ in names share their code."""
+
+    def sizes(self, named: Sizes) -> Sizes:
+        """The plan's sizes under the code's names."""
+        return {**named, **{own: named[n] for own, n in self.names.items() if n in named}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +359,8 @@ class _Builder:
         self.top = max((self.number(end) for end in home.arena), default=0)
         self.top = (self.top + 63) // 64 * 64
 
-    def number(self, e: Index) -> int:
-        return int(evaluate(e, self.named))
+    def number(self, e: Index, named: Sizes | None = None) -> int:
+        return int(evaluate(e, self.named if named is None else named))
 
     def group(self, steps: Sequence[Step]) -> None:
         """One group of independent steps: its kernels share launches, phase by phase."""
@@ -364,7 +371,7 @@ class _Builder:
             first, work = len(self.chunks), 0.0
             for step, base in zip(kernels, frames, strict=True):
                 if phase < len(step.entries):
-                    work += self._chunks(step.entries[phase], base)
+                    work += self._chunks(step.entries[phase], base, step.sizes(self.named))
             parallel = PARALLEL if work > INLINE_NS and len(self.chunks) - first > 1 else 0
             if len(self.chunks) > first:
                 self.launches.append((first, len(self.chunks) - first, parallel, 0))
@@ -392,9 +399,10 @@ class _Builder:
         """The argument words of a kernel; gives their byte offset in the frame."""
         base = len(self.frame)
         places: list[int] = []
+        own = step.sizes(self.named) if step.partials else self.named
         for nbytes in step.partials:
             places.append(self.top)
-            self.top += (self.number(nbytes) + 63) // 64 * 64
+            self.top += (self.number(nbytes, own) + 63) // 64 * 64
         for kind, what in step.words:
             slot = len(self.frame)
             self.frame.append(0)
@@ -417,10 +425,11 @@ class _Builder:
         else:
             self.arena.append((slot, self.number(v.offset)))
 
-    def _chunks(self, entry: Native, base: int) -> float:
-        """Cuts the tasks of one function into chunks; gives the predicted work in ns."""
-        tasks, work = self.number(entry.tasks), self.number(entry.cycles) / CYCLES_A_NS
-        self.scratch = max(self.scratch, self.number(entry.scratch))
+    def _chunks(self, entry: Native, base: int, own: Sizes) -> float:
+        """Cuts the tasks of one function into chunks; gives the predicted work in ns.  `own` are
+        the sizes under the names of the kernel's code."""
+        tasks, work = self.number(entry.tasks, own), self.number(entry.cycles, own) / CYCLES_A_NS
+        self.scratch = max(self.scratch, self.number(entry.scratch, own))
         if tasks <= 0:
             return 0.0
         count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))

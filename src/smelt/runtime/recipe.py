@@ -96,15 +96,17 @@ class Recipe:
         return Executable(self.size_names, self.values, launches, self.arena, self.outputs)
 
     def _kernel_step(self, use: KernelUse, code: Code, look_up: LookUp) -> KernelStep:
-        made = code.built.renamed(use.names)
-        value_of = use.values
+        made, names = code.built, use.names
         partials = {name: k for k, (name, _) in enumerate(made.partials)}
-        strides = {name: (value_of[p], d) for name, p, d in made.strides}
+        strides = {name: (use.values[names.get(p, p)], d) for name, p, d in made.strides}
         words: list[tuple[str, Any]] = [
-            ("partial", partials[b]) if b in partials else ("value", value_of[b])
+            ("partial", partials[b]) if b in partials else ("value", use.values[names.get(b, b)])
             for b in made.buffers
         ]
-        words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
+        words += [
+            ("stride", strides[s]) if s in strides else ("size", size(names.get(s, s)))
+            for s in made.sizes
+        ]
 
         def variant(sizes: Mapping[str, int], streaming: bool) -> KernelStep | None:
             form = form_for(use.forms, sizes)
@@ -114,7 +116,7 @@ class Recipe:
 
         return KernelStep(
             use.name, _entries(made, code), tuple(words), tuple(n for _, n in made.partials),
-            code, variant, self.stream_above,
+            code, variant, self.stream_above, names,
         )  # fmt: skip
 
     # ---- text ------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def compile_traced(
         return make_boxed_func(traced.forward)
     made = Compiled(kind, program, operators, perf_counter() - start)
     _LOG.info("%s graph of %d operators: %d kernels, %d calls of torch, %.2f s", kind, operators,
-              sum(len(s.compiled.kernels) for s in program.segments), len(made.left),
+              sum(len(s.compiled.recipe.steps) for s in program.segments), len(made.left),
               made.seconds)  # fmt: skip
     for x in made.left:
         _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
