@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +19,7 @@ import llvmlite
 import numpy as np
 
 from smelt import fusion, knobs, lower, passes
+from smelt.ahead import Ahead
 from smelt.codegen.build import build, forms, generator
 from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
@@ -32,9 +34,11 @@ from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
+from smelt.passes.prelude import Split, split
 from smelt.runtime.code import Code, add, find, key_of
 from smelt.runtime.executable import Executable, Value
 from smelt.runtime.host import host
+from smelt.runtime.prelude import Compiler, Run
 from smelt.runtime.recipe import CallUse, KernelUse, Recipe
 from smelt.target import Target
 from smelt.tune.memory import Program
@@ -72,9 +76,10 @@ class Compiled:
         arrays: Sequence[Array],
         sizes: tuple[int, ...],
         out: Sequence[Array | None] | None = None,
+        held: Run | None = None,
     ) -> list[Array]:
         """See `smelt.runtime.executable.Executable.run`."""
-        return self.executable.run(arrays, sizes, out)
+        return self.executable.run(arrays, sizes, out, held)
 
 
 def compile(  # noqa: A001 - the field's word, as re.compile
@@ -84,10 +89,12 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     donate: tuple[int, ...] = (),
     journal: Journal | None = None,
     target: Target | None = None,
+    compiler: Compiler | None = None,
 ) -> Compiled:
     """Graph to executable.  `hints` are sizes of the first call, which cost estimates use; the
     result is right for all sizes that the graph's facts allow.  Inputs in `donate` are the caller's
-    gift: results may take their memory."""
+    gift: results may take their memory.  `compiler` makes what runs the parts of the prelude, when
+    they first run: this function, unless told otherwise."""
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
     program = Program(graph, hints or {})
@@ -103,17 +110,30 @@ def _compile(
     graph, named = program.graph, program.sizes
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
     given = tuple(graph.inputs[k] for k in donate)
-    plan = fusion.plan(graph, target, journal, named, fuse=knobs.FUSE.get(), donated=given)
-    kernels = tuple(_lowered(c, journal, named) for c in plan.clusters)
+    ahead = Ahead(graph, split(graph) if knobs.CONSTANTS.get() else Split(graph, ()))
+    plan = fusion.plan(ahead.rest, target, journal, named, fuse=knobs.FUSE.get(), donated=given)
+    lowered = [_lowered(c, journal, named) for c in plan.clusters]
+    kernels = tuple(
+        ahead.packed(c, k, target) for c, k in zip(plan.clusters, lowered, strict=True)
+    )  # fmt: skip
     given_names = [None if k is None else identify(k, target) for k in kernels]
     known = [() if k is None else forms(k, target) for k in kernels]
     codes = [None if k is None else _code(k, target, journal, form_for(f, named))
              for k, f in zip(given_names, known, strict=True)]  # fmt: skip
-    recipe, executable = assemble(plan, given_names, known, codes, target, journal)
+    recipe, executable = assemble(
+        plan, given_names, known, codes, target, journal, ahead,
+        compiler or partial(_compile_part, target=target),
+    )  # fmt: skip
     return Compiled(
         graph, plan, kernels, target, journal, executable, recipe, tuple(given_names),
         size_names(graph),
     )  # fmt: skip
+
+
+def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Compiled:
+    """A part of a prelude, which has no prelude of its own."""
+    with knobs.config(constants=0):
+        return compile(graph, hints=sizes, target=target)
 
 
 def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Kernel | None:
@@ -179,30 +199,46 @@ def _code(
 
 def assemble(
     plan: Plan, kernels: Sequence[Named | None], known: Sequence[Forms],
-    codes: Sequence[Code | None], target: Target, journal: Journal,
+    codes: Sequence[Code | None], target: Target, journal: Journal, ahead: Ahead,
+    compiler: Compiler,
 ) -> tuple[Recipe, Executable]:  # fmt: skip
     """The plan's steps over numbered values; `known` are the forms of each kernel."""
-    numbers, values = _values(plan)
+    numbers, values = _values(plan, ahead)
+    held: dict[Value, int] = {}
+
+    def reads(cluster: Cluster, named: Named | None) -> list[int]:
+        """The numbers of the values that a cluster reads, in order."""
+        found: list[int] = []
+        for k, node in enumerate(cluster.inputs):
+            param = "" if named is None else named.kernel.inputs[k].name
+            value = ahead.held(cluster.name, param, node)
+            if value is not None and value not in held:
+                held[value] = len(values)
+                values.append(value)
+            found.append(numbers[node] if value is None else held[value])
+        return found
+
     steps: list[KernelUse | CallUse] = [
-        _call(cluster, numbers) if named is None or code is None
-        else _use(cluster, named, forms, code.built.form, numbers)
+        _call(cluster, reads(cluster, None), numbers) if named is None or code is None
+        else _use(cluster, named, forms, code.built.form, reads(cluster, named), numbers)
         for cluster, named, forms, code in zip(plan.clusters, kernels, known, codes, strict=True)
     ]  # fmt: skip
     recipe = Recipe(
         size_names(plan.graph), tuple(values), tuple(steps), plan.launches,
         tuple(add_index(s.offset, s.nbytes) for s in plan.slots if s.offset is not None),
         tuple(numbers[n] for n in plan.graph.outputs), target.l3_bytes * 3 // 4,
+        tuple(ahead.parts),
     )  # fmt: skip
     by_name = {n.kernel.name: n for n in kernels if n is not None}
 
     def look_up(use: KernelUse, form: Form, streaming: bool) -> Code:
         return _code(by_name[use.name], target, journal, form, streaming=streaming)
 
-    return recipe, recipe.executable(codes, look_up)
+    return recipe, recipe.executable(codes, look_up, compiler)
 
 
-def _values(plan: Plan) -> tuple[dict[Node, int], list[Value]]:
-    """Where everything lives that kernels read or write, and its number."""
+def _values(plan: Plan, ahead: Ahead) -> tuple[dict[Node, int], list[Value]]:
+    """Where everything lives that the caller passes or that kernels write, and its number."""
     numbers: dict[Node, int] = {}
     values: list[Value] = []
 
@@ -211,7 +247,7 @@ def _values(plan: Plan) -> tuple[dict[Node, int], list[Value]]:
             numbers[node] = len(values)
             values.append(value)
 
-    for k, node in enumerate(plan.graph.inputs):
+    for k, node in enumerate(ahead.given):
         add(node, Value(node.type.dtype, node.type.shape, "input", k))
     results = [n for n in dict.fromkeys(plan.graph.outputs) if not isinstance(n.op, Input)]
     over = {s.node: numbers[s.reuses] for s in plan.slots
@@ -226,15 +262,16 @@ def _values(plan: Plan) -> tuple[dict[Node, int], list[Value]]:
 
 
 def _use(
-    cluster: Cluster, named: Named, forms: Forms, form: Form, numbers: Mapping[Node, int]
-) -> KernelUse:
+    cluster: Cluster, named: Named, forms: Forms, form: Form, reads: Sequence[int],
+    numbers: Mapping[Node, int],
+) -> KernelUse:  # fmt: skip
     params = (*named.kernel.inputs, *named.kernel.outputs)
-    nodes = (*cluster.inputs, *cluster.outputs)
-    values = {p.name: numbers[n] for p, n in zip(params, nodes, strict=True)}
+    places = (*reads, *(numbers[n] for n in cluster.outputs))
+    values = {p.name: n for p, n in zip(params, places, strict=True)}
     return KernelUse(named.kernel.name, named.stem, form, forms, named.names, values)
 
 
-def _call(cluster: Cluster, numbers: Mapping[Node, int]) -> CallUse:
+def _call(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> CallUse:
     """The operators of a cluster as a graph of their own."""
     if knobs.STRICT.get():
         raise UnsupportedError(f"{cluster.nodes[-1].op.name} runs outside the compiler")
@@ -246,6 +283,6 @@ def _call(cluster: Cluster, numbers: Mapping[Node, int]) -> CallUse:
         made[node] = Node(node.op, tuple(made[x] for x in node.inputs), node.type, node.origin)
     graph = Graph(cluster.name, inputs, tuple(made[n] for n in cluster.outputs))
     return CallUse(
-        cluster.name, graph, tuple(numbers[n] for n in cluster.inputs),
+        cluster.name, graph, tuple(reads),
         tuple(numbers[n] for n in cluster.outputs),
     )  # fmt: skip

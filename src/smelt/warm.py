@@ -68,12 +68,17 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     target = host()
     store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
     if store is None:
-        return _driver().compile(graph, hints=hints, donate=donate, target=target)
+        return _driver().compile(
+            graph, hints=hints, donate=donate, target=target, compiler=compile_part
+        )
     program = Program(graph, hints)
 
     def make() -> Compiled:
         compiler = _driver().compile
-        made: Compiled = compiler(graph, hints=hints, donate=donate, journal=journal, target=target)
+        made: Compiled = compiler(
+            graph, hints=hints, donate=donate, journal=journal, target=target,
+            compiler=compile_part,
+        )  # fmt: skip
         return made
 
     settings = recall(program, target)
@@ -90,6 +95,12 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     made = raced or make()
     _store(store, key, parts, made.recipe, journal)
     return made
+
+
+def compile_part(graph: Graph, sizes: Mapping[str, int]) -> Compiled | Found:
+    """What runs a part of a prelude, which has no prelude of its own."""
+    with knobs.config(constants=0):
+        return compile(graph, hints=sizes)
 
 
 # ---- what decides a plan -------------------------------------------------------------------------
@@ -202,7 +213,7 @@ class Found:
         """`codes` are the code of the recipe's steps, `found` says where everything came from."""
         self.target = target
         self.recipe = recipe
-        self.executable: Executable = recipe.executable(codes, self._look_up)
+        self.executable: Executable = recipe.executable(codes, self._look_up, compile_part)
         self.size_names = recipe.size_names
         self.run = self.executable.run
         self._given = graph, hints, donate

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from smelt.codegen.llvm.module import emit, forms_of
 from smelt.codegen.llvm.optimize import assembly, object_code
+from smelt.codegen.llvm.panels import panels_of
 from smelt.kernel.built import Built, Form, Forms, Function, form_for
 from smelt.kernel.ir import Dot, Kernel
+from smelt.kernel.panels import Panel
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.target import Target
 from smelt.version import __version__
@@ -50,6 +52,11 @@ def forms(kernel: Kernel, target: Target) -> Forms:
     return forms_of(kernel, target) if _has_products(kernel) else ()
 
 
+def panels(kernel: Kernel, target: Target, constant: frozenset[str]) -> tuple[Panel, ...]:
+    """The parameters among `constant` that the kernel would rather read packed, and how."""
+    return panels_of(kernel, target, constant) if _has_products(kernel) and constant else ()
+
+
 def _has_products(kernel: Kernel) -> bool:
     roots = (root for s in statements(kernel) for root in values_of(s))
     return any(isinstance(v, Dot) for root in roots for v in visit(root))
@@ -66,4 +73,4 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
 
 
 __all__ = ["Built", "Form", "Forms", "Function", "asm_text", "build", "form_for", "forms",
-           "generator", "llvm_text"]  # fmt: skip
+           "generator", "llvm_text", "panels"]  # fmt: skip

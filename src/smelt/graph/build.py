@@ -28,9 +28,11 @@ def input(
     type: TensorType,
     strides: tuple[int | None, ...] | None = None,
     origin: Origin | None = None,
+    *,
+    constant: bool = False,
 ) -> Node:
-    """A tensor of the caller's; `strides` as in `smelt.ops.create.Input`."""
-    return Node(Input(label, check_bytes(type), strides), (), type, origin)
+    """A tensor of the caller's; `strides` and `constant` as in `smelt.ops.create.Input`."""
+    return Node(Input(label, check_bytes(type), strides, constant), (), type, origin)
 
 
 def constant(value: float | int | bool, dtype: DType, origin: Origin | None = None) -> Node:

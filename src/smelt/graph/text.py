@@ -1,7 +1,8 @@
 """The text of a graph: printer and parser.  Equal text is equal meaning; it is the cache's key.
 
     graph   = "graph" NAME "(" [input {"," input}] ")" "{" {require} {line} return "}"
-    input   = NAME ":" type ["strides" "(" stride {"," stride} ")"]        stride = INT | "?"
+    input   = NAME ":" type ["constant"] ["strides" "(" stride {"," stride} ")"]
+    stride  = INT | "?"
     type    = DTYPE "[" [expr {"," expr}] "]"
     require = "require" expr ("==" | "!=" | "<" | "<=") expr END-OF-LINE
     line    = NAME "=" OPERATOR "(" [operand {"," operand}] ")" ["{" attributes "}"] [":" type]
@@ -115,7 +116,7 @@ def _head(graph: Graph) -> str:
 
 
 def _declaration(op: Input) -> str:
-    plain = f"{op.label}: {op.type}"
+    plain = f"{op.label}: {op.type}{' constant' if op.constant else ''}"
     if op.strides is None:
         return plain
     return f"{plain} strides({','.join('?' if s is None else str(s) for s in op.strides)})"
@@ -339,6 +340,7 @@ class _Reader:
         label = self.name("an input's name")
         self.need(":")
         declared = self.type()
+        constant = bool(self.word("constant"))
         strides: list[int | None] | None = None
         if self.word("strides"):
             strides = []
@@ -348,7 +350,7 @@ class _Reader:
                     self.need(",")
                 found = self.match(_STRIDE, "a stride or `?`")[0]
                 strides.append(None if found == "?" else int(found))
-        op = Input(label, declared, None if strides is None else tuple(strides))
+        op = Input(label, declared, None if strides is None else tuple(strides), constant)
         return self.define(label, Node(op, (), declared), at)
 
     def type(self) -> TensorType:

@@ -114,7 +114,7 @@ def _spelling(graph: Graph) -> None:
         _fail(graph, None, f"{graph.name!r} cannot name a graph")
     for node in graph.inputs:
         label = node.op.label if isinstance(node.op, Input) else ""
-        if not _LABEL.fullmatch(label) or label in ("require", "return", "strides"):
+        if not _LABEL.fullmatch(label) or label in ("require", "return", "strides", "constant"):
             _fail(graph, node, f"{label!r} cannot name an input")
     for name in sizes(graph):
         if not _SIZE.fullmatch(name) or name in RESERVED:

@@ -248,6 +248,16 @@ MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
     show=values.show_bytes,
 )
 POOL_LIMIT = _size("pool_limit", 2**31, "Most bytes kept for reuse after results are released.")
+CONSTANTS: Knob[int] = Knob(
+    "constants",
+    values.size,
+    2**32,
+    "Most bytes for what is computed once from constant inputs (parameters, captured arrays) and "
+    "kept; 0 computes it in every call.",
+    values="bytes, such as 4GiB",
+    changes_code=True,
+    show=values.show_bytes,
+)
 HUGE_PAGES = _switch("huge_pages", True, "Ask the system to back large arrays with huge pages.")
 TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
     "target",

@@ -19,7 +19,8 @@ class Input(TensorOp):
     """A tensor that the caller passes; `label` is its name in the text form.
 
     `strides` None means contiguous in row-major order; else one entry a dimension: 0 or 1 (in
-    elements) where that is fixed, None where it is told at the call.
+    elements) where that is fixed, None where it is told at the call.  A `constant` one holds the
+    same elements in call after call: what depends on such inputs alone is computed once.
     """
 
     doc: ClassVar[str] = "a tensor from the caller"
@@ -28,6 +29,7 @@ class Input(TensorOp):
     label: str
     type: TensorType
     strides: tuple[int | None, ...] | None = None
+    constant: bool = False
 
     def infer(self, *inputs: TensorType) -> TensorType:
         return self.type

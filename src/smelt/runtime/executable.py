@@ -7,9 +7,7 @@ kernels without a library call between them.
 
 from __future__ import annotations
 
-import ctypes
 import math
-import sys
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,8 @@ from smelt import knobs
 from smelt.errors import OutArgumentError, OutOfMemory
 from smelt.kernel.abi import PARALLEL
 from smelt.knobs.values import show_bytes
-from smelt.runtime.memory import allocate
+from smelt.runtime.memory import address_of, allocate
+from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.threads import pool
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
@@ -44,8 +43,8 @@ KEPT_SIZES = 256
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of the plan: `place` is input, output or arena; `number` its position among its
-    kind, `offset` its bytes into the arena."""
+    """A tensor of the plan: `place` is input, held (a result of the prelude), output or arena;
+    `number` its position among its kind, `offset` its bytes into the arena."""
 
     dtype: DType
     shape: Shape
@@ -132,46 +131,23 @@ class Prepared:
     results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
 
 
-def _interface_address(a: Array) -> int:
-    return int(a.__array_interface__["data"][0])
-
-
-def _field_address(a: Array) -> int:
-    return _word_at(id(a) + _DATA_FIELD).value
-
-
-_word_at = ctypes.c_int64.from_address
-_DATA_FIELD = 16
-"""Where CPython's NumPy keeps an array's data pointer: just after the object's head."""
-
-
-def _fields_are_there() -> bool:
-    """Whether arrays are laid out so in this process; else the slow, public way is taken."""
-    if sys.implementation.name != "cpython" or object.__basicsize__ != _DATA_FIELD:
-        return False
-    samples = (np.zeros(3), np.zeros((2, 5), np.int8)[:, 1:], np.zeros(0, np.float32))
-    return all(_field_address(a) == _interface_address(a) for a in samples)
-
-
-address_of = _field_address if _fields_are_there() else _interface_address
-"""Address of an array's first element; a third of the time of `__array_interface__`."""
-
-
 class Executable:
     """A plan that runs.  Safe to call from several threads."""
 
     def __init__(
         self, size_names: tuple[str, ...], values: Sequence[Value],
         launches: Sequence[Sequence[Step]], arena: Sequence[Index], outputs: Sequence[int],
+        prelude: Prelude | None = None,
     ) -> None:  # fmt: skip
         """`launches` are groups of independent steps, in order; `outputs` number the values that
         are returned (an input among them is returned as it is); `arena` lists where values in
-        the arena end, in bytes."""
+        the arena end, in bytes; `prelude` makes the values that are held."""
         self.size_names = size_names
         self.values = tuple(values)
         self.launches = tuple(tuple(group) for group in launches)
         self.arena = tuple(arena)
         self.outputs = tuple(outputs)
+        self.prelude = prelude
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         self._lock = threading.Lock()
 
@@ -182,9 +158,11 @@ class Executable:
         arrays: Sequence[Array],
         sizes: tuple[int, ...],
         out: Sequence[Array | None] | None = None,
+        held: Run | None = None,
     ) -> list[Array]:
         """The results.  `arrays` are the inputs, `sizes` the values of `size_names`, `out` arrays
-        to write results into (None: allocate).
+        to write results into (None: allocate), `held` the prelude's results for these inputs
+        (None: computed now, kept nowhere).
 
         Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
         OutOfMemory before anything runs when memory does not suffice.
@@ -192,6 +170,7 @@ class Executable:
         p = self._prepared.get(sizes)
         if p is None:
             p = self._prepare(sizes)
+        ready = self._ready(arrays, held)
         results: list[Array] = []
         copies: list[tuple[Array, Array]] = []
         for k, (_, shape, dtype, nbytes, over) in enumerate(p.results):
@@ -205,6 +184,7 @@ class Executable:
         frame = p.frame[:]
         where = [address_of(a) for a in arrays]
         where += [address_of(a) for a in results]
+        where += [address_of(a) for a in ready]
         block = allocate(p.arena_bytes) if p.arena_bytes else None
         for slot, source in p.addresses:
             frame[slot] = where[source]
@@ -220,7 +200,7 @@ class Executable:
             if s.call is None:
                 run(s.chunks, s.launches, s.count, address, p.scratch)
             else:
-                self._library(s.call, p, arrays, results, block)
+                self._library(s.call, p, (arrays, results, ready), block)
         for given, temporary in copies:
             given[...] = temporary
         if len(self.outputs) == len(p.results) and not copies:
@@ -228,24 +208,27 @@ class Executable:
         return self._returned(p, arrays, results, out, copies)
 
     def run_at(
-        self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any]
-    ) -> list[Array]:
+        self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any],
+        held: Run | None = None,
+    ) -> list[Array]:  # fmt: skip
         """The results, inputs among them left out, for inputs that are told by their addresses.
 
         `inputs` answer `stride(d)` in elements where a stride is told at the call, and as
-        `np.asarray` where a library call reads them.  Raises OutOfMemory.
+        `np.asarray` where a library call reads them.  `held` as in `run`.  Raises OutOfMemory.
         """
         p = self._prepared.get(sizes)
         if p is None:
             p = self._prepare(sizes)
-        if any(s.call is not None for s in p.segments):
+        if any(s.call is not None for s in p.segments) or (held is None and self.prelude):
             arrays = [np.asarray(x) for x in inputs]
-            found = self.run(arrays, sizes)
+            found = self.run(arrays, sizes, None, held)
             by_value = dict(zip(self.outputs, found, strict=True))
             return [by_value[v] for v, *_ in p.results]
         results = [allocate(nbytes).array(shape, dtype) for _, shape, dtype, nbytes, _ in p.results]
         frame = p.frame[:]
         where = addresses + [address_of(a) for a in results]
+        if held is not None:
+            where += held.addresses
         for slot, source in p.addresses:
             frame[slot] = where[source]
         block = allocate(p.arena_bytes) if p.arena_bytes else None
@@ -260,6 +243,12 @@ class Executable:
         for s in p.segments:
             run(s.chunks, s.launches, s.count, address, p.scratch)
         return results
+
+    def _ready(self, arrays: Sequence[Array], held: Run | None) -> list[Array]:
+        """The values that are held."""
+        if self.prelude is None:
+            return []
+        return self.prelude.compute(arrays) if held is None else held.arrays
 
     def _returned(
         self, p: Prepared, arrays: Sequence[Array], results: list[Array],
@@ -291,14 +280,15 @@ class Executable:
         return temporary
 
     def _library(
-        self, step: CallStep, p: Prepared, arrays: Sequence[Array], results: list[Array], block: Any
+        self, step: CallStep, p: Prepared,
+        known: tuple[Sequence[Array], list[Array], list[Array]], block: Any,
     ) -> None:  # fmt: skip
+        places = dict(zip(("input", "output", "held"), known, strict=True))
+
         def view(number: int) -> Array:
             v = self.values[number]
-            if v.place == "input":
-                return arrays[v.number]
-            if v.place == "output":
-                return results[v.number]
+            if v.place in places:
+                return places[v.place][v.number]
             if block is None:  # every value between the steps is empty
                 return np.empty(p.shapes[number], v.dtype.numpy)
             offset = int(evaluate(v.offset, p.sizes))
@@ -347,6 +337,7 @@ class _Builder:
     def __init__(self, home: Executable, named: dict[str, int], shapes: list[Any]) -> None:
         self.home, self.named, self.shapes = home, named, shapes
         self.inputs = sum(v.place == "input" for v in home.values)
+        self.outside = self.inputs + sum(v.place == "output" for v in home.values)
         self.frame: list[int] = []
         self.addresses: list[tuple[int, int]] = []
         self.arena: list[tuple[int, int]] = []
@@ -422,6 +413,8 @@ class _Builder:
             self.addresses.append((slot, v.number))
         elif v.place == "output":
             self.addresses.append((slot, self.inputs + v.number))
+        elif v.place == "held":
+            self.addresses.append((slot, self.outside + v.number))
         else:
             self.arena.append((slot, self.number(v.offset)))
 

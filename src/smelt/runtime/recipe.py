@@ -23,6 +23,7 @@ from smelt.graph.text import text as graph_text
 from smelt.kernel.built import Built, Form, Forms, form_for
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
+from smelt.runtime.prelude import Compiler, Part, Prelude
 from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, size, text
 from smelt.types.parse_expr import parse_sizes
@@ -30,7 +31,7 @@ from smelt.types.parse_expr import parse_sizes
 __all__ = ["CallUse", "KernelUse", "Recipe"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = 1
+FORMAT = 2
 """Of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 
@@ -77,6 +78,8 @@ class Recipe:
     outputs: tuple[int, ...]
     stream_above: int
     """Bytes of a result above which code that stores past the caches pays."""
+    parts: tuple[Part, ...] = ()
+    """What is computed once from constant inputs: the held values, in order."""
 
     @property
     def kernels(self) -> tuple[KernelUse, ...]:
@@ -85,15 +88,21 @@ class Recipe:
 
     # ---- running ---------------------------------------------------------------------------------
 
-    def executable(self, codes: Sequence[Code | None], look_up: LookUp) -> Executable:
-        """What runs: `codes` are the kernels' code by step, `look_up` finds other forms later."""
+    def executable(
+        self, codes: Sequence[Code | None], look_up: LookUp, compiler: Compiler
+    ) -> Executable:
+        """What runs: `codes` are the kernels' code by step, `look_up` finds other forms later,
+        `compiler` makes what runs the parts of the prelude."""
         steps = [
             _call_step(use) if isinstance(use, CallUse) or code is None
             else self._kernel_step(use, code, look_up)
             for use, code in zip(self.steps, codes, strict=True)
         ]  # fmt: skip
         launches = [[steps[k] for k in group] for group in self.launches]
-        return Executable(self.size_names, self.values, launches, self.arena, self.outputs)
+        prelude = Prelude(self.parts, compiler) if self.parts else None
+        return Executable(
+            self.size_names, self.values, launches, self.arena, self.outputs, prelude
+        )  # fmt: skip
 
     def _kernel_step(self, use: KernelUse, code: Code, look_up: LookUp) -> KernelStep:
         made, names = code.built, use.names
@@ -133,6 +142,7 @@ class Recipe:
             "arena": _texts(self.arena),
             "outputs": self.outputs,
             "stream_above": self.stream_above,
+            "parts": [part.facts() for part in self.parts],
         }  # fmt: skip
 
     @staticmethod
@@ -151,6 +161,7 @@ class Recipe:
             _indices(facts["arena"]),
             tuple(facts["outputs"]),
             int(facts["stream_above"]),
+            tuple(Part.read(part) for part in facts["parts"]),
         )
 
 

@@ -31,6 +31,7 @@ from smelt.blocks import (
     whole_rows,
 )
 from smelt.codegen.llvm.grouped import WORDS, Group, group_of
+from smelt.codegen.llvm.indexing import steady
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
 from smelt.kernel.built import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
@@ -92,6 +93,8 @@ class Contraction:
     def together(self) -> int:
         """Summed positions of one step of a tile."""
         return 1 if self.group is None else self.group.count
+    panels: bool = False
+    """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
 
     @property
     def thin(self) -> bool:
@@ -101,7 +104,7 @@ class Contraction:
     @property
     def depth(self) -> int:
         """Summed positions for which the left operand is packed at once."""
-        return (THIN_DEPTH if self.thin else DEPTH) * self.together
+        return (THIN_DEPTH if self.thin or self.deep else DEPTH) * self.together
 
     @property
     def pitch(self) -> int:
@@ -130,7 +133,13 @@ class Contraction:
         """Whether the right operand is read as it lies by tiles."""
         axes = (self.k, self.n)
         plain = self.kind == "small" and self.group is None
-        return plain and _lies_open(self.right, self.item.dtype, axes, axes[1:])
+        lies = plain and _lies_open(self.right, self.item.dtype, axes, axes[1:])
+        return self.panels or lies
+
+    @property
+    def deep(self) -> bool:
+        """Whether the few rows at hand are multiplied panel by panel, each one read to its end."""
+        return self.panels and self.kind == "small"
 
 
 def tile_of(target: Target, lanes: int) -> Tile:
@@ -163,6 +172,10 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
     """The forms that serve this phase better, best first, each where its limits hold."""
     packed = [c for c in products if not c.thin and c.m is not None]
     if not packed:
+        return
+    if any(c.panels for c in packed):
+        if all(c.panels for c in packed):
+            yield "rows", tuple(dict.fromkeys((phase.axes[c.axes[0]], THIN) for c in packed))
         return
     few = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
     sides: list[tuple[Form, dict[str, int]]] = [
@@ -213,15 +226,16 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
         return None
     ranked = [a for a in phase.axes if a in over]
     shared = m is not None and _is_shared(item, m, n, right)
-    if form in ("rows", "columns") or (_is_few(m, phase) and not shared):
-        return _thin(item, left, right, m, n, ranked, phase, target)
-    if item.dtype not in (f32, f64, i32):
-        return None
     tile = tile_of(target, _lanes(item.dtype, target))
     k = _longest(ranked, phase)
+    panels = m is not None and _lies_in_panels(right, item.dtype, (k, n), tile.columns, phase)
+    if not panels and (form in ("rows", "columns") or (_is_few(m, phase) and not shared)):
+        return _thin(item, left, right, m, n, ranked, phase, target)
+    if m is None or item.dtype not in (f32, f64, i32):
+        return None
     made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile,
-                       "small" if form == "small" else "packed",
-                       direct=_pitch(left, item, tile, phase))  # fmt: skip
+                       "small" if form in ("small", "rows") else "packed",
+                       direct=_pitch(left, item, tile, phase), panels=panels)  # fmt: skip
     group = None if made.direct else group_of(item, left, right, phase.dtypes, target)
     if group is not None:
         return replace(made, group=group, along=_runs_along(right, (n, k)))
@@ -353,6 +367,23 @@ def _lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str,
     steps = {a: coefficient(access.offset, a) for a in axes}
     fixed = all(s is not None and not axes_of(s) for s in steps.values())
     return fixed and any(steps[a] == 1 for a in unit)
+
+
+def _lies_in_panels(
+    item: Item, dtype: DType, axes: tuple[str, str], width: int, phase: Phase
+) -> bool:  # fmt: skip
+    """Whether an operand is a plain load at [n//w, k, n%w] of an array, w a multiple of `width`:
+    from each multiple of `width` on, so many elements along n follow one another."""
+    access, (k, n) = item.payload, axes
+    if not isinstance(access, Access) or access.limits or item.args:
+        return False
+    if item.dtype != dtype or phase.dtypes[access.buffer] != dtype:
+        return False
+    cut = {*phase.cut, *(v.axis for r in phase.regions() for v in r.visits)}
+    step = coefficient(access.offset, k)
+    if n in cut or step is None or axes_of(step) or coefficient(access.offset, n) is not None:
+        return False
+    return coefficient(steady(access.offset, n, width), n) == 1
 
 
 def runs_across(item: Item, vector: str, other: str) -> bool:

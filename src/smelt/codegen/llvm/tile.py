@@ -38,6 +38,8 @@ class Place:
     steps: tuple[Value, Value]
     dtype: DType
     packed: bool
+    panels: tuple[Access, Scope] | None = None
+    """Of a right operand that lies in panels: where, and what is known there."""
 
 
 class TileEmitter:
@@ -68,7 +70,15 @@ class TileEmitter:
 
     def open_right(self, nest: Nest, scope: Scope) -> None:
         """Finds the right operand's block where it lies."""
-        self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
+        if not self.c.panels:
+            self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
+            return
+        home, access = self.home, self.c.right.payload
+        assert isinstance(access, Access)
+        top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
+        step = home.index(coefficient(access.offset, self.c.k) or 0, top)
+        self.right = Place(home.home.buffers[access.buffer], number(0), (step, number(1)),
+                           home.home.dtypes[access.buffer], True, (access, top))  # fmt: skip
 
     def run(self, fresh: Value | None) -> None:
         """The block's products into the result in scratch: added, or where `fresh` stored."""
@@ -119,6 +129,10 @@ class TileEmitter:
         b, place = self.b, self.right
         if not place.packed:
             return b.add(place.origin, column)
+        if place.panels is not None:
+            access, top = place.panels
+            first = b.add(self.home.ranges[self.c.n][0], column)
+            return self.home.index(access.offset, Scope(top, {self.c.n: first}))
         inside = b.and_(column, number(self.c.tile.columns - 1))
         return b.add(b.mul(b.sub(column, inside), number(DEPTH)), inside)
 

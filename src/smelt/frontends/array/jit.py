@@ -206,7 +206,7 @@ def _again(found: tuple[Trace, tuple[int, ...]], buffers: list[Buffer]) -> Any:
         buffers = [buffers[k] for k in trace.arguments]
     if trace.captured:
         buffers += [realise(x) for x in trace.captured]
-    results = trace.compiled.run(buffers, sizes)  # type: ignore[union-attr]
+    results = trace.run(buffers, sizes)
     if trace.single:
         return Array.of(leaf(results[0]))
     return pack(trace, [Array.of(leaf(data)) for data in results])

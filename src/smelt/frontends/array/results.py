@@ -70,12 +70,12 @@ def _run(
     if not trace.graph.outputs:
         return []
     if targets is None:
-        return trace.executable.run(buffers, sizes)
+        return trace.run(buffers, sizes)
     places: list[Buffer | None] = [None] * len(trace.graph.outputs)
     for result, target in zip(trace.results, targets, strict=True):
         if result.kind == "graph":
             places[result.place] = target
-    return trace.executable.run(buffers, sizes, places)
+    return trace.run(buffers, sizes, places)
 
 
 def _memory(a: Argument) -> Buffer:

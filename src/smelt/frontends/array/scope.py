@@ -91,6 +91,8 @@ class Scope(Sizes):
             raise LeakError(value=x.told, function=x.scope.name)
         found = self.captured.get(x)
         if found is None:
-            found = self.input(f"c{len(self.captured)}", x.type, layout(realise(x)))
+            label, data = f"c{len(self.captured)}", realise(x)
+            op = Input(label, x.type, layout(data), constant=not x.shared)
+            found = Value(op, (), x.type, None, None, self)
             self.captured[x] = found
         return found

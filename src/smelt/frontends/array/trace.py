@@ -115,6 +115,26 @@ class Trace:
             self.compiled = compile_graph(self.graph, self.hints, self.donate)
         return self.compiled
 
+    def run(
+        self, buffers: list[Buffer], sizes: tuple[int, ...],
+        out: Sequence[Buffer | None] | None = None,
+    ) -> list[Buffer]:  # fmt: skip
+        """What the graph computes of these inputs; see `Compiled.run`.
+
+        What it computes of captured arrays alone is computed once, unless somebody else may write
+        to one of them.
+        """
+        compiled = self.executable
+        prelude = compiled.executable.prelude
+        if prelude is None:
+            return compiled.run(buffers, sizes, out)
+        first = len(self.arguments)
+        owners = [self.captured[k - first] for k in prelude.sources]
+        if any(x.shared for x in owners):
+            return compiled.run(buffers, sizes, out)
+        stamps = (None,) * len(owners)
+        return compiled.run(buffers, sizes, out, prelude.run(owners, stamps, buffers.__getitem__))
+
 
 def record_call(
     name: str,
@@ -320,7 +340,7 @@ def _labels(ops: list[Any]) -> list[str]:
 def _input(scope: Scope, x: Value, label: str) -> Node:
     op = x.op
     assert isinstance(op, Input)
-    return build.input(label, scope.type(x.type), op.strides, x.origin)
+    return build.input(label, scope.type(x.type), op.strides, x.origin, constant=op.constant)
 
 
 def _parameters(scope: Scope, leaves: list[Value]) -> str:

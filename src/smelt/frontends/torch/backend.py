@@ -20,6 +20,7 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._guards import TracingContext
 
 from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
@@ -101,9 +102,7 @@ def compile_traced(
     operators = sum(n.op == "call_function" for n in traced.graph.nodes)
     try:
         with knobs.config(settings):
-            for node in traced.graph.nodes:
-                if node.op == "placeholder":
-                    node.meta["smelt_guarded"] = kind != "backward"
+            _mark(traced, kind)
             program = Program(traced, Lowering(traced.graph))
     except Exception as error:
         if knobs.STRICT.get():
@@ -120,6 +119,25 @@ def compile_traced(
     for x in made.left:
         _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
     return _note(made, boxed(program.call, settings))
+
+
+def _mark(traced: torch.fx.GraphModule, kind: str) -> None:
+    """Notes at the arguments what is known of them: that guards vouch for their strides, and which
+    are parameters or buffers of a model in inference, which nothing in the graph writes."""
+    given = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    known = getattr(TracingContext.try_get(), "fw_metadata", None)
+    static: set[int] = set(getattr(known, "static_input_indices", None) or ())
+    for k, node in enumerate(given):
+        node.meta["smelt_guarded"] = kind != "backward"
+        node.meta["smelt_constant"] = kind == "inference" and k in static and not _written(node)
+
+
+def _written(node: torch.fx.Node) -> bool:
+    """Whether a call in the graph writes into an argument."""
+    return any(
+        u.op == "call_function" and getattr(getattr(u.target, "_schema", None), "is_mutable", False)
+        for u in node.users
+    )
 
 
 def _note(made: Compiled, call: Any) -> Any:

@@ -287,7 +287,8 @@ class Lowering:
         guarded = node.op == "placeholder"
         if order is not None:
             shape = tuple(kind.shape[a] for a in order)
-            made: Node = build.input(label, TensorType(kind.dtype, shape), origin=origin_of(node))
+            made: Node = build.input(label, TensorType(kind.dtype, shape), origin=origin_of(node),
+                                     constant=_is_constant(node, order))  # fmt: skip
             value = V(made).permute(*(order.index(a) for a in range(len(order))))
         else:
             strides = _pattern(fake) if guarded else None
@@ -303,6 +304,11 @@ _PARTS = {
     )
 }  # fmt: skip
 """Views that leave elements out: a result need not keep the rest of the memory alive."""
+
+
+def _is_constant(node: Any, order: list[int]) -> bool:
+    """Whether every call passes the same tensor, and passes it as it is."""
+    return bool(node.meta.get("smelt_constant")) and order == list(range(len(order)))
 
 
 def _free(row: Row | None) -> bool:

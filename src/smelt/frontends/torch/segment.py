@@ -25,7 +25,8 @@ from smelt.graph.text import text
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
-from smelt.types.dtype import f32
+from smelt.runtime.prelude import Prelude, Run
+from smelt.types.dtype import bf16, f32
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType
 
@@ -57,6 +58,7 @@ class Segment:
     def _runner(self, orders: Sequence[tuple[int, ...] | None], more: int) -> Any:
         executable = self.compiled.executable
         run_at = executable.run_at
+        ready = _holder(executable.prelude)
         from_numpy = torch.from_numpy
         dummies = [_DUMMY.data_ptr()] * more
         finish = _finishers(self.compiled, orders)
@@ -65,14 +67,16 @@ class Segment:
             where = [t.data_ptr() for t in tensors]
             if dummies:
                 where += dummies
-            results = [from_numpy(a) for a in run_at(where, sizes, tensors)]
+            held = None if ready is None else ready(tensors, where)
+            results = [from_numpy(a) for a in run_at(where, sizes, tensors, held)]
             if finish is None:
                 return results
             return [f(results, tensors) for f in finish]
 
         def run_halves(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> list[Any]:
             where = [t.data_ptr() for t in tensors] + dummies
-            results = [as_tensor(a) for a in run_at(where, sizes, tensors)]
+            held = None if ready is None else ready(tensors, where)
+            results = [as_tensor(a) for a in run_at(where, sizes, tensors, held)]
             return results if finish is None else [f(results, tensors) for f in finish]
 
         halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
@@ -80,6 +84,39 @@ class Segment:
 
 
 _DUMMY = torch.zeros(1)
+
+
+def _holder(prelude: Prelude | None) -> Callable[[tuple[Any, ...], list[int]], Run] | None:
+    """What gives the prelude's results for the tensors of a call, by identity and version.
+
+    A tensor's version counts what torch writes into it, in whatever mode; its address changes with
+    `p.data = ..`.  The storage is kept alive meanwhile, so that no other gets that address.
+    """
+    if prelude is None:
+        return None
+    sources = prelude.sources
+
+    def ready(tensors: tuple[Any, ...], where: list[int]) -> Run:
+        owners = [tensors[k] for k in sources]
+        try:
+            stamps = tuple([(where[k], tensors[k]._version) for k in sources])
+        except RuntimeError:  # tensors made in inference mode count nothing
+            return prelude.once([as_array(t) for t in tensors])
+        return prelude.run(owners, stamps, lambda k: as_array(tensors[k]), _storages)
+
+    return ready
+
+
+def _storages(owners: Sequence[Any]) -> Any:
+    return [t.untyped_storage() for t in owners]
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """An array on a tensor's memory; the inverse of `as_tensor`."""
+    tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(bf16.numpy)
+    return tensor.numpy()
 
 
 def as_tensor(a: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -1,0 +1,76 @@
+"""Which operands of a kernel's products are worth being packed ahead: those that tasks would pack.
+
+A product's inner loop reads its right operand in panels as wide as the register tile.  Where that
+operand is one array, as it lies, the same in every call, it may as well lie in panels already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from smelt.blocks import SMALL, SMALL_DEPTH
+from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.ir import Kernel
+from smelt.kernel.panels import Panel, read_panels
+from smelt.kernel.walk import loads
+from smelt.target import Target
+from smelt.types.expr import Index, axes_of
+
+
+def panels_of(kernel: Kernel, target: Target, constant: frozenset[str]) -> tuple[Panel, ...]:
+    """How to pack parameters among `constant`, for a kernel that then packs none of them itself."""
+    found: dict[str, Panel] = {}
+    for c in _products(kernel, target):
+        panel = _panel(kernel, c, constant)
+        if panel is not None and panel.param not in found and _helps(kernel, panel, target):
+            found[panel.param] = panel
+    return tuple(found.values())
+
+
+def _products(kernel: Kernel, target: Target) -> Iterator[Contraction]:
+    for phase in program(kernel).phases:
+        yield from schedule(phase, target).blocked
+
+
+def _panel(kernel: Kernel, c: Contraction, constant: frozenset[str]) -> Panel | None:
+    """How the right operand of a product is to be packed, if it can be."""
+    access = c.right.payload
+    if c.kind != "packed" or c.panels or not isinstance(access, Access) or access.limits:
+        return None
+    if access.buffer not in constant or kernel.param(access.buffer).dtype != c.item.dtype:
+        return None
+    reads = {x.index for x in loads(kernel) if x.param == access.buffer}
+    if c.right.args or len(reads) != 1:
+        return None
+    (index,) = reads
+    across, along = _dimension(index, c.n), _dimension(index, c.k)
+    if across is None or along is None or across == along:
+        return None
+    shape = kernel.param(access.buffer).shape
+    wide, deep = shape[across], shape[along]
+    if not isinstance(wide, int) or not isinstance(deep, int) or wide < c.tile.columns:
+        return None
+    if not all(isinstance(d, int) for d in shape):
+        return None
+    small = wide <= SMALL and deep <= SMALL_DEPTH
+    return None if small else Panel(access.buffer, across, along, c.tile.columns)
+
+
+def _dimension(index: tuple[Index, ...], axis: str) -> int | None:
+    """The one dimension that an axis walks along."""
+    found = [a for a, e in enumerate(index) if axis in axes_of(e)]
+    return found[0] if len(found) == 1 else None
+
+
+def _helps(kernel: Kernel, panel: Panel, target: Target) -> bool:
+    """Whether the products that read the parameter would read its panels as they lie."""
+    right = [c for c in _products(read_panels(kernel, panel), target)
+             if isinstance(c.right.payload, Access)
+             and c.right.payload.buffer == panel.param]  # fmt: skip
+    return bool(right) and all(c.panels for c in right)
+
+
+__all__ = ["panels_of"]

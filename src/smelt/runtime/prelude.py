@@ -1,0 +1,248 @@
+"""What a plan computes from its constant inputs: once, for as long as they are what they were.
+
+The results of a prelude belong to the constants that they were computed from, told apart by
+identity: the objects that own them.  A run of a prelude is *kept* while all its owners live and
+their stamps (address and version, say) stay as they were; a changed stamp makes it run again.  So
+a result is never stale, and dies with the first of its owners.
+
+Equal parts of several plans on the same constants are one array.  All arrays together stay below
+the knob CONSTANTS; beyond it the runs that were made first go first.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from smelt import knobs
+from smelt.graph.ir import Graph
+from smelt.graph.text import parse, text
+from smelt.runtime.memory import address_of
+
+Array = np.ndarray[Any, Any]
+Key: TypeAlias = tuple[int, ...]
+Stamps: TypeAlias = tuple[Hashable, ...]
+
+
+class Runnable(Protocol):
+    """A compiled graph."""
+
+    @property
+    def size_names(self) -> tuple[str, ...]: ...
+
+    def run(self, arrays: Sequence[Array], sizes: tuple[int, ...]) -> list[Array]: ...
+
+
+Compiler: TypeAlias = Callable[[Graph, Mapping[str, int]], Runnable]
+"""Makes what runs a graph, given sizes that are likely."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A graph of one output, for given sizes."""
+
+    graph: Graph
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One result of a prelude: computed from constants, laid out for its reader, or both."""
+
+    name: str
+    """The value in the plan that it is, or is made from."""
+    steps: tuple[Step, ...]
+    """What computes it, one after another; the first one reads the sources."""
+    sources: tuple[int, ...]
+    """The inputs of the plan that it reads."""
+    nbytes: int
+    computed: bool
+    packed: bool
+
+    @cached_property
+    def key(self) -> str:
+        """What is computed: equal keys on the same constants give equal arrays."""
+        return "\n".join(f"{text(s.graph)} {dict(s.sizes)}" for s in self.steps)
+
+    def facts(self) -> dict[str, Any]:
+        """Everything as JSON data."""
+        return {
+            "name": self.name,
+            "steps": [(text(s.graph), dict(s.sizes)) for s in self.steps],
+            "sources": self.sources,
+            "nbytes": self.nbytes,
+            "computed": self.computed,
+            "packed": self.packed,
+        }
+
+    @staticmethod
+    def read(facts: Mapping[str, Any]) -> Part:
+        """The inverse of `facts`.  Raises KeyError, TypeError or ValueError if it is not that."""
+        steps = tuple(Step(parse(source), dict(sizes)) for source, sizes in facts["steps"])
+        return Part(facts["name"], steps, tuple(facts["sources"]), int(facts["nbytes"]),
+                    bool(facts["computed"]), bool(facts["packed"]))  # fmt: skip
+
+
+_MADE: dict[tuple[str, str], Runnable] = {}
+_MADE_LIMIT = 512
+
+
+def _run_step(step: Step, arrays: Sequence[Array], compiler: Compiler) -> Array:
+    """The step's result; its graph is compiled once a process."""
+    key = text(step.graph), knobs.fingerprint()
+    made = _MADE.get(key)
+    if made is None:
+        while len(_MADE) >= _MADE_LIMIT:
+            _MADE.pop(next(iter(_MADE)), None)
+        made = _MADE.setdefault(key, compiler(step.graph, step.sizes))
+    (found,) = made.run(arrays, tuple(step.sizes[n] for n in made.size_names))
+    return found
+
+
+class Held:
+    """One result, shared by all runs that hold it."""
+
+    __slots__ = ("__weakref__", "array")
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+
+class Run:
+    """The results of a prelude for given constants; `stamps` say in which state those were."""
+
+    __slots__ = ("__weakref__", "addresses", "anchors", "arrays", "held", "owners", "stamps")
+
+    def __init__(self, held: Sequence[Held], stamps: Stamps, anchors: object) -> None:
+        self.held, self.stamps, self.anchors = tuple(held), stamps, anchors
+        self.arrays = [h.array for h in held]
+        self.addresses = [address_of(a) for a in self.arrays]
+        self.owners: tuple[weakref.ref[Any], ...] = ()
+
+
+class Prelude:
+    """The parts of one plan, and the runs that are kept.  Safe to use from several threads."""
+
+    def __init__(self, parts: Sequence[Part], compiler: Compiler) -> None:
+        self.parts = tuple(parts)
+        self._compiler = compiler
+        self.sources = tuple(sorted({s for p in parts for s in p.sources}))
+        """The inputs of the plan that some part reads."""
+        self._runs: dict[Key, Run] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all results."""
+        return sum(p.nbytes for p in self.parts)
+
+    def compute(self, inputs: Sequence[Array]) -> list[Array]:
+        """The results for the plan's inputs, kept nowhere."""
+        return [self._compute(p, [inputs[s] for s in p.sources]) for p in self.parts]
+
+    def _compute(self, part: Part, arrays: list[Array]) -> Array:
+        for step in part.steps:
+            arrays = [_run_step(step, arrays, self._compiler)]
+        return arrays[0]
+
+    def once(self, inputs: Sequence[Array]) -> Run:
+        """The same as a run, for constants that nothing can be known of."""
+        return Run([Held(a) for a in self.compute(inputs)], (), None)
+
+    def run(
+        self, owners: Sequence[Any], stamps: Stamps, elements: Callable[[int], Array],
+        anchor: Callable[[Sequence[Any]], object] | None = None,
+    ) -> Run:  # fmt: skip
+        """The results for constants that `owners` own, one for each of `sources`.
+
+        A stamp changes whenever its owner's elements may have; `elements(k)` gives those of input
+        k.  `anchor(owners)` is what must stay alive for the stamps to tell: memory that could else
+        be freed and given out again at the same address.
+        """
+        key = tuple(map(id, owners))
+        found = self._runs.get(key)
+        if found is not None and found.stamps == stamps:
+            return found
+        self.drop(key)
+        places = dict(zip(self.sources, zip(key, stamps, strict=True), strict=True))
+        settings = knobs.fingerprint()
+        held: list[Held] = []
+        for p in self.parts:
+            name = p.key, settings, tuple(places[s] for s in p.sources)
+            one = _HELD.get(name)
+            if one is None:
+                made = Held(self._compute(p, [elements(s) for s in p.sources]))
+                one = _HELD.setdefault(name, made)
+            held.append(one)
+        found = Run(held, stamps, anchor(owners) if anchor is not None else None)
+        if _make_room(self.nbytes):
+            self._keep(key, owners, found)
+        return found
+
+    def _keep(self, key: Key, owners: Sequence[Any], run: Run) -> None:
+        home: weakref.ref[Prelude] = weakref.ref(
+            self
+        )  # a run that held its prelude would wait for the collector
+
+        def forget(_: object) -> None:
+            prelude = home()
+            if prelude is not None:
+                prelude.drop(key)
+
+        run.owners = tuple(weakref.ref(x, forget) for x in owners)
+        self._runs[key] = run
+        _ORDER.append((home, key))
+
+    def drop(self, key: Key) -> None:
+        """Forgets a run; the next call with its owners makes it again."""
+        self._runs.pop(key, None)
+
+    def clear(self) -> None:
+        """Forgets all runs."""
+        self._runs.clear()
+
+
+_HELD: weakref.WeakValueDictionary[Hashable, Held] = weakref.WeakValueDictionary()
+_ORDER: deque[tuple[weakref.ref[Prelude], Key]] = deque()
+"""Runs in order of making.  Every step on it is atomic: there is no lock that a fork could copy."""
+_ORDER_LIMIT = 4096
+
+
+def held_bytes() -> int:
+    """Bytes that the results of preludes take in this process."""
+    return sum(h.array.nbytes for h in tuple(_HELD.values()))
+
+
+def clear() -> None:
+    """Forgets every kept run of the process: the next calls look at their constants anew."""
+    while _ORDER:
+        _forget_oldest()
+
+
+def _make_room(nbytes: int) -> bool:
+    """Forgets old runs until all results together stay below the cap; False if these alone do
+    not."""
+    limit = knobs.CONSTANTS.get()
+    if nbytes > limit:
+        return False
+    while _ORDER and (len(_ORDER) > _ORDER_LIMIT or held_bytes() > limit):
+        _forget_oldest()
+    return True
+
+
+def _forget_oldest() -> None:
+    try:
+        home, key = _ORDER.popleft()
+    except IndexError:
+        return
+    prelude = home()
+    if prelude is not None:
+        prelude.drop(key)
+
+
+__all__ = ["Compiler", "Held", "Part", "Prelude", "Run", "Step", "clear", "held_bytes"]

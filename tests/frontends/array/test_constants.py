@@ -1,0 +1,152 @@
+"""Arrays that a function closes over: worked on once, and never used after they have changed."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt.errors import DonatedError
+from smelt.runtime import prelude
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    prelude.clear()
+    gc.collect()
+    assert prelude.held_bytes() == 0
+
+
+def weights(rows: int = 40, columns: int = 256):
+    return RNG.standard_normal((rows, columns), np.float32)
+
+
+def owned(data):
+    return sm.asarray(data, copy=True)
+
+
+def layer(w):
+    return sm.jit(lambda x: x @ w)
+
+
+def check(f, x, w) -> None:
+    np.testing.assert_allclose(np.asarray(f(x)), x @ w, rtol=1e-4, atol=1e-4)
+
+
+def test_a_captured_array_is_packed_once_for_all_sizes():
+    data = weights()
+    f = layer(owned(data))
+    for rows in (3, 70, 200, 1, 17):
+        check(f, RNG.standard_normal((rows, 40), np.float32), data)
+    assert prelude.held_bytes() == data.nbytes
+
+
+@pytest.mark.parametrize("columns", [193, 224, 255, 256, 257, 300, 511, 512, 513])
+@pytest.mark.parametrize("turned", [False, True])
+def test_any_number_of_columns(columns, turned):
+    data = weights(50, columns)
+    w = owned(data.T).mT if turned else owned(data)
+    f = layer(w)
+    for rows in (2, 5, 30, 130):
+        x = RNG.standard_normal((rows, 50), np.float32)
+        check(f, x, data)
+    assert prelude.held_bytes() == 4 * 50 * (-(-columns // 32) * 32)
+
+
+def test_work_on_captured_arrays_is_done_once():
+    w, s = weights(), weights(1)
+    f = sm.jit(lambda x, a=owned(w), b=owned(s): x @ (sm.tanh(a) * b))
+    g = sm.jit(lambda x: x @ (sm.tanh(v) * t))
+    v, t = owned(w), owned(s)
+    x = RNG.standard_normal((70, 40), np.float32)
+    expected = x @ (np.tanh(w) * s)
+    np.testing.assert_allclose(np.asarray(g(x)), expected, rtol=1e-3, atol=1e-3)
+    assert prelude.held_bytes() == w.nbytes
+    np.testing.assert_allclose(np.asarray(f(x)), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_memory_that_somebody_else_may_write_is_read_in_every_call():
+    data = weights()
+    f = layer(sm.asarray(data))
+    x = RNG.standard_normal((70, 40), np.float32)
+    check(f, x, data)
+    assert prelude.held_bytes() == 0
+
+
+def test_an_array_that_is_given_out_is_read_anew_from_then_on():
+    w = owned(weights())
+    f = layer(w)
+    x = RNG.standard_normal((70, 40), np.float32)
+    f(x)
+    assert prelude.held_bytes()
+    view = np.asarray(w)  # shares the memory
+    check(f, x, view)
+    view[...] = 3.0
+    check(f, x, view)
+
+
+def test_an_array_that_is_given_a_new_value_leaves_the_recording_as_it_was():
+    data = weights()
+    w = owned(data)
+    f = layer(w)
+    x = RNG.standard_normal((70, 40), np.float32)
+    check(f, x, data)
+    w[0] = 5.0
+    check(f, x, data)  # captured is the value that the array had, as in JAX
+
+
+def test_an_array_that_was_given_away_is_told():
+    data = weights()
+    w = owned(data)
+    f = layer(w)
+    x = RNG.standard_normal((70, 40), np.float32)
+    check(f, x, data)
+    sm.jit(lambda y: y + 1)(owned(data), out=w)
+    with pytest.raises(DonatedError):
+        f(x)
+
+
+def test_panels_die_with_the_function():
+    f = layer(owned(weights()))
+    f(RNG.standard_normal((70, 40), np.float32))
+    assert prelude.held_bytes()
+    del f
+    gc.collect()
+    assert prelude.held_bytes() == 0
+
+
+def test_two_functions_share_what_they_pack():
+    w = owned(weights())
+    f, g = layer(w), sm.jit(lambda x: sm.exp(x @ w * 0.01))
+    x = RNG.standard_normal((70, 40), np.float32)
+    f(x)
+    held = prelude.held_bytes()
+    g(x)
+    assert prelude.held_bytes() == held
+    del f
+    gc.collect()
+    assert prelude.held_bytes() == held
+
+
+def test_ahead_of_time():
+    data = weights()
+    made = layer(owned(data)).lower(sm.spec("f32[n,40]")).compile()
+    for rows in (70, 20):
+        check(made, RNG.standard_normal((rows, 40), np.float32), data)
+    assert prelude.held_bytes() == data.nbytes
+
+
+def test_the_knob():
+    data = weights()
+    w = owned(data)
+    x = RNG.standard_normal((70, 40), np.float32)
+    with sm.config(constants=0):
+        check(layer(w), x, data)
+        assert prelude.held_bytes() == 0
+    with sm.config(constants=1000):  # too little for it: nothing is planned ahead
+        check(layer(w), x, data)
+        assert prelude.held_bytes() == 0

@@ -1,0 +1,350 @@
+"""Parameters in inference are worked on once, and never used after they have changed."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from smelt import config  # noqa: E402 - torch may be missing
+from smelt.runtime import prelude  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    prelude.clear()
+    torch.manual_seed(3)
+    yield
+    torch._dynamo.reset()
+
+
+def model():
+    return torch.nn.Sequential(
+        torch.nn.Linear(40, 256), torch.nn.GELU(), torch.nn.Linear(256, 40)
+    ).eval()  # fmt: skip
+
+
+def x(rows: int = 70):
+    return torch.randn(rows, 40)
+
+
+def agrees(f, m, given) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
+
+
+def compiled(m):
+    return torch.compile(m, backend="smelt", dynamic=False)
+
+
+def test_packed_once_and_read_by_later_calls():
+    m, given = model(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    held = prelude.held_bytes()
+    assert held == 4 * 256 * 40  # the second product is small: it is read as it lies
+    made = [h.array.ctypes.data for h in prelude._HELD.values()]
+    for _ in range(3):
+        agrees(f, m, given)
+    assert [h.array.ctypes.data for h in prelude._HELD.values()] == made
+    assert prelude.held_bytes() == held
+
+
+def test_with_the_knob_at_zero_nothing_is_held():
+    m = model()
+    with config(constants=0):
+        agrees(compiled(m), m, x())
+    assert prelude.held_bytes() == 0
+
+
+def _add(m) -> None:
+    with torch.no_grad():
+        m[0].weight.add_(1)
+
+
+def _fill_one(m) -> None:
+    with torch.no_grad():
+        m[2].weight[3, 5] += 7.0
+
+
+def _data(m) -> None:
+    m[0].weight.data = torch.randn(256, 40)
+
+
+def _data_again(m) -> None:
+    """The second assignment may get the memory that the first one had."""
+    shape = m[0].weight.shape
+    m[0].weight.data = torch.zeros(shape)
+    m[0].weight.data = torch.randn(shape)
+
+
+def _load(m) -> None:
+    m.load_state_dict({k: torch.randn_like(v) for k, v in m.state_dict().items()})
+
+
+def _assign(m) -> None:
+    m.load_state_dict({k: torch.randn_like(v) for k, v in m.state_dict().items()}, assign=True)
+
+
+def _replace(m) -> None:
+    m[0].weight = torch.nn.Parameter(torch.randn(256, 40))
+
+
+def _inference(m) -> None:
+    with torch.inference_mode():
+        m[0].weight.mul_(0.5)
+
+
+def _step(m) -> None:
+    optimiser = torch.optim.AdamW(m.parameters(), lr=0.1)
+    m(x()).square().sum().backward()
+    optimiser.step()
+
+
+CHANGES = [_add, _fill_one, _data, _data_again, _load, _assign, _replace, _inference, _step]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.__name__[1:])
+def test_a_change_is_noticed(change):
+    m, given = model(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    for _ in range(2):
+        before = m(given)
+        change(m)
+        assert not torch.allclose(m(given), before)
+        agrees(f, m, given)
+
+
+def test_a_buffer_that_changes_is_noticed():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("w", torch.randn(40, 256))
+
+        def forward(self, given):
+            return given @ self.w
+
+    m, given = Scaled(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    m.w.mul_(2)
+    agrees(f, m, given)
+
+
+def test_a_version_that_wraps_is_another_version():
+    m, given = model(), x()
+    f = compiled(m)
+    torch._C._autograd._unsafe_set_version_counter((m[0].weight,), (2**32 - 1,))
+    agrees(f, m, given)
+    with torch.no_grad():
+        m[0].weight.add_(1)
+    assert m[0].weight._version == 0
+    agrees(f, m, given)
+
+
+def test_tensors_made_in_inference_mode_are_looked_at_in_every_call():
+    with torch.inference_mode():
+        m = model()
+        given = x()
+        f = compiled(m)
+        for _ in range(2):
+            torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
+            m[0].weight.add_(1)
+    assert prelude.held_bytes() == 0
+
+
+def test_packed_weights_die_with_the_model():
+    m, given = model(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    assert prelude.held_bytes()
+    del m, f
+    torch._dynamo.reset()
+    gc.collect()
+    assert prelude.held_bytes() == 0
+
+
+def test_packed_weights_die_with_a_parameter_that_is_replaced():
+    m, given = model(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    held = prelude.held_bytes()
+    for _ in range(3):
+        m[0].weight = torch.nn.Parameter(torch.randn(256, 40))
+        agrees(f, m, given)
+        gc.collect()
+        assert prelude.held_bytes() == held
+
+
+def test_two_models_share_a_parameter_and_its_panels():
+    a = torch.nn.Linear(40, 256).eval()
+    b = torch.nn.Sequential(torch.nn.Linear(40, 256), torch.nn.ReLU()).eval()
+    b[0].weight = a.weight
+    given = x()
+    f, g = compiled(a), compiled(b)
+    agrees(f, a, given)
+    held = prelude.held_bytes()
+    agrees(g, b, given)
+    assert prelude.held_bytes() == held
+    with torch.no_grad():
+        a.weight.add_(1)
+    agrees(g, b, given)
+    agrees(f, a, given)
+    del a, f
+    torch._dynamo.reset()
+    gc.collect()
+    agrees(g, b, given)
+
+
+def test_a_deep_copy_has_weights_of_its_own():
+    m, given = model(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    other = copy.deepcopy(m)
+    g = compiled(other)
+    agrees(g, other, given)
+    _add(other)
+    agrees(g, other, given)
+    agrees(f, m, given)
+
+
+def test_equal_layers_run_one_program_on_weights_of_their_own():
+    layers = [torch.nn.Linear(256, 256).eval() for _ in range(4)]
+
+    @torch.compile(backend="smelt", dynamic=False)
+    def apply(layer, given):
+        return layer(given)
+
+    given = torch.randn(70, 256)
+    with torch.no_grad():
+        for _ in range(2):
+            for layer in layers:
+                torch.testing.assert_close(apply(layer, given), layer(given), atol=1e-4, rtol=1e-4)
+
+
+def test_threads_call_one_model_at_once():
+    m, given = model(), x()
+    f = compiled(m)
+    agrees(f, m, given)  # Dynamo itself traces in one thread at a time
+    with torch.no_grad():
+        expected = m(given)
+    prelude.clear()
+    wrong: list[float] = []
+
+    def work() -> None:
+        with torch.no_grad():
+            for _ in range(20):
+                wrong.append(float((f(given) - expected).abs().max()))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(wrong) == 120 and max(wrong) < 1e-4
+
+
+def test_ten_thousand_calls_hold_no_more_than_one():
+    m, given = model(), x(2)
+    f = compiled(m)
+    with torch.no_grad():
+        f(given)
+        held, runs = prelude.held_bytes(), len(prelude._ORDER)
+        for _ in range(10_000):
+            f(given)
+    assert (prelude.held_bytes(), len(prelude._ORDER)) == (held, runs)
+
+
+def test_many_changes_hold_no_more_than_one():
+    m, given = model(), x(2)
+    f = compiled(m)
+    agrees(f, m, given)
+    held = prelude.held_bytes()
+    for _ in range(300):
+        _add(m)
+        with torch.no_grad():
+            f(given)
+    assert prelude.held_bytes() == held
+    agrees(f, m, given)
+
+
+def test_above_the_cap_the_oldest_goes_and_comes_again():
+    with config(constants=80_000):  # one of these holds 40960 bytes
+        models = [torch.nn.Linear(40, 256).eval() for _ in range(3)]
+        given, fs = x(), []
+        for m in models:
+            fs.append(compiled(m))
+            agrees(fs[-1], m, given)
+            assert prelude.held_bytes() <= 80_000
+        for f, m in zip(fs, models, strict=True):
+            agrees(f, m, given)
+            with torch.no_grad():
+                m.weight.add_(1)
+            agrees(f, m, given)
+            assert prelude.held_bytes() <= 80_000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_reads_and_changes_its_own():
+    m, given = model(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            torch.set_num_threads(1)
+            agrees(f, m, given)
+            _add(m)
+            agrees(f, m, given)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    agrees(f, m, given)
+
+
+def test_training_packs_nothing():
+    m, given = model().train(), x()
+    f = compiled(m)
+    torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
+    f(given).sum().backward()
+    assert prelude.held_bytes() == 0
+
+
+def test_work_on_weights_is_done_once():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(256, 40))
+            self.s = torch.nn.Parameter(torch.randn(256, 1))
+
+        def forward(self, given):
+            return torch.nn.functional.linear(given, torch.tanh(self.w) * self.s)
+
+    m, given = Scaled().eval(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    assert prelude.held_bytes() == 4 * 256 * 40  # one array: in panels, not as computed too
+    with torch.no_grad():
+        m.s.mul_(3)
+    agrees(f, m, given)
+
+
+def test_halves_under_autocast_are_cast_once():
+    m, given = model(), x()
+    f = compiled(m)
+    for _ in range(2):
+        # A context each: eager code keeps its own casts of weights for as long as one lasts.
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found, expected = f(given).float(), m(given).float()
+        torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2)
+        assert prelude.held_bytes() == 2 * 2 * 256 * 40
+        _add(m)

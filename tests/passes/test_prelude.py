@@ -1,0 +1,133 @@
+"""What is cut off from a graph, and that both halves together are the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smelt import driver
+from smelt.errors import GraphTextError
+from smelt.graph.interp import run
+from smelt.graph.text import parse, text
+from smelt.passes.prelude import split
+from smelt.target import Target
+
+RNG = np.random.default_rng(2)
+
+
+def halves(lines: str, inputs: str):
+    body = "\n".join(lines.strip().splitlines())
+    return split(parse(f"graph f({inputs}) {{\n{body}\n}}"))
+
+
+def parts(lines: str, inputs: str) -> list[str]:
+    """The operators of each part."""
+    found = halves(lines, inputs).parts
+    return [" ".join(n.op.name for n in g.nodes() if n.inputs) for g in found]
+
+
+W = "x: f32[n,80,80], w: f32[80,80] constant"
+
+
+def test_work_on_constants_is_cut_off():
+    assert parts("a = exp(w)\nb = add(x, a)\nreturn b", W) == ["exp"]
+    assert parts("a = exp(w)\nc = sin(a)\nb = add(x, c)\nreturn b", W) == ["exp sin"]
+
+
+def test_views_and_inputs_as_they_are_stay():
+    assert parts("a = permute(w) {perm=(1, 0)}\nb = add(x, a)\nreturn b", W) == []
+    found = halves("a = exp(w)\nt = permute(a) {perm=(1, 0)}\nb = add(x, t)\nreturn b", W)
+    assert text(found.graph).count("permute") == 1 and "exp" not in text(found.graph)
+
+
+def test_what_comes_from_an_argument_stays():
+    assert parts("a = exp(x)\nb = add(a, w)\nreturn b", W) == []
+    assert parts("a = exp(w)\nb = add(x, a)\nreturn b", W.replace(" constant", "")) == []
+
+
+def test_results_are_computed_in_every_call():
+    assert parts("a = exp(w)\nreturn a", W) == []
+    assert parts("a = exp(w)\nb = sin(a)\nc = add(x, b)\nreturn a, c", W) == []
+
+
+def test_what_grows_stays_but_what_it_comes_from_does_not():
+    """Bytes that are read as bytes because memory is what they save."""
+    inputs = "x: f32[n,300,300], w: i8[300,300] constant, s: f32[300] constant"
+    lines = "a = cast(w) {dtype=f32}\nb = mul(a, s)\nc = add(x, b)\nreturn c"
+    assert parts(lines, inputs) == []
+    lines = "e = neg(w)\na = cast(e) {dtype=f32}\nc = add(x, a)\nreturn c"
+    assert parts(lines, inputs) == ["neg"]
+    shrunk = "a = cast(w) {dtype=bf16}\nb = cast(a) {dtype=f32}\nc = add(x, b)\nreturn c"
+    assert parts(shrunk, W.replace("80", "300")) == ["cast"]
+
+
+def test_what_is_next_to_no_work_stays():
+    assert parts("a = exp(w)\nb = add(x, a)\nreturn b", W.replace("80,80", "80")) == []
+
+
+def test_sizes_that_a_call_tells_keep_a_value_in_it():
+    lines = "e = expand(w) {shape=(n, 80, 80)}\na = exp(e)\nreturn a"
+    assert parts(lines, W) == []
+
+
+def test_two_readers_one_part():
+    lines = "a = exp(w)\nb = add(x, a)\nc = mul(b, a)\nreturn c"
+    assert parts(lines, W) == ["exp"]
+
+
+def test_the_text_reads_back():
+    source = "graph f(x: f32[n,4], w: f32[4] constant, v: f32[2,4] constant strides(?,1)) {\n"
+    whole = source + "  v0 = add(x, w) : f32[n,4]\n  return v0, v\n}"
+    assert text(parse(whole)) == whole
+    with pytest.raises(GraphTextError):
+        parse(whole.replace("constant", "constan"))
+
+
+GRAPHS = {
+    "scaled": """
+      e = mul(w, s)
+      t = permute(e) {perm=(1, 0)}
+      c = contract(x, t) {spec="m,k; k,j -> m,j"}
+      return c
+    """,
+    "sum of a constant": """
+      r = reduce.sum(w) {axes=(1,)}
+      d = contract(x, w) {spec="m,k; j,k -> m,j"}
+      c = add(d, r)
+      return c
+    """,
+    "two uses": """
+      a = contract(x, w) {spec="m,k; j,k -> m,j"}
+      e = exp(w)
+      b = contract(x, e) {spec="m,k; j,k -> m,j"}
+      c = mul(a, b)
+      return c, b
+    """,
+    "joined": """
+      j = concat(w, s2) {axis=0}
+      c = contract(x, j) {spec="m,k; j,k -> m,j"}
+      return c
+    """,
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("target", ["avx512", "avx2", "portable"])
+def test_the_halves_give_what_the_whole_gives(name, target):
+    head = "x: f32[n,60], w: f32[230,60] constant, s: f32[230,1] constant"
+    if "s2" in GRAPHS[name]:
+        head = head.replace("s: f32[230,1]", "s2: f32[50,60]")
+    elif "s)" not in GRAPHS[name]:
+        head = head.rpartition(",")[0].rpartition(",")[0]
+    graph = parse(f"graph f({head}) {{{GRAPHS[name]}}}")
+    compiled = driver.compile(graph, hints={"n": 100}, target=Target.for_isa(target))
+    assert compiled.executable.prelude is not None
+    shapes = [tuple(d for d in n.type.shape) for n in graph.inputs]
+    for rows in (1, 5, 16, 17, 100):
+        arrays = [
+            RNG.standard_normal([rows if not isinstance(d, int) else d for d in s], np.float32)
+            for s in shapes
+        ]
+        found = compiled.run(arrays, (rows,))
+        for a, b in zip(found, run(graph, arrays), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
