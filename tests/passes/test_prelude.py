@@ -57,8 +57,8 @@ def test_what_grows_stays_but_what_it_comes_from_does_not():
     assert parts(lines, inputs) == []
     lines = "e = neg(w)\na = cast(e) {dtype=f32}\nc = add(x, a)\nreturn c"
     assert parts(lines, inputs) == ["neg"]
-    shrunk = "a = cast(w) {dtype=bf16}\nb = cast(a) {dtype=f32}\nc = add(x, b)\nreturn c"
-    assert parts(shrunk, W.replace("80", "300")) == ["cast"]
+    rounded = "a = cast(w) {dtype=bf16}\nb = cast(a) {dtype=f32}\nc = add(x, b)\nreturn c"
+    assert parts(rounded, W.replace("80", "300")) == ["cast cast"]
 
 
 def test_what_is_next_to_no_work_stays():
