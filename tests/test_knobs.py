@@ -38,6 +38,7 @@ OTHER = {
     "never_fuse": ("q.py:3+q.py:4", (("q.py:3", "q.py:4"),)),
     "max_extra_memory": ("2GB", 2_000_000_000),
     "pool_limit": ("0", 0),
+    "constants": ("0", 0),
     "huge_pages": ("false", False),
     "target": ("AVX2", "avx2"),
     "opt_level": ("1", 1),

@@ -1,10 +1,10 @@
 """What a compiled plan does ahead of its calls: the parts of its prelude, and operands packed.
 
-    ahead = Ahead(graph, split(graph))
-    plan = fusion.plan(ahead.rest, ..)             # reads held values as further inputs
-    kernel = ahead.packed(cluster, kernel, target) # reads constant operands in panels
-    ahead.held(cluster.name, param, node)          # the value behind a parameter of a kernel
-    ahead.parts                                    # what computes all that was asked for
+ahead = Ahead(graph, split(graph))
+plan = fusion.plan(ahead.rest, ..)             # reads held values as further inputs
+kernel = ahead.packed(cluster, kernel, target) # reads constant operands in panels
+ahead.held(cluster.name, param, node)          # the value behind a parameter of a kernel
+ahead.parts                                    # what computes all that was asked for
 """
 
 from __future__ import annotations

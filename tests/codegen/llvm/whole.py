@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from smelt import driver, lower
+from smelt.ahead import Ahead
 from smelt.codegen.build import Built, Forms, build, form_for, forms
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.interp import run as interpret
@@ -27,6 +28,7 @@ from smelt.journal import Journal
 from smelt.kernel.ir import Kernel
 from smelt.kernel.verify import verify
 from smelt.ops.create import Input
+from smelt.passes.prelude import Split
 from smelt.runtime.code import Code
 from smelt.runtime.executable import Executable
 from smelt.runtime.loader import Loaded, load
@@ -118,7 +120,10 @@ def whole_graph(
     stem = driver.identify(kernel, target).stem + b"with its own names"
     named = driver.Named(kernel, kernel, {}, stem)
     code = Code(made, loaded)
-    _, executable = driver.assemble(plan, [named], [known], [code], target, Journal())
+    _, executable = driver.assemble(
+        plan, [named], [known], [code], target, Journal(), Ahead(graph, Split(graph, ())),
+        lambda part, sizes: driver.compile(part, hints=sizes),
+    )  # fmt: skip
     return Whole(graph, kernel, made, loaded, executable, target, known)
 
 

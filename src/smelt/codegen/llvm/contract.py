@@ -81,6 +81,8 @@ class Contraction:
     direct: int = 0
     """Where others want the left operand too: it lies in scratch, rows this far apart, and is
     multiplied there."""
+    panels: bool = False
+    """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
     group: Group | None = None
     """Where factors are packed in units of several: how."""
 
@@ -93,8 +95,6 @@ class Contraction:
     def together(self) -> int:
         """Summed positions of one step of a tile."""
         return 1 if self.group is None else self.group.count
-    panels: bool = False
-    """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
 
     @property
     def thin(self) -> bool:
