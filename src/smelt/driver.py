@@ -81,6 +81,11 @@ class Compiled:
         """See `smelt.runtime.executable.Executable.run`."""
         return self.executable.run(arrays, sizes, out, held)
 
+    def held(self, arrays: Sequence[Array]) -> Run | None:
+        """What the prelude computes of these inputs, for calls of `run` that are to be timed."""
+        prelude = self.executable.prelude
+        return None if prelude is None else prelude.once(arrays)
+
 
 def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph,
@@ -98,14 +103,18 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
     program = Program(graph, hints or {})
-    settings = choose(program, lambda: _compile(program, (), Journal(), target), target, journal)
+    parts = partial(_compile_part, target=target) if compiler is None else compiler
+    settings = choose(
+        program, lambda: _compile(program, (), Journal(), target, parts), target, journal
+    )  # fmt: skip
     with knobs.config(settings):
-        return _compile(program, donate, journal, target)
+        return _compile(program, donate, journal, target, parts)
 
 
 def _compile(
-    program: Program, donate: tuple[int, ...], journal: Journal, target: Target
-) -> Compiled:
+    program: Program, donate: tuple[int, ...], journal: Journal, target: Target,
+    compiler: Compiler,
+) -> Compiled:  # fmt: skip
     """Graph to executable under the settings in force."""
     graph, named = program.graph, program.sizes
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
@@ -121,8 +130,7 @@ def _compile(
     codes = [None if k is None else _code(k, target, journal, form_for(f, named))
              for k, f in zip(given_names, known, strict=True)]  # fmt: skip
     recipe, executable = assemble(
-        plan, given_names, known, codes, target, journal, ahead,
-        compiler or partial(_compile_part, target=target),
+        plan, given_names, known, codes, target, journal, ahead, compiler
     )  # fmt: skip
     return Compiled(
         graph, plan, kernels, target, journal, executable, recipe, tuple(given_names),

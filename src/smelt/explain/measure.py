@@ -51,11 +51,15 @@ def measure(executable: Executable, arrays: Sequence[Array], sizes: Mapping[str,
     last = {n: k for k, step in enumerate(steps) for n in _touched(step)}
     found: list[list[int]] = [[] for _ in steps]
     whole: list[int] = []
-    results = executable.run(inputs, numbers)
+    held = None if executable.prelude is None else executable.prelude.once(inputs)
+    ready = [] if held is None else held.arrays
+    results = executable.run(inputs, numbers, None, held)
     out = None if len(taken) > 1 else results
     for _ in range(ROUNDS):
         known: dict[int, Array] = {
-            n: inputs[v.number] for n, v in enumerate(executable.values) if v.place == "input"
+            n: (inputs if v.place == "input" else ready)[v.number]
+            for n, v in enumerate(executable.values)
+            if v.place in ("input", "held")
         }
         for k, step in enumerate(steps):
             alone = _Alone(executable, step, known, inputs)
@@ -63,7 +67,7 @@ def measure(executable: Executable, arrays: Sequence[Array], sizes: Mapping[str,
             known.update(alone.results(numbers))
             for n in [n for n in known if last.get(n, len(steps)) <= k]:
                 del known[n]  # memory: what no later step reads is let go
-        whole += _samples(lambda: executable.run(inputs, numbers, out), _nothing)
+        whole += _samples(lambda: executable.run(inputs, numbers, out, held), _nothing)
     return Times(tuple(_summary(s) for s in found), _summary(whole))
 
 

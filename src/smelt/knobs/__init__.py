@@ -255,7 +255,7 @@ CONSTANTS: Knob[int] = Knob(
     "Most bytes for what is computed once from constant inputs (parameters, captured arrays) and "
     "kept; 0 computes it in every call.",
     values="bytes, such as 4GiB",
-    changes_code=True,
+    changes="plan",
     show=values.show_bytes,
 )
 HUGE_PAGES = _switch("huge_pages", True, "Ask the system to back large arrays with huge pages.")

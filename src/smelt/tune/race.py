@@ -20,6 +20,7 @@ from smelt.fusion.plan import Plan
 from smelt.fusion.text import text as plan_text
 from smelt.journal import Decision, Journal, Measured
 from smelt.ops.spec import dims_at
+from smelt.runtime.prelude import Run
 from smelt.target import Target
 from smelt.tune.arrays import Array, agree, random_array
 from smelt.tune.memory import Program, Settings, recall, remember
@@ -46,7 +47,11 @@ class Contender(Protocol):
     @property
     def size_names(self) -> tuple[str, ...]: ...
 
-    def run(self, arrays: Sequence[Array], sizes: tuple[int, ...]) -> list[Array]: ...
+    def held(self, arrays: Sequence[Array]) -> Run | None: ...
+    def run(
+        self, arrays: Sequence[Array], sizes: tuple[int, ...],
+        out: Sequence[Array | None] | None = None, held: Run | None = None,
+    ) -> list[Array]: ...  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,12 @@ def choose(
         return {}
     remember(program, target, *raced)
     return raced[0]
+
+
+def _ready(c: Contender, arrays: list[Array], sizes: tuple[int, ...]) -> Callable[[], object]:
+    """A call of a contender, whose constant inputs have been worked on already."""
+    held = c.held(arrays)
+    return lambda: c.run(arrays, sizes, None, held)
 
 
 def close_calls(decisions: Sequence[Decision]) -> list[Flip]:
@@ -128,7 +139,7 @@ class Race:
             if not all(map(agree, expected, contender.run(*call))):
                 _LOG.warning("a plan gives other numbers and is left out: %s %s", *flip.pair)
                 continue
-            ratio = compare(lambda c=best: c.run(*call), lambda c=contender: c.run(*call), ends)
+            ratio = compare(_ready(best, *call), _ready(contender, *call), ends)
             self._note(flip, ratio)
             if ratio < CLEAR:
                 best, settings, gain = contender, wished, gain / ratio
