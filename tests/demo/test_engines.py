@@ -78,10 +78,16 @@ def test_inductor_without_a_compiler_is_said(monkeypatch):
     assert engines.by_name("smelt-torch").absent() is None
 
 
+def test_a_missing_onnx_runtime_is_said(monkeypatch):
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None)
+    assert engines.by_name("onnx").absent() == "the package onnxruntime is not installed"
+
+
 @pytest.mark.peer
-@pytest.mark.parametrize("name", ["torch", "smelt-torch"])
+@pytest.mark.parametrize("name", ["torch", "smelt-torch", "onnx"])
 def test_torch_takes_and_gives_numpy(name):
-    pytest.importorskip("torch")
+    if why := engines.by_name(name).absent():
+        pytest.skip(why)
     running = engines.by_name(name).start(WEIGHTS)
     got = running.encode(IDS, IDS > 0)
     assert isinstance(got, np.ndarray)

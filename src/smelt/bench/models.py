@@ -11,11 +11,14 @@ is what other load on the machine does not change.  Needs PyTorch and `transform
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from smelt import knobs
@@ -23,7 +26,7 @@ from smelt import knobs
 __all__ = ["CASES", "HEAD", "PEERS", "Case", "Row", "page", "run"]
 
 ROUNDS = 7
-PEERS = ("eager", "inductor", "smelt")
+PEERS = ("eager", "inductor", "onnxruntime", "smelt")
 
 
 HEAD = """\
@@ -116,8 +119,13 @@ def run(
     names: Iterable[str] = (), peers: Sequence[str] = PEERS,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:  # fmt: skip
-    """Measure the named models, or all.  Raises KeyError for an unknown one, ImportError."""
+    """Measure the named models, or all; a peer that is not installed is left out.
+
+    Raises KeyError for an unknown model, ImportError without PyTorch or `transformers`.
+    """
     torch = import_module("torch")
+    if not all(map(find_spec, ("onnxruntime", "onnxscript"))):
+        peers = [p for p in peers if p != "onnxruntime"]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -146,7 +154,7 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     record: Any = None
     torch._dynamo.reset()
     for peer in peers:
-        compiled = model if peer == "eager" else torch.compile(model, backend=peer)
+        compiled = _runner(torch, peer, model, given)
         start = time.perf_counter()
         with face.record() as record_of_peer:
             found = _first(torch, compiled(**given))
@@ -157,6 +165,36 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     times = _times(calls)
     kernels, left = (0, 0) if record is None else (len(record.kernels), len(record.left))
     return Row(name, times, seconds, error, kernels, left)
+
+
+def _runner(torch: Any, peer: str, model: Any, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """The model as a peer runs it; those that compile do so in the first call."""
+    if peer == "eager":
+        return model
+    if peer != "onnxruntime":
+        return torch.compile(model, backend=peer)
+    kept: list[Any] = []
+
+    def run(**arguments: Any) -> Any:
+        if not kept:
+            kept.append(_session(torch, model, given))
+        named = {i.name for i in kept[0].get_inputs()}
+        found = kept[0].run(None, {k: v.numpy() for k, v in arguments.items() if k in named})
+        return torch.from_numpy(found[0])
+
+    return run
+
+
+def _session(torch: Any, model: Any, given: Mapping[str, Any]) -> Any:
+    """The model in ONNX Runtime with one thread.  Raises ImportError without its packages."""
+    runtime = import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        program = torch.onnx.export(model, kwargs=dict(given), dynamo=True, verbose=False)
+        program.save(path)
+        return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def _times(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ differ only in the namespace they give it; Smelt's is compiled by `sm.jit` with 
 batch open, so that one plan serves every batch.
 
 >>> [engine.name for engine in ENGINES]
-['numpy', 'torch', 'inductor', 'smelt-torch', 'smelt']
+['numpy', 'torch', 'inductor', 'onnx', 'smelt-torch', 'smelt']
 >>> by_name("numpy").absent() is None
 True
 """
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from smelt.demo import facts, minilm, torch_model
+from smelt.demo import facts, minilm, onnx_model, torch_model
 
 Parameters: TypeAlias = dict[str, NDArray[np.float32]]
 Encoder: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.bool_]], NDArray[np.float32]]
@@ -99,6 +99,18 @@ def _start_torch(weights: Parameters, backend: str = "") -> Running:
     return Running(encode, _nothing_said)
 
 
+def _absent_onnx() -> str | None:
+    for package in ("onnxruntime", "onnxscript"):
+        if not importlib.util.find_spec(package):
+            return f"the package {package} is not installed"
+    return _absent_torch()
+
+
+def _start_onnx(weights: Parameters) -> Running:
+    encode = onnx_model.session(torch_model.build(weights))
+    return Running(encode, _nothing_said)
+
+
 def _smelt() -> Any:
     """The namespace `smelt`, by name as any other: the peers' processes never load it."""
     return importlib.import_module("smelt")
@@ -133,6 +145,7 @@ ENGINES: tuple[Engine, ...] = (
         _absent_inductor,
         partial(_start_torch, backend="inductor"),
     ),
+    Engine("onnx", "ONNX Runtime", _absent_onnx, _start_onnx),
     Engine(
         "smelt-torch",
         "PyTorch compiled by Smelt",

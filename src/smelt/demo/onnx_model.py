@@ -1,0 +1,55 @@
+"""The PyTorch module once more, exported to ONNX and run by ONNX Runtime: another peer.
+
+Batch and length stay open in the export, so that one session serves every batch.  The packages
+`onnxruntime` and `onnxscript` are imported when a session is asked for and not before.
+"""
+
+# PyTorch and ONNX Runtime are optional, and types must check without them.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def session(
+    model: Any,
+) -> Callable[[NDArray[np.int64], NDArray[np.bool_]], NDArray[np.float32]]:
+    """A function from (ids [batch, length], mask [batch, length]) to float32 [batch, hidden].
+
+    Args:
+        model: the module of `torch_model.build`.
+
+    Raises:
+        ImportError: a package is not installed.
+    """
+    import onnxruntime
+    import torch
+
+    ids = torch.ones((2, 4), dtype=torch.int64)
+    mask = torch.ones((2, 4), dtype=torch.bool)
+    open_sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder) / "model.onnx"
+        shapes = (open_sizes, open_sizes)
+        program = torch.onnx.export(
+            model, (ids, mask), dynamic_shapes=shapes, dynamo=True, verbose=False
+        )
+        assert program is not None
+        program.save(path)
+        running = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    first, second = (given.name for given in running.get_inputs())
+
+    def encode(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+        return running.run(None, {first: ids, second: mask})[0]
+
+    return encode
