@@ -129,6 +129,11 @@ class Contraction:
         plain = not self.thin and self.group is None
         return plain and _lies_open(self.left, self.item.dtype, axes, unit)
 
+    def reads_lines(self) -> bool:
+        """Whether the right operand of a thin product lies in plain lines along n."""
+        open_ = _lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
+        return self.thin and self.along == self.n and self.group is None and open_
+
     def reads_right(self) -> bool:
         """Whether the right operand is read as it lies by tiles."""
         axes = (self.k, self.n)
@@ -151,6 +156,13 @@ def _open_tile(target: Target, lanes: int) -> Tile:
     """The same where rows lie apart, so that each takes an address: as high as hides the latency of
     multiply-adds (two pipes of four cycles), or twice that where there are registers."""
     return Tile(8 if target.registers >= 32 else 4 if target.registers >= 16 else 2, 2, lanes)
+
+
+def short_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
+    """Tiles as wide as short lines of a thin product's right operand, the narrower one first: their
+    sums take half of the registers."""
+    sums = target.registers // 2
+    return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
 
 
 def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Contraction]:

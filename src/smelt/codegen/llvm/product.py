@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from smelt.blocks import COLUMNS, DEPTH
-from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.grouped import flipped, narrow
 from smelt.codegen.llvm.grouping import GroupPacker
 from smelt.codegen.llvm.indexing import number, splat
@@ -122,7 +122,7 @@ class ProductEmitter:
         elif not c.direct and not c.reads_left():
             self._pack_left(nest, c, scope)
         if c.thin:
-            ThinEmitter(self.home, c, right, scope).run()
+            self._thin(left, right, c, scope)
             return
         tiles = TileEmitter(self.home, c, left, scope)
 
@@ -141,6 +141,29 @@ class ProductEmitter:
         if c.thin:
             ThinEmitter(self.home, c, nest.packs[1], scope).clear_ends()
         self._pack(nest.packs[0], scope)
+
+    def _thin(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
+        """One block of a thin product.  Short lines of its right operand are so few vectors that
+        the sums stay in registers for all of the block."""
+
+        def tiles(tile: Tile) -> None:
+            found = TileEmitter(self.home, c, left, scope)
+            found.open_right(right, scope)
+            found.run(None, tile)
+
+        def lines(shapes: tuple[Tile, ...]) -> None:
+            if not shapes:
+                ThinEmitter(self.home, c, right, scope).run()
+                return
+            low, high = self.home.ranges[c.n]
+            fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))
+            with self.b.if_else(fits) as (short, longer):
+                with short:
+                    tiles(shapes[0])
+                with longer:
+                    lines(shapes[1:])
+
+        lines(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}

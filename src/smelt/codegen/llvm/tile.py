@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smelt.blocks import DEPTH
-from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.contract import Contraction, Tile
 from smelt.codegen.llvm.grouped import step
 from smelt.codegen.llvm.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
@@ -47,9 +47,10 @@ class TileEmitter:
 
     def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
-        assert c.m is not None
-        low, high = home.ranges[c.m]
-        self.rows = self.b.sub(high, low)
+        self.rows = number(1)
+        if c.m is not None:
+            low, high = home.ranges[c.m]
+            self.rows = self.b.sub(high, low)
         low, high = home.ranges[c.k]
         self.depth = self.b.sub(high, low)
         if c.group is not None:
@@ -59,7 +60,7 @@ class TileEmitter:
         dtype = c.unit
         part = home.storage.at.get((c.item, RIGHT_PART))
         self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
-        if c.reads_left():
+        if c.m is not None and c.reads_left():
             self.left = self._open(left, c.left, (c.m, c.k), scope)
             return
         self.left = Place(home.storage.at.get((c.item, LEFT_PART)), number(0),
@@ -80,15 +81,17 @@ class TileEmitter:
         self.right = Place(home.home.buffers[access.buffer], number(0), (step, number(1)),
                            home.home.dtypes[access.buffer], True, (access, top))  # fmt: skip
 
-    def run(self, fresh: Value | None) -> None:
-        """The block's products into the result in scratch: added, or where `fresh` stored."""
+    def run(self, fresh: Value | None, tile: Tile | None = None) -> None:
+        """The block's products into the result in scratch: added, or where `fresh` stored; by the
+        contraction's tiles, or others."""
         c, b, home = self.c, self.b, self.home
-        lanes, wide = c.tile.lanes, c.tile.columns
+        self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
+        lanes, wide = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
         self.fresh, self.column = fresh, b.sub(low, home.scratch.start(c.item, c.n))
         columns = b.sub(high, low)
         whole = columns if self.right.packed else b.and_(columns, number(-wide))
-        home.loop(number(0), whole, wide, lambda at: self._heights(at, c.tile.vectors, None))
+        home.loop(number(0), whole, wide, lambda at: self._heights(at, vectors, None))
         if self.right.packed:
             return
 
@@ -115,7 +118,7 @@ class TileEmitter:
     def _heights(self, column: Value, vectors: int, mask: Value | None) -> None:
         """Tiles down the rows: whole ones, then lower and lower ones for what is left."""
         b, done = self.b, number(0)
-        for height in heights(self.c.tile.rows):
+        for height in heights(self.most):
             left = b.sub(self.rows, done)
             end = b.add(done, b.sub(left, b.urem(left, number(height))))
             self.home.loop(
