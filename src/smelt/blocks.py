@@ -29,6 +29,9 @@ LEAST_LANES = 64
 
 PARTS = 64
 """Parts of a split axis: enough for any thread count here, few enough to merge at once."""
+PRODUCT_PARTS, LONG_SUM = 16, 1 << 15
+"""The same of a product's summed axis, and how long that is at least: a part outweighs by far that
+its results are stored and merged."""
 LEAST_TASKS = 8
 """Independent tasks below which a fold is split."""
 SPLIT_ABOVE = 1 << 15

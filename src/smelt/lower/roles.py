@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from smelt.blocks import (
+    COLUMNS,
     FOLD_COLUMNS,
     LEAST_LANES,
     LEAST_TASKS,
+    LONG_SUM,
     PARTS,
+    PRODUCT_PARTS,
     SHORT_DEAR,
     SHORT_ROW,
     SPLIT_ABOVE,
@@ -45,7 +48,7 @@ from smelt.kernel.ir import (
     Value,
 )  # fmt: skip
 from smelt.lower.define import Definition
-from smelt.ops.combine import COMBINES
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, atoms, axes_of, evaluate, product
 
@@ -178,10 +181,10 @@ def _split_axis(
 ) -> Axis | None:
     """The axis to split, if the grid is too small and one sweep is all that the folds need."""
     folds = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
-    if not folds or any(isinstance(f, Dot) for f in folds):
+    if not folds or any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
         return None
-    if any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
-        return None
+    if any(isinstance(f, Dot) for f in folds):
+        return _split_product(d, facts, grid, hints) if len(folds) == 1 else None
     shared = set(folds[0].over).union(*(f.over for f in folds))
     candidates = [a for a in d.axes.values() if a.name in shared and _one_sweep(d, facts, a.name)]
     if not candidates:
@@ -199,6 +202,22 @@ def _split_axis(
     for n in columns:
         tasks = tasks // max(n, 1) * -(-n // FOLD_COLUMNS)
     return best if tasks < LEAST_TASKS else None
+
+
+def _split_product(
+    d: Definition, facts: Facts, grid: list[Axis], hints: Mapping[str, int]
+) -> Axis | None:
+    """The longest summed axis of the one product, if it is long and the result has few tiles."""
+    dot = next(s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Dot))
+    left, right = (value_axes(v, facts.axes) for v in (dot.left, dot.right))
+    summed = [a for a in d.axes.values() if a.name in dot.over]
+    longest = max(summed, key=lambda a: _number(a.extent, hints))
+    tasks = 1
+    for a in grid:
+        n = _number(a.extent, hints)
+        tasks *= n if a.name in left & right else -(-n // COLUMNS)
+    long = _number(longest.extent, hints) >= LONG_SUM
+    return longest if long and tasks < LEAST_TASKS and _one_sweep(d, facts, longest.name) else None
 
 
 def _depth_in_memory(d: Definition, a: Axis) -> int:
@@ -225,7 +244,7 @@ def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
             names = names_in(s.value)
             waits = any(n in late for n in names)
             if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot)) and axis in s.value.over:
-                if waits or isinstance(s.value, Dot) or COMBINES[s.value.combine].positional:
+                if waits or _combine(s.value).positional:
                     return False
                 late.add(s.name)
             elif waits:
@@ -241,6 +260,10 @@ def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
 
 def _folds(value: Value, axis: str) -> bool:
     return isinstance(value, (Reduce, Dot)) and axis in value.over
+
+
+def _combine(fold: Reduce | Dot) -> Combine:
+    return COMBINES[SUM_OF_PRODUCTS[0] if isinstance(fold, Dot) else fold.combine]
 
 
 def names_in(value: Value) -> list[str]:
@@ -265,16 +288,22 @@ def names_in(value: Value) -> list[str]:
 def _split_kernel(name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis) -> Kernel:
     """Folds over `axis` become carried states of a stream over parts of it."""
     states: list[State] = []
+    parts = PARTS
     inside: list[Statement] = []
     after: list[Statement] = []
     late: set[str] = set()
     for s in d.body:
-        if isinstance(s, Let) and _folds(s.value, axis.name) and isinstance(s.value, Reduce):
-            fold = s.value
-            row = COMBINES[fold.combine]
-            states.append(State(s.name, Const(row.identity(fold.dtype), fold.dtype),
+        if (
+            isinstance(s, Let)
+            and isinstance(fold := s.value, (Reduce, Dot))
+            and _folds(fold, axis.name)
+        ):
+            row, dtype = _combine(fold), fold.dtype
+            if isinstance(fold, Dot):
+                parts, dtype = PRODUCT_PARTS, dtype.compute
+            states.append(State(s.name, Const(row.identity(fold.dtype), dtype),
                                 tuple(sorted(facts.axes[s.name] - {a.name for a in grid})),
-                                fold.dtype))  # fmt: skip
+                                dtype))  # fmt: skip
             inside.append(Update(s.name, Apply(row.scalar, (Ref(s.name), fold))))
             late.add(s.name)
         elif (
@@ -294,7 +323,7 @@ def _split_kernel(name: str, d: Definition, facts: Facts, grid: list[Axis], axis
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, None, None, part),), tuple(states), tuple(inside))
     body = (stream, Merge(part, tuple(s.name for s in states)), *after)
-    blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, PARTS))
+    blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, parts))
     return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
 
 

@@ -220,7 +220,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     assert isinstance(item.payload, Folding)
     over = item.payload.over
     left, right = item.args
-    if phase.cut or any(a in phase.grid for a in over):
+    if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
         return None
     stored = stored_axis(phase)
     if stored in left.axes and stored not in right.axes:

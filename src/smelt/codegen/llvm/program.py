@@ -21,7 +21,7 @@ from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.walk import splits, substitute_index
-from smelt.ops.combine import COMBINES
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, add, axis, floordiv, maximum, mul, product
@@ -100,7 +100,7 @@ def _split_folds(
         merged.statement(s)
     for s in stream.body:
         fold = folds[s.state] if isinstance(s, k.Update) else None
-        if isinstance(s, k.Update) and isinstance(fold, k.Reduce):
+        if isinstance(s, k.Update) and fold is not None:
             _partial(parts, merged, states[s.state], fold, split, grid)
         else:
             parts.statement(s)
@@ -110,17 +110,21 @@ def _split_folds(
 
 
 def _partial(
-    parts: PhaseBuilder, merged: PhaseBuilder, state: k.State, fold: k.Reduce,
+    parts: PhaseBuilder, merged: PhaseBuilder, state: k.State, fold: k.Reduce | k.Dot,
     split: k.Split, grid: Sequence[str],
 ) -> None:  # fmt: skip
     """state' = state op fold(..): the fold goes to memory for each part, and is folded again."""
-    row = COMBINES[fold.combine]
-    found = parts.fold(row, parts.value(fold.arg), fold.over, _partial_dtype(fold.dtype))
+    if isinstance(fold, k.Dot):
+        row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], fold.dtype.compute
+        found = parts.value(fold)
+    else:
+        row, dtype = COMBINES[fold.combine], _partial_dtype(fold.dtype)
+        found = parts.fold(row, parts.value(fold.arg), fold.over, dtype)
     order = (*grid, *(a for a in state.axes if a not in grid))
-    access = _buffer_of_parts(parts, state.name, order, split, _partial_dtype(fold.dtype))
+    access = _buffer_of_parts(parts, state.name, order, split, dtype)
     axes = frozenset((split.name, *order))
     parts.phase.stores.append(StoreItem(access, found, None, axes))
-    again = merged.item("load", access, (), axes, _partial_dtype(fold.dtype).compute)
+    again = merged.item("load", access, (), axes, dtype.compute)
     total = merged.fold(row, again, (split.name,), again.dtype)
     merged.names[state.name] = merged.convert(total, fold.dtype.compute)
 
