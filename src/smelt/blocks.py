@@ -32,6 +32,8 @@ PARTS = 64
 PRODUCT_PARTS, LONG_SUM = 16, 1 << 15
 """The same of a product's summed axis, and how long that is at least: a part outweighs by far that
 its results are stored and merged."""
+CUT_SCORE = 0.5
+"""What an axis of which a task has but a part counts as one to run vectors along."""
 LEAST_TASKS = 8
 """Independent tasks below which a fold is split."""
 SPLIT_ABOVE = 1 << 15
@@ -73,6 +75,11 @@ THIN_LINES = 64
 """The same where the larger operand lies along the summed axis: long rows, a few at a time."""
 THIN_DEPTH = 2048
 """Summed positions for which the thin operand is packed: they stay in L1 and L2."""
+
+
+def rows_together(columns: Index) -> Index:
+    """Rows of so many independent positions that one task takes: few where they are long."""
+    return maximum(1, floordiv(BLOCK, maximum(columns, 16)))
 
 
 def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:

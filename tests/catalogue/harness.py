@@ -150,14 +150,15 @@ _COMPILED: dict[tuple[Any, ...], Made] = {}
 
 def sketch(row: Row, dtype: str = "f32", form: int = 0, layout: str | None = None) -> Made:
     """A row planned for its sizes on `MACHINE`: form 0 is its own code, k the kth of `also`."""
-    key = (id(row), dtype, form, layout)
+    rounding = knobs.ROUNDING.get()
+    key = (id(row), dtype, form, layout, rounding)
     if key not in _SKETCHED:
         arrays = draw(row, small(row, 3), dtype)
         if layout is not None:
             arrays = [LAYOUTS[layout](a) for a in arrays]
         recorded = record((row.code, *row.also)[form], arrays)
         assert all(r.kind == "graph" for r in recorded.results)
-        rounding, hints = knobs.ROUNDING.get(), _hints(row, recorded)
+        hints = _hints(row, recorded)
         graph = passes.run(recorded.graph, Journal(), rounding)
         plan = fusion.plan(graph, MACHINE, None, hints)
         kernels = tuple(
@@ -169,7 +170,7 @@ def sketch(row: Row, dtype: str = "f32", form: int = 0, layout: str | None = Non
 
 def make(row: Row, dtype: str = "f32", form: int = 0) -> Made:
     """A row compiled for its sizes on `MACHINE`."""
-    key = (id(row), dtype, form)
+    key = (id(row), dtype, form, knobs.ROUNDING.get())
     if key not in _COMPILED:
         made = sketch(row, dtype, form)
         hints = _hints(row, made.recorded)
@@ -292,7 +293,12 @@ class EveryRow:
         assert moved == value_of(row.unfused, dict(row.sizes) | {"s": 4}), f"{moved:,} bytes"
 
     def test_plan_dtype(self, row: Row, dtype: str) -> None:
-        same(count(sketch(row, dtype)), wanted_counts(row, dtype))
+        said = replace(row, **row.other.get(dtype, {}))
+        if row.eager and DTYPES[dtype].itemsize == 2:
+            with knobs.config(rounding="fast"):
+                same(count(sketch(row, dtype)), wanted_counts(said, dtype))
+            said = replace(said, **row.eager)
+        same(count(sketch(row, dtype)), wanted_counts(said, dtype))
 
     def test_plan_layout(self, row: Row, layout: str) -> None:
         found = count(sketch(row, layout=layout))

@@ -68,6 +68,11 @@ class Row:
     """Positions depend on data, so that bytes are a bound."""
     dtypes: tuple[str, ...] = ("f64", "bf16", "f16")
     layouts: tuple[str, ...] = ("stepped", "turned")
+    other: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """dtype -> fields that are others for it, where a documented decision has its price."""
+    eager: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields that are others for half types with rounding="eager", where every operator of the
+    plain code rounds; "fast" has what the row says."""
     short: Mapping[str, str] = field(default_factory=dict[str, str])
     """Checks that fail today, with the reason."""
 

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from smelt.blocks import (
     BLOCK,
     COLUMNS,
+    CUT_SCORE,
     FOLD_COLUMNS,
     LEAST_LANES,
     LEAST_TASKS,
@@ -28,6 +29,7 @@ from smelt.blocks import (
     WINDOW_COLUMNS,
     WINDOW_ROWS,
     product_rows,
+    rows_together,
     whole_rows,
 )
 from smelt.fusion.region import Place, Region
@@ -59,12 +61,14 @@ class Sweeps:
         self.block = FOLD_COLUMNS if region.ended else BLOCK
         self.local = region.all_axes & ~region.grid
         products = [u for u in region.ended if units.unit(u).trace.dots]
+        self.split = self._split() if region.ended and not products else 0
         self.vector = self._vector()
         self.apart = 0 if products else self._lanes_axis()
         """The grid axis that vectors run along because rows are short, as a mask."""
         self.vector = self.apart or self.vector
         self.packs = bool(products)
-        self.split = self._split() if region.ended and not products else 0
+        self.held = self.split if self.split and self._is_rowwise() else 0
+        """The split axis where a part is walked row by row, as a mask."""
         if not region.even and len(region.axes) > 2:
             self._collapse()
         self.cut: dict[int, int] = {}
@@ -72,7 +76,7 @@ class Sweeps:
         if products:
             self._cut_products(products)
         elif self.vector & region.grid:
-            self.cut = {self.vector.bit_length() - 1: self.block}
+            self.cut = {self.vector.bit_length() - 1: self.block, **self._rows_together()}
         self.cut_axes = sum(1 << a for a in self.cut)
         self.times: dict[int, float] = {}
         self.kept = 0
@@ -115,12 +119,24 @@ class Sweeps:
 
     def row(self, axes: int) -> int:
         """Elements of something along `axes` that one task holds."""
-        inner = self.inner(axes)
+        inner = self.inner(axes) & ~self.held
         found = self.volume(inner & ~self.cut_axes)
         for a, block in self.cut.items():
             if inner >> a & 1:
                 found *= min(self.sizes[a], block)
         return -(-found // PARTS) if self.split & inner else found
+
+    def _rows_together(self) -> dict[int, int]:
+        """How many rows a task takes where nothing is folded: of the axis beside the vector one."""
+        region = self.region
+        place = region.places[region.stored.bit_length() - 1][0]
+        others = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1
+                  and self.sizes[t] > 1 and not self.vector >> t & 1]  # fmt: skip
+        if region.ended or not others:
+            return {}
+        return {
+            others[-1]: int(evaluate(rows_together(self.sizes[self.vector.bit_length() - 1]), {}))
+        }
 
     def _cut_products(self, products: list[int]) -> None:
         """Blocks of the axes that only one operand of a contraction has."""
@@ -203,6 +219,8 @@ class Sweeps:
                 _vote(score, place, mask, 1.0)
         for u in bits(region.stored):
             _vote(score, region.places[u][0], region.masks[u][0], 1.5)
+        for a in bits(self.split):
+            score[a] *= CUT_SCORE if score[a] > 0 else 1.0
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
 
     def _lanes_axis(self) -> int:
@@ -278,6 +296,17 @@ class Sweeps:
         if long:
             return 1 << min(long, key=self._depth)
         return 1 << max(able, key=lambda a: self.sizes[a]) if able else 0
+
+    def _is_rowwise(self) -> bool:
+        """Whether folds along rows wait for one another, so that a part is walked row by row
+        (`codegen.llvm.rowwise`)."""
+        region = self.region
+        split = [u for u, over in region.ended.items() if over & self.split]
+        if any(
+            region.ended[u] != self.split or self.units.values[u].type.dtype == f64 for u in split
+        ):
+            return False
+        return max((region.levels[u] for u in region.ended if u not in split), default=0) > 1
 
     def _columns(self) -> int:
         """Tasks of the grid, where neighbouring positions in memory go together: those along which

@@ -22,6 +22,7 @@ from smelt.kernel.abi import PARALLEL
 from smelt.knobs.values import show_bytes
 from smelt.runtime.memory import address_of, allocate
 from smelt.runtime.prelude import Prelude, Run
+from smelt.runtime.threadpools import announce
 from smelt.runtime.threads import pool
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
@@ -148,6 +149,7 @@ class Executable:
         self.arena = tuple(arena)
         self.outputs = tuple(outputs)
         self.prelude = prelude
+        announce()
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         self._lock = threading.Lock()
 

@@ -121,8 +121,8 @@ class Pool:
     def threads(self) -> int:
         """Threads that a parallel launch uses in this context, the caller included."""
         wanted = knobs.THREADS.get()
-        found = self._limits.get(wanted)
-        return min(wanted, MOST_THREADS) if found is None else found
+        found = self._limits.get(wanted, wanted)
+        return min(_Ceiling.threads, found)
 
     def run(
         self,
@@ -239,6 +239,24 @@ class Pool:
         """Send all helpers home; the next parallel launch starts new ones."""
         self._state.half("ACTIVE").value = 1
         self._code.wake(self._state.address)
+
+
+class _Ceiling:
+    """The most threads of any run of this process, whatever its context wishes."""
+
+    threads: int = MOST_THREADS
+
+
+def usual() -> int:
+    """Threads of a run whose context wishes nothing; starts no pool."""
+    return min(cpu_budget(*_wish()).threads, _Ceiling.threads)
+
+
+def limit(threads: int) -> None:
+    """Holds all runs of this process to so many threads, until told another number.  Exactly as
+    many as a run usually has is no limit: that is how a limit ends."""
+    free = threads == cpu_budget(*_wish()).threads
+    _Ceiling.threads = MOST_THREADS if free else max(threads, 1)
 
 
 def _wish() -> tuple[int | None, str]:

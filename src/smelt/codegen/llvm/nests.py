@@ -15,6 +15,7 @@ from smelt.blocks import (
     FOLD_COLUMNS,
     STREAM_ROWS,
     WHOLE_ROWS,
+    rows_together,
 )
 from smelt.codegen.llvm.contract import (
     Contraction,
@@ -145,7 +146,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         last = [c.n for c in products.values()]
         vector = next((n for n in last if n in stored), last[0])
     grid = set(phase.grid) - pinned(phase)
-    wide = FOLD_COLUMNS if any(i.kind == "fold" for i in phase.items) else BLOCK
+    folded = any(i.kind == "fold" for i in phase.items)
+    wide = FOLD_COLUMNS if folded else BLOCK
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
         block[vector] = wide
@@ -166,6 +168,9 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         block = {across: TILE, vector: TILE}
         # Neighbouring tasks go on along the rows that they read; what they store is not read.
         phase.grid = [*(a for a in phase.grid if a != across), across]
+    elif vector is not None and plain and not folded:
+        for outer in [a for a in phase.grid if a in grid and a != vector][-1:]:
+            block[outer] = rows_together(phase.axes[vector])
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length

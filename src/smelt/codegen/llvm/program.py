@@ -15,6 +15,7 @@ from smelt.codegen.llvm.collapse import collapse
 from smelt.codegen.llvm.flat import PhaseBuilder
 from smelt.codegen.llvm.items import Access, Buffer, Carried, Item, Phase, Program, StoreItem, Visit
 from smelt.codegen.llvm.refine import refine
+from smelt.codegen.llvm.rowwise import row_by_row
 from smelt.codegen.llvm.unstream import as_folds, block_fold
 from smelt.codegen.llvm.written import written_out
 from smelt.errors import UnsupportedError
@@ -33,7 +34,7 @@ def program(kernel: k.Kernel) -> Program:
         raise UnsupportedError(
             f"the CPU back end has no lowering for the families of {kernel.name}"
         )
-    kernel = replace(kernel, body=as_folds(kernel.body))
+    kernel = row_by_row(replace(kernel, body=as_folds(kernel.body)))
     buffers = [Buffer(p.name, p.dtype, False, _nbytes(p)) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
     strides = [(p.name, d) for p in kernel.inputs if p.strides is not None
@@ -86,7 +87,7 @@ def _split_folds(
     (block, *more), states = stream.blocks, {s.name: s for s in stream.states}
     updates = {s.state: s for s in stream.body if isinstance(s, k.Update)}
     folds = {name: block_fold(states[name], updates[name], stream) for name in updates}
-    if more or block.stop or block.part != split.name or None in folds.values():
+    if more or block.stop or block.size or block.part != split.name or None in folds.values():
         return False
     first = Phase(f"{kernel.name}.parts", dict(axes), list(grid))
     length = maximum(floordiv(add(axes[split.axis], split.parts - 1), split.parts), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smelt.blocks import CUT_SCORE
 from smelt.codegen.llvm.items import Access, Item, Phase, still_axes
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -63,6 +64,8 @@ def vector_axis(phase: Phase, among: set[str]) -> str | None:
                 weight = 64.0 ** len(axes) * (1.5 if write else 1.0)
                 step = coefficient(access.offset, a)
                 score += 2 * weight if step == 1 else 0 if step == 0 else -weight
+        if a in phase.cut and score > 0:
+            score *= CUT_SCORE
         if best is None or score >= best[0]:
             best = (score, a)
     return best[1] if best else None

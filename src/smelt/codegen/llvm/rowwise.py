@@ -1,0 +1,103 @@
+"""Parts of a split axis whose rows are walked more than once are walked row by row.
+
+A part of a split fold is many rows.  Where what is folded needs several loops over a row (the mean
+of log-sum-exps, say), loops over the whole part would read it from memory each time; one row after
+the other stays in the first cache between its loops:
+
+    stream r/all of p with s = 0                   stream r/1 of p with s.wide = 0
+      v = f(x[r,c])     # folds over c      is       v = f(x[r,c])
+      s' = s + sum(v over r)                         s.wide' = s.wide + f64(v)
+    merge p: (s)                                   merge p: (s.wide)
+                                                   s = f32(s.wide)
+
+What is carried from row to row is as precise as a fold's own accumulator.  Sums of doubles, which
+carry their rounding errors too, are left as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smelt.codegen.llvm.unstream import block_fold
+from smelt.kernel import ir as k
+from smelt.kernel.walk import refs, splits, visit
+from smelt.ops.combine import COMBINES
+from smelt.types.dtype import DType, f64
+
+WIDE = "{}.wide"
+"""The name of a state that carries another one in double precision."""
+
+
+def row_by_row(kernel: k.Kernel) -> k.Kernel:
+    """The kernel with its one split stream taken row by row, where that spares reading again."""
+    streams = [s for s in kernel.body if isinstance(s, k.Stream)]
+    merges = [s for s in kernel.body if isinstance(s, k.Merge)]
+    if len(splits(kernel)) != 1 or len(streams) != 1 or len(merges) != 1:
+        return kernel
+    stream = streams[0]
+    (block, *more), updates = stream.blocks, [s for s in stream.body if isinstance(s, k.Update)]
+    folds = {u.state: _fold(stream, u, block.axis) for u in updates}
+    if more or block.size or block.stop or None in folds.values() or not _again(stream, block.axis):
+        return kernel
+    steps = tuple(_step(s, folds[s.state]) if isinstance(s, k.Update) else s for s in stream.body)
+    made = k.Stream((replace(block, size=1),), tuple(map(_state, stream.states)), steps)
+    dtypes = {s.name: _dtype(s) for s in stream.states}
+    merge = k.Merge(merges[0].part, tuple(_carried(n, dtypes[n]) for n in merges[0].states))
+    narrowed = [k.Let(n, k.Cast(k.Ref(_carried(n, dtypes[n])), dtypes[n]))
+                for n in merges[0].states if _carried(n, dtypes[n]) != n]  # fmt: skip
+    body: list[k.Statement] = []
+    for s in kernel.body:
+        body += [made] if s is stream else [merge, *narrowed] if s is merges[0] else [s]
+    return replace(kernel, body=tuple(body))
+
+
+def _dtype(state: k.State) -> DType:
+    assert isinstance(state.init, k.Const)
+    return state.dtype or state.init.dtype
+
+
+def _carried(name: str, dtype: DType) -> str:
+    return WIDE.format(name) if dtype.is_float else name
+
+
+def _state(state: k.State) -> k.State:
+    """The state as it is carried: floats in double precision."""
+    dtype = _dtype(state)
+    if not dtype.is_float:
+        return state
+    init = state.init
+    assert isinstance(init, k.Const)
+    return replace(state, name=WIDE.format(state.name), init=k.Const(init.value, f64), dtype=f64)
+
+
+def _step(update: k.Update, fold: k.Reduce | None) -> k.Update:
+    """What one row adds."""
+    assert fold is not None
+    name = _carried(update.state, fold.dtype)
+    value = k.Cast(fold.arg, f64 if fold.dtype.is_float else fold.dtype)
+    return k.Update(name, k.Apply(COMBINES[fold.combine].scalar, (k.Ref(name), value)))
+
+
+def _fold(stream: k.Stream, update: k.Update, axis: str) -> k.Reduce | None:
+    """The fold of rows that an update is, if it is one that can be taken row by row."""
+    state = next(s for s in stream.states if s.name == update.state)
+    fold = block_fold(state, update, stream)
+    if not isinstance(fold, k.Reduce) or fold.over != (axis,) or fold.dtype == f64:
+        return None
+    plain = isinstance(state.init, k.Const) and not COMBINES[fold.combine].positional
+    return fold if plain else None
+
+
+def _again(stream: k.Stream, axis: str) -> bool:
+    """Whether some fold along a row waits for another one."""
+    late: set[str] = set()
+    for s in stream.body:
+        if isinstance(s, k.Let):
+            waits = bool(set(refs(s.value)) & late)
+            inner = any(isinstance(v, k.Reduce | k.Dot) and set(v.over) - {axis}
+                        for v in visit(s.value))  # fmt: skip
+            if waits and inner:
+                return True
+            if waits or inner:
+                late.add(s.name)
+    return False
