@@ -7,14 +7,11 @@ later nest needs is computed again when that is cheap and kept in scratch memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from smelt.blocks import (
     BLOCK,
     FOLD_COLUMNS,
-    STREAM_ROWS,
-    WHOLE_ROWS,
     rows_together,
 )
 from smelt.codegen.llvm.contract import (
@@ -25,10 +22,9 @@ from smelt.codegen.llvm.contract import (
     product_block,
     runs_across,
 )
+from smelt.codegen.llvm.cuts import fit_rows, streamed_rows
 from smelt.codegen.llvm.folds import accumulator
 from smelt.codegen.llvm.items import (
-    Access,
-    Edge,
     Folding,
     Item,
     Phase,
@@ -49,15 +45,13 @@ from smelt.codegen.llvm.vectors import (
 )
 from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.ops.scalar import SCALARS
-from smelt.target import CACHE_SHARE, Target
+from smelt.target import Target
 from smelt.types.expr import Index, minimum
 
 TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
 DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""
-LEAST_ROW = 1024
-"""Positions of a streamed row that a block has at least: what a fold's end costs is spread."""
 CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
 BUDGET = 24
@@ -140,7 +134,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     products = None if phase.regions() else windowed(phase, target)
     products = products or contractions(phase, target, form)
     vector = vector_axis(phase, candidates(phase))
-    _fit_rows(phase, vector, target)
+    fit_rows(phase, vector, target)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
         last = [c.n for c in products.values()]
@@ -158,7 +152,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
             continue
         cut = product_block(c, phase, plainer)
         if phase.regions() and not c.thin:
-            cut = _streamed_rows(phase, products.values(), target), cut[1]
+            cut = streamed_rows(phase, products.values(), target), cut[1]
         for a, n in zip((c.m, c.n), cut, strict=True):
             if a in grid and a is not None:
                 block[a] = minimum(n, block[a]) if a in block and a != vector else n
@@ -178,30 +172,6 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     local = {a: local[a] for a in phase.axes if a in local}
     planner = _Planner(phase, local, vector, lanes_of(phase, target), across, products)
     return planner.run(block)
-
-
-def _fit_rows(phase: Phase, vector: str | None, target: Target) -> None:
-    """Streams along rows take blocks that the first cache holds from the first nest to the last,
-    beside those that are asked for; smaller ones would only cost more ends of folds."""
-    for visit in [r.visits[0] for r in phase.regions() if len(r.visits) == 1]:
-        if visit.axis == vector and visit.size is not None and visit.size > LEAST_ROW:
-            read = {i.payload.buffer: i.dtype.itemsize for i in phase.items
-                    if isinstance(i.payload, Access) and vector in i.axes}  # fmt: skip
-            fitting = target.l1_bytes // 3 // max(sum(read.values()), 1)
-            visit.size = min(visit.size, max(fitting // LEAST_ROW, 1) * LEAST_ROW)
-
-
-def _streamed_rows(phase: Phase, products: Iterable[Contraction | Windowed], target: Target) -> int:
-    """Rows for which a stream packs its operands anew: as many as L2 holds a block of, where that
-    is multiplied where it lies; fewer where it stops at the last of them."""
-    bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products
-                        if isinstance(c, Contraction)), default=0)  # fmt: skip
-    if any(isinstance(i.payload, Edge) for i in phase.items):
-        return STREAM_ROWS // 2
-    if not bytes_of_row:
-        return STREAM_ROWS
-    fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
-    return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * STREAM_ROWS)
 
 
 class _Planner:

@@ -1,0 +1,38 @@
+"""How many rows or positions of a stream a task takes at once, by what its caches hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from smelt.blocks import STREAM_ROWS, WHOLE_ROWS
+from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.items import Access, Edge, Phase
+from smelt.codegen.llvm.windowed import Windowed
+from smelt.target import CACHE_SHARE, Target
+
+LEAST_ROW = 1024
+"""Positions of a streamed row that a block has at least: what a fold's end costs is spread."""
+
+
+def fit_rows(phase: Phase, vector: str | None, target: Target) -> None:
+    """Streams along rows take blocks that the first cache holds from the first nest to the last,
+    beside those that are asked for; smaller ones would only cost more ends of folds."""
+    for visit in [r.visits[0] for r in phase.regions() if len(r.visits) == 1]:
+        if visit.axis == vector and visit.size is not None and visit.size > LEAST_ROW:
+            read = {i.payload.buffer: i.dtype.itemsize for i in phase.items
+                    if isinstance(i.payload, Access) and vector in i.axes}  # fmt: skip
+            fitting = target.l1_bytes // 3 // max(sum(read.values()), 1)
+            visit.size = min(visit.size, max(fitting // LEAST_ROW, 1) * LEAST_ROW)
+
+
+def streamed_rows(phase: Phase, products: Iterable[Contraction | Windowed], target: Target) -> int:
+    """Rows for which a stream packs its operands anew: as many as L2 holds a block of, where that
+    is multiplied where it lies; fewer where it stops at the last of them."""
+    bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products
+                        if isinstance(c, Contraction)), default=0)  # fmt: skip
+    if any(isinstance(i.payload, Edge) for i in phase.items):
+        return STREAM_ROWS // 2
+    if not bytes_of_row:
+        return STREAM_ROWS
+    fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
+    return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * STREAM_ROWS)
