@@ -14,8 +14,9 @@ from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.windowed import DEPTH
+from smelt.codegen.llvm.windowed import DEPTH, NARROW
 from smelt.graph.text import parse
+from smelt.kernel.built import form_for
 from smelt.target import Target
 
 PLAIN = """graph f(x: {t}[b,c,h,w], k: {t}[o,c,{u},{v}]) {{
@@ -95,10 +96,17 @@ def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarra
         (CHAIN, ((1, 3, 2, COLUMNS + 40), (2, 3), (1, 2, 2, COLUMNS + 40), (13, 2))),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("usual", [False, True])  # short lines have a form of their own
 def test_every_size_stays_inside_its_arrays(
-    isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
+    isa: str, source: str, shapes: tuple[tuple[int, ...], ...], usual: bool
 ) -> None:
-    check(whole(source, isa), *random(*shapes))
+    check(whole(source, isa, usual=usual), *random(*shapes))
+
+
+def test_short_lines_have_no_margins_between_them() -> None:
+    kernel = whole(plain())
+    assert form_for(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 999, "w": NARROW}) == "narrow"
+    assert form_for(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 9, "w": NARROW + 1}) == ""
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -116,8 +124,8 @@ def test_margins_hide_infinities_and_nothing_else() -> None:
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
 
 
-@pytest.mark.parametrize(("isa", "counts"), [("avx512", (24, 8)), ("avx2", (12, 8))])
-def test_register_tiles_do_not_spill(isa: str, counts: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("isa", "counts"), [("avx512", (24, 12, 8, 4)), ("avx2", (12, 6, 8, 4))])
+def test_register_tiles_do_not_spill(isa: str, counts: tuple[int, ...]) -> None:
     """One multiply-add for each accumulator, none of which goes through the stack."""
     kernel = lower.run(one_cluster(parse(plain(s=2))), "eager", {})
     text = asm_text(kernel, Target.for_isa(isa))  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, word
 from smelt.codegen.llvm.nests import Schedule, schedule
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.windowed import line_forms
 from smelt.kernel.built import Form, Forms
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
@@ -52,7 +53,10 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
 
 
 def _forms(usual: list[Schedule]) -> Forms:
-    found = [dict(forms(s.phase, s.blocked)) for s in usual if s.products]
+    found = [
+        dict((*forms(s.phase, s.blocked), *line_forms(s.phase, s.slid)))
+        for s in usual if s.products
+    ]  # fmt: skip
     return tuple(
         (form, tuple(dict.fromkeys(n for f in found for n in f[form])))
         for form in (found[0] if found else ())

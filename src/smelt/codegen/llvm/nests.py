@@ -119,6 +119,11 @@ class Schedule:
         """The products that are blocked along one axis of each operand."""
         return [c for c in self.products.values() if isinstance(c, Contraction)]
 
+    @property
+    def slid(self) -> list[Windowed]:
+        """The products over windows."""
+        return [c for c in self.products.values() if isinstance(c, Windowed)]
+
     def span(self, region: Region | None, axis: str) -> Index:
         """Most positions of a local axis that values of a region have at once."""
         visits = [v for r in chain(region) for v in r.visits if v.axis == axis]
@@ -131,7 +136,7 @@ class Schedule:
 
 def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     """The loops of a phase."""
-    products = None if phase.regions() else windowed(phase, target)
+    products = None if phase.regions() else windowed(phase, target, form)
     products = products or contractions(phase, target, form)
     vector = vector_axis(phase, candidates(phase))
     fit_rows(phase, vector, target)

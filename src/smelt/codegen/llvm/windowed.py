@@ -16,7 +16,7 @@ moves back by s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd
 
@@ -24,6 +24,7 @@ from smelt.blocks import WINDOW_COLUMNS, WINDOW_ROWS
 from smelt.codegen.llvm.clone import Cloner, folds, indices, reached, renumber
 from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.items import Folding, Item, Phase
+from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import (
@@ -47,6 +48,8 @@ FEWER = 4
 """Rows of the register tile for what whole tiles leave."""
 STEPS = 4
 """Greatest step and dilation of a window that are looked for."""
+NARROW = 64
+"""Columns of a line for which it is packed once for each tap of the windows along it."""
 NO_AXIS = ""
 
 
@@ -196,14 +199,22 @@ def _count(extents: tuple[int, ...]) -> int:
     return total
 
 
-def windowed(phase: Phase, target: Target) -> dict[Item, Windowed]:
+def line_forms(phase: Phase, products: Iterable[Windowed]) -> Iterator[tuple[Form, Limits]]:
+    """The form for short lines, where margins between them are a large part of all columns: what
+    each tap of a line reads is packed by itself, so that there are no margins."""
+    lines = dict.fromkeys(phase.axes[c.n] for c in products if c.columns[-1].tap)
+    if lines and not any(isinstance(n, int) and n > NARROW for n in lines):
+        yield "narrow", tuple((n, NARROW) for n in lines)
+
+
+def windowed(phase: Phase, target: Target, form: Form = "") -> dict[Item, Windowed]:
     """The products over windows of a phase, whose operands are rewritten for packing.
 
     All of them have the same columns, so that one task serves all; one may read another's result.
     """
     found: dict[Item, Windowed] = {}
     dots = [i for i in phase.items if i.kind == "dot"]
-    plans = [_plan(i, phase) for i in dots]
+    plans = [_plan(i, phase, form) for i in dots]
     if not plans or any(p is None for p in plans):
         return found
     known = [p for p in plans if p is not None]
@@ -282,7 +293,7 @@ class _Plan:
         return Cloner(self.phase, self.item, at, limits).of(self.right)
 
 
-def _plan(item: Item, phase: Phase) -> _Plan | None:
+def _plan(item: Item, phase: Phase, form: Form) -> _Plan | None:
     """How a contraction could be a product over windows, or None."""
     assert isinstance(item.payload, Folding)
     over = item.payload.over
@@ -291,6 +302,8 @@ def _plan(item: Item, phase: Phase) -> _Plan | None:
     for left, right in (item.args, item.args[::-1]):
         made = _sided(item, left, right, [a for a in phase.axes if a in over], phase)
         if made is not None:
+            if form == "narrow":
+                made.columns[-1] = Slid(made.columns[-1].axis, made.columns[-1].axis)
             return made
     return None
 

@@ -8,6 +8,7 @@ element lies that it is multiplied with; so a register tile reads consecutive co
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product as positions
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +171,8 @@ class WindowedEmitter:
     # ---- tiles -----------------------------------------------------------------------------------
 
     def _tiles(self, depth: Value, first: Value) -> None:
-        """Every register tile of the packed blocks: whole ones, then lower ones."""
+        """Every register tile of the packed blocks: whole ones, then lower ones; where
+        few columns are left, of one vector."""
         b, home, c = self.b, self.home, self.c
         low, high = home.ranges[c.m]
         rows = b.sub(high, low)
@@ -181,25 +183,27 @@ class WindowedEmitter:
             columns = b.add(above, columns)
         whole = b.sub(rows, b.srem(rows, number(c.tile.rows)))
 
-        def line(column: Value) -> None:
-            home.loop(number(0), whole, c.tile.rows,
-                      lambda row: self._tile(c.tile.rows, row, column, depth, first))  # fmt: skip
-            home.loop(whole, rows, FEWER,
-                      lambda row: self._tile(FEWER, row, column, depth, first))  # fmt: skip
+        def line(column: Value, vectors: int) -> None:
+            for height, low, high in ((c.tile.rows, number(0), whole), (FEWER, whole, rows)):
+                home.loop(low, high, height, lambda row, height=height: self._tile(
+                    replace(c.tile, rows=height, vectors=vectors), row, column, depth, first
+                ))  # fmt: skip
 
-        home.loop(number(0), columns, c.tile.columns, line)
+        over = b.srem(columns, number(c.tile.columns))
+        few = b.icmp_signed("<=", over, number(c.tile.lanes))
+        wide = b.select(few, b.sub(columns, over), columns)
+        home.loop(number(0), wide, c.tile.columns, lambda at: line(at, c.tile.vectors))
+        home.loop(wide, columns, c.tile.columns, lambda at: line(at, 1))
 
-    def _tile(
-        self, height: int, row: Value, column: Value, depth: Value, first: Value
-    ) -> None:  # fmt: skip
-        """acc[height, columns] += left[height, depth] * right[table[depth] + columns]."""
+    def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
+        """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
         b, item = self.b, self.c.item
         to = self._at(item, 0, b.add(b.mul(row, self.row), column))
         left = self._at(item, LEFT_PART, b.mul(row, number(PITCH)))
         right = self._at(item, RIGHT_PART, column)
         table = self.home.storage.at[item, TABLE_PART]
-        tile = tile_function(b.module, self.c, height, self.home.home.target)
-        b.call(tile, [to, self.row, left, right, table, depth, first])
+        function = tile_function(b.module, item, tile, self.home.home.target)
+        b.call(function, [to, self.row, left, right, table, depth, first])
 
     def _at(self, item: Item, part: int, offset: Value) -> Value:
         return element_address(self.b, self.home.storage.at[item, part], offset, item.dtype)
@@ -209,13 +213,12 @@ PTR = ir.PointerType()
 TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, ir.IntType(1)])
 
 
-def tile_function(module: ir.Module, c: Windowed, height: int, target: Target) -> ir.Function:
-    """The register tile of `height` rows as a function of its own.
+def tile_function(module: ir.Module, item: Item, tile: Tile, target: Target) -> ir.Function:
+    """The register tile as a function of its own.
 
     Among the loops that pack, constants of those would be kept in the registers of the sums.
     """
-    dtype, tile = c.item.dtype, c.tile
-    name = f"tile.{dtype}.{height}x{tile.columns}"
+    name = f"tile.{item.dtype}.{tile.rows}x{tile.columns}"
     found = module.globals.get(name)
     if found is None:
         found = ir.Function(module, TILE_TYPE, name)
@@ -223,14 +226,14 @@ def tile_function(module: ir.Module, c: Windowed, height: int, target: Target) -
         for attribute in ("noinline", "nounwind"):
             found.attributes.add(attribute)
         found.args[0].add_attribute("noalias")
-        _fill(found, height, tile, c.item, target)
+        _fill(found, tile, item, target)
     return found
 
 
-def _fill(f: ir.Function, height: int, tile: Tile, item: Item, target: Target) -> None:
+def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     """sums[i, v] += left[i*PITCH + k] * right[table[k] + v] for k below depth; from 0 if fresh."""
     to, stride, left, right, table, depth, fresh = f.args
-    dtype = item.dtype
+    dtype, height = item.dtype, tile.rows
     b = ir.IRBuilder(f.append_basic_block("entry"))
     m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
     places = [element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
