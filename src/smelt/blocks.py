@@ -59,7 +59,8 @@ DEPTH = 256
 WINDOW_ROWS = 192
 """Rows of a product over windows that one task takes."""
 WINDOW_COLUMNS = 512
-"""Columns of a product over windows that one task takes, more or less: whole lines of an image."""
+"""Columns of 4 bytes of a product over windows that one task takes, more or less: whole lines of an
+image."""
 
 SMALL, SMALL_DEPTH = 192, 384
 """Rows and columns, and summed positions, up to which a product reads operands as they lie."""
@@ -80,6 +81,11 @@ THIN_DEPTH = 2048
 def rows_together(columns: Index) -> Index:
     """Rows of so many independent positions that one task takes: few where they are long."""
     return maximum(1, floordiv(BLOCK, maximum(columns, 16)))
+
+
+def window_columns(itemsize: int) -> int:
+    """Columns of a product over windows that one task takes: as many bytes of every type."""
+    return max(WINDOW_COLUMNS * 4 // max(itemsize, 1), 1)
 
 
 def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:

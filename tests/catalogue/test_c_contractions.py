@@ -90,6 +90,10 @@ def nearest_otherwise(xp, t, u):
     return xp.maximum(xp.max(xp.tensordot(t, u, axes=((1,), (1,))), axis=1), 0)
 
 
+def closest(xp, x, w):
+    return xp.argmax(x @ xp.matrix_transpose(w), axis=1)
+
+
 def heads(xp, x, w):
     n, c = x.shape
     h = xp.reshape(x @ w, (n, 8, c // 8))
@@ -168,6 +172,10 @@ ROWS = (
         also=(nearest_otherwise,)),
     Row("C8 head", nearest, ("T[m,k]", "T[n,k]"), {"m": 4096, "n": 30000, "k": 384},
         fused="s*(m*k + n*k + m)", unfused="s*(m*k + 4*m*n + n*k + m)", dtypes=()),
+    Row("C8 argmax", closest, ("T[m,k]", "T[n,k]"), {"m": 1000, "n": 100000, "k": 128},
+        fused="s*(m*k + n*k) + 8*m", unfused="s*(m*k + n*k + 2*m*n) + 8*m",
+        also=(lambda xp, t, u: xp.argmin(-xp.tensordot(t, u, axes=((1,), (1,))), axis=1),),
+        dtypes=()),
     Row("C9 vector", lambda xp, w, x: w @ x, ("T[m,k]", "T[k]"), LINEAR, fused="s*(m*k + k + m)",
         unfused="s*(m*k + k + m)", also=(lambda xp, w, x: xp.sum(w * x, axis=1),)),
     Row("C9 skinny", lambda xp, x, w: x @ xp.matrix_transpose(w), ("T[p,k]", "T[n,k]"),

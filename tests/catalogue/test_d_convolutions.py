@@ -134,10 +134,6 @@ POOLED = {"plan": "a pooling reads the convolution at other places than it is co
 DEAR_ROOT = {
     "plan_dtype f64": "a root in double precision costs more in every task than a kernel of its own"
 }
-ALL_GROUPS = {
-    "plan_dtype f64": "the row of all groups is weighed against fast memory, though a task computes"
-    " one of them at a time (fusion/decide.py)"
-}
 ROWS = (
     row("D1", biased(padding=1), INPUTS, IMAGE, dtypes=("f64",), layouts=("stepped", "turned"),
         **formulas("n*o*h*w")),
@@ -171,7 +167,7 @@ ROWS = (
         unfused="s*4*(n*c*h*w + 9*o*c + 3*n*o*h*w)"),
     row("D4 line", (lambda xp, x, w: xp.nn.conv(x, w, groups=4), lambda x, w: conv(x, w, groups=4)),
         ("T[n,4*c,t]", "T[4*o,c,1]"), {"n": 8, "c": 192, "o": 192, "t": 128},
-        dtypes=("f64",), short=ALL_GROUPS, fused="s*4*(n*c*t + o*c + n*o*t)",
+        dtypes=("f64",), fused="s*4*(n*c*t + o*c + n*o*t)",
         unfused="s*4*(n*c*t + o*c + 3*n*o*t)"),
     row("D5 pool", (pooled, pooled_reference), INPUTS[:2], IMAGE, dtypes=(), layouts=(),
         multiples={"h": 2, "w": 2}, short=POOLED,

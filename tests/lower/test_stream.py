@@ -180,6 +180,14 @@ def least_weighted(x: Any) -> Any:
     return sm.sum(e * x, axis=-1) / sm.sum(e, axis=-1)
 
 
+def nearest(x: Any, y: Any, norms: Any) -> Any:
+    return sm.argmin(norms - 2 * (x @ sm.matrix_transpose(y)), axis=1)
+
+
+def both(x: Any) -> Any:
+    return sm.max(x, axis=-1), sm.argmax(x, axis=-1)
+
+
 SQUARE = ((2, 23, 8), (2, 23, 8), (2, 23, 6))
 ROWS, QKV = ((5, 41),), ((2, 9, 8), (2, 23, 8), (2, 23, 6))
 CASES = (
@@ -200,6 +208,11 @@ CASES = (
     Case("largest normalised", largest_normalised, ROWS, (2,)),
     Case("least weighted", least_weighted, ROWS, (3,)),
     Case("quantised", quantised, ROWS, (1, 1)),
+    Case("argmax", lambda x: sm.argmax(x, axis=-1), ROWS, (2,)),
+    Case("argmin of columns", lambda x: sm.argmin(x, axis=0), ROWS, (2,)),
+    Case("argmax of all", sm.argmax, ROWS, (2,)),
+    Case("max and argmax", both, ROWS, (2,)),
+    Case("nearest", nearest, ((9, 4), (41, 4), (41,)), (2,)),
     Case("attention", attention, QKV, (3,)),
     Case("attention scale first", attention_scale_first, QKV, (3,)),
     Case("attention divided last", attention_divided_last, QKV, (3,)),
@@ -350,6 +363,8 @@ def spoilt(a: Array, how: str) -> Array:
             line[:, ::2] = 3e38
         case "tiny":
             line[:] *= 1e-42
+        case "equal":
+            line[:] = np.round(line)
         case "infinite":
             line[0, 5] = np.inf
         case _:
@@ -358,10 +373,10 @@ def spoilt(a: Array, how: str) -> Array:
 
 
 SPOILT = ("nothing first", "nothing", "one finite", "nan", "rising", "falling", "huge", "tiny",
-          "infinite", "far below the first")  # fmt: skip
+          "infinite", "equal", "far below the first")  # fmt: skip
 
 ODD = ("softmax", "softmax scaled late", "softmax of columns", "logsumexp", "entropy", "weighted",
-       "largest normalised")  # fmt: skip
+       "largest normalised", "argmax", "argmin of columns", "max and argmax")  # fmt: skip
 
 
 @pytest.mark.parametrize("how", SPOILT)

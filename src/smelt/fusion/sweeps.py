@@ -26,11 +26,11 @@ from smelt.blocks import (
     SPLIT_ABOVE,
     THIN,
     THIN_COLUMNS,
-    WINDOW_COLUMNS,
     WINDOW_ROWS,
     product_rows,
     rows_together,
     whole_rows,
+    window_columns,
 )
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
@@ -166,8 +166,9 @@ class Sweeps:
                 continue
             *_, row = bits(own[1 - k])
             *outer, line = list(bits(own[k]))[-2:]
-            width = min(self.sizes[line], WINDOW_COLUMNS)
-            columns = max(WINDOW_COLUMNS // width, 1)
+            most = window_columns(self.units.values[u].type.dtype.compute.itemsize)
+            width = min(self.sizes[line], most)
+            columns = max(most // width, 1)
             blocks = {row: WINDOW_ROWS, line: width}
             blocks |= dict.fromkeys(outer, columns)
             self.cut |= {a: n for a, n in blocks.items() if self.region.grid >> a & 1}

@@ -20,9 +20,9 @@ from smelt.types.parse_expr import parse_sizes
 
 __all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for"]
 
-Form = Literal["", "small", "rows", "columns", "narrow"]
+Form = Literal["", "small", "rows", "columns", "tiny", "narrow"]
 """What a kernel's code takes for granted: nothing, or that all its products are small, or that they
-have few rows (columns), or that windows slide along short lines."""
+have few rows (columns), or that windows slide over tiny images or along short lines."""
 Limits = tuple[tuple[Index, int], ...]
 """Sizes and what each must not exceed."""
 Forms = tuple[tuple[Form, Limits], ...]

@@ -93,6 +93,7 @@ class _Reader:
         """The name that a term has in the definition, and the node it came from."""
         dtypes = {p.name: p.dtype.compute for p in d.inputs}
         self.loaded = dtypes
+        self.extents = {a.name: a.extent for a in d.axes.values()}
         for s in d.body:
             if isinstance(s, Let):
                 self.of[s.name] = found = self.term(s.value)
@@ -115,6 +116,10 @@ class _Reader:
                 return terms.apply(op, *map(self.term, args))
             case Cast(arg=arg, dtype=dtype):
                 return terms.cast(self.term(arg), dtype)
+            case Reduce(combine=combine, arg=arg, over=over) if (
+                self.axis in over and COMBINES[combine].positional
+            ):
+                return terms.winner(combine, self.term(arg), over, self.extents)
             case Reduce(arg=arg, over=over, dtype=dtype) if self.axis in over:
                 return terms.fold(v.combine, self.term(arg), over, dtype.compute)
             case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:

@@ -37,6 +37,8 @@ class Combine:
     kinds: tuple[str, ...] = ("bool", "int", "uint", "float")
     wide: bool = False
     """Rounding adds up: floats fold in double precision."""
+    winner: str = ""
+    """Of a position: the monoid whose result stands there."""
     compensated: bool = False
     """The rounding error of a step can be carried along (Knuth's two-sum)."""
     prefix: Callable[..., Any] | None = None
@@ -102,12 +104,14 @@ _ROWS = (
     Combine("all", "true if every element is", "and", "bool", lambda d: True,
             np.logical_and.reduce, idempotent=True),
     Combine("argmax", "position of the largest element; the first of equals; NaN wins", "gt",
-            "position", _lowest, np.argmax, idempotent=True),
+            "position", _lowest, np.argmax, idempotent=True, winner="max"),
     Combine("argmin", "position of the smallest element; the first of equals; NaN wins", "lt",
-            "position", _highest, np.argmin, idempotent=True),
+            "position", _highest, np.argmin, idempotent=True, winner="min"),
 )  # fmt: skip
 SUM_OF_PRODUCTS = ("sum", "mul")
 """A contraction: the monoid that it folds with, and the scalar operator inside."""
+FIRST = "min"
+"""The monoid of positions of which the first counts."""
 SOME_FAIL = ("any", "not")
 """Whether a condition fails somewhere: the monoid, and the scalar operator on every condition."""
 EXTREMES = ("min", "max")

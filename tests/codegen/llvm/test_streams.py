@@ -81,6 +81,41 @@ def test_goldens(name: str, size: int | None, isa: str) -> None:
             assert found[key].tobytes() == again[key].tobytes()
 
 
+NEAREST = """kernel nearest(x: f32[n,k], y: f32[m,k]) -> z: i64[n]
+  grid n/4
+  v0 = x[n,k]
+  stream m/8 with s = -inf [n], p = i64(9223372036854775807) [n]
+    v1 = y[m,k]
+    v2 = dot(v0, v1 over k)
+    s' = max(s, max(v2 over m))
+    w0 = v2 == s'
+    w1 = v2 != v2
+    w2 = w0 | w1
+    w3 = m
+    w4 = select(w2, w3, 9223372036854775807)
+    w5 = s == s'
+    w6 = s != s
+    w7 = w5 | w6
+    w8 = select(w7, p, 9223372036854775807)
+    p' = min(w8, min(w4 over m))
+  z[n] = p
+"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("size", [3, 16, 256])
+def test_where_the_largest_stands(size: int, isa: str) -> None:
+    """The first of equals, NaN before all, whatever the blocks."""
+    kernel = native_kernel(in_blocks(parse(NEAREST), size), isa)
+    rng = np.random.default_rng(size)
+    x, y = (rng.integers(-2, 3, s).astype(np.float32) for s in ((37, 3), (530, 3)))
+    y[200], x[5] = np.nan, -np.inf
+    for wide in (530, 150, 1):
+        with np.errstate(invalid="ignore"):
+            wanted = (x @ y[:wide].T).argmax(axis=1)
+        np.testing.assert_array_equal(kernel({"x": x, "y": y[:wide].copy()})["z"], wanted)
+
+
 @pytest.mark.parametrize("name", STREAMED)
 def test_compiles_for_a_foreign_processor(name: str) -> None:
     assert asm_text(parse(GOLDENS[name]), Target.for_isa("neon"))

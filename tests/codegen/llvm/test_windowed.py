@@ -14,7 +14,7 @@ from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.windowed import DEPTH, NARROW
+from smelt.codegen.llvm.windowed import DEPTH, NARROW, TINY
 from smelt.graph.text import parse
 from smelt.kernel.built import form_for
 from smelt.target import Target
@@ -76,6 +76,8 @@ def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarra
     [
         (plain(), ((1, 3, 5, 7), (4, 3, 3, 3))),
         (plain(), ((2, 2, 1, 1), (1, 2, 3, 3))),
+        (plain(), ((25, 30, 7, 7), (13, 30, 3, 3))),  # several tasks of tiny images
+        (plain(s=2, p=0), ((90, 2, 6, 5), (4, 2, 3, 3))),
         (plain(), ((1, 40, 4, 5), (13, 40, 3, 3))),  # two blocks of channels
         (plain(), ((1, 1, 40, 33), (5, 1, 3, 3))),  # several pieces of rows
         (plain(), ((1, 2, 3, COLUMNS + 40), (2, 2, 3, 3))),  # rows longer than a piece
@@ -107,6 +109,7 @@ def test_short_lines_have_no_margins_between_them() -> None:
     kernel = whole(plain())
     assert form_for(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 999, "w": NARROW}) == "narrow"
     assert form_for(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 9, "w": NARROW + 1}) == ""
+    assert form_for(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": TINY, "w": TINY}) == "tiny"
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

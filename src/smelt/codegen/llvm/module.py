@@ -54,7 +54,7 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
 
 def _forms(usual: list[Schedule]) -> Forms:
     found = [
-        dict((*forms(s.phase, s.blocked), *line_forms(s.phase, s.slid)))
+        dict((*forms(s.phase, s.blocked), *line_forms(s.phase, s.products.values())))
         for s in usual if s.products
     ]  # fmt: skip
     return tuple(

@@ -119,11 +119,6 @@ class Schedule:
         """The products that are blocked along one axis of each operand."""
         return [c for c in self.products.values() if isinstance(c, Contraction)]
 
-    @property
-    def slid(self) -> list[Windowed]:
-        """The products over windows."""
-        return [c for c in self.products.values() if isinstance(c, Windowed)]
-
     def span(self, region: Region | None, axis: str) -> Index:
         """Most positions of a local axis that values of a region have at once."""
         visits = [v for r in chain(region) for v in r.visits if v.axis == axis]
@@ -382,8 +377,11 @@ class _Planner:
         if item in self.direct:
             self.kept[item] = self.direct[item].left_axes
             return
-        local = self._local(item.time)
-        self.kept[item] = tuple(a for a in self.phase.axes if a in item.axes and a in local)
+        held = item.axes & self._local(item.time)
+        last = self.vector if self.products else None  # nests at products walk along it
+        self.kept[item] = tuple(
+            sorted((a for a in self.phase.axes if a in held), key=lambda a: a == last)
+        )
 
     def _is_dear(self, item: Item, limit: float) -> bool:
         """Whether an item is dear, even if dear operands along fewer axes are kept instead."""

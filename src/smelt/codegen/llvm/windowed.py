@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd
 
-from smelt.blocks import WINDOW_COLUMNS, WINDOW_ROWS
+from smelt.blocks import WINDOW_ROWS, window_columns
 from smelt.codegen.llvm.clone import Cloner, folds, indices, reached, renumber
 from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.items import Folding, Item, Phase
@@ -50,6 +50,9 @@ STEPS = 4
 """Greatest step and dilation of a window that are looked for."""
 NARROW = 64
 """Columns of a line for which it is packed once for each tap of the windows along it."""
+TINY = 10
+"""Lines, and columns of each, for which what every tap reads is packed by itself, and images that
+share weights are packed together: one alone is no whole number of vectors."""
 NO_AXIS = ""
 
 
@@ -172,19 +175,25 @@ class Windowed:
         if len(self.columns) == 1:
             return mul(_ceil(local, self.tile.columns), self.tile.columns)
         pitch = self.pitch(inner)
-        return pitch if axis_ == self.n else add(local, _ceil(self.tile.columns, pitch))
+        if axis_ == self.n:
+            return pitch
+        margin = next(c.margin for c in self.columns if c.axis == axis_)
+        outer = axis_ == self.columns[0].axis
+        return add(local, _ceil(self.tile.columns, pitch) if outer else margin)
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """How the grid is cut into tasks."""
         found: dict[str, Index] = {self.m: WINDOW_ROWS}
+        most = window_columns(self.item.dtype.itemsize)
         *outer, inner = (c.axis for c in self.columns)
-        found[inner] = WINDOW_COLUMNS
-        for a in outer:
-            pieces = _ceil(phase.axes[inner], WINDOW_COLUMNS)
-            found[inner] = _ceil(phase.axes[inner], maximum(pieces, 1))
-            rows = maximum(floordiv(WINDOW_COLUMNS, self.pitch(found[inner])), 1)
+        pieces = _ceil(phase.axes[inner], most)
+        found[inner] = _ceil(phase.axes[inner], maximum(pieces, 1)) if outer else most
+        taken = self.pitch(found[inner])
+        for a in reversed(outer):
+            rows = maximum(floordiv(most, taken), 1)
             pieces = _ceil(phase.axes[a], rows)
             found[a] = _ceil(phase.axes[a], pieces)
+            taken = mul(taken, found[a])
         return {a: n for a, n in found.items() if a in phase.grid}
 
 
@@ -199,12 +208,24 @@ def _count(extents: tuple[int, ...]) -> int:
     return total
 
 
-def line_forms(phase: Phase, products: Iterable[Windowed]) -> Iterator[tuple[Form, Limits]]:
-    """The form for short lines, where margins between them are a large part of all columns: what
+def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
+    """The forms for short lines, where margins between them are a large part of all columns: what
     each tap of a line reads is packed by itself, so that there are no margins."""
-    lines = dict.fromkeys(phase.axes[c.n] for c in products if c.columns[-1].tap)
-    if lines and not any(isinstance(n, int) and n > NARROW for n in lines):
-        yield "narrow", tuple((n, NARROW) for n in lines)
+    slid = [c for c in products if isinstance(c, Windowed)]
+    if not any(k.tap for c in slid for k in c.columns):
+        return
+    sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
+    batched = len(slid[0].columns) == 2 and all(_beside(c, phase) for c in slid)
+    if batched and not any(isinstance(n, int) and n > TINY for n in sides):
+        yield "tiny", tuple((n, TINY) for n in sides)
+    line = phase.axes[slid[0].n]
+    if not isinstance(line, int) or line <= NARROW:
+        yield "narrow", ((line, NARROW),)
+
+
+def _beside(c: Windowed, phase: Phase) -> list[str]:
+    """Axes of the result that the right operand has beside its columns: images of a batch."""
+    return [a for a in c.item.axes - c.left.axes - {k.axis for k in c.columns} if a in phase.grid]
 
 
 def windowed(phase: Phase, target: Target, form: Form = "") -> dict[Item, Windowed]:
@@ -241,6 +262,15 @@ class _Plan:
     columns: list[Slid]
     depth: str
     others: tuple[str, ...]
+
+    def settle(self, form: Form) -> None:
+        """Leaves columns whose taps are packed one by one, and takes a batch among them."""
+        if form == "narrow":
+            self.columns[-1] = Slid(self.columns[-1].axis, self.columns[-1].axis)
+        if form == "tiny":
+            own = {a for a in self.item.axes - self.left.axes if a in self.phase.grid}
+            names = [a for a in self.phase.axes if a in own or a in {c.axis for c in self.columns}]
+            self.columns = [Slid(a, a) for a in names[-3:]]
 
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""
@@ -302,8 +332,7 @@ def _plan(item: Item, phase: Phase, form: Form) -> _Plan | None:
     for left, right in (item.args, item.args[::-1]):
         made = _sided(item, left, right, [a for a in phase.axes if a in over], phase)
         if made is not None:
-            if form == "narrow":
-                made.columns[-1] = Slid(made.columns[-1].axis, made.columns[-1].axis)
+            made.settle(form)
             return made
     return None
 

@@ -178,9 +178,8 @@ class WindowedEmitter:
         rows = b.sub(high, low)
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         columns = sizes[-1]
-        if len(sizes) == 2:
-            above = b.mul(b.sub(sizes[0], number(1)), self.strides[c.columns[0].place])
-            columns = b.add(above, columns)
+        for size, k in zip(sizes[:-1], c.columns, strict=False):
+            columns = b.add(columns, b.mul(b.sub(size, number(1)), self.strides[k.place]))
         whole = b.sub(rows, b.srem(rows, number(c.tile.rows)))
 
         def line(column: Value, vectors: int) -> None:

@@ -37,10 +37,10 @@ from smelt.fusion.cascade.forms import (
 )  # fmt: skip
 from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_total, opposite
 from smelt.fusion.cascade.term import Term, Terms, folds_in
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.combine import COMBINES, FIRST, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, f64
+from smelt.types.dtype import DType, f64, i64
 
 MOST_STATES = 8
 """States that one fold may need: more are dearer than visiting the elements again."""
@@ -100,10 +100,33 @@ class Carrier:
         """A fold whose elements do not move; gives its final value."""
         if fold.kind == "dot":
             return self.state(fold, SUM_OF_PRODUCTS[0], None, fold.dtype.compute, sweep, fold)
+        if COMBINES[fold.op].positional:
+            return self._winner(fold, sweep)
         wide = accumulator(COMBINES[fold.op], fold.dtype)
         block = self.terms.fold(fold.op, fold.args[0], fold.over, wide)
         return self.terms.cast(
             self.state(block, fold.op, None, wide, sweep, fold), fold.dtype.compute
+        )
+
+    def _winner(self, fold: Term, sweep: int) -> Term:
+        """Where the best element stands: the least position of those that are as good as the best
+        so far.  When another one becomes the best, no earlier position counts any more.
+
+            m' = max(m, max(x over j))
+            p' = min(m' == m ? p : none, min(x == m' ? j : none over j))
+
+        NaN wins and stays: two NaN are equally good."""
+        terms, (x, at) = self.terms, fold.args
+        best = COMBINES[fold.op].winner
+        held = self.state(terms.fold(best, x, fold.over, x.dtype), best, None, x.dtype, sweep, fold)
+        old = terms.state(held.value, held.axes, x.dtype)
+        new = terms.state(held.value, held.axes, x.dtype, new=True)
+        none = terms.const(COMBINES[FIRST].identity(i64), i64)
+        block = terms.fold(FIRST, terms.choose(terms.as_good(x, new), at, none), fold.over, i64)
+        number = len(self.states)
+        before = terms.state(number, block.axes, i64)
+        return self.state(
+            block, FIRST, terms.choose(terms.as_good(old, new), before, none), i64, sweep, fold
         )
 
     def gauge(self, fold: Term, sorts: Sorts) -> Gauge | None:

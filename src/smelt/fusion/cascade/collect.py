@@ -186,7 +186,7 @@ class _Collector:
             axes = element.axes - set(over)
             return self.terms.opaque(("fold", combine.name, over), (element,), axes, dtype.compute)
         if combine.positional:
-            raise NotCollected(combine.name)
+            return self.terms.winner(combine.name, element, over, self.extents)
         return self.terms.fold(combine.name, element, over, dtype.compute)
 
     def dot(self, dtype: DType, extents: Place, body: Callable[[Place], tuple[Term, Term]]) -> Term:

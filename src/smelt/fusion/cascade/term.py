@@ -25,7 +25,7 @@ from smelt.kernel.ir import IndexValue
 from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bool_, i64
-from smelt.types.expr import Index, axes_of
+from smelt.types.expr import Index, add, axes_of, axis, mul
 
 Number: TypeAlias = float | int | bool
 Kind: TypeAlias = Literal[
@@ -127,6 +127,16 @@ class Terms:
         """A fold over axes."""
         return self.make("fold", combine, (arg,), arg.axes - set(over), dtype, None, over)
 
+    def winner(
+        self, combine: str, arg: Term, over: tuple[str, ...], extents: Mapping[str, Index]
+    ) -> Term:
+        """A fold that asks where the winner stands: with the row-major position as an operand."""
+        at: Index = 0
+        for a in over:
+            at = add(mul(at, extents[a]), axis(a, extents[a]))
+        args, axes = (arg, self.index(at)), arg.axes - set(over)
+        return self.make("fold", combine, args, axes, i64, None, over)
+
     def dot(self, left: Term, right: Term, over: tuple[str, ...], dtype: DType) -> Term:
         """A sum of products over axes."""
         axes = _axes((left, right)) - set(over)
@@ -193,6 +203,11 @@ class Terms:
     def lesser(self, x: Term, y: Term) -> Term:
         """The lesser of two numbers."""
         return x if x is y else self.apply("min", x, y)
+
+    def as_good(self, x: Term, best: Term) -> Term:
+        """Whether x is the best number of all, or NaN, than which nothing is better."""
+        same = self.apply("eq", x, best)
+        return self.either(same, self.negated(self.apply("eq", x, x))) if x.dtype.is_float else same
 
     def equals(self, x: Term, number: Number) -> Term:
         """Whether x is a number."""
