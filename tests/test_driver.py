@@ -20,7 +20,6 @@ from tests.strategies.graphs import Program, graphs
 from tests.texts import SOFTMAX
 
 from smelt import driver, knobs
-from smelt.codegen import build
 from smelt.driver import Compiled
 from smelt.errors import UnsupportedError
 from smelt.graph.interp import run as interpret
@@ -29,7 +28,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.text import text
-from smelt.runtime import code
+from smelt.runtime import code, sources
 from smelt.runtime.cache import Cache
 from smelt.target import Target
 
@@ -54,7 +53,7 @@ SOURCES = {"softmax": SOFTMAX, "map": MAP, "sums": SUMS, "product": PRODUCT}
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of the test's own, as a new process finds it."""
-    driver.host()  # what it keeps of the processor belongs to another cache
+    driver.host(), sources.generator()  # what these keep belongs to another cache
     code.forget()
     with knobs.config(cache_dir=str(tmp_path / "cache")):
         yield tmp_path / "cache"
@@ -207,19 +206,29 @@ def test_what_does_not_change_code_does_not(fresh: Path) -> None:
     assert facts(again.journal)["KernelEmitted"] == 0
 
 
-def test_the_generator_is_named_by_its_own_text(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Editing any of its files gives another name: stale code cannot be loaded."""
-    names = [build.generator()]
-    for k in range(2):
-        package = tmp_path / str(k) / "smelt"
-        for folder in build.SOURCES:
+def test_smelt_is_named_by_its_own_text(tmp_path: Path) -> None:
+    """Editing any module gives another name: nothing made before is used.  Code that a kernel's
+    text becomes depends on a part of them only, and on no time of change."""
+
+    def digests(where: str, changed: str = "") -> sources.Digests:
+        package = tmp_path / where / "smelt"
+        for folder in ("fusion", "runtime", *sources.CODE):
             (package / folder).mkdir(parents=True)
-            (package / folder / "a.py").write_text(f"x = {k if folder == 'ops' else 0}\n")
-        monkeypatch.setattr(build, "__file__", str(package / "codegen" / "build.py"))
-        names.append(build.generator.__wrapped__())
-    assert len(set(names)) == 3
+            text = f"x = {int(folder == changed)}\n"
+            (package / folder / "a.py").write_text(text)
+        return sources.digests(str(package))
+
+    plain, again = digests("plain"), digests("again")
+    ops, fusion = digests("ops", "ops"), digests("fusion", "fusion")
+    assert plain == again
+    assert ops.all != plain.all
+    assert ops.code != plain.code
+    assert fusion.all not in (plain.all, ops.all)
+    assert fusion.code == plain.code
+    assert sources.digests(str(tmp_path / "plain" / "smelt" / "ops" / "a.py")).all == "packed"
+    (tmp_path / "plain" / "smelt" / "fusion" / "a.py").write_text("x = 1 # edited\n")
+    later = sources.digests.__wrapped__(str(tmp_path / "plain" / "smelt"))
+    assert later.all not in (plain.all, fusion.all)
 
 
 # ---- processes -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy as np
 
 from smelt import fusion, knobs, lower, passes
 from smelt.ahead import Ahead
-from smelt.codegen.build import build, forms, generator
+from smelt.codegen.build import build, forms
 from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph import build as build_graph
@@ -40,6 +40,7 @@ from smelt.runtime.executable import Executable, Value
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Compiler, Run
 from smelt.runtime.recipe import CallUse, KernelUse, Recipe
+from smelt.runtime.sources import generator
 from smelt.target import Target
 from smelt.tune.memory import Program
 from smelt.tune.race import choose

@@ -7,6 +7,7 @@ import random
 import time
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from smelt import knobs
@@ -256,3 +257,19 @@ def test_a_warm_read_of_50_kb_takes_less_than_half_a_millisecond(place: Path) ->
         best = min(best, time.perf_counter() - start)
         assert entry is not None
     assert best < 5e-4
+
+
+def test_the_default_place_is_the_platform_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Worked out without the library, whose import costs more, and equal to what it says."""
+    for given in (None, "", "  ", str(tmp_path / "xdg")):
+        if given is None:
+            monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        else:
+            monkeypatch.setenv("XDG_CACHE_HOME", given)
+        expected = platformdirs.user_cache_dir("smelt", appauthor=False)
+        Cache._defaults.clear()
+        with knobs.config(cache=True, cache_dir=None):
+            assert str(Cache.default().path) == expected
+    Cache._defaults.clear()

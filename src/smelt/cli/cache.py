@@ -63,7 +63,7 @@ def list_entries(as_json: bool) -> None:
     """Every entry: what it is, its size, what it holds; the newest first."""
     found = Cache.default().entries()
     if as_json:
-        print_json([asdict(entry) for entry in found])
+        print_json([entry._asdict() for entry in found])
         return
     rows = table("entry", "", "bytes", "")
     for entry in found:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from functools import cache
-from pathlib import Path
-
 from smelt.codegen.llvm.module import emit, forms_of
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import panels_of
@@ -14,22 +10,6 @@ from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.panels import Panel
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.target import Target
-from smelt.version import __version__
-
-SOURCES = ("blocks.py", "codegen", "kernel", "ops", "types")
-"""The modules and packages whose text decides what code a kernel's text becomes."""
-
-
-@cache
-def generator() -> str:
-    """Which code generator this is: the package's version and a digest of its own text, so that
-    code from before a change is never loaded after it.  Read once a process, in a millisecond."""
-    package, found = Path(__file__).parents[1], hashlib.sha256()
-    for name in SOURCES:
-        place = package / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            found.update(path.read_bytes())
-    return f"{__version__} {found.hexdigest()}"
 
 
 def build(
@@ -73,4 +53,4 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
 
 
 __all__ = ["Built", "Form", "Forms", "Function", "asm_text", "build", "form_for", "forms",
-           "generator", "llvm_text", "panels"]  # fmt: skip
+           "llvm_text", "panels"]  # fmt: skip

@@ -13,7 +13,7 @@ whole call take turns in several rounds, so that a busy moment of the machine me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
@@ -102,10 +102,10 @@ class _Alone:
             if value.place == "input":
                 continue
             if n in touched and n in known:
-                self.values[n] = replace(value, place="input", number=len(self.given))
+                self.values[n] = value._replace(place="input", number=len(self.given))
                 self.given.append(known[n])
             else:
-                self.values[n] = replace(value, place="arena", number=-1, offset=0, over=-1)
+                self.values[n] = value._replace(place="arena", number=-1, offset=0, over=-1)
 
     def _executable(self, launches: Sequence[Sequence[Step]], *, all_out: bool) -> Executable:
         """With `all_out`, whatever the step writes is a result."""
@@ -115,10 +115,10 @@ class _Alone:
         for n in self.written:
             value = self.home.values[n]
             if all_out or value.place == "output":
-                values[n] = replace(value, place="output", number=len(outputs))
+                values[n] = value._replace(place="output", number=len(outputs))
                 outputs.append(n)
             else:
-                values[n] = replace(value, place="arena", number=-1, offset=top)
+                values[n] = value._replace(place="arena", number=-1, offset=top)
                 top = top + (_nbytes(value) + 63) // 64 * 64
         return Executable(self.home.size_names, values, launches, (top,), outputs)
 

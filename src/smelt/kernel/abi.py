@@ -27,10 +27,12 @@ words that the argument offsets point into.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 WORD_BYTES: Final = 8
 """Size of an argument, and of a word in the tables."""

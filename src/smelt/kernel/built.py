@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from smelt.types.expr import Index, evaluate, text
 from smelt.types.parse_expr import parse_sizes
@@ -29,8 +29,7 @@ Forms = tuple[tuple[Form, Limits], ...]
 """The forms that a kernel has beside the usual one, best first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """One entry point: symbol, tasks, scratch bytes, cycles of one core."""
 
     symbol: str

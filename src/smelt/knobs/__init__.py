@@ -307,6 +307,7 @@ _PLAN = tuple(knob for knob in KNOBS.values() if knob.changes != "nothing")
 # Variables of others that Smelt honours, so that this stays the only place that reads them.
 FOREIGN: Mapping[str, str] = {
     "OMP_NUM_THREADS": "An upper limit for threads, as for other numerical libraries.",
+    "XDG_CACHE_HOME": "The parent of the cache directory on Linux, unless SMELT_CACHE_DIR is set.",
     "NO_COLOR": "If set, the command prints without colours.",
 }
 

@@ -26,18 +26,17 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import struct
+import sys
 import threading
 import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, cast
-
-import platformdirs
+from typing import Any, Final, NamedTuple, cast
 
 from smelt import knobs
 from smelt.errors import CacheWarning
@@ -81,8 +80,7 @@ class Info:
     failed_writes: int
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(NamedTuple):
     """An entry as `smelt cache list` shows it."""
 
     name: str
@@ -161,7 +159,7 @@ class Cache:
         self._counts = {"hits": 0, "misses": 0, "damaged": 0, "failed": 0}
         self._wrong: OrderedDict[str, str] = OrderedDict()
         self._unswept_bytes = 0
-        self._puts_to_sweep = secrets.randbelow(64) + 1
+        self._puts_to_sweep = _random_puts()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
@@ -374,7 +372,7 @@ class Cache:
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
-        self._puts_to_sweep = secrets.randbelow(64) + 1
+        self._puts_to_sweep = _random_puts()
 
 
 def _listed(item: Item, content: bytes) -> Listed:
@@ -393,9 +391,19 @@ def _listed(item: Item, content: bytes) -> Listed:
     return Listed(item.name, str(meta.get("what", "")), item.nbytes, "")
 
 
+def _random_puts() -> int:
+    """After how many entries to look over the directory next: not all processes at once."""
+    return os.urandom(1)[0] % 64 + 1
+
+
 def _user_directory() -> Path | None:
     """The platform's place for caches; None where the user has no home."""
     try:
+        if sys.platform == "linux":  # by the XDG specification; the library's import takes longer
+            given = (knobs.foreign("XDG_CACHE_HOME") or "").strip()
+            home = Path(given) if given.startswith("/") else Path("~/.cache").expanduser()
+            return home / "smelt"
+        platformdirs: Any = import_module("platformdirs")
         return Path(platformdirs.user_cache_dir("smelt", appauthor=False))
     except (RuntimeError, OSError, KeyError):
         return None

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _TOUCH_AFTER_S: Final = 3600.0
 _TEMPORARY: Final = ".tmp-"
@@ -41,8 +39,7 @@ class Refused(Exception):
         self.remedy = remedy or "Set SMELT_CACHE_DIR to a directory of your own."
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A file in the directory."""
 
     name: str
@@ -134,7 +131,7 @@ class Files:
 
     def publish(self, name: str, content: bytes) -> None:
         """Make `content` appear under `name` whole or not at all; raises OSError."""
-        temporary = f"{_TEMPORARY}{secrets.token_hex(16)}"
+        temporary = f"{_TEMPORARY}{os.urandom(16).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
         file = os.open(temporary, flags, 0o600, dir_fd=self._at)
         try:

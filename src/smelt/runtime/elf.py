@@ -21,9 +21,8 @@ import platform
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 __all__ = ["Image", "Malformed", "Unfamiliar", "is_for_us", "link"]
 
@@ -69,30 +68,32 @@ _STUB: Final = b"\xff\x25\x00\x00\x00\x00" + bytes(8) + b"\xcc\xcc"
 """jmp *0(%rip), the address that it jumps to, padding: for calls farther than 2 GiB."""
 
 
-@dataclass(slots=True)
 class Image:
     """Linked code in memory; it is unmapped with this object."""
 
-    addresses: dict[str, int]
-    nbytes: int
-    memory: mmap.mmap = field(repr=False)
+    __slots__ = ("addresses", "memory", "nbytes")
+
+    def __init__(self, addresses: dict[str, int], nbytes: int, memory: mmap.mmap) -> None:
+        self.addresses = addresses
+        self.nbytes = nbytes
+        self.memory = memory
 
 
-@dataclass(slots=True)
 class _Section:
-    kind: int
-    flags: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    align: int
-    at: int = -1
-    """Where it lies in the image; -1: nowhere."""
+    """A row of the section table, as far as it matters here."""
+
+    __slots__ = ("align", "at", "flags", "info", "kind", "link", "offset", "size")
+
+    def __init__(
+        self, kind: int, flags: int, offset: int, size: int, link: int, info: int, align: int
+    ) -> None:
+        self.kind, self.flags, self.offset, self.size = kind, flags, offset, size
+        self.link, self.info, self.align = link, info, align
+        self.at = -1
+        """Where it lies in the image; -1: nowhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Symbol:
+class _Symbol(NamedTuple):
     name: str
     section: int
     value: int

@@ -12,7 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,7 @@ KEPT_SIZES = 256
 """Prepared tables kept; the oldest goes first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A tensor of the plan: `place` is input, held (a result of the prelude), output or arena;
     `number` its position among its kind, `offset` its bytes into the arena."""
 
@@ -56,8 +55,7 @@ class Value:
     """For an output, the input in whose memory it is written; -1: memory of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
+class Native(NamedTuple):
     """One function of a kernel: its address, tasks, scratch bytes, cycles of work."""
 
     address: int
@@ -90,8 +88,7 @@ class KernelStep:
         return {**named, **{own: named[n] for own, n in self.names.items() if n in named}}
 
 
-@dataclass(frozen=True, slots=True)
-class CallStep:
+class CallStep(NamedTuple):
     """A library call on arrays: call(sizes, inputs, outputs) writes its outputs."""
 
     name: str

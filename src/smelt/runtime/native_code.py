@@ -62,7 +62,7 @@ def native_code(variant: str | None = None) -> NativeCode:
     triple = host_processor().triple
     cpu = _GENERIC_CPU.get(triple.partition("-")[0], "generic")
     text = native_text(variant or triple)
-    key = f"smelt pool {(ABI_VERSION, triple, cpu, llvmlite.__version__, text)}".encode()
+    key = f"smelt pool 2 {(ABI_VERSION, triple, cpu, llvmlite.__version__, text)}".encode()
     cache = Cache.default()
     entry = cache.get(key)
     if entry is None:

@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 MOST_THREADS: Final = 64
 """Threads of one pool at most; beyond it, one claim word is contended for too hard."""
@@ -26,8 +25,7 @@ OWN_CGROUPS: Final = Path("/proc/self/cgroup")
 MEMINFO: Final = Path("/proc/meminfo")
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(NamedTuple):
     """How many threads to use, and the limit that said so."""
 
     threads: int

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,7 @@ FORMAT = 2
 _DTYPES = {d.name: d for d in DTYPES}
 
 
-@dataclass(frozen=True, slots=True)
-class KernelUse:
+class KernelUse(NamedTuple):
     """A kernel in a plan: `stem` tells its code, `form` the one for the sizes it was planned with.
 
     `names` are this plan's names for those of the code, `values` the plan's values by parameter.
@@ -51,8 +50,7 @@ class KernelUse:
     values: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CallUse:
+class CallUse(NamedTuple):
     """Operators that run by their references, as a graph of their own, on numbered values."""
 
     name: str

@@ -21,10 +21,9 @@ import ctypes
 import itertools
 import os
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from smelt import knobs
 from smelt.errors import UnsupportedError
@@ -32,6 +31,9 @@ from smelt.runtime import native
 from smelt.runtime.memory import Slab, check_room
 from smelt.runtime.native_code import NativeCode, native_code
 from smelt.runtime.quota import MOST_THREADS, Budget, cpu_budget
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 POLL_MS: Final = 50
 """A running call lets Python's signal handlers run this often."""
