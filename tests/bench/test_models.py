@@ -10,13 +10,13 @@ from smelt.bench import models
 
 
 def row(name, eager, smelt):
-    return models.Row(name, {"eager": eager, "smelt": smelt}, {"eager": 0.1, "smelt": 2.0}, 1e-6,
-                      7, 1)  # fmt: skip
+    return models.Row(name, {"eager": eager, "smelt": smelt}, {"eager": 0.1, "smelt": 2.0},
+                      {"eager": 4.0, "smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
 
 
 def test_the_page_has_every_model_and_the_geometric_mean():
     page = models.page([row("bert", 40.0, 10.0), row("vit", 9.0, 9.0)])
-    assert "| bert | 40.00 | 10.00 | 4.00x | 2.0 | 7 | 1 |" in page
+    assert "| bert | 40.00 | 10.00 | 4.00x | 2.0 | 7 | 1 | 4.0 / 3.0 |" in page
     assert page.endswith("Geometric mean of the gain: eager 2.00x.\n")
 
 
@@ -43,3 +43,4 @@ def test_a_model_is_measured():
     assert found.error < 1e-4
     assert found.kernels > 0
     assert found.ms["smelt"] > 0
+    assert found.peak["eager"] > 0 and found.peak["smelt"] > 0

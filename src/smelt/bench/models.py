@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from smelt import knobs
+from smelt.bench.peak import eager_peak, smelt_peak
+from smelt.runtime.memory import STOCK
 
 __all__ = ["CASES", "HEAD", "PEERS", "Case", "Row", "page", "run"]
 
@@ -34,7 +36,9 @@ HEAD = """\
 
 Models behind `torch.compile`, made from configurations of the `transformers` package with seeded
 weights. All run in one process with one thread, in turns; the times are CPU milliseconds of a call,
-the least of several. The table is written by `smelt bench --models --write-docs`.
+the least of several. Peak memory is what a call holds at once beyond parameters and inputs, eager
+code first, with what Smelt keeps of packed parameters counted as its own. The table is written by
+`smelt bench --models --write-docs`.
 
 """
 
@@ -104,6 +108,8 @@ class Row:
     ms: Mapping[str, float]
     """CPU milliseconds of a call, by peer; NaN for one that failed."""
     compile_seconds: Mapping[str, float]
+    peak: Mapping[str, float]
+    """MiB that a call holds at once beyond parameters and inputs: eager code and Smelt."""
     error: float
     """Largest distance from eager code."""
     kernels: int
@@ -153,6 +159,7 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     error = math.nan
     record: Any = None
     torch._dynamo.reset()
+    before = STOCK.forget_peak()
     for peer in peers:
         compiled = _runner(torch, peer, model, given)
         start = time.perf_counter()
@@ -163,8 +170,11 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
             error, record = (found - expected).abs().max().item(), record_of_peer
         calls[peer] = lambda f=compiled: f(**given)
     times = _times(calls)
+    peak = {"smelt": smelt_peak(calls["smelt"], before) / 2**20}
+    if "eager" in calls:
+        peak["eager"] = eager_peak(calls["eager"]) / 2**20
     kernels, left = (0, 0) if record is None else (len(record.kernels), len(record.left))
-    return Row(name, times, seconds, error, kernels, left)
+    return Row(name, times, seconds, peak, error, kernels, left)
 
 
 def _runner(torch: Any, peer: str, model: Any, given: Mapping[str, Any]) -> Callable[..., Any]:
@@ -227,13 +237,14 @@ def page(rows: Sequence[Row]) -> str:
     """The table in Markdown."""
     peers = [p for p in PEERS if p != "smelt" and p in rows[0].ms]
     head = ["model", *(f"{p} ms" for p in peers), "smelt ms", *(f"over {p}" for p in peers),
-            "compile s", "kernels", "calls of torch"]  # fmt: skip
+            "compile s", "kernels", "calls of torch", "peak MiB"]  # fmt: skip
     lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
     for r in rows:
         compile_s = " / ".join(f"{r.compile_seconds[p]:.1f}" for p in (*peers[1:], "smelt"))
         cells = [r.name, *(f"{r.ms[p]:.2f}" for p in peers), f"{r.ms['smelt']:.2f}"]
         cells += [f"{r.gain(p):.2f}x" for p in peers]
-        cells += [compile_s, str(r.kernels), str(r.left)]
+        memory = " / ".join(f"{r.peak[p]:.1f}" for p in ("eager", "smelt") if p in r.peak)
+        cells += [compile_s, str(r.kernels), str(r.left), memory]
         lines.append(f"| {' | '.join(cells)} |")
     means = [f"{p} {_mean([r.gain(p) for r in rows]):.2f}x" for p in peers]
     lines += ["", f"Geometric mean of the gain: {', '.join(means)}."]

@@ -136,7 +136,7 @@ class Usage:
     pooled: int
     """Waiting to be used again."""
     peak: int
-    """The most that `live` has been."""
+    """The most that `live` has been, since the last `forget_peak`."""
     fresh: int
     """Ever taken from the system."""
     reused: int
@@ -224,6 +224,11 @@ class Stock:
         """Counters of this stock."""
         pooled = self._count_pooled()
         return Usage(self._live, pooled, self._peak, self._fresh, self._reused, self._limit)
+
+    def forget_peak(self) -> int:
+        """Begin the highest mark anew; the bytes that are live now."""
+        self._peak = self._live
+        return self._live
 
     def _count_pooled(self) -> int:
         classes = tuple(self._classes.values())
