@@ -124,14 +124,16 @@ def _absent_smelt() -> str | None:
 
 def _start_smelt(weights: Parameters) -> Running:
     sm = _smelt()
-    program = partial(minilm.encode, sm)
+    # Arrays of its own, closed over: nobody else can write to them, so they are packed once.
+    known = {name: sm.asarray(data, copy=True) for name, data in weights.items()}
+    program = partial(minilm.encode, sm, known)
     compiled = sm.jit(program)
 
     def encode(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
-        return np.asarray(compiled(weights, ids, mask))
+        return np.asarray(compiled(ids, mask))
 
     def describe(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> facts.Facts:
-        return facts.from_report(sm.explain(program, weights, ids, mask).to_json())
+        return facts.from_report(sm.explain(program, ids, mask).to_json())
 
     return Running(encode, describe)
 

@@ -101,16 +101,18 @@ class MemoryAnalysis:
     """Bytes of one call, by the names of JAX's compiled memory statistics.
 
     `temp` are intermediates (the arena and partial results), `alias` results that are inputs
-    returned as they are."""
+    returned as they are, `constant` what is worked on once and kept between calls (packed operands,
+    values computed from constant inputs)."""
 
     argument_size_in_bytes: int
     output_size_in_bytes: int
     alias_size_in_bytes: int
     temp_size_in_bytes: int
     generated_code_size_in_bytes: int
+    constant_size_in_bytes: int = 0
 
 
 def memory_analysis(compiled: Compiled, sizes: Sizes | None = None) -> MemoryAnalysis:
     """What a call takes at sizes.  Raises ArgumentError for sizes that are missing or unknown."""
     m = build(compiled, named_sizes(compiled, sizes)).memory
-    return MemoryAnalysis(m.argument, m.output, m.alias, m.temp, m.code)
+    return MemoryAnalysis(m.argument, m.output, m.alias, m.temp, m.code, m.computed + m.packed)

@@ -367,6 +367,7 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
         return _nbytes(TensorType(value.dtype, value.shape), sizes)
 
     inputs = [n for n, v in enumerate(executable.values) if v.place == "input"]
+    parts = executable.prelude.parts if executable.prelude is not None else ()
     outputs = list(dict.fromkeys(executable.outputs))
     temp = max((int(evaluate(e, sizes)) for e in executable.arena), default=0)
     for step in (s for group in executable.launches for s in group):
@@ -383,6 +384,8 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
         ),
         temp=temp,
         code=sum(k.compile.code_bytes for k in kernels),
+        computed=sum(p.nbytes for p in parts if not p.packed),
+        packed=sum(p.nbytes for p in parts if p.packed),
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, cast
 
 FORMAT = "smelt-report"
-VERSION = "1.0"
+VERSION = "1.1"
 """Of the JSON form: the first number rises when a reader of the old form would go wrong, the second
 when something is added."""
 
@@ -250,13 +250,16 @@ class TargetData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryData:
-    """Bytes of a call, by JAX's names for them."""
+    """Bytes of a call, by JAX's names for them; `computed` and `packed` are what is worked on once,
+    from constant inputs, and kept between calls."""
 
     argument: int
     output: int
     alias: int
     temp: int
     code: int
+    computed: int = 0
+    packed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 The results of a prelude belong to the constants that they were computed from, told apart by
 identity: the objects that own them.  A run of a prelude is *kept* while all its owners live and
-their stamps (address and version, say) stay as they were; a changed stamp makes it run again.  So
-a result is never stale, and dies with the first of its owners.
+their stamps (address and version, say) stay as they were; a changed stamp makes it run again.
+Where memory may be written without a new stamp, a few elements spread over each constant are looked
+at as well.  Results die with the first of their owners.
 
 Equal parts of several plans on the same constants are one array.  All arrays together stay below
 the knob CONSTANTS; beyond it the runs that were made first go first.
@@ -24,6 +25,9 @@ from smelt import knobs
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.runtime.memory import address_of
+
+WATCHED = 16
+"""Elements of a constant that are looked at in every call."""
 
 Array = np.ndarray[Any, Any]
 Key: TypeAlias = tuple[int, ...]
@@ -114,16 +118,47 @@ class Held:
         self.array = array
 
 
+class _Watch:
+    """Elements of an array, its ends among them, and what they were."""
+
+    __slots__ = ("_at", "_bits", "_known")
+
+    def __init__(self, array: Array) -> None:
+        places = np.unique(np.linspace(0, max(array.size - 1, 0), WATCHED).astype(np.int64))
+        places = places[: array.size]
+        bits = array.view(f"u{array.itemsize}") if array.itemsize <= 8 else array
+        if bits.flags.c_contiguous:
+            self._bits, self._at = bits.reshape(-1), places
+        else:
+            self._bits, self._at = bits, np.unravel_index(places, bits.shape)
+        self._known = self._now()
+
+    def _now(self) -> bytes:
+        bits: bytes = self._bits[self._at].tobytes()
+        return bits
+
+    def same(self) -> bool:
+        """Whether they still are."""
+        return self._now() == self._known
+
+
 class Run:
-    """The results of a prelude for given constants; `stamps` say in which state those were."""
+    """The results of a prelude for given constants; `stamps` say in which state those were.
 
-    __slots__ = ("__weakref__", "addresses", "anchors", "arrays", "held", "owners", "stamps")
+    Watching a constant also keeps its memory alive, so that no other gets its address."""
 
-    def __init__(self, held: Sequence[Held], stamps: Stamps, anchors: object) -> None:
-        self.held, self.stamps, self.anchors = tuple(held), stamps, anchors
+    __slots__ = ("__weakref__", "addresses", "arrays", "held", "owners", "stamps", "watches")
+
+    def __init__(self, held: Sequence[Held], stamps: Stamps, watched: Sequence[Array]) -> None:
+        self.held, self.stamps = tuple(held), stamps
+        self.watches = [_Watch(a) for a in watched]
         self.arrays = [h.array for h in held]
         self.addresses = [address_of(a) for a in self.arrays]
         self.owners: tuple[weakref.ref[Any], ...] = ()
+
+    def same(self) -> bool:
+        """Whether all that is watched is as it was."""
+        return all(w.same() for w in self.watches)
 
 
 class Prelude:
@@ -152,21 +187,21 @@ class Prelude:
 
     def once(self, inputs: Sequence[Array]) -> Run:
         """The same as a run, for constants that nothing can be known of."""
-        return Run([Held(a) for a in self.compute(inputs)], (), None)
+        return Run([Held(a) for a in self.compute(inputs)], (), ())
 
     def run(
         self, owners: Sequence[Any], stamps: Stamps, elements: Callable[[int], Array],
-        anchor: Callable[[Sequence[Any]], object] | None = None,
+        *, watched: bool = False,
     ) -> Run:  # fmt: skip
         """The results for constants that `owners` own, one for each of `sources`.
 
-        A stamp changes whenever its owner's elements may have; `elements(k)` gives those of input
-        k.  `anchor(owners)` is what must stay alive for the stamps to tell: memory that could else
-        be freed and given out again at the same address.
+        A stamp changes whenever its owner's elements are known to; `elements(k)` gives those of
+        input k.  They are `watched` where somebody may write to them by another way.
         """
         key = tuple(map(id, owners))
         found = self._runs.get(key)
-        if found is not None and found.stamps == stamps:
+        told = found is None or found.stamps != stamps
+        if found is not None and not told and found.same():
             return found
         self.drop(key)
         places = dict(zip(self.sources, zip(key, stamps, strict=True), strict=True))
@@ -174,12 +209,11 @@ class Prelude:
         held: list[Held] = []
         for p in self.parts:
             name = p.key, settings, tuple(places[s] for s in p.sources)
-            one = _HELD.get(name)
+            one = _HELD.get(name) if told else None  # equal stamps told nothing just now
             if one is None:
-                made = Held(self._compute(p, [elements(s) for s in p.sources]))
-                one = _HELD.setdefault(name, made)
+                one = _HELD[name] = Held(self._compute(p, [elements(s) for s in p.sources]))
             held.append(one)
-        found = Run(held, stamps, anchor(owners) if anchor is not None else None)
+        found = Run(held, stamps, [elements(s) for s in self.sources] if watched else ())
         if _make_room(self.nbytes):
             self._keep(key, owners, found)
         return found

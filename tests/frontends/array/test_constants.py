@@ -139,6 +139,24 @@ def test_ahead_of_time():
     assert prelude.held_bytes() == data.nbytes
 
 
+def test_a_captured_array_is_cut_to_the_size_of_an_argument():
+    data = weights(90, 40)
+    table = owned(data)
+    f = sm.jit(lambda x: x + table[: x.shape[0], :])
+    for rows in (30, 70, 2):
+        x = RNG.standard_normal((rows, 40), np.float32)
+        np.testing.assert_array_equal(np.asarray(f(x)), x + data[:rows])
+
+
+def test_reports_tell_what_is_worked_on_once():
+    data = weights()
+    f = layer(owned(data))
+    x = RNG.standard_normal((70, 40), np.float32)
+    assert "once     41.0 kB packed, kept for the next calls" in str(sm.explain(f, x))
+    made = f.lower(x).compile()
+    assert made.memory_analysis().constant_size_in_bytes == data.nbytes
+
+
 def test_the_knob():
     data = weights()
     w = owned(data)

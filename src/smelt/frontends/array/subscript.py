@@ -96,7 +96,19 @@ def get(x: Value, key: Any) -> Value:
         frozen = [_frozen(item) for item in (key if key.__class__ is tuple else (key,))]
         if _OTHER not in frozen:
             return _simple(x, tuple(frozen))
+        scope = _scope_in(key if key.__class__ is tuple else (key,))
+        x = x if scope is None else scope.capture(x)
     return _get(x, key)
+
+
+def _scope_in(key: tuple[Any, ...]) -> Scope | None:
+    """The recording whose sizes bound a slice, for an array from outside of it."""
+    for item in key:
+        if item.__class__ is slice:
+            for bound in (item.start, item.stop):
+                if isinstance(bound, Size):
+                    return bound.scope
+    return None
 
 
 _OTHER = object()

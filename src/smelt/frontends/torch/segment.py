@@ -90,7 +90,8 @@ def _holder(prelude: Prelude | None) -> Callable[[tuple[Any, ...], list[int]], R
     """What gives the prelude's results for the tensors of a call, by identity and version.
 
     A tensor's version counts what torch writes into it, in whatever mode; its address changes with
-    `p.data = ..`.  The storage is kept alive meanwhile, so that no other gets that address.
+    `p.data = ..`.  Writes through `p.data` or an array on the same memory count nowhere: for their
+    sake the memory itself is watched.
     """
     if prelude is None:
         return None
@@ -102,13 +103,9 @@ def _holder(prelude: Prelude | None) -> Callable[[tuple[Any, ...], list[int]], R
             stamps = tuple([(where[k], tensors[k]._version) for k in sources])
         except RuntimeError:  # tensors made in inference mode count nothing
             return prelude.once([as_array(t) for t in tensors])
-        return prelude.run(owners, stamps, lambda k: as_array(tensors[k]), _storages)
+        return prelude.run(owners, stamps, lambda k: as_array(tensors[k]), watched=True)
 
     return ready
-
-
-def _storages(owners: Sequence[Any]) -> Any:
-    return [t.untyped_storage() for t in owners]
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
