@@ -120,6 +120,7 @@ from smelt.frontends.array.elementwise import (
     trunc,
     where,
 )
+from smelt.frontends.array.elsewhere import missing
 from smelt.frontends.array.explained import explain
 from smelt.frontends.array.grad import grad, stop_gradient, value_and_grad, vjp
 from smelt.frontends.array.info import (
@@ -383,6 +384,10 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    missing(name)
 
 
 class _Face(ModuleType):

@@ -32,6 +32,7 @@ from smelt.errors import (
 )
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.convert import from_host, is_foreign_array
+from smelt.frontends.array.elsewhere import METHODS, Elsewhere
 from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
 from smelt.frontends.array.operators import Operators, operand
@@ -265,6 +266,10 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
+
+
+for _name, _function in METHODS.items():
+    setattr(Array, _name, Elsewhere(_name, _function))
 
 
 def _revive(data: Buffer) -> Array:
