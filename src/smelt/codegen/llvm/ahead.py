@@ -74,9 +74,14 @@ def _next_block(home: NestEmitter, access: Access) -> Index | None:
 
 def _next_task(home: NestEmitter, access: Access) -> Index | None:
     """Elements from what one task reads to what the next one does, if this nest should ask."""
-    free = [g for g in home.s.phase.grid if g not in home.s.local]
     later = any(n.order for n in home.s.nests[1:])
-    if not later or home.nest is not home.s.nests[0] or not free:
+    return next_task(home, access) if later and home.nest is home.s.nests[0] else None
+
+
+def next_task(home: NestEmitter, access: Access) -> Index | None:
+    """Elements from what one task reads to what the next one does, where that is one number."""
+    free = [g for g in home.s.phase.grid if g not in home.s.local]
+    if not free:
         return None
     step = coefficient(access.offset, free[-1])
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):

@@ -10,18 +10,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smelt.blocks import DEPTH
+from smelt.codegen.llvm.ahead import LINE, next_task
 from smelt.codegen.llvm.contract import Contraction, Tile
 from smelt.codegen.llvm.grouped import step
 from smelt.codegen.llvm.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
+from smelt.codegen.llvm.memory import (
+    element_address,
+    load_scalar,
+    load_vector,
+    prefetch,
+    store_vector,
+)
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, i8
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -40,6 +47,8 @@ class Place:
     packed: bool
     panels: tuple[Access, Scope] | None = None
     """Of a right operand that lies in panels: where, and what is known there."""
+    later: Value | None = None
+    """Elements to the same place in the next task, where that is small and worth asking for."""
 
 
 class TileEmitter:
@@ -111,7 +120,19 @@ class TileEmitter:
         for a, apart in zip(axes, steps, strict=True):
             origin = b.add(origin, b.mul(home.ranges[a][0], apart))
         return Place(home.home.buffers[access.buffer], origin, (steps[0], steps[1]),
-                     home.home.dtypes[access.buffer], False)  # fmt: skip
+                     home.home.dtypes[access.buffer], False, later=self._later(access))  # fmt: skip
+
+    def _later(self, access: Access) -> Value | None:
+        step = next_task(self.home, access) if self.c.kind == "small" else None
+        return None if step is None else self.home.home.index(step)
+
+    def _ask(self, place: Place, address: Value, lines: int) -> None:
+        """Has the processor fetch what the next task reads where this one reads an address."""
+        if place.later is None:
+            return
+        there = element_address(self.b, address, place.later, place.dtype)
+        for line in range(lines):
+            prefetch(self.b, element_address(self.b, there, number(line * LINE), i8))
 
     # ---- tiles -----------------------------------------------------------------------------------
 
@@ -146,6 +167,8 @@ class TileEmitter:
         b, item, lanes = self.b, self.c.item, self.c.tile.lanes
         m = LLVMMachine(b, lanes, self.home.home.target)
         starts = self._starts(height, row)
+        for start in starts:
+            self._ask(self.left, start, 2)
         line = self._line(column)
         places = self._places(height, vectors, row, column)
         begin = self._corrected(m, self._begin(m, places), vectors, column)
@@ -224,6 +247,7 @@ class TileEmitter:
         """One line of the right operand."""
         b, place = self.b, self.right
         first = element_address(b, place.base, at, place.dtype)
+        self._ask(place, first, vectors)
         steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
         return [load_vector(m, element_address(b, first, step, place.dtype), place.dtype,
                             None if place.packed else mask) for step in steps]  # fmt: skip
