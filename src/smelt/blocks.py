@@ -12,6 +12,9 @@ positions of an axis unless they say otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
+
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul
 
 BLOCK = 2048
@@ -34,6 +37,8 @@ PRODUCT_PARTS, LONG_SUM = 16, 1 << 15
 its results are stored and merged."""
 CUT_SCORE = 0.5
 """What an axis of which a task has but a part counts as one to run vectors along."""
+STREAM_PARTS = 16
+"""The same of a streamed axis: each part carries states of its own."""
 LEAST_TASKS = 8
 """Independent tasks below which a fold is split."""
 SPLIT_ABOVE = 1 << 15
@@ -101,3 +106,8 @@ def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) ->
     # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.
     fit = floordiv(WHOLE_BYTES // (8 * itemsize * products), maximum(columns, 16))
     return mul(8, maximum(WHOLE_ROWS // 8, minimum(fit, floordiv(rows, 8 * TASKS))))
+
+
+def has_parts(grid: Iterable[int], visits: int) -> bool:
+    """Whether a stream of so many visits is split over the grid: where that has too few tasks."""
+    return prod(grid) < LEAST_TASKS and visits >= STREAM_PARTS

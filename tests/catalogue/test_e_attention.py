@@ -19,6 +19,7 @@ import smelt as sm
 from smelt import driver, knobs
 from smelt.fusion.plan import Plan
 from smelt.kernel.ir import If, Let, Stream
+from smelt.kernel.walk import splits
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]
@@ -39,6 +40,13 @@ class Variant:
     `where` it takes a block up), and whether the mask is computed only in blocks that it `cut`s."""
     group: int = 1
     """Query heads to each head of keys."""
+    queries: int = 0
+    """How many there are, where that is not as many as keys."""
+    heads: int = HEADS
+    pairs: int = 1
+    """Pairs of queries and keys."""
+    parts: int = 0
+    """Parts that the keys are split into, for lack of other tasks."""
 
     def __str__(self) -> str:
         return self.name
@@ -69,6 +77,13 @@ def causal(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
     i, j = places(xp, s)
     return masked(xp, s, j <= i, v)
+
+
+def causal_of_few(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    """The queries stand at the end of the keys."""
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return masked(xp, s, j <= i + (s.shape[-1] - s.shape[-2]), v)
 
 
 def window(xp: Any, q: Any, k: Any, v: Any) -> Any:
@@ -155,6 +170,19 @@ def grouped(xp: Any, q: Any, k: Any, v: Any) -> Any:
     return plain(xp, q, xp.expand_dims(k, axis=1), xp.expand_dims(v, axis=1))
 
 
+def differential(xp: Any, q: Any, k: Any, v: Any, p: Any, r: Any, factors: Any) -> Any:
+    """What two attentions have in common is taken away (Ye et al., 2024)."""
+    factor = xp.expand_dims(factors, axis=(1, 2))
+    return xp.matmul(weights(xp, scores(xp, q, k)) - factor * weights(xp, scores(xp, p, r)), v)
+
+
+def talking(xp: Any, q: Any, k: Any, v: Any, before: Any, after: Any) -> Any:
+    """Heads are mixed before and after the softmax (Shazeer et al., 2020)."""
+    s = xp.sum(xp.expand_dims(before, axis=(2, 3)) * scores(xp, q, k), axis=1)
+    w = xp.sum(xp.expand_dims(after, axis=(2, 3)) * weights(xp, s), axis=1)
+    return xp.matmul(w, v)
+
+
 VARIANTS = (
     Variant("E1 plain", plain),
     Variant("E1 causal", causal, told="to cut"),
@@ -172,6 +200,13 @@ VARIANTS = (
     Variant("E2 bias", biased, ("bias",), told="where"),
     Variant("E2 softcap", capped),
     Variant("E3 grouped", grouped, group=3),
+    Variant("E3 multi-query", grouped, group=HEADS, heads=1),
+    Variant("E3 cross", plain, queries=97),
+    Variant("E4 one query of a head", plain, queries=1, heads=1, parts=16),
+    Variant("E4 one query of a group", grouped, group=4, queries=1, heads=1, parts=16),
+    Variant("E4 few queries", causal_of_few, queries=5, heads=1, parts=16, told="to cut"),
+    Variant("E6 differential", differential, ("q", "k", "slopes"), pairs=2),
+    Variant("E6 talking heads", talking, ("mix", "mix")),
 )
 EVERY = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
@@ -179,13 +214,17 @@ EVERY = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     rng = np.random.default_rng(seed)
     lead = (heads, v.group) if v.group > 1 else (heads,)
-    shapes = [(*lead, n, DIM), (heads, n, DIM), (heads, n, DIM)]
+    m = v.queries or n
+    shapes = [(*lead, m, DIM), (heads, n, DIM), (heads, n, DIM)]
     found: list[Array] = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     more = {
         "slopes": lambda: 2.0 ** -np.arange(1.0, heads + 1),
         "lengths": lambda: rng.integers(1, n + 1, heads),
         "bias": lambda: np.where(rng.random((n, n)) < 0.5 - np.eye(n), -np.inf, 0.5),
         "ids": lambda: np.sort(rng.integers(0, 1 + n // 16, n)),
+        "mix": lambda: rng.standard_normal((heads, heads)),
+        "q": lambda: rng.standard_normal((heads, m, DIM)),
+        "k": lambda: rng.standard_normal((heads, n, DIM)),
         "keep": lambda: (rng.random((n, n)) < 0.5) | np.eye(n, dtype=bool),
     }
     for name in v.more:
@@ -201,7 +240,7 @@ def made(v: Variant) -> tuple[Any, driver.Compiled]:
     """The recording of a variant, and its program for long sequences."""
     if v.name not in _MADE:
         trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*arguments(v, 2, 5)).trace
-        large = arguments(v, HEADS, LONG)
+        large = arguments(v, v.heads, LONG * (16 if v.parts else 1))
         values = trace.match(*(n for a in large for n in a.shape))
         assert values is not None
         hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
@@ -219,11 +258,12 @@ def elements(plan: Plan, sizes: dict[str, int]) -> int:
 @EVERY
 def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
     trace, program = made(variant)
-    large = arguments(variant, HEADS, LONG)
+    large = arguments(variant, variant.heads, LONG)
     sizes = dict(zip(program.size_names, trace.match(*(n for a in large for n in a.shape)),
                      strict=True))  # fmt: skip
     assert len(program.kernels) == 1
-    assert elements(program.plan, sizes) == variant.group * HEADS * LONG * DIM
+    queries = variant.queries or LONG
+    assert elements(program.plan, sizes) == variant.group * variant.heads * queries * DIM
     assert all(c.stream is not None for c in program.plan.clusters)
 
 
@@ -231,11 +271,18 @@ def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
 def test_what_a_mask_rules_out_is_not_visited(variant: Variant) -> None:
     (kernel,) = made(variant)[1].kernels
     assert kernel is not None
-    (stream,) = (s for s in kernel.body if isinstance(s, Stream))
+    stream = next(s for s in kernel.body if isinstance(s, Stream))
     (block,) = stream.blocks
     cut = any(isinstance(s, Let) and isinstance(s.value, If) for s in stream.body)
     said = {"from": block.start, "to": block.stop, "where": stream.where, "cut": cut or None}
     assert {word for word, value in said.items() if value is not None} == set(variant.told.split())
+
+
+@EVERY
+def test_few_tasks_share_the_keys(variant: Variant) -> None:
+    (kernel,) = made(variant)[1].kernels
+    assert kernel is not None
+    assert [s.parts for s in splits(kernel)] == ([variant.parts] if variant.parts else [])
 
 
 @EVERY
@@ -249,4 +296,4 @@ def test_numbers(variant: Variant) -> None:
         wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in given]
         with np.errstate(all="ignore"):
             want = variant.code(REFERENCE, *wide)
-        assert np.allclose(found, want, rtol=2e-5, atol=2e-6)
+        assert np.allclose(found, want, rtol=2e-5, atol=2e-6, equal_nan=True)

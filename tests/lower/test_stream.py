@@ -119,7 +119,7 @@ def sinks(q: Any, k: Any, v: Any) -> Any:
 
 
 def chunked(q: Any, k: Any, v: Any) -> Any:
-    return masked(q, k, v, lambda i, j: i // 5 == j // 5)
+    return masked(q, k, v, lambda i, j: i // 7 == j // 7)
 
 
 def documents(q: Any, k: Any, v: Any, ids: Any) -> Any:

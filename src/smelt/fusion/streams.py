@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smelt import knobs
+from smelt.blocks import STREAM_PARTS, THIN, has_parts
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
 from smelt.fusion.cascade.term import Term, evaluate
@@ -179,7 +180,7 @@ class _Price:
         shares = list(map(self._share, parts))
         around = self._around(parts)
         work = sum(map(self._work, parts, shares)) + self._work(around, 1.0, visits=1)
-        tasks = self._tasks()
+        tasks = self._tasks(len(parts))
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
         inline = work < INLINE_NS and work + floor < INLINE_NS
@@ -200,9 +201,11 @@ class _Price:
         memory, arithmetic = touch + sweeps, work / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
-        dots = any(model.units.unit(u).trace.dots for u in region.ended)
+        packed = any(self.sizes[a] > THIN for a in self.cut) and any(
+            model.units.unit(u).trace.dots for u in region.ended
+        )
         return Cost(
-            total, (MARGIN if dots else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
+            total, (MARGIN if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
             launch, arithmetic, touch, sweeps,
             read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
             times=len(parts), stream=self.a,
@@ -283,8 +286,11 @@ class _Price:
                 found *= -(-self.sizes[n] // self.cut[n])
         return found
 
-    def _tasks(self) -> int:
-        return int(self._evaluations(frozenset()))
+    def _tasks(self, sweeps: int) -> int:
+        tasks = int(self._evaluations(frozenset()))
+        dots = any(state.block.kind == "dot" for state in self.cascade.states)
+        split = dots and sweeps == 1 and has_parts((tasks,), self.visits)
+        return tasks * STREAM_PARTS if split else tasks
 
     def _state_bytes(self) -> int:
         states = self.cascade.states

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from smelt.fusion.plan import Cluster
 from smelt.kernel.ir import Kernel
 from smelt.lower.define import define
+from smelt.lower.parts import in_parts
 from smelt.lower.roles import assign
 from smelt.lower.stream import stream
 
@@ -18,5 +19,5 @@ def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
     sizes, whether a fold is split and whether vectors take a row each, and nothing else."""
     found = define(cluster, rounding)
     if cluster.stream is not None:
-        return stream(cluster.name, found, found.ended[cluster.stream])
+        return in_parts(stream(cluster.name, found, found.ended[cluster.stream]), hints)
     return assign(cluster.name, found, hints)

@@ -176,10 +176,14 @@ class Carrier:
         if not fold.dtype.is_float:
             raise NotSeparable(fold.op)
         if fold.kind == "dot":
-            return _Sum(self, fold, sorts, gauges, sweep).of_products()
+            sides = [list(products(side, sorts)) for side in fold.args]
+            pairs = every(*sides)
+            parts = (_Sum(self, fold, sorts, gauges, sweep).of_products(pair) for pair in pairs)
+        else:
+            own = products(fold.args[0], sorts)
+            parts = (_Sum(self, fold, sorts, gauges, sweep).of(product) for product in own)
         found: Term | None = None
-        for product in products(fold.args[0], sorts):
-            part = _Sum(self, fold, sorts, gauges, sweep).of(product)
+        for part in parts:
             found = part if found is None else self.terms.add(found, part)
         assert found is not None
         return found
@@ -213,13 +217,12 @@ class _Sum:
         total = self._total(factors, product.masks, groups)
         return self._finished(total, product)
 
-    def of_products(self) -> Term:
-        """The final value of a contraction: factors stay on their side of it."""
+    def of_products(self, pair: tuple[Product, ...]) -> Term:
+        """The final value of a contraction of one product on either side, where factors stay."""
         sides: list[Term] = []
         whole = Product()
-        for side in self.fold.args:
-            (product, *more) = products(side, self.sorts)
-            if more or product.sums:
+        for side, product in zip(self.fold.args, pair, strict=True):
+            if product.sums:
                 raise NotSeparable(self.fold.kind)
             growing = [self._growing(g) for g in product.growing]
             if product.hoisted and not growing:
