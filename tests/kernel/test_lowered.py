@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.strategies.graphs import graphs
 
 from smelt import fusion, lower, passes
-from smelt.driver import host, is_call, size_names
+from smelt.driver import host, size_names
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Journal
@@ -46,7 +46,7 @@ def lowered(graph: Graph, arrays: list[np.ndarray], hint: int) -> Iterator[Case]
         return known[node]
 
     for cluster in fusion.plan(graph, host(), Journal(), hints, fuse=True).clusters:
-        if not is_call(cluster):
+        if not cluster.is_extern:
             kernel = lower.run(cluster, "eager", hints)
             yield kernel, [value(x) for x in cluster.inputs], [value(x) for x in cluster.outputs]
 

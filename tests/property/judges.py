@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tests.strategies.judge import may_overflow
 
 from smelt import driver, knobs
 from smelt.graph.interp import evaluate_node
@@ -48,8 +49,13 @@ def interpret(
             values = {node: _moved(a, rng) for node, a in values.items()}
         for node in graph.nodes():
             if node not in values:
-                found = evaluate_node(node, [values[x] for x in node.inputs], sizes)
-                values[node] = found if rng is None else _disturbed(node, found, rng)
+                operands = [values[x] for x in node.inputs]
+                found = evaluate_node(node, operands, sizes)
+                if rng is not None:
+                    undecided = may_overflow(node, operands, sizes)
+                    found = np.where(undecided, np.nan, _disturbed(node, found, rng)) \
+                        if np.any(undecided) else _disturbed(node, found, rng)  # fmt: skip
+                values[node] = np.asarray(found, node.type.dtype.numpy)
     return [values[n] for n in graph.outputs]
 
 

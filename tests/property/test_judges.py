@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given, seed, settings
 from tests.property.judges import agree, compiled, interpret, kernels_agree, sizes_at, spread
+from tests.strategies.effort import NIGHT, NIGHTLY, start
 from tests.strategies.graphs import Program, graphs
 
 from smelt import knobs
 from smelt.graph.text import text
 
-CASES = 250
-"""Programs of each of the parts below in an ordinary run."""
+pytestmark = NIGHT
+CASES = 3500 if NIGHTLY else 250
+"""Programs of each of the parts below: 1500 and more in an ordinary run, 20,000 a night."""
 
 
 @pytest.mark.parametrize("part", range(6))
 def test_graph_interpreter_and_native_code_agree(part: int) -> None:
-    @seed(part)
+    @seed(start(part))
     @settings(max_examples=CASES, deadline=None, database=None)
     @given(graphs(max_nodes=10))
     def judge(program: Program) -> None:
@@ -34,7 +36,7 @@ def test_graph_interpreter_and_native_code_agree(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(2))
 def test_kernel_interpreter_and_native_code_agree(part: int) -> None:
-    @seed(100 + part)
+    @seed(start(100 + part))
     @settings(max_examples=CASES // 2, deadline=None, database=None)
     @given(graphs(max_nodes=8))
     def judge(program: Program) -> None:
@@ -48,7 +50,7 @@ def test_kernel_interpreter_and_native_code_agree(part: int) -> None:
 
 
 def test_results_have_the_same_bits_for_every_number_of_threads() -> None:
-    @seed(7)
+    @seed(start(7))
     @settings(max_examples=CASES // 5, deadline=None, database=None)
     @given(graphs(max_nodes=8))
     def judge(program: Program) -> None:

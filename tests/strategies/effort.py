@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 from hypothesis import settings
@@ -21,3 +22,8 @@ def effort(examples: int) -> settings:
         derandomize=not NIGHTLY,
         database=None,
     )
+
+
+def start(part: int) -> int:
+    """The seed of a part of a test: always the same, but for the nightly form."""
+    return random.SystemRandom().randrange(1 << 30) if NIGHTLY else part

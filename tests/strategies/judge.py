@@ -8,7 +8,7 @@ or a floor flips, it is large by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -146,20 +146,22 @@ def _moved(
             return np.where(wide == 0, exact, there).astype(exact.dtype)
         amplitude = _amplitude(node, wide, operands, sizes) + _step(dtype)
         if isinstance(node.op, (Reduce, Scan, Contract)):
-            wide = np.where(_may_overflow(node, operands, sizes) & (rng.random(wide.shape) < 0.5),
+            wide = np.where(may_overflow(node, operands, sizes) & (rng.random(wide.shape) < 0.5),
                             np.where(np.isfinite(wide), np.inf, 0.0), wide)  # fmt: skip
         noise = rng.uniform(-1, 1, wide.shape) * amplitude
         noise = np.where(np.isfinite(noise), noise, 0)
         return np.where(_is_exactly_zero(node, wide, operands), 0, wide + noise).astype(exact.dtype)
 
 
-def _may_overflow(node: Node, operands: list[Array], sizes: dict[str, int]) -> Any:
+def may_overflow(node: Node, operands: list[Array], sizes: Mapping[str, int]) -> Any:
     """Where a fold of finite numbers passes the largest number in some order of its terms.
 
     Which partial results there are is not promised, only that none is passed where no order does:
     there, infinite or not is undecided.  Sums of single precision are carried in double.
     """
     op, wide = node.op, [x.astype(np.float64) for x in operands]
+    if not node.type.dtype.is_float or not isinstance(op, (Reduce, Scan, Contract)):
+        return False
     if not all(np.isfinite(x).all() for x in wide):
         return False
     if isinstance(op, (Reduce, Scan)) and op.combine == "prod":

@@ -33,10 +33,6 @@ class Reach:
         """Clusters that read `a` and that `b` depends on: what a joined kernel would wait for."""
         return successors & self.before[b] & ~(1 << a)
 
-    def depends(self, b: int, a: int) -> bool:
-        """Whether `b` needs `a`, directly or not."""
-        return bool(self.before[b] >> a & 1)
-
     def join(self, a: int, b: int) -> None:
         """`a` becomes a part of `b`.  The number `a` is not used any more."""
         after = (self.after[a] | self.after[b]) & ~(1 << a | 1 << b)

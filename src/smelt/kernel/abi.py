@@ -34,9 +34,6 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-WORD_BYTES: Final = 8
-"""Size of an argument, and of a word in the tables."""
-
 CHUNK_WORDS: Final = 4
 """Words of a chunk row: function address, args offset in bytes, begin, end."""
 
@@ -48,9 +45,6 @@ PARALLEL: Final = 1
 
 SCRATCH_ALIGNMENT: Final = 64
 """Alignment in bytes of the scratch pointer."""
-
-KERNEL_TYPE: Final = "void (ptr, i64, i64, ptr)"
-"""The kernel's type in LLVM's words."""
 
 ABI_VERSION: Final = 1
 """Part of every object's cache key: code of one version never meets a run time of another."""

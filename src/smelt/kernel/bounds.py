@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Let, Ref, Statement, Value
+from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Ref, Value
 from smelt.types import expr
 from smelt.types.dtype import i64
 from smelt.types.expr import Atom, Expr, Index, Monomial
@@ -195,8 +195,3 @@ def as_index(value: Value, lets: Mapping[str, Value]) -> Index | None:
             return _ARITHMETIC[op](left, right)
         case _:
             return None
-
-
-def definitions(body: Iterable[Statement]) -> dict[str, Value]:
-    """The values of names that straight-line statements bind."""
-    return {s.name: s.value for s in body if isinstance(s, Let)}

@@ -18,7 +18,6 @@ from typing import TypeAlias
 from smelt.errors import VerifyError
 from smelt.kernel.ir import (
     Apply,
-    Block,
     Cast,
     Const,
     Dot,
@@ -211,8 +210,3 @@ def index_axes(index: Iterable[Index], env: Env) -> Axes:
             elif atom.kind == "value":
                 found |= env.lookup(atom.name).axes
     return frozenset(found)
-
-
-def fixed_axes(blocks: Iterable[object]) -> Axes:
-    """Axes that blocks of one hold still, among grid entries or a stream's blocks."""
-    return frozenset(b.axis for b in blocks if isinstance(b, Block) and b.size == 1)

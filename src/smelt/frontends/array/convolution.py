@@ -33,8 +33,8 @@ from smelt.types.expr import Index, floordiv, mod, mul, sub
 
 __all__ = ["conv", "conv_transpose"]
 
-PLACES, TAPS, PHASES = "uvwxyz", "ijklmn", "UVWXYZ"
-"""Letters of the spatial dimensions of the result, of the window, and of a strided result."""
+PLACES, TAPS = "uvwxyz", "ijklmn"
+"""Letters of the spatial dimensions of the result and of the window."""
 
 
 def conv(

@@ -49,6 +49,10 @@ def key(seed: Any) -> Array:
 
 
 def _key(given: Any) -> Value:
+    if isinstance(given, (int, float)):
+        raise ArgumentError(
+            op="random", argument="key", value=repr(given), expected="a key, as sm.random.key(0)"
+        )
     node = value(given, "random")
     if node.type.shape or node.type.dtype is not u64:
         raise DTypeError(f"a random key is uint64 of rank 0 (sm.random.key), not {node.told}")
