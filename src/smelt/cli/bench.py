@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 from smelt.bench import models as models_bench
-from smelt.bench import page, plot, products, table
+from smelt.bench import page, plot, products, table, training
 from smelt.bench.peers import PEERS
 from smelt.bench.results import Results
 from smelt.bench.run import Options, run
@@ -83,6 +83,9 @@ def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> 
     except (ImportError, KeyError) as error:
         raise click.ClickException(f"cannot measure models: {error}") from error
     text = models_bench.page(rows)
+    if not only:
+        click.echo("training step", err=True)
+        text += training.page(training.measure(wanted))
     click.echo(text)
     if write_docs:
         path = Path("docs") / "models.md"
