@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -23,6 +23,7 @@ from smelt.ahead import Ahead
 from smelt.codegen.build import build, forms
 from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
+from smelt.fusion.rounds import InRounds, block, in_rounds
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names
@@ -33,13 +34,15 @@ from smelt.kernel.canonical import canonical
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
+from smelt.ops.combine import COMBINES
 from smelt.ops.create import Input
 from smelt.passes.prelude import Split, split
 from smelt.runtime.code import Code, add, find, key_of
-from smelt.runtime.executable import Executable, Value
+from smelt.runtime.executable import CallStep, Executable, Value
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Compiler, Run
 from smelt.runtime.recipe import CallUse, KernelUse, Recipe
+from smelt.runtime.rounds import Cut, Made, Rounds
 from smelt.runtime.sources import generator
 from smelt.target import Target
 from smelt.tune.memory import Program
@@ -66,6 +69,10 @@ class Compiled:
     """What the executable was made of, as data."""
     named: tuple[Named | None, ...]
     size_names: tuple[str, ...]
+    round: Compiled | None = None
+    """Where the graph runs in rounds over some rows: one of them."""
+    rows: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The size by which a round names its rows, and how many they are at most."""
 
     def code(self, use: KernelUse, form: Form, streaming: bool) -> Code:
         """The code of a form of one of the kernels, made now unless it is known."""
@@ -114,14 +121,18 @@ def compile(  # noqa: A001 - the field's word, as re.compile
 
 def _compile(
     program: Program, donate: tuple[int, ...], journal: Journal, target: Target,
-    compiler: Compiler,
+    compiler: Compiler, *, part: bool = False,
 ) -> Compiled:  # fmt: skip
-    """Graph to executable under the settings in force."""
+    """Graph to executable under the settings in force; a `part` of another is not cut again."""
     graph, named = program.graph, program.sizes
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
     given = tuple(graph.inputs[k] for k in donate)
-    ahead = Ahead(graph, split(graph) if knobs.CONSTANTS.get() else Split(graph, ()))
+    held = split(graph) if knobs.CONSTANTS.get() else Split(graph, ())
+    ahead = Ahead(graph, held)
     plan = fusion.plan(ahead.rest, target, journal, named, fuse=knobs.FUSE.get(), donated=given)
+    cut = knobs.FUSE.get() and not part and not held.parts
+    if cut and (parts := in_rounds(plan, named, target.l3_bytes)) is not None:
+        return _in_rounds(parts, program, journal, target, compiler)
     lowered = [_lowered(c, journal, named) for c in plan.clusters]
     kernels = tuple(
         ahead.packed(c, k, target) for c, k in zip(plan.clusters, lowered, strict=True)
@@ -143,6 +154,42 @@ def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Com
     """A part of a prelude, which has no prelude of its own."""
     with knobs.config(constants=0):
         return compile(graph, hints=sizes, target=target)
+
+
+def _in_rounds(
+    parts: InRounds, program: Program, journal: Journal, target: Target, compiler: Compiler
+) -> Compiled:
+    """A graph whose large values are made for a few rows at a time; explained by the rounds."""
+    named, inputs = program.sizes, parts.before.inputs
+    rows = block(parts, named, target.l3_bytes * 3 // 4)
+    before, after = (_compile(Program(g, named), (), Journal(), target, compiler, part=True)
+                     for g in (parts.before, parts.after))  # fmt: skip
+    given = tuple(range(len(parts.reads), len(parts.body.inputs)))
+    hints = {**named, parts.rows: rows}
+    body = _compile(Program(parts.body, hints), given, journal, target, compiler, part=True)
+    every = (*inputs, *parts.before.outputs, *(m.node for m in parts.makes), *parts.behind)
+    number = {n: k for k, n in enumerate(every)}
+    first = {row.scalar: row.identity for row in COMBINES.values() if not row.positional}
+    results = tuple(n for n in dict.fromkeys(parts.outputs) if not isinstance(n.op, Input))
+    rounds = Rounds(
+        before, body, after, tuple(Cut(number.get(p.node, -1), p.axis) for p in parts.reads),
+        tuple(Made(Cut(number[p.node], p.axis), p.node.type.shape, p.node.type.dtype.numpy,
+                   first[p.combine](p.node.type.dtype) if p.combine else None)
+              for p in parts.makes),
+        tuple(number[x] for x in parts.handed), tuple(number[n] for n in results),
+        parts.extent, parts.rows, rows,
+    )  # fmt: skip
+    values = [Value(x.type.dtype, x.type.shape, "input", k) for k, x in enumerate(inputs)]
+    values += [Value(x.type.dtype, x.type.shape, "output", k) for k, x in enumerate(results)]
+    places = {x: k for k, x in enumerate((*inputs, *results))}
+    step = CallStep("rounds", rounds.call, tuple(range(len(inputs))),
+                    tuple(places[n] for n in results))  # fmt: skip
+    outputs = [places[n] for n in parts.outputs]
+    names = size_names(parts.before)
+    return replace(
+        body, executable=Executable(names, values, [[step]], (), outputs), size_names=names,
+        recipe=replace(body.recipe, rounds=True), round=body, rows={parts.rows: rows},
+    )  # fmt: skip
 
 
 def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Kernel | None:

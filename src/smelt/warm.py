@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import llvmlite
 import numpy as np
@@ -93,7 +93,8 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     if stored is not None:
         return Found(graph, hints, donate, target, *stored, journal)
     made = raced or make()
-    _store(store, key, parts, made.recipe, journal)
+    if not made.recipe.rounds:
+        _store(store, key, parts, made.recipe, journal)
     return made
 
 
@@ -205,6 +206,9 @@ class Found:
 
     `graph`, `plan`, `kernels` and `journal` are made when they are asked for.
     """
+
+    round = None
+    rows: ClassVar[Mapping[str, int]] = {}
 
     def __init__(
         self, graph: Graph, hints: Mapping[str, int], donate: tuple[int, ...], target: Target,

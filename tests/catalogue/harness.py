@@ -310,7 +310,9 @@ class EveryRow:
 
     def test_numbers(self, row: Row) -> None:
         made = make(row)
-        same(count(made), count(sketch(row)))
+        assert made.program is not None
+        if made.program.round is None:  # else it runs in rounds of another plan
+            same(count(made), count(sketch(row)))
         for n, sizes in enumerate(many_sizes(row)):
             check(made, draw(row, sizes, seed=n))
 

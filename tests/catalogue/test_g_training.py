@@ -138,8 +138,8 @@ TWO_STAGES = {
     " maximum and sum for the one that writes the gradient",
 }
 STORED = {
-    "plan": "the logits are stored: needs contractions whose statistics are carried along"
-    " (ALGORITHMS.md 1.7, gradients in forward because the result is a scalar)",
+    "plan": "the plan of the whole graph stores the logits; what runs is cut into rounds over rows"
+    " (fusion/rounds.py, tests/runtime/test_rounds.py), which are no part of a plan",
 }
 ROWS = (
     Row("G1 softmax", back(softmax), ("T[r,c]", "T[r,c]"), MATRIX, fused="3*s*r*c",

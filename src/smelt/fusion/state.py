@@ -141,14 +141,17 @@ class State:
 
     def reuses(self) -> dict[Node, list[Node]]:
         """For each result of a flat kernel, the inputs that it may be written over: of its own
-        type and read at its own positions only."""
+        type and read at its own positions only.  Of a kernel whose folds are contractions, which
+        visit what stands behind them once, inputs of the graph."""
         found: dict[Node, list[Node]] = {}
-        values = self.units.values
+        values, inputs = self.units.values, len(self.units.inputs)
         for cluster in self.clusters.values():
             region = cluster.region
-            for u in bits(region.stored if region.flat else 0):
+            products = all(self.units.unit(u).trace.dots for u in region.ended)
+            for u in bits(region.stored if region.flat or products else 0):
                 place, kind = region.places[u], values[u].type
-                same = [v for v, read in region.loads.items() if read == place]
+                same = [v for v, read in region.loads.items()
+                        if read == place and (region.flat or v < inputs)]  # fmt: skip
                 found[values[u]] = [values[v] for v in same if values[v].type == kind]
         return found
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from smelt.ops.combine import Combine
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import TensorOp
@@ -63,6 +63,8 @@ class Trace:
     """Scalar operations, for the size of the code."""
     folds: int = 0
     dots: int = 0
+    combine: str = ""
+    """The scalar operator by which it folds."""
     guards: int = 0
     positional: bool = False
     """A fold whose result is a place, not a value."""
@@ -70,6 +72,8 @@ class Trace:
     """The axis of the result that a scan runs along, or -1."""
     picks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Positions that the data decides: name, and the axes they vary along."""
+    counts: int = -1
+    """The axis whose positions the result is, counted from 0, or -1."""
 
 
 class _IndexAxes(frozenset[str]):
@@ -88,6 +92,7 @@ class _Tracer:
         self.cost = 0.0
         self.size = self.folds = self.dots = self.guards = 0
         self.positional = False
+        self.combine = ""
         self.along = -1
         self.picks: dict[str, Axes] = {}
 
@@ -124,6 +129,7 @@ class _Tracer:
         body: Callable[[tuple[Index, ...]], Axes],
     ) -> Axes:  # fmt: skip
         self.folds += 1
+        self.combine = combine.scalar
         self.positional |= combine.positional
         self.cost += SCALARS[combine.scalar].cost
         self.size += 2
@@ -134,6 +140,7 @@ class _Tracer:
         body: Callable[[tuple[Index, ...]], tuple[Axes, Axes]],
     ) -> Axes:  # fmt: skip
         self.dots += 1
+        self.combine = COMBINES[SUM_OF_PRODUCTS[0]].scalar
         self.cost += STEP_COST
         self.size += 2
         return self._over(extents, lambda j: NOWHERE.union(*body(j)))
@@ -223,11 +230,13 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
     for key in operands:
         inputs.append(_Entered(tracer, key, first))
         first += inputs[-1].leaves
-    op.define(tracer, at, *inputs)
+    found = op.define(tracer, at, *inputs)
+    counted = bare_axis(found.index) if isinstance(found, _IndexAxes) else None
     picks = tuple(
         (name, tuple(sorted(int(a[1:]) for a in axes))) for name, axes in tracer.picks.items()
     )
     return Trace(
         tuple(dict.fromkeys(tracer.reads)), tuple(tracer.ended), tracer.cost, tracer.size,
-        tracer.folds, tracer.dots, tracer.guards, tracer.positional, tracer.along, picks,
+        tracer.folds, tracer.dots, tracer.combine, tracer.guards, tracer.positional, tracer.along,
+        picks, -1 if counted is None else int(counted[1:]),
     )  # fmt: skip

@@ -78,6 +78,8 @@ class Recipe:
     """Bytes of a result above which code that stores past the caches pays."""
     parts: tuple[Part, ...] = ()
     """What is computed once from constant inputs: the held values, in order."""
+    rounds: bool = False
+    """These are the steps of one round over some rows: not a plan by itself."""
 
     @property
     def kernels(self) -> tuple[KernelUse, ...]:

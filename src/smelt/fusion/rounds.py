@@ -1,0 +1,417 @@
+"""A part of a graph that runs in rounds over a few rows at a time, its values being too large.
+
+The way back through a large head needs every logit, and that of attention every score.  They
+need not all be there at once: rows do not wait for one another, but for sums over them.  So the
+operators around the large values become a graph of their own for a block of rows, which is run
+block after block; results with rows are written block by block, results without are carried along
+and added to.  What stands before and behind is planned as ever.
+
+    before    what rounds read and that is no input                 once
+    body      z = x[rows] @ w.T, its loss, dx[rows], dw + dz.T @ x  for each block of rows
+    after     loss / n                                              once
+
+This is the chunking of rows that memory-efficient losses do by hand (P. Hsu et al., "Liger Kernel",
+2024), here for whatever operators stand around a value that no cache holds.  An axis of rows is
+found by asking each operator's definition where it reads; an operator that mixes rows otherwise
+than by a sum, a product or a largest element stands outside, or nothing is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from smelt.errors import SmeltError
+from smelt.fusion.plan import Plan
+from smelt.fusion.sets import Hints, at_hints
+from smelt.fusion.trace import Trace
+from smelt.fusion.trace import trace as traced
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import renew, sizes, users
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.create import Constant, Input
+from smelt.types.dtype import i64
+from smelt.types.expr import Expr, Index, add, axes_of, size, sizes_of
+from smelt.types.tensor import TensorType
+
+WHOLE, START = -1, -2
+"""In place of an axis: all of it in every round; the number of the round's first row."""
+ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
+STEP = 48
+"""Blocks of rows are multiples of this where they are larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value that rounds read or make, and the axis along which it is cut (or WHOLE)."""
+
+    node: Node
+    inner: Node
+    axis: int
+    combine: str = ""
+    """For a whole result, the scalar operator that joins what rounds make of it; `given` is then
+    the body's input for what there is so far."""
+    given: Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InRounds:
+    """A graph taken apart.  All parts have its sizes; the body also has `rows`."""
+
+    before: Graph
+    """Its results are what rounds and `after` read that is no input."""
+    body: Graph
+    after: Graph
+    """Its inputs are those of the whole graph, then `handed`."""
+    reads: tuple[Part, ...]
+    makes: tuple[Part, ...]
+    handed: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    """The results of the graph: inputs, or what `before`, `makes` or `after` compute."""
+    behind: Mapping[Node, Node]
+    """What `after` computes, by the node of the whole graph."""
+    extent: Index
+    rows: str
+    row_bytes: Index
+    """Bytes of large values for one row."""
+
+
+class _NotCut(Exception):
+    """The rows of a value cannot be cut along an axis."""
+
+
+def in_rounds(plan: Plan, hints: Mapping[str, int], least: int) -> InRounds | None:
+    """A plan's graph taken apart, if the plan stores values of more than `least` bytes between its
+    kernels and that can be avoided."""
+    known = Hints(hints)
+    large = [s.node for s in plan.slots
+             if s.offset is not None and at_hints(s.nbytes, known) > least]  # fmt: skip
+    return split(plan.graph, large, hints, least) if large else None
+
+
+def split(
+    graph: Graph, large: Iterable[Node], hints: Mapping[str, int], least: int
+) -> InRounds | None:
+    """The graph with the operators around its `large` values in rounds; None if no axis of them
+    lets itself be cut, or nothing is summed over rows.  `least` are the bytes of a large value."""
+    known = Hints(hints)
+    readers = users(graph)
+    ranked = sorted(large, key=lambda n: -at_hints(n.type.nbytes, known))
+    seed = ranked[0]
+    outer = next((a for a, n in enumerate(seed.type.shape) if n != 1), None)
+    if outer is None:  # only blocks of the outermost axis lie together
+        return None
+    try:
+        found = _Rounds(graph, readers, known, least).run(seed, outer, ranked)
+    except (_NotCut, SmeltError):
+        return None
+    return found if _pays(found, known, least) else None
+
+
+def _pays(part: InRounds, hints: Hints, least: int) -> bool:
+    """Whether rows fit into what counts as small, something is summed over them (else nothing waits
+    for all of them, and other schedules serve as well), and there are enough."""
+    fits = at_hints(part.row_bytes, hints) <= least * 3 // 4
+    return fits and any(p.combine for p in part.makes) and at_hints(part.extent, hints) > STEP
+
+
+class _Rounds:
+    """Grows a set of nodes around a large value until only small values cross its border."""
+
+    def __init__(
+        self, graph: Graph, readers: Mapping[Node, list[Node]], hints: Hints, least: int
+    ) -> None:
+        self.graph, self.readers, self.hints, self.least = graph, readers, hints, least
+        self.order = {n: k for k, n in enumerate(graph.nodes())}
+        self.axis: dict[Node, int] = {}
+        """The members, and which axis of theirs is cut: of the result, or beyond its rank one that
+        a fold ends; WHOLE for views of what is not cut."""
+        self.pending: list[Node] = []
+
+    def run(self, seed: Node, axis: int, large: Iterable[Node]) -> InRounds:
+        self.extent = seed.type.shape[axis]
+        self._add(seed, axis)
+        self._grow()
+        self._close()
+        for node in self.axis:
+            self._check(node)
+        if any(n not in self.axis for n in large):
+            raise _NotCut
+        return self._parts(large)
+
+    # ---- growing -------------------------------------------------------------------------------
+
+    def trace(self, node: Node) -> Trace:
+        return traced(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+
+    def _add(self, node: Node, axis: int) -> None:
+        known = self.axis.get(node)
+        if known is None:
+            if not node.op.fusible or isinstance(node.op, (Input, Constant)):
+                raise _NotCut
+            self.axis[node] = axis
+            self.pending.append(node)
+        elif known != axis:
+            raise _NotCut
+
+    def _is_large(self, node: Node) -> bool:
+        return at_hints(node.type.nbytes, self.hints) > self.least \
+            and not isinstance(node.op, Input)  # fmt: skip
+
+    def _grow(self) -> None:
+        while self.pending:
+            node = self.pending.pop()
+            axis = self.axis[node]
+            for place, x in enumerate(node.inputs):
+                cut = self.cut(node, place)
+                if not x.inputs:
+                    continue  # a source of the graph's, or what counts positions
+                wide = cut != WHOLE and (self._is_large(x) or self._widens(x))
+                if (x.op.is_view and not self._is_done(node)) or wide:
+                    self._add(x, cut)
+            if axis >= node.type.rank and node not in self.graph.outputs:
+                after = self.readers[node]
+                for reader in after if all(r.op.is_view for r in after) else ():
+                    self._add(reader, reader.type.rank)  # written as it is read
+            if WHOLE < axis < node.type.rank and self._is_large(node):
+                for reader in self.readers[node]:
+                    self._add(reader, self._seen(reader, node, axis))
+
+    def _widens(self, node: Node) -> bool:
+        """Whether a node maps what it reads to something larger."""
+        found = self.trace(node)
+        read = sum(at_hints(x.type.nbytes, self.hints) for x in node.inputs)
+        return not found.folds and not found.dots and found.along < 0 and node.op.fusible \
+            and read < at_hints(node.type.nbytes, self.hints)  # fmt: skip
+
+    def cut(self, node: Node, place: int) -> int:
+        """Along which axis the rounds of a node cut one of its operands."""
+        axis = self.axis[node]
+        found: set[int] = set()
+        for read in self.trace(node).reads:
+            if read.leaf == place and axis != WHOLE:
+                at = [k for k, t in enumerate(read.terms) if t == axis]
+                if len(at) > 1 or any(isinstance(t, Expr) and f"a{axis}" in axes_of(t)
+                                      for t in read.terms):  # fmt: skip
+                    raise _NotCut
+                found.update(at or [WHOLE])
+        if len(found) > 1:
+            raise _NotCut
+        return found.pop() if found else WHOLE
+
+    def _seen(self, reader: Node, node: Node, axis: int) -> int:
+        """Which axis of a reader an operand's axis is."""
+        places = {k for k, x in enumerate(reader.inputs) if x is node}
+        found = {r.terms[axis] for r in self.trace(reader).reads if r.leaf in places}
+        if len(found) != 1 or not isinstance(t := found.pop(), int) or t < 0:
+            raise _NotCut
+        return t
+
+    def _close(self) -> None:
+        """Takes up what stands between members."""
+        reaching: set[Node] = set()
+        for node in sorted(self.order, key=self.order.__getitem__, reverse=True):
+            if any(r in self.axis or r in reaching for r in self.readers[node]):
+                reaching.add(node)
+        after: set[Node] = set()
+        for node in self.order:
+            waits = [x for x in node.inputs if x in after or self._is_done(x)]
+            if self._is_done(node) and node.op.is_view:
+                continue
+            rows = [x for x in node.inputs if x in self.axis and not self._is_done(x)
+                    and self.axis[x] != WHOLE]  # fmt: skip
+            if waits and (node in self.axis or node in reaching):
+                raise _NotCut
+            if node in self.axis:
+                continue
+            if waits:
+                after.add(node)
+            elif rows and node in reaching:
+                self._add(node, self._seen(node, rows[0], self.axis[rows[0]]))
+                self._grow()
+            elif rows:
+                after.add(node)
+
+    def _is_done(self, node: Node) -> bool:
+        """Whether a node is complete only after the last round."""
+        return self.axis.get(node, WHOLE) >= node.type.rank
+
+    def _check(self, node: Node) -> None:
+        """All operands of a member are read in its own rows."""
+        found = self.trace(node)
+        axis = self.axis[node]
+        if axis >= node.type.rank and node.op.is_view:
+            return
+        if axis >= node.type.rank and (found.positional or not found.combine):
+            raise _NotCut
+        if found.along == axis != WHOLE:
+            raise _NotCut
+        if WHOLE < axis < node.type.rank and node.type.shape[axis] != self.extent:
+            raise _NotCut
+        for place, x in enumerate(node.inputs):
+            if x in self.axis and self.axis[x] != self.cut(node, place):
+                raise _NotCut
+
+    # ---- the parts -----------------------------------------------------------------------------
+
+    def _parts(self, large: Iterable[Node]) -> InRounds:
+        rows = "rows"
+        while rows in sizes(self.graph):
+            rows += "_"
+        self.rows = size(rows)
+        made = _Body(self)
+        members = sorted(self.axis, key=self.order.__getitem__)
+        for node in members:
+            made.add(node)
+        results = set(self.graph.outputs)
+        outside = [n for n in members if n in results
+                   or any(r not in self.axis for r in self.readers[n])]  # fmt: skip
+        outside = [n for n in outside if self.axis[n] != WHOLE]
+        makes = tuple(made.result(n, self._combine(n)) for n in outside)
+        reads = tuple(made.reads.values())
+        inputs = (*(p.inner for p in reads), *(p.given for p in makes if p.given is not None))
+        body = Graph(self.graph.name, inputs, tuple(p.inner for p in makes))
+        told = {name for x in inputs for d in x.type.shape for name in sizes_of(d)}
+        if not told.issuperset(sizes(body)):
+            raise _NotCut
+        return self._around(body, reads, makes, rows, self._row_bytes(large))
+
+    def _combine(self, node: Node) -> str:
+        """By what the fold combines that a result is, or a view of."""
+        while node.op.is_view and self._is_done(node):
+            (node,) = node.inputs
+        return self.trace(node).combine
+
+    def _row_bytes(self, large: Iterable[Node]) -> Index:
+        total: Index = 0
+        for n in large:
+            shape = list(n.type.shape)
+            shape[self.axis[n]] = 1
+            total = add(total, TensorType(n.type.dtype, tuple(shape)).nbytes)
+        return total
+
+    def _around(
+        self, body: Graph, reads: tuple[Part, ...], makes: tuple[Part, ...], rows: str,
+        row_bytes: Index,
+    ) -> InRounds:  # fmt: skip
+        graph = self.graph
+        if any(isinstance(n.op, Constant) for n in graph.outputs):
+            raise _NotCut
+        ours = {p.node for p in makes}
+        late: dict[Node, None] = {}
+        for node in self.order:
+            if node not in self.axis and any(x in late or x in ours for x in node.inputs):
+                late[node] = None
+        early = dict.fromkeys(p.node for p in reads
+                              if p.axis != START and not isinstance(p.node.op, Input))  # fmt: skip
+        for node in (*late, *graph.outputs):
+            for x in node.inputs if node in late else (node,):
+                if x not in late and x not in ours and not isinstance(x.op, (Input, Constant)):
+                    early[x] = None
+        before = Graph(graph.name, graph.inputs, tuple(early), graph.facts)
+        handed = tuple(dict.fromkeys(x for n in late for x in n.inputs if x in ours or x in early))
+        new: dict[Node, Node] = {x: x for x in graph.inputs}
+        for k, x in enumerate(handed):
+            new[x] = build.input(f"given{k}", x.type)
+        for n in late:
+            new[n] = renew(n, tuple(new.get(x, x) for x in n.inputs))
+        wanted = tuple(dict.fromkeys(n for n in graph.outputs if n in late))
+        after = Graph(graph.name, (*graph.inputs, *(new[x] for x in handed)),
+                      tuple(new[n] for n in wanted))  # fmt: skip
+        behind = {n: new[n] for n in wanted}
+        return InRounds(
+            before, body, after, reads, makes, handed, graph.outputs, behind, self.extent, rows,
+            row_bytes,
+        )  # fmt: skip
+
+
+class _Body:
+    """The members again, for a block of rows."""
+
+    def __init__(self, home: _Rounds) -> None:
+        self.home = home
+        self.new: dict[Node, Node] = {}
+        self.reads: dict[tuple[Node, int], Part] = {}
+        self.start: Part | None = None
+
+    def add(self, node: Node) -> None:
+        home = self.home
+        axis = home.axis[node]
+        inputs = tuple(self._operand(node, k, x) for k, x in enumerate(node.inputs))
+        cut = WHOLE < axis < node.type.rank
+        wanted = self._type(node.type, axis) if cut else node.type
+        op = _shaped(node.op, node.type, wanted) if cut else node.op
+        made = build.apply(op, *inputs, origin=node.origin)
+        if made.type != wanted:
+            raise _NotCut
+        self.new[node] = made
+
+    def _type(self, old: TensorType, axis: int) -> TensorType:
+        return TensorType(old.dtype, (*old.shape[:axis], self.home.rows, *old.shape[axis + 1 :]))
+
+    def _operand(self, node: Node, place: int, x: Node) -> Node:
+        """A member, a number, or an input of the body."""
+        if x in self.new:
+            return self.new[x]
+        if isinstance(x.op, Constant):
+            return x
+        if not x.inputs and x.type.rank and not isinstance(x.op, Input):
+            return self._source(x, self.home.cut(node, place))
+        cut = self.home.cut(node, place)
+        key = x, cut
+        found = self.reads.get(key)
+        if found is None:
+            kind = x.type if cut == WHOLE else self._type(x.type, cut)
+            strides = x.op.strides if isinstance(x.op, Input) else None
+            if cut > 0 and strides is None:
+                last = len(kind.shape) - 1
+                strides = tuple(1 if d == last else None for d in range(last + 1))
+                if cut == last:
+                    raise _NotCut
+            inner = build.input(f"r{len(self.reads)}", kind, strides)
+            found = self.reads[key] = Part(x, inner, cut)
+        return found.inner
+
+    def _source(self, x: Node, cut: int) -> Node:
+        """What counts positions, from where the round begins."""
+        counts = self.home.trace(x).counts
+        if cut == WHOLE:
+            return x
+        wanted = self._type(x.type, cut)
+        local = build.apply(_shaped(x.op, x.type, wanted), origin=x.origin)
+        if local.type != wanted or counts < 0:
+            raise _NotCut
+        if counts != cut:
+            return local
+        start = build.input("start", TensorType(i64))
+        found = self.reads.setdefault((x, START), Part(x, start, START)) if self.start is None \
+            else self.start  # fmt: skip
+        self.start = found
+        return build.map(ADDED, local, build.cast(found.inner, x.type.dtype), origin=x.origin)
+
+    def result(self, node: Node, combine: str) -> Part:
+        """A result of the body: rows of one, or what there is so far with this round's part."""
+        axis, made = self.home.axis[node], self.new[node]
+        if axis < node.type.rank:
+            return Part(node, made, axis)
+        if node.type.dtype.compute != node.type.dtype:
+            raise _NotCut  # sums of sums would be rounded to half types in between
+        given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
+        return Part(node, build.map(combine, given, made), WHOLE, combine, given)
+
+
+def _shaped(op: Any, old: TensorType, new: TensorType) -> Any:
+    """An operator whose fields that are its result's shape say another one."""
+    found = {f.name: new.shape for f in fields(op) if getattr(op, f.name) == old.shape}
+    return replace(op, **found) if found else op
+
+
+def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:
+    """Rows of one round whose large values fit a budget of bytes; as even as may be."""
+    one = max(at_hints(part.row_bytes, Hints(hints)), 1)
+    return max(budget // one // STEP * STEP, 1 if budget < STEP * one else STEP)
+
+
+__all__ = ["WHOLE", "InRounds", "Part", "block", "in_rounds", "split"]

@@ -1,0 +1,175 @@
+"""Large values are made for a few rows at a time: which graphs are cut, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import driver
+from smelt.explain.report import report
+from smelt.graph.ir import Graph
+from smelt.journal import Journal
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(3)
+TINY = replace(driver.host(), l3_bytes=1 << 14)
+"""A machine for which the values of small tests are large."""
+
+
+def graph_of(code: Callable[..., Any], arrays: tuple[Array, ...]) -> Graph:
+    return sm.jit(code).lower(*arrays).trace.graph
+
+
+def compiled(code: Callable[..., Any], *arrays: Array) -> driver.Compiled:
+    """The function compiled for a machine with hardly any cache."""
+    graph = graph_of(code, arrays)
+    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    return driver.compile(graph, hints=sizes, target=TINY, journal=Journal())
+
+
+def sizes_of(graph: Graph, arrays: tuple[Array, ...]) -> tuple[int, ...]:
+    named: dict[str, int] = {}
+    for x, a in zip(graph.inputs, arrays, strict=True):
+        for d, n in zip(x.type.shape, a.shape, strict=True):
+            named.setdefault(str(d), n)
+    return tuple(named[n] for n in driver.size_names(graph))
+
+
+def f32(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def head(x: Any, w: Any, y: Any) -> Any:
+    z = x @ sm.matrix_transpose(w)
+    total = sm.nn.logsumexp(z, axis=-1)
+    return sm.mean(total - sm.take_along_axis(z, y[:, None], axis=1)[:, 0])
+
+
+def head_back(x: Any, w: Any, y: Any) -> Any:
+    value, (dx, dw) = sm.value_and_grad(head, (0, 1))(x, w, y)
+    return value, dx, dw
+
+
+def distilled(x: Any, w: Any, y: Any, u: Any) -> Any:
+    """KL divergence of two heads, back to the first."""
+
+    def loss(x: Any, w: Any) -> Any:
+        low = sm.nn.log_softmax(x @ sm.matrix_transpose(w), axis=-1)
+        high = sm.nn.log_softmax(y @ sm.matrix_transpose(u), axis=-1)
+        return sm.sum(sm.exp(high) * (high - low)) / x.shape[0]
+
+    value, (dx, dw) = sm.value_and_grad(loss, (0, 1))(x, w)
+    return value, dx, dw
+
+
+def contrast(x: Any, y: Any) -> Any:
+    """In-batch negatives, one way: each row against all others, itself the right one."""
+
+    def loss(x: Any, y: Any) -> Any:
+        z = x @ sm.matrix_transpose(y)
+        return sm.mean(sm.nn.logsumexp(z, axis=-1) - sm.sum(x * y, axis=-1))
+
+    value, (dx, dy) = sm.value_and_grad(loss, (0, 1))(x, y)
+    return value, dx, dy
+
+
+LABELS = RNG.integers(0, 301, 150)
+CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
+    "head": (head_back, (f32(150, 24), f32(301, 24), LABELS)),
+    "distilled": (distilled, (f32(150, 24), f32(301, 24), f32(150, 16), f32(301, 16))),
+    "contrast": (contrast, (f32(140, 24), f32(140, 24))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rounds_give_what_one_visit_gives(name: str) -> None:
+    code, arrays = CASES[name]
+    made = compiled(code, *arrays)
+    assert made.round is not None, "its large values are stored whole"
+    (rows,) = made.rows.values()
+    assert rows < arrays[0].shape[-2]
+    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    whole = sm.jit(code)(*arrays)
+    for got, want in zip(found, map(np.asarray, whole), strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("count", [0, 1, 47, 48, 49, 97, 150])
+def test_one_plan_serves_every_number_of_rows(count: int) -> None:
+    """Fewer rows than a block, whole blocks, one row more, none at all."""
+    x, w, y = CASES["head"][1]
+    made = compiled(head_back, x, w, y)
+    graph = graph_of(head_back, (x, w, y))
+    arrays = x[:count].copy(), w, y[:count].copy()
+    value, dx, dw = made.run(arrays, sizes_of(graph, arrays))
+    z = (arrays[0] @ w.T).astype(np.float64)
+    e = np.exp(z - z.max(axis=1, keepdims=True)) if count else z
+    p = e / e.sum(axis=1, keepdims=True)
+    places = np.arange(count)
+    p[places, arrays[2]] -= 1
+    if count:
+        loss = -np.log(p[places, arrays[2]] + 1).mean()
+        np.testing.assert_allclose(value, loss, rtol=1e-5)
+    np.testing.assert_allclose(dx, p @ w / max(count, 1), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(dw, p.T @ arrays[0] / max(count, 1), rtol=1e-3, atol=1e-5)
+
+
+def test_the_gradient_is_that_of_finite_differences() -> None:
+    x, w, y = (a.astype(np.float64) if a.dtype.kind == "f" else a for a in CASES["head"][1])
+    made = compiled(head_back, x, w, y)
+    sizes = sizes_of(graph_of(head_back, (x, w, y)), (x, w, y))
+    assert made.round is not None
+    _, dx, dw = made.run((x, w, y), sizes)
+    for k, slope in ((0, dx), (1, dw)):
+        step = RNG.standard_normal((x, w)[k].shape)
+        ends = []
+        for h in (1e-5, -1e-5):
+            moved = [x, w, y]
+            moved[k] = moved[k] + h * step
+            ends.append(float(made.run(tuple(moved), sizes)[0]))
+        assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(float(np.sum(slope * step)), rel=1e-6)
+
+
+def test_nothing_of_all_rows_is_in_memory() -> None:
+    """What a round keeps between its kernels is less than the large value."""
+    x, w, y = CASES["head"][1]
+    made = compiled(head_back, x, w, y)
+    made.run((x, w, y), sizes_of(graph_of(head_back, (x, w, y)), (x, w, y)))
+    assert made.round is not None
+    taken = [p.arena_bytes for p in made.round.executable._prepared.values()]
+    assert max(taken) < x.shape[0] * w.shape[0] * 4
+
+
+def both(x: Any, w: Any) -> Any:
+    """Each element waits for all rows: a softmax over columns and one over rows."""
+    z = x @ sm.matrix_transpose(w)
+    p = sm.nn.softmax(z, axis=0) * sm.nn.softmax(z, axis=1)
+    return sm.matrix_transpose(p) @ x
+
+
+def running(x: Any, w: Any) -> Any:
+    """Rows wait for the rows before them."""
+    p = sm.cumulative_sum(x @ sm.matrix_transpose(w), axis=0)
+    return sm.matrix_transpose(sm.nn.softmax(p, axis=1)) @ x
+
+
+@pytest.mark.parametrize("code", [both, running])
+def test_rows_that_wait_for_others_are_not_cut(code: Callable[..., Any]) -> None:
+    x, w = f32(150, 24), f32(301, 24)
+    made = compiled(code, x, w)
+    assert made.round is None
+    (found,) = made.run((x, w), sizes_of(graph_of(code, (x, w)), (x, w)))
+    np.testing.assert_allclose(found, np.asarray(sm.jit(code)(x, w)), rtol=1e-4, atol=1e-4)
+
+
+def test_a_report_explains_one_round() -> None:
+    made = compiled(head_back, *CASES["head"][1])
+    told = report(made, dict.fromkeys(made.size_names, 200))
+    assert "rows" in str(told)
+    assert len(told.kernels) == len(made.plan.clusters)
