@@ -256,6 +256,7 @@ def clear() -> None:
     """Forgets every kept run of the process: the next calls look at their constants anew."""
     while _ORDER:
         _forget_oldest()
+    _HELD.clear()  # what a call in progress still reads is no answer for later ones
 
 
 def _make_room(nbytes: int) -> bool:

@@ -1,0 +1,119 @@
+"""What is kept between calls: as data, by identity, for as long as it holds."""
+
+from __future__ import annotations
+
+import gc
+import json
+
+import numpy as np
+import pytest
+
+from smelt import driver
+from smelt.graph.text import parse
+from smelt.runtime import prelude
+from smelt.runtime.recipe import Recipe
+
+SOURCE = """graph f(x: f32[n,60], w: f32[230,60] constant, s: f32[230,1] constant) {
+  e = mul(w, s)
+  c = contract(x, e) {spec="m,k; j,k -> m,j"}
+  return c
+}"""
+RNG = np.random.default_rng(8)
+
+
+class Owner:
+    """Something that owns a constant."""
+
+    def __init__(self, shape):
+        self.data = RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def made():
+    prelude.clear()
+    gc.collect()
+    return driver.compile(parse(SOURCE), hints={"n": 70})
+
+
+def run(made, owners, stamps=(0, 0), **options):
+    x = RNG.standard_normal((70, 60)).astype(np.float32)
+    arrays = [x, *(o.data for o in owners)]
+    held = made.executable.prelude.run(owners, stamps, arrays.__getitem__, **options)
+    (found,) = made.run(arrays, (70,), None, held)
+    return held, np.allclose(found, x @ (arrays[1] * arrays[2]).T, rtol=1e-4, atol=1e-4)
+
+
+def owners():
+    return Owner((230, 60)), Owner((230, 1))
+
+
+def test_a_recipe_with_a_prelude_reads_back(made):
+    facts = json.loads(json.dumps(made.recipe.facts()))
+    (part,) = Recipe.read(facts).parts
+    assert part.key == made.recipe.parts[0].key
+    assert (part.sources, part.nbytes, part.computed, part.packed) == ((1, 2), 4 * 256 * 60, 1, 1)
+
+
+def test_equal_owners_and_stamps_are_one_run(made):
+    given = owners()
+    held, right = run(made, given)
+    again, right_again = run(made, given)
+    assert held is again and right and right_again
+
+
+def test_a_stamp_or_another_owner_is_another_run(made):
+    given = owners()
+    held, _ = run(made, given)
+    given[0].data += 1
+    assert not run(made, given)[1], "nothing told that it changed"
+    other, right = run(made, given, (1, 0))
+    assert other is not held and right
+    assert run(made, (Owner((230, 60)), given[1]))[1]
+
+
+def test_what_is_watched_needs_no_stamp(made):
+    given = owners()
+    held, _ = run(made, given, watched=True)
+    assert run(made, given, watched=True)[0] is held
+    given[1].data *= 2
+    again, right = run(made, given, watched=True)
+    assert again is not held and right
+
+
+def test_strided_constants_are_watched_too():
+    base = np.arange(600, dtype=np.float32).reshape(20, 30)
+    watch = prelude._Watch(base[::2, 3:])
+    assert watch.same()
+    base[0, :3] = -1  # outside
+    assert watch.same()
+    base[18, 29] = -1
+    assert not watch.same()
+    assert prelude._Watch(np.zeros((0, 3), np.float32)).same()
+
+
+def test_runs_die_with_the_first_of_their_owners(made):
+    first, second = owners()
+    run(made, (first, second))
+    assert prelude.held_bytes() == 4 * 256 * 60
+    del second
+    assert prelude.held_bytes() == 0  # at once: nothing waits for the collector
+
+
+def test_runs_die_with_their_plan(made):
+    given = owners()
+    plan = driver.compile(parse(SOURCE.replace("mul", "add")), hints={"n": 70})
+    arrays = [None, *(o.data for o in given)]
+    plan.executable.prelude.run(given, (0, 0), arrays.__getitem__)
+    assert prelude.held_bytes()
+    del plan
+    gc.collect()
+    assert prelude.held_bytes() == 0
+
+
+def test_everything_can_be_forgotten(made):
+    given = owners()
+    held, _ = run(made, given)
+    prelude.clear()
+    given[0].data += 1
+    again, right = run(made, given)
+    assert right and again is not held
