@@ -18,8 +18,9 @@ from smelt.kernel import interp
 from smelt.kernel.ir import Apply, Const, Kernel, Reduce, Ref, Statement, Stream, Update
 from smelt.kernel.walk import statements, values_of, visit
 
-ASKED = {"largest normalised", "quantised"}
-"""Cases that ask for the maximum itself."""
+ASKED = {"largest normalised", "quantised", "argmax", "argmax of all", "argmin of columns",
+         "max and argmax", "nearest"}  # fmt: skip
+"""Cases that ask for the maximum itself, or for its place."""
 
 
 def gauges(stream: Stream) -> set[str]:
