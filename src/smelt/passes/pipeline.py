@@ -30,6 +30,7 @@ from smelt.passes.dce import dce
 from smelt.passes.fold import fold
 from smelt.passes.picks import picks
 from smelt.passes.precision import precision
+from smelt.passes.scales import scales
 from smelt.passes.simplify import simplify, simplify_fast
 from smelt.passes.views import views
 
@@ -59,6 +60,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("fold", fold),
     Pass("simplify", simplify),
     Pass("simplify-fast", simplify_fast, fast=True),
+    Pass("scales", scales, fast=True),
     Pass("views", views),
     Pass("picks", picks),
     Pass("cse", cse),
