@@ -50,6 +50,15 @@ CHAIN = """graph f(x: f32[b,c,h,w], k: f32[o,c], r: f32[b,o,h,w], e: f32[p,o]) {
 }"""
 """Two products one after the other, over rows that do not follow one another in memory."""
 
+MEAN = """graph f(x: f32[b,c,h,w], k: f32[o,c], e: f32[p,o]) {
+  v0 = slice(x) {starts=(0, 0, 0, 1), sizes=(b, c, h, w - 1), steps=(1, 1, 1, 1)}
+  v1 = contract(v0, k) {spec="b,c,h,w; o,c -> b,o,h,w"}
+  v2 = contract(v1, e) {spec="b,o,h,w; p,o -> b,p,h,w"}
+  v3 = reduce.sum(v2) {axes=(2, 3)}
+  return v3
+}"""
+"""Columns that are folded afterwards, all of them by one task."""
+
 
 def plain(p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "f32") -> str:
     return PLAIN.format(p=p, s=s, d=d, u=u, v=v, t=t)
@@ -95,6 +104,7 @@ def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarra
         (LINE, ((1, 2, COLUMNS + 30), (3, 2, 5))),
         (LAST, ((2, 5, 6, 7), (3, 3, 7, 5))),
         (CHAIN, ((2, 5, 6, 7), (3, 5), (2, 3, 6, 7), (9, 3))),
+        (MEAN, ((2, 5, 6, 8), (13, 5), (17, 13))),
         (CHAIN, ((1, 3, 2, COLUMNS + 40), (2, 3), (1, 2, 2, COLUMNS + 40), (13, 2))),
     ],
 )  # fmt: skip
@@ -103,6 +113,11 @@ def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...], usual: bool
 ) -> None:
     check(whole(source, isa, usual=usual), *random(*shapes))
+
+
+def test_columns_that_are_folded_are_tiled() -> None:
+    text = asm_text(lower.run(one_cluster(parse(MEAN)), "eager", {}), Target.for_isa("avx512"))
+    assert any(len(re.findall("fmadd", body)) == 24 for body in inner_loops(text))
 
 
 def test_short_lines_have_no_margins_between_them() -> None:

@@ -53,6 +53,8 @@ NARROW = 64
 TINY = 10
 """Lines, and columns of each, for which what every tap reads is packed by itself, and images that
 share weights are packed together: one alone is no whole number of vectors."""
+MANY = 32
+"""Rows of a product from which packing an operand more than once costs little."""
 NO_AXIS = ""
 
 
@@ -212,7 +214,8 @@ def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form,
     """The forms for short lines, where margins between them are a large part of all columns: what
     each tap of a line reads is packed by itself, so that there are no margins."""
     slid = [c for c in products if isinstance(c, Windowed)]
-    if not any(k.tap for c in slid for k in c.columns):
+    few = any(_has_few_rows(c, phase) for c in slid)
+    if few or not any(k.tap for c in slid for k in c.columns):
         return
     sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
     batched = len(slid[0].columns) == 2 and all(_beside(c, phase) for c in slid)
@@ -221,6 +224,13 @@ def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form,
     line = phase.axes[slid[0].n]
     if not isinstance(line, int) or line <= NARROW:
         yield "narrow", ((line, NARROW),)
+
+
+def _has_few_rows(c: Windowed, phase: Phase) -> bool:
+    """Whether a packed element meets few rows: by number, or since groups have their own."""
+    rows = phase.axes[c.m]
+    groups = c.left.axes & c.right.axes & c.item.axes
+    return bool(groups) or (isinstance(rows, int) and rows < MANY)
 
 
 def _beside(c: Windowed, phase: Phase) -> list[str]:
@@ -348,7 +358,8 @@ def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -
     if len(rows) > 1 or (item.axes - {rows[0], *taken}) & set(inside):
         return None
     slid = [_slid(a, right, over, phase) for a in taken]
-    if not any(c.tap for c in slid) and (len(taken) == 1 or taken[-1] != stored_axis(phase)):
+    ordinary = len(taken) == 1 or (taken[-1] != stored_axis(phase) and not {*taken} <= {*inside})
+    if ordinary and not any(c.tap for c in slid):
         return None  # an ordinary product, blocked along one of its axes
     if len({c.tap for c in slid if c.tap}) < len([c for c in slid if c.tap]):
         return None
