@@ -55,6 +55,36 @@ def test_importing_smelt_does_not_import_torch():
     assert done.stdout.split() == ["False"], done.stderr
 
 
+WARM = """
+import hashlib, sys
+sys.path.insert(0, ".")
+import torch
+from tests.frontends.torch.models import Encoder, compiled, seeded, tokens
+fast = compiled(seeded(Encoder))
+with torch.no_grad():
+    answers = [fast(*tokens(*size)) for size in ((3, 5), (4, 7), (2, 9))]
+print(hashlib.sha256(b"".join(a.numpy().tobytes() for a in answers)).hexdigest())
+print(*(m for m in ("smelt.driver", "smelt.fusion", "llvmlite.binding") if m in sys.modules))
+"""
+
+
+def test_a_second_process_plans_nothing(tmp_path):
+    settings = {
+        "PYTHONPATH": "src", "PATH": "", "SMELT_CACHE_DIR": str(tmp_path / "cache"),
+        "SMELT_PROBE": "off", "SMELT_STRICT": "1", "HOME": str(tmp_path),
+    }  # fmt: skip
+    told: list[list[str]] = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", WARM], check=False, capture_output=True, text=True, cwd=ROOT,
+            env=settings,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout.splitlines())
+    assert told[0][1].split() == ["smelt.driver", "smelt.fusion", "llvmlite.binding"]
+    assert told[1] == [told[0][0], ""]
+
+
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_an_encoder_answers_as_eager_for_every_size(context):
     model = seeded(Encoder)

@@ -17,14 +17,18 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from smelt.explain import Report, report
 from smelt.frontends.torch.lower import Left
 from smelt.frontends.torch.origins import Traced
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.segment import Segment
 from smelt.knobs.values import show_bytes
+
+if TYPE_CHECKING:
+    from smelt.explain import Report
 
 __all__ = ["Break", "Compiled", "Kernel", "Record", "record"]
 
@@ -84,10 +88,16 @@ class Compiled:
         return [k for s in self.program.segments for k in _kernels(s, self)]
 
 
+@cache
+def _explaining() -> Any:
+    """The package that makes reports, imported by the first one: it knows the whole compiler."""
+    return import_module("smelt.explain")
+
+
 def _report(segment: Segment, home: Compiled) -> Report:
     assert home.program is not None
     hints = home.program.lowering.sizes.hints
-    return report(segment.compiled, {n: hints[n] for n in segment.size_names})
+    return _explaining().report(segment.compiled, {n: hints[n] for n in segment.size_names})
 
 
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
