@@ -71,9 +71,11 @@ def _driver() -> Any:
 
 
 def compile(  # noqa: A001 - the field's word, as re.compile
-    graph: Graph, *, hints: Mapping[str, int], donate: tuple[int, ...] = ()
-) -> Compiled | Found:
-    """What runs `graph`, as `smelt.driver.compile` gives it."""
+    graph: Graph, *, hints: Mapping[str, int], donate: tuple[int, ...] = (),
+    program: Program | None = None,
+) -> Compiled | Found:  # fmt: skip
+    """What runs `graph`, as `smelt.driver.compile` gives it; `program` is the
+    graph with its hints, from a caller who has had it printed already."""
     journal = Journal()
     target = host()
     store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
@@ -81,7 +83,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
         return _driver().compile(
             graph, hints=hints, donate=donate, target=target, compiler=compile_part
         )
-    program = Program(graph, hints)
+    program = Program(graph, hints) if program is None else program
 
     def make() -> Compiled:
         compiler = _driver().compile

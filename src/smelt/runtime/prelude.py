@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -88,9 +88,15 @@ class Part:
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Part:
         """The inverse of `facts`.  Raises KeyError, TypeError or ValueError if it is not that."""
-        steps = tuple(Step(parse(source), dict(sizes)) for source, sizes in facts["steps"])
+        steps = tuple(Step(_parsed(source), dict(sizes)) for source, sizes in facts["steps"])
         return Part(facts["name"], steps, tuple(facts["sources"]), int(facts["nbytes"]),
                     bool(facts["computed"]), bool(facts["packed"]))  # fmt: skip
+
+
+@lru_cache(maxsize=512)
+def _parsed(source: str) -> Graph:
+    """The graph of a step; the layers of a network have the same ones."""
+    return parse(source)
 
 
 _MADE: dict[tuple[str, str], Runnable] = {}

@@ -21,11 +21,11 @@ from smelt.frontends.torch.lower import Stage, memory_order
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
 from smelt.graph.ir import Graph
-from smelt.graph.text import text
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
 from smelt.runtime.prelude import Prelude, Run
+from smelt.tune.memory import Program
 from smelt.types.dtype import bf16, f32
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType
@@ -180,10 +180,11 @@ def _input_node(node: Any) -> Any:
 
 def compile_once(graph: Graph, hints: dict[str, int]) -> Compiled | Found:
     """`warm.compile`, the plan found again by the graph's text."""
-    key = text(graph), knobs.fingerprint()
+    program = Program(graph, hints)
+    key = program.text, knobs.fingerprint()
     found = _PLANS.get(key)
     if found is None:
         while len(_PLANS) >= _PLANS_LIMIT:
             _PLANS.pop(next(iter(_PLANS)))
-        found = _PLANS[key] = warm.compile(graph, hints=hints)
+        found = _PLANS[key] = warm.compile(graph, hints=hints, program=program)
     return found
