@@ -123,7 +123,11 @@ def floor_ns(case: Case) -> float:
 
 def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
     """The best time of each library over rounds in which all take turns."""
-    known = calls(case, peers)
+    return Timed(case.title, floor_ns(case), best_times(calls(case, peers), rounds))
+
+
+def best_times(known: dict[str, Call], rounds: int) -> dict[str, float]:
+    """Nanoseconds of processor time of each call, the best of rounds in which they take turns."""
     best: dict[str, float] = {}
     repeat: dict[str, int] = {}
     with sm.config(threads=1):
@@ -135,7 +139,7 @@ def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) ->
             for name, call in known.items():
                 ns = _seconds(call, repeat[name]) / repeat[name] * 1e9
                 best[name] = min(ns, best.get(name, ns))
-    return Timed(case.title, floor_ns(case), best)
+    return best
 
 
 def _seconds(call: Call, times: int) -> float:

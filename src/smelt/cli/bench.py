@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
+from smelt.bench import attention, page, plot, products, table, training
 from smelt.bench import models as models_bench
-from smelt.bench import page, plot, products, table, training
 from smelt.bench.peers import PEERS
 from smelt.bench.results import Results
 from smelt.bench.run import Options, run
@@ -32,6 +32,7 @@ from smelt.bench.workloads import WORKLOADS
 @click.option("--write-docs", is_flag=True, help="Write docs/bench.md with its plot and data.")
 @click.option("--models", is_flag=True, help="Models behind torch.compile instead.")
 @click.option("--products", "only_products", is_flag=True, help="Matrix products on one core.")
+@click.option("--attention", "only_attention", is_flag=True, help="Attention on one core.")
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
 def command(
     only: str | None,
@@ -43,6 +44,7 @@ def command(
     write_docs: bool,
     models: bool,
     only_products: bool,
+    only_attention: bool,
     list_rows: bool,
 ) -> None:
     """Smelt against its peers and the memory floor.
@@ -59,6 +61,9 @@ def command(
         return
     if only_products:
         _products(screen, quick, write_docs)
+        return
+    if only_attention:
+        _attention(screen, quick, write_docs)
         return
     options = Options(_split(only), _split(peers), threads or 0, quick)
     try:
@@ -125,6 +130,13 @@ def _products(screen: Console, quick: bool, write_docs: bool) -> None:
     screen.print(_rich(products.table(found)))
     if write_docs:
         click.echo(f"wrote {products.write(found, Path('docs'))}", err=True)
+
+
+def _attention(screen: Console, quick: bool, write_docs: bool) -> None:
+    found = attention.run(1 if quick else attention.ROUNDS)
+    screen.print(_rich(attention.table(found)))
+    if write_docs:
+        click.echo(f"wrote {attention.write(found, Path('docs'))}", err=True)
 
 
 def _show(screen: Console, results: Results, quick: bool) -> None:

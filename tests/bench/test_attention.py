@@ -1,0 +1,45 @@
+"""The table of attention: right answers, a floor that counts visible pairs, and its cells."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smelt import driver
+from smelt.bench.attention import CASES, PEERS, Case, arithmetic_ns, calls, documents, measure, page
+from smelt.bench.products import Timed
+
+SMALL = (
+    *(Case(v, 40, dim=8, heads=2) for v in dict.fromkeys(case.variant for case in CASES)),
+    Case("plain", 33, dim=8, heads=6, group=3), Case("plain", 70, dim=8, heads=2, queries=1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda c: c.title)
+def test_every_library_computes_the_same(case: Case) -> None:
+    found = {name: np.asarray(call()) for name, call in calls(case).items()}
+    assert "smelt" in found and set(found) <= set(PEERS)
+    for name, value in found.items():
+        assert np.allclose(value.reshape(-1), found["smelt"].reshape(-1), atol=1e-5), name
+
+
+def test_pairs_are_those_that_a_mask_leaves() -> None:
+    assert Case("plain", 10).pairs == 100
+    assert Case("causal", 10).pairs == 55
+    assert Case("window", 1000).pairs == 256 * 1000 - 256 * 255 // 2
+    lengths = np.bincount(documents(200))
+    assert Case("documents", 200).pairs == (lengths**2).sum() and lengths.sum() == 200
+
+
+def test_floor_is_arithmetic_or_memory() -> None:
+    case = Case("causal", 2048)
+    assert arithmetic_ns(case) == 4 * 12 * case.pairs * 64 / driver.host().fma_gflops
+    one = Case("plain", 2048, heads=2, queries=1)
+    assert measure(one, rounds=1, peers=()).floor > arithmetic_ns(one)
+
+
+def test_times_and_their_page() -> None:
+    timed = measure(SMALL[0], rounds=1, peers=("smelt",))
+    assert set(timed.times) == {"smelt"} and timed.times["smelt"] > 0
+    told = page([Timed("a", 50.0, {"smelt": 100.0, "torch": 250.0})])
+    assert "| a | 100 ns | 250 ns | 50.0 ns | 2.50 | 50 % |" in told
