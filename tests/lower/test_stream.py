@@ -322,6 +322,36 @@ def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | Non
         assert stop in value_text(found, kernel)
 
 
+def read(case: Case, arrays: list[Array], blocks: int) -> int:
+    """Elements of the keys that a kernel reads."""
+    graph, kernel = streamed(case)
+    names = [b.axis for b in kernel.grid if isinstance(b, Block)]
+    names += [s.blocks[0].axis for s in streams(kernel)]
+    trace = interp.Trace()
+    interp.run(kernel, arrays, sizes_at(graph, arrays), trace=trace,
+               grid_sizes=dict.fromkeys(names, blocks))  # fmt: skip
+    return trace.loads[kernel.inputs[1].name].elements
+
+
+@pytest.mark.parametrize(("name", "most"), [
+    ("causal", 10 / 16), ("window", 7 / 16), ("near", 10 / 16), ("sinks", 9 / 16),
+    ("chunked", 10 / 16), ("documents", 7 / 16), ("added", 7 / 16),
+])  # fmt: skip
+def test_what_is_read_follows_what_is_visible(name: str, most: float) -> None:
+    """Four blocks of rows and of keys: sixteen tiles, of which only those that matter are read."""
+    case = next(c for c in CASES if c.name == name)
+    rng = np.random.default_rng(4)
+    arrays = [rng.standard_normal((2, 32, 8)).astype(np.float32) for _ in range(3)]
+    place = np.arange(32)
+    if name == "documents":
+        arrays.append((place // 10).astype(np.float32))
+    if name == "added":
+        band = (place[:, None] >= place) & (place[:, None] - place < 4)
+        arrays.append(np.where(band, 0.5, -np.inf).astype(np.float32))
+    assert read(case, arrays, 8) <= most * 2 * 4 * 32 * 8
+    check(case, arrays, 8)
+
+
 @pytest.mark.parametrize("kind", ["none", "one", "window", "blocks", "nan", "every other"])
 def test_masks_that_are_data(kind: str) -> None:
     """Dense masks that rule out rows, single elements, whole blocks, or nothing at all."""
