@@ -150,6 +150,25 @@ def test_a_buffer_that_changes_is_noticed():
     agrees(f, m, given)
 
 
+def test_a_buffer_that_the_model_itself_writes_is_no_constant():
+    class Moving(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("w", torch.randn(40, 256))
+
+        def forward(self, given):
+            found = given @ self.w
+            self.w.mul_(0.5)
+            return found
+
+    m, given = Moving(), x()
+    f, other = compiled(m), copy.deepcopy(m)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(f(given), other(given), atol=1e-4, rtol=1e-4)
+    assert prelude.held_bytes() == 0
+
+
 def test_a_version_that_wraps_is_another_version():
     m, given = model(), x()
     f = compiled(m)

@@ -123,10 +123,11 @@ def compile_traced(
 
 def _mark(traced: torch.fx.GraphModule, kind: str) -> None:
     """Notes at the arguments what is known of them: that guards vouch for their strides, and which
-    are parameters or buffers of a model in inference, which nothing in the graph writes."""
+    are parameters or buffers of a model in inference, which the program itself does not write."""
     given = [n for n in traced.graph.nodes if n.op == "placeholder"]
     known = getattr(TracingContext.try_get(), "fw_metadata", None)
     static: set[int] = set(getattr(known, "static_input_indices", None) or ())
+    static -= {k for k, x in enumerate(getattr(known, "input_info", ())) if x.mutates_data}
     for k, node in enumerate(given):
         node.meta["smelt_guarded"] = kind != "backward"
         node.meta["smelt_constant"] = kind == "inference" and k in static and not _written(node)
