@@ -127,12 +127,6 @@ def descent_by_hand(x, g, w):
 
 
 LABELS = ("T[r,c]", "i64[r] < c")
-TWO_FOLDS = {
-    "plan": "mean, variance and the way back are three sweeps of a row; together with sums over"
-    " rows the planner stores the statistics and reads both arrays again",
-    "same_plan": "a quarter of the bytes less with rsqrt than with a division by sqrt, whose way"
-    " back has one more factor to compute",
-}
 TWO_STAGES = {
     "plan": "the loss is folded over all rows by a kernel of its own, which stores each row's"
     " maximum and sum for the one that writes the gradient",
@@ -151,7 +145,7 @@ ROWS = (
     Row("G1 layernorm", back(layer_norm), ("T[r,c]", "T[r,c]", "T[c]", "T[c]"),
         {"r": 8192, "c": 1024}, fused="s*(3*r*c + 3*c)", unfused="128*r*c + 156*r + 12*c",
         reference=layer_norm_back, also=(back(lambda xp, x, w, b: xp.nn.layer_norm(x, w, b)),),
-        dtypes=("bf16",), layouts=(), short=TWO_FOLDS),
+        dtypes=("bf16",), layouts=()),
     Row("G1 RMSNorm", back(lambda xp, x, w: xp.nn.rms_norm(x, w)), ("T[r,c]", "T[r,c]", "T[c]"),
         {"r": 8192, "c": 1024}, fused="s*(3*r*c + 2*c)", unfused="100*r*c + 92*r + 8*c",
         reference=rms_norm_back, dtypes=("bf16",), layouts=()),
@@ -159,7 +153,7 @@ ROWS = (
         fused="3*s*r*c", unfused="128*r*c", reference=gelu_back, dtypes=("bf16",), layouts=()),
     Row("G1 cross-entropy", with_gradient, LABELS, MATRIX, fused="s*(2*r*c + 1) + 8*r",
         unfused="50*r*c + 166*r + 32", bounded=True, reference=cross_entropy_back,
-        dtypes=("bf16",), layouts=(), short=TWO_STAGES),
+        dtypes=("bf16",), layouts=(), short=TWO_STAGES | {"plan_dtype bf16": ""}),
     Row("G2 momentum", momentum, ("T[a,b]",) * 3 + ("T[c]",) * 3,
         {"a": 2048, "b": 1024, "c": 4096}, kernels=2, launches=1, fused="s*5*(a*b + c)",
         unfused="40*(a*b + c)", dtypes=("bf16",), layouts=()),
