@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from smelt import driver
-from smelt.bench.products import PEERS, Case, Timed, calls, floor_ns, measure, page, table
+from smelt.bench.products import (
+    PEERS,
+    Case,
+    Timed,
+    calls,
+    floor_ns,
+    measure,
+    operands,
+    page,
+    table,
+)
+from smelt.types.dtype import bf16, f32, i8
 
 SMALL = (
     Case("square", (24, 40), (40, 24)),
     Case("turned", (3, 40), (24, 40), True),
     Case("vector", (24, 40), (40,)),
     Case("batch", (5, 8, 16), (5, 16, 8)),
+    Case("bfloat16", (24, 40), (40, 32), dtype=bf16),
+    Case("int8", (24, 40), (40, 32), dtype=i8),
 )
+
+
+def host(found: Any) -> Any:
+    """An array of NumPy; torch's bfloat16 has none, so that its values are given in float32."""
+    is_half = hasattr(found, "bfloat16") and "bfloat16" in str(found.dtype)
+    return np.asarray(found.float() if is_half else found)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: c.title)
 def test_every_library_computes_the_same_product(case: Case) -> None:
-    found = {name: np.asarray(call()) for name, call in calls(case).items()}
-    assert {"smelt", "numpy"} <= set(found) <= set(PEERS)
+    found = {name: host(call()) for name, call in calls(case).items()}
+    assert ("numpy" in found) == (case.dtype == f32)
+    assert {"smelt"} <= set(found) <= set(PEERS)
+    x, y = (a.astype("f8") for a in operands(case))
+    wanted = x @ (np.swapaxes(y, -1, -2) if case.turned else y)
+    close = 2**-6 if case.dtype == bf16 else 1e-4
     for name, value in found.items():
-        assert np.allclose(value, found["numpy"], rtol=1e-4, atol=1e-4), name
+        assert np.allclose(value.astype("f8"), wanted, rtol=close, atol=close), name
 
 
 def test_floor_is_arithmetic_or_memory() -> None:

@@ -27,6 +27,7 @@ import smelt as sm
 from smelt import driver
 from smelt.bench.process import command, variables
 from smelt.bench.table import NOTHING, Table, duration
+from smelt.types.dtype import DType, bf16, f32, i8
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
@@ -36,14 +37,15 @@ ROUNDS, LEAST_S = 7, 0.004
 
 @dataclass(frozen=True)
 class Case:
-    """One product: the shapes of both operands, and whether the second is read transposed, and
-    closed over rather than passed: a constant, as weights are."""
+    """One product: shapes of both operands, whether the second is read transposed, and closed over
+    rather than passed: a constant, as weights are; and the operands' type."""
 
     title: str
     left: tuple[int, ...]
     right: tuple[int, ...]
     turned: bool = False
     constant: bool = False
+    dtype: DType = f32
 
     @property
     def flops(self) -> int:
@@ -61,7 +63,7 @@ class Timed:
     times: dict[str, float]
 
 
-CASES = (
+CASES: tuple[Case, ...] = (
     *(Case(f"{n}³", (n, n), (n, n)) for n in (128, 256, 512, 1024, 2048)),
     Case("1024³, right transposed", (1024, 1024), (1024, 1024), True),
     Case("linear 512×768 to 3072", (512, 768), (3072, 768), True),
@@ -78,34 +80,53 @@ CASES = (
     Case("64 × (64×64×64)", (64, 64, 64), (64, 64, 64)),
     Case("1024 × (32×32×32)", (1024, 32, 32), (1024, 32, 32)),
     Case("4096 × (16×16×16)", (4096, 16, 16), (4096, 16, 16)),
+    Case("64×100000×64", (64, 100_000), (100_000, 64)),
+    *(Case(f"{n}³, bfloat16", (n, n), (n, n), dtype=bf16) for n in (256, 1024)),
+    *(
+        Case(f"{m} rows × 4096², transposed, bfloat16", (m, 4096), (4096, 4096), True, dtype=bf16)
+        for m in (1, 4)
+    ),
+    *(Case(f"{n}³, int8", (n, n), (n, n), dtype=i8) for n in (256, 1024)),
 )
 
 
-def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
-    """The product as each installed library computes it."""
+def operands(case: Case) -> tuple[Array, Array]:
+    """The numbers that all libraries multiply."""
     rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(s).astype(np.float32) for s in (case.left, case.right))
+    if case.dtype == i8:
+        x, y = (rng.integers(-128, 128, s).astype(np.int8) for s in (case.left, case.right))
+    else:
+        x, y = (rng.standard_normal(s).astype(case.dtype.numpy) for s in (case.left, case.right))
+    return x, y
+
+
+def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
+    """The product as each installed library computes it: of int8 in int32, of bfloat16 in
+    bfloat16.  NumPy has no fast product of either."""
+    x, y = operands(case)
     found: dict[str, Call] = {}
-    turned = case.turned
+    turned, short = case.turned, case.dtype == i8
     if "smelt" in peers:
-        ours = sm.jit(lambda a, b: a @ (sm.matrix_transpose(b) if turned else b))
-        own = sm.asarray(y, copy=True)
-        fixed = sm.jit(lambda a: a @ (sm.matrix_transpose(own) if turned else own))
-        found["smelt"] = (lambda: fixed(x)) if case.constant else (lambda: ours(x, y))
-    if "numpy" in peers:
+        found["smelt"] = _ours(case, x, y)
+    if "numpy" in peers and case.dtype == f32:
         found["numpy"] = lambda: x @ (np.swapaxes(y, -1, -2) if turned else y)
     with suppress(ImportError):
         if "torch" in peers:
             torch: Any = importlib.import_module("torch")
             torch.set_num_threads(1)
-            p, q = torch.from_numpy(x), torch.from_numpy(y)
-            found["torch"] = lambda: p @ (q.mT if turned else q)
+            p, q = (_tensor(torch, case, a) for a in (x, y))
+            multiply = torch._int_mm if short else torch.matmul
+            found["torch"] = lambda: multiply(p, q.mT if turned else q)
     with suppress(ImportError):
         if "jax" in peers:
             jax: Any = importlib.import_module("jax")
+            wide = {"preferred_element_type": np.int32} if short else {}
+
+            def multiplied(a: Any, b: Any) -> Any:
+                return jax.numpy.matmul(a, b.swapaxes(-1, -2) if turned else b, **wide)
+
             r, s = (jax.device_put(a) for a in (x, y))
-            theirs = jax.jit(lambda a, b: a @ (b.swapaxes(-1, -2) if turned else b))
-            known = jax.jit(lambda a: a @ (s.swapaxes(-1, -2) if turned else s))
+            theirs, known = jax.jit(multiplied), jax.jit(lambda a: multiplied(a, s))
             found["jax"] = (
                 (lambda: known(r).block_until_ready()) if case.constant
                 else (lambda: theirs(r, s).block_until_ready())
@@ -113,12 +134,33 @@ def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
     return found
 
 
+def _ours(case: Case, x: Array, y: Array) -> Call:
+    def wide(a: Any) -> Any:
+        return sm.astype(a, sm.int32) if case.dtype == i8 else a
+
+    def multiplied(a: Any, b: Any) -> Any:
+        return wide(a) @ wide(sm.matrix_transpose(b) if case.turned else b)
+
+    ours, own = sm.jit(multiplied), sm.asarray(y, copy=True)
+    fixed = sm.jit(lambda a: multiplied(a, own))
+    return (lambda: fixed(x)) if case.constant else (lambda: ours(x, y))
+
+
+def _tensor(torch: Any, case: Case, a: Array) -> Any:
+    if case.dtype == bf16:
+        return torch.from_numpy(a.astype(np.float32)).bfloat16()
+    return torch.from_numpy(a)
+
+
 def floor_ns(case: Case) -> float:
     """Nanoseconds that one core needs at least for the arithmetic, or for reading the operands."""
     target = driver.host()
-    nbytes = 4 * (int(np.prod(case.left)) + int(np.prod(case.right)))
+    pairs = case.dtype == bf16 and target.has("avx512bf16")
+    fours = case.dtype == i8 and (target.has("avx512vnni") or target.has("avxvnni"))
+    rate = target.fma_gflops * (4 if fours else 2 if pairs or case.dtype == i8 else 1)
+    nbytes = case.dtype.itemsize * (int(np.prod(case.left)) + int(np.prod(case.right)))
     level = target.level(nbytes, 1)
-    return max(case.flops / target.fma_gflops, nbytes / target.bandwidth(level, "read", 1))
+    return max(case.flops / rate, nbytes / target.bandwidth(level, "read", 1))
 
 
 def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
@@ -169,7 +211,7 @@ def table(found: list[Timed]) -> Table:
         share = f"{100 * timed.floor / own:.0f} %" if own else NOTHING
         cells = (duration(timed.times.get(p)) for p in peers)
         rows.append((timed.title, *cells, duration(timed.floor), against, share))
-    headers = ("product, float32", *peers, "floor", "best peer / smelt", "floor / smelt")
+    headers = ("product", *peers, "floor", "best peer / smelt", "floor / smelt")
     return Table("Matrix products on one core", headers, tuple(rows))
 
 
