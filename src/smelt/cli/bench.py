@@ -15,6 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 from smelt.bench import attention, page, plot, products, table, training
+from smelt.bench import losses as losses_bench
 from smelt.bench import models as models_bench
 from smelt.bench.peers import PEERS
 from smelt.bench.results import Results
@@ -33,6 +34,7 @@ from smelt.bench.workloads import WORKLOADS
 @click.option("--models", is_flag=True, help="Models behind torch.compile instead.")
 @click.option("--products", "only_products", is_flag=True, help="Matrix products on one core.")
 @click.option("--attention", "only_attention", is_flag=True, help="Attention on one core.")
+@click.option("--losses", is_flag=True, help="Losses and heads on one core: time and memory.")
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
 def command(
     only: str | None,
@@ -45,6 +47,7 @@ def command(
     models: bool,
     only_products: bool,
     only_attention: bool,
+    losses: bool,
     list_rows: bool,
 ) -> None:
     """Smelt against its peers and the memory floor.
@@ -64,6 +67,12 @@ def command(
         return
     if only_attention:
         _attention(screen, quick, write_docs)
+        return
+    if losses:
+        found = losses_bench.run(1 if quick else losses_bench.ROUNDS)
+        screen.print(_rich(losses_bench.table(found)))
+        if write_docs:
+            click.echo(f"wrote {losses_bench.write(found, Path('docs'))}", err=True)
         return
     options = Options(_split(only), _split(peers), threads or 0, quick)
     try:

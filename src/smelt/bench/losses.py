@@ -1,0 +1,225 @@
+"""Losses and heads, forward and backward, against the peers on one core: time and memory.
+
+    smelt bench --losses                       # the table
+    python -m smelt.bench.losses CASE PEER     # one number pair as JSON, from this process
+
+Times are processor time, the best of some rounds, each library in a process of its own. Memory is
+what the first call at full size takes beyond its operands and results: the high-water mark of the
+process, after a small call has loaded whatever the library needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import smelt as sm
+from smelt import driver
+from smelt.bench.process import command, variables
+from smelt.bench.table import NOTHING, Table, duration
+
+Array = np.ndarray[Any, Any]
+Call = Callable[..., Any]
+PEERS = ("smelt", "torch", "jax")
+ROUNDS = 3
+TITLES = {
+    "head": "linear + cross-entropy, 512×512 to 32000",
+    "head-back": "the same with both gradients",
+    "splade": "SPLADE head, 4×256×768 to 30522, lengths 256, 200, 128, 64",
+    "distill": "KL of two heads, 512×512 to 32000",
+    "attention-back": "causal attention and its gradients, 12×2048×64",
+}
+
+
+def operands(case: str, share: int = 1) -> list[Array]:
+    """The arrays of a case; `share` 16 makes a small one."""
+    rng = np.random.default_rng(0)
+
+    def f32(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32) / np.float32(shape[-1] ** 0.25)
+
+    n, v, d = 512 // share, 32000 // share, 512 // share
+    if case == "splade":
+        s, v, d = 256 // share, 30522 // share, 768 // share
+        lengths = np.array([256, 200, 128, 64])[:, None] // share
+        return [f32(4, s, d), f32(v, d), f32(v), np.arange(s)[None] < lengths]
+    if case == "attention-back":
+        return [f32(1, 12, 2048 // share, 64) for _ in range(4)]
+    if case == "distill":
+        return [f32(n, d), f32(v, d), f32(n, d), f32(v, d)]
+    return [f32(n, d), f32(v, d), rng.integers(0, v, n)]
+
+
+def _plain(xp: Any, case: str) -> Call:
+    """A case's forward pass as array code, for Smelt and JAX."""
+
+    def total(z: Any) -> Any:
+        top = xp.max(z, axis=-1, keepdims=True)
+        return xp.log(xp.sum(xp.exp(z - top), axis=-1, keepdims=True)) + top
+
+    def head(x: Any, w: Any, y: Any) -> Any:
+        z = x @ w.T
+        return xp.mean(total(z) - xp.take_along_axis(z, y[:, None], axis=1))
+
+    def splade(h: Any, e: Any, b: Any, mask: Any) -> Any:
+        z = xp.log1p(xp.maximum(h @ e.T + b, 0))
+        return xp.max(xp.where(mask[:, :, None], z, 0), axis=1)
+
+    def distill(x: Any, w: Any, y: Any, u: Any) -> Any:
+        z, t = x @ w.T, y @ u.T
+        high = t - total(t)
+        return xp.sum(xp.exp(high) * (high - (z - total(z)))) / x.shape[0]
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        s = q @ xp.matrix_transpose(k) / 8
+        rows, columns = (xp.arange(s.shape[a]) for a in (-2, -1))
+        s = xp.where(rows[:, None] >= columns[None], s, -xp.inf)
+        w = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+        return w / xp.sum(w, axis=-1, keepdims=True) @ v
+
+    known = {"splade": splade, "distill": distill, "attention-back": attention}
+    return known.get(case, head)
+
+
+def _of_smelt(case: str) -> Call:
+    code = _plain(sm, case)
+    if case == "head-back":
+        return sm.jit(sm.value_and_grad(code, (0, 1)))
+    if case == "attention-back":
+        return sm.jit(lambda q, k, v, g: sm.vjp(code, q, k, v)[1](g))
+    return sm.jit(code)
+
+
+def _of_jax(case: str) -> Call:
+    jax: Any = importlib.import_module("jax")
+    code = _plain(importlib.import_module("jax.numpy"), case)
+    if case == "head-back":
+        code = jax.value_and_grad(code, (0, 1))
+    if case == "attention-back":
+        forward = code
+        code = lambda q, k, v, g: jax.vjp(forward, q, k, v)[1](g)  # noqa: E731
+    made = jax.jit(code)
+    return lambda *xs: jax.block_until_ready(made(*xs))
+
+
+def _of_torch(case: str) -> Call:
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    f = torch.nn.functional
+
+    def run(*arrays: Array) -> Any:
+        xs = [torch.from_numpy(a) for a in arrays]
+        if case == "splade":
+            z = torch.log1p(torch.relu(xs[0] @ xs[1].T + xs[2]))
+            return torch.where(xs[3][:, :, None], z, 0).amax(1)
+        if case == "distill":
+            low, high = (f.log_softmax(a @ b.T, -1) for a, b in (xs[:2], xs[2:]))
+            return f.kl_div(low, high, reduction="batchmean", log_target=True)
+        if case == "head":
+            return f.cross_entropy(xs[0] @ xs[1].T, xs[2])
+        leaves = [x.requires_grad_() for x in xs[: 2 if case == "head-back" else 3]]
+        if case == "head-back":
+            f.cross_entropy(leaves[0] @ leaves[1].T, xs[2]).backward()
+        else:
+            f.scaled_dot_product_attention(*leaves, is_causal=True).backward(xs[3])
+        return [x.grad for x in leaves]
+
+    return run
+
+
+MAKERS: dict[str, Callable[[str], Call]] = {
+    "smelt": _of_smelt, "torch": _of_torch, "jax": _of_jax,
+}  # fmt: skip
+
+
+def measure(case: str, peer: str, rounds: int = ROUNDS, share: int = 1) -> dict[str, float]:
+    """Nanoseconds and bytes of one case in one library, in this process."""
+    with sm.config(threads=1):
+        MAKERS[peer](case)(*operands(case, 16))
+        arrays = operands(case, share)
+        call = MAKERS[peer](case)
+        before = _status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+        made = call(*arrays)
+        peak = _status("VmHWM") - before - _bytes(made)
+        times: list[float] = []
+        for _ in range(rounds):
+            start = time.process_time()
+            made = call(*arrays)
+            times.append((time.process_time() - start) * 1e9)
+    return {"ns": min(times), "bytes": max(peak, 0)}
+
+
+def _bytes(made: Any) -> int:
+    if isinstance(made, (tuple, list)):
+        return sum(map(_bytes, made))  # pyright: ignore[reportUnknownArgumentType]
+    return int(np.prod(made.shape)) * 4
+
+
+def _status(field: str) -> int:
+    """A figure of this process in bytes; Linux alone tells it so."""
+    text = Path("/proc/self/status").read_text()
+    line = next(line for line in text.splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def run(rounds: int = ROUNDS) -> dict[str, dict[str, dict[str, float]]]:
+    """All cases, each library in a process of its own with one thread."""
+    settings = variables(1, None)
+    settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for case in TITLES:
+        for peer in PEERS:
+            line = command(["-m", "smelt.bench.losses", case, peer, str(rounds)], settings)
+            done = subprocess.run(line, capture_output=True, text=True, check=False)  # noqa: S603
+            if done.returncode == 0:
+                figures = json.loads(done.stdout.splitlines()[-1])
+                found.setdefault(case, {})[peer] = figures
+    return found
+
+
+def table(found: dict[str, dict[str, dict[str, float]]]) -> Table:
+    """Time and memory of each library, and how Smelt stands to the fastest other."""
+    peers = [p for p in PEERS if any(p in row for row in found.values())]
+    rows: list[tuple[str, ...]] = []
+    for case, row in found.items():
+        own = row.get("smelt", {}).get("ns")
+        others = [figures["ns"] for p, figures in row.items() if p != "smelt"]
+        against = f"{min(others) / own:.2f}" if own and others else NOTHING
+        cells = [duration(row[p]["ns"] if p in row else None) for p in peers]
+        cells += [f"{row[p]['bytes'] / 2**20:.0f} MiB" if p in row else NOTHING for p in peers]
+        rows.append((TITLES[case], *cells, against))
+    headers = ("loss, float32", *peers, *(f"{p}, memory" for p in peers), "best peer / smelt")
+    return Table("Losses and heads on one core", headers, tuple(rows))
+
+
+def page(found: dict[str, dict[str, dict[str, float]]]) -> str:
+    """The table as a page of the documentation."""
+    target = driver.host()
+    about = (
+        "Generated by `smelt bench --losses --write-docs`; do not edit. Taken on"
+        f" {target.name}, {target.isa}, one core."
+    )
+    text = (__doc__ or "").split("\n\n", 2)[2].strip()
+    return "\n\n".join(["---\norphan: true\n---", "# Losses and heads", about, text,
+                        table(found).markdown()]) + "\n"  # fmt: skip
+
+
+def write(found: dict[str, dict[str, dict[str, float]]], folder: Path) -> Path:
+    """Writes the page; its path."""
+    path = folder / "losses.md"
+    path.write_text(page(found), encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    name, library, *more = sys.argv[1:]
+    sys.stdout.write(json.dumps(measure(name, library, int(more[0]) if more else ROUNDS)) + "\n")

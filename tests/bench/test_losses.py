@@ -1,0 +1,36 @@
+"""The table of losses: every library gives the same, and what the cells say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from smelt.bench.losses import MAKERS, TITLES, measure, operands, page, table
+
+
+def flat(made: Any) -> list[np.ndarray[Any, Any]]:
+    """All arrays of a nest of results; losses beside gradients come last."""
+    if isinstance(made, (tuple, list)):
+        return [a for part in made for a in flat(part)]
+    return [np.asarray(made.detach() if hasattr(made, "detach") else made)]
+
+
+@pytest.mark.parametrize("case", TITLES)
+def test_every_library_computes_the_same(case: str) -> None:
+    pytest.importorskip("torch")
+    arrays = operands(case, 16)
+    ours, theirs = (flat(MAKERS[peer](case)(*arrays)) for peer in ("smelt", "torch"))
+    for got, want in zip(ours[-len(theirs) :], theirs, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+def test_figures_and_their_table() -> None:
+    found = measure("head", "smelt", rounds=1, share=16)
+    assert found["ns"] > 0
+    assert found["bytes"] >= 0
+    figures = {"head": {"smelt": {"ns": 2e6, "bytes": 2**21}, "torch": {"ns": 3e6, "bytes": 2**22}}}
+    (row,) = table(figures).rows
+    assert row[1:] == ("2.00 ms", "3.00 ms", "2 MiB", "4 MiB", "1.50")
+    assert "2 MiB" in page(figures)
