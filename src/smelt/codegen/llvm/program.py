@@ -145,8 +145,8 @@ def _buffer_of_parts(
 
 
 def _partial_dtype(dtype: DType) -> DType:
-    """Partial float results keep double precision.  A part of a sum of doubles leaves the error that
-    it carried behind: each part is rounded once, whatever its length."""
+    """Partial float results keep double precision.  A part of a sum of doubles leaves behind the
+    error that it carried: each part is rounded once, whatever its length."""
     return f64 if dtype.kind == "float" else dtype
 
 
