@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from smelt import knobs
-from smelt.blocks import STREAM_PARTS, THIN, has_parts
+from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, STREAM_PARTS, THIN, has_parts
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
 from smelt.fusion.cascade.term import Term, evaluate
@@ -169,6 +170,7 @@ class _Price:
         self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
+        self.split = self._is_split()
 
     def cost(self) -> Cost | None:
         """The price, or None where the states do not fit."""
@@ -180,7 +182,7 @@ class _Price:
         shares = list(map(self._share, parts))
         around = self._around(parts)
         work = sum(map(self._work, parts, shares)) + self._work(around, 1.0, visits=1)
-        tasks = self._tasks(len(parts))
+        tasks = self._tasks(len(parts)) * (PARTS if self.split else 1)
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
         inline = work < INLINE_NS and work + floor < INLINE_NS
@@ -198,6 +200,7 @@ class _Price:
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         launch = model.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
+        launch *= 2 if self.split else 1
         memory, arithmetic = touch + sweeps, work / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
@@ -208,7 +211,7 @@ class _Price:
             total, (MARGIN if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
             launch, arithmetic, touch, sweeps,
             read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
-            times=len(parts), stream=self.a,
+            times=len(parts), split=self.split, stream=self.a,
         )  # fmt: skip
 
     def _extra(self) -> set[Term]:
@@ -220,6 +223,22 @@ class _Price:
                 found.add(s.block)
             known.add(s.of)
         return found
+
+    def _is_split(self) -> bool:
+        """Whether the axis is split over tasks, as `smelt.lower.stream` will: one sweep of folds
+        that do not wait for one another, and few tasks otherwise."""
+        states = self.cascade.states
+        if not states or any(s.sweep != states[0].sweep or s.carry is not None for s in states):
+            return False
+        if any(self.model.units.unit(u).trace.dots for u in self.region.ended):
+            return False
+        if any(COMBINES[s.combine].positional for s in states):
+            return False
+        if any(self.name in t.axes for t in self.found.roots.values()):
+            return False
+        work = prod(self.sizes.values())
+        return self._tasks(1) < LEAST_TASKS and self.sizes[self.name] >= PARTS \
+            and work >= SPLIT_ABOVE  # fmt: skip
 
     # ---- blocks --------------------------------------------------------------------------------
 
@@ -393,7 +412,8 @@ class _Price:
                 if not all(a.dtype.is_float for a in t.args):
                     cost *= MASKING if axes & set(self.cut) else 0.0
                 if width == 8 and t.dtype.is_float and self.is_single:
-                    cost *= SLOW_COLUMNS if self.block == COLUMN_BLOCK else SLOW_DOUBLE
+                    columns = self.block == COLUMN_BLOCK and not self.split
+                    cost *= SLOW_COLUMNS if columns else SLOW_DOUBLE
                 found += self.model.target.compute_ns(cost, times, width)
         return found * share
 

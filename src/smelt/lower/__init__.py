@@ -19,5 +19,6 @@ def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
     sizes, whether a fold is split and whether vectors take a row each, and nothing else."""
     found = define(cluster, rounding)
     if cluster.stream is not None:
-        return in_parts(stream(cluster.name, found, found.ended[cluster.stream]), hints)
+        made = stream(cluster.name, found, found.ended[cluster.stream], hints)
+        return in_parts(made, hints)
     return assign(cluster.name, found, hints)

@@ -148,11 +148,11 @@ def _lanes_axis(
     if not grid or not folds or any(isinstance(v, (Dot, Scan)) for v in lets):
         return None
     rows = fastest(d)
-    if not rows or not rows <= facts.ended or _number(grid[-1].extent, hints) < LEAST_LANES:
+    if not rows or not rows <= facts.ended or number(grid[-1].extent, hints) < LEAST_LANES:
         return None
     dear = all(f.dtype == f64 or COMBINES[f.combine].positional for f in folds)
     most = SHORT_DEAR if dear else SHORT_ROW
-    short = all(_number(d.axes[name].extent, hints) <= most for name in rows)
+    short = all(number(d.axes[name].extent, hints) <= most for name in rows)
     return grid[-1] if short else None
 
 
@@ -169,7 +169,8 @@ def _blocks(grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None) -
     return blocks
 
 
-def _number(e: Index, hints: Mapping[str, int]) -> int:
+def number(e: Index, hints: Mapping[str, int]) -> int:
+    """What an expression over sizes is at the first call; a guess where that is not known."""
     try:
         return int(evaluate(e, hints))
     except KeyError:
@@ -189,15 +190,15 @@ def _split_axis(
     candidates = [a for a in d.axes.values() if a.name in shared and _one_sweep(d, facts, a.name)]
     if not candidates:
         return None
-    long = [a for a in candidates if _number(a.extent, hints) >= PARTS]
+    long = [a for a in candidates if number(a.extent, hints) >= PARTS]
     best = min(long, key=lambda a: _depth_in_memory(d, a)) if long \
-        else max(candidates, key=lambda a: _number(a.extent, hints))  # fmt: skip
+        else max(candidates, key=lambda a: number(a.extent, hints))  # fmt: skip
     work = product(a.extent for a in d.axes.values() if a not in grid)
-    positions = _number(product(a.extent for a in grid), hints)
-    if _number(work, hints) * max(positions, 1) < SPLIT_ABOVE:
+    positions = number(product(a.extent for a in grid), hints)
+    if number(work, hints) * max(positions, 1) < SPLIT_ABOVE:
         return None
     runs = fastest(d)
-    columns = [_number(a.extent, hints) for a in grid if a.name in runs]
+    columns = [number(a.extent, hints) for a in grid if a.name in runs]
     tasks = positions
     for n in columns:
         tasks = tasks // max(n, 1) * -(-n // FOLD_COLUMNS)
@@ -211,12 +212,12 @@ def _split_product(
     dot = next(s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Dot))
     left, right = (value_axes(v, facts.axes) for v in (dot.left, dot.right))
     summed = [a for a in d.axes.values() if a.name in dot.over]
-    longest = max(summed, key=lambda a: _number(a.extent, hints))
+    longest = max(summed, key=lambda a: number(a.extent, hints))
     tasks = 1
     for a in grid:
-        n = _number(a.extent, hints)
+        n = number(a.extent, hints)
         tasks *= n if a.name in left & right else -(-n // COLUMNS)
-    long = _number(longest.extent, hints) >= LONG_SUM
+    long = number(longest.extent, hints) >= LONG_SUM
     return longest if long and tasks < LEAST_TASKS and _one_sweep(d, facts, longest.name) else None
 
 

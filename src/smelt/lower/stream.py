@@ -17,9 +17,11 @@ the folds after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
+from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.term import Term, Terms
@@ -37,10 +39,13 @@ from smelt.kernel.ir import (
     Kernel,
     Let,
     Load,
+    Merge,
     Partial,
     Position,
     Reduce,
     Ref,
+    Scan,
+    Split,
     State,
     Statement,
     Store,
@@ -75,10 +80,11 @@ class _Scope:
     names: set[str] = field(default_factory=set[str])
 
 
-def stream(name: str, d: Definition, axis: str) -> Kernel:
-    """The kernel of a definition that visits `axis` block by block."""
+def stream(name: str, d: Definition, axis: str, hints: Mapping[str, int]) -> Kernel:
+    """The kernel of a definition that visits `axis` block by block, or part by part where all that
+    is carried are plain folds and the grid has few tasks at the sizes `hints`."""
     d.body = roles.live(d.body)
-    return _Streamed(d, axis).kernel(name)
+    return _Streamed(d, axis).kernel(name, hints)
 
 
 class _Reader:
@@ -153,17 +159,23 @@ class _Streamed:
         self.grid: list[str] = []
         self.moving: dict[Term, bool] = {}
         self.cuts: dict[Term, tuple[Term, Term]] = {}
+        self.part: str | None = None
+        """What numbers the parts of the axis, where it is split."""
         params = (*d.inputs, *d.outputs)
         self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
         self.state_names = [self._state_name(k) for k in range(len(self.cascade.states))]
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str, hints: Mapping[str, int]) -> Kernel:
         """All sweeps."""
         d = self.d
         grid = [a for a in roles.independent(d, self.read.facts) if a.name != self.axis]
         self.grid = [a.name for a in grid]
-        blocks, size = self._blocks(grid)
-        fixed = {b.axis for b in blocks if b.size == 1}
+        cut, size = self._blocks(grid)
+        blocks: list[Block | Split] = [*cut]
+        if self._is_split(cut, hints):
+            self.part = self._fresh("part")
+            blocks = [*(Block(a.name, 1) for a in grid), Split(self.part, self.axis, PARTS)]
+        fixed = {b.axis for b in blocks if isinstance(b, Block) and b.size == 1}
         along = [s for s in self.stores if self.axis in self._index_axes(s)]
         when = {id(s): max(map(self.cascade.sweep_of, self._roots(s)), default=0) for s in along}
         sweeps = {s.sweep for s in self.cascade.states} | set(when.values())
@@ -212,10 +224,35 @@ class _Streamed:
             inner.body.append(Update(self.state_names[k], update))
         for s in written:
             self._store(s, inner)
+        if self.part is not None:
+            block = Block(self.axis, None, None, self.part)
+            self.top.body.append(Stream((block,), tuple(states), _read(inner.body)))
+            self.top.body.append(Merge(self.part, tuple(s.name for s in states)))
+            return
         start, stop = self._ends(seen)
         where = None if seen.where is None else self._told(seen.where)
         block = Block(self.axis, size, stop, start=start)
         self.top.body.append(Stream((block,), tuple(states), _read(inner.body), where))
+
+    def _is_split(self, blocks: list[Block], hints: Mapping[str, int]) -> bool:
+        """Whether one sweep of folds that do not wait for one another is all there is, and threads
+        would wait for the few tasks that there are otherwise."""
+        states = self.cascade.states
+        if not states or any(s.sweep != states[0].sweep or s.carry is not None for s in states):
+            return False
+        if any(isinstance(s, Let) and isinstance(s.value, (Dot, Scan)) for s in self.d.body):
+            return False
+        if any(len(s.block.args) != 1 or COMBINES[s.combine].positional for s in states):
+            return False
+        if any(self.axis in self._index_axes(s) for s in self.stores):
+            return False
+        seen = self._visible(states[0].sweep, {b.axis for b in blocks if b.size == 1})
+        if seen.cuts or any((seen.start, seen.stop, seen.seen, seen.where)):
+            return False
+        extents = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+        tasks = prod(-(-extents[b.axis] // (b.size or 1)) for b in blocks)
+        return tasks < LEAST_TASKS and extents[self.axis] >= PARTS \
+            and prod(extents.values()) >= SPLIT_ABOVE  # fmt: skip
 
     def _visible(self, sweep: int, fixed: set[str]) -> Visible:
         """What the states of a sweep take up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from smelt.blocks import STREAM_ROWS, WHOLE_ROWS
+from smelt.blocks import FOLD_COLUMNS, STREAM_ROWS, WHOLE_ROWS
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.items import Access, Edge, Phase
 from smelt.codegen.llvm.windowed import Windowed
@@ -23,6 +23,17 @@ def fit_rows(phase: Phase, vector: str | None, target: Target) -> None:
                     if isinstance(i.payload, Access) and vector in i.axes}  # fmt: skip
             fitting = target.l1_bytes // 3 // max(sum(read.values()), 1)
             visit.size = min(visit.size, max(fitting // LEAST_ROW, 1) * LEAST_ROW)
+
+
+def fold_columns(phase: Phase, target: Target) -> int:
+    """Neighbouring columns that one task folds.  Where the rows are split over tasks, there are
+    tasks enough: then as many as the first cache holds sums of, so that rows are read in long
+    runs, or whole."""
+    if not phase.cut:
+        return FOLD_COLUMNS
+    folds = [i for i in phase.items if i.kind == "fold"]
+    fitting = target.l1_bytes // 2 // (8 * len(folds))
+    return max(1 << fitting.bit_length() - 1, FOLD_COLUMNS)
 
 
 def streamed_rows(phase: Phase, products: Iterable[Contraction | Windowed], target: Target) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.ahead import shares
 from smelt.codegen.llvm.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.items import Access, Program
 from smelt.codegen.llvm.nest import NestEmitter
@@ -93,6 +94,7 @@ class FunctionEmitter:
         self.dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
         self.sizes: dict[str, Value] = {}
         self.storage = Storage(s)
+        self.shares = shares(s)
 
     def emit(self) -> ir.Function:
         """The whole function."""

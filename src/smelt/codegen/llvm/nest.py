@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.ahead import LINE, fetch_ahead
+from smelt.codegen.llvm.ahead import LINE, RowAhead, fetch_ahead
 from smelt.codegen.llvm.folding import FoldEmitter
 from smelt.codegen.llvm.indexing import (
     I64,
@@ -187,6 +187,7 @@ class NestEmitter:
         name, lanes = self.nest.order[depth], self.s.lanes
         low, high = self.ranges[name]
         b, wide = self.b, self.s.lanes * self.nest.wide
+        ahead = RowAhead(self, scope)
         middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
 
         def at(count: int, masked: bool) -> Callable[[Value], None]:
@@ -200,6 +201,8 @@ class NestEmitter:
                 inner = Scope(scope, {name: position}, lanes=Lanes(name, position, count, mask))
                 self.enter(inner, depth + 1)
                 self.body(inner)
+                if ahead.asks and not masked:
+                    ahead.emit(b.sub(position, low))
 
             return inside
 

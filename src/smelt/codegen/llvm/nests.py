@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from smelt.blocks import (
     BLOCK,
-    FOLD_COLUMNS,
     rows_together,
 )
 from smelt.codegen.llvm.contract import (
@@ -22,8 +21,7 @@ from smelt.codegen.llvm.contract import (
     product_block,
     runs_across,
 )
-from smelt.codegen.llvm.cuts import fit_rows, streamed_rows
-from smelt.codegen.llvm.folds import accumulator
+from smelt.codegen.llvm.cuts import fit_rows, fold_columns, streamed_rows
 from smelt.codegen.llvm.items import (
     Folding,
     Item,
@@ -43,6 +41,7 @@ from smelt.codegen.llvm.vectors import (
     turned_axis,
     vector_axis,
 )
+from smelt.codegen.llvm.width import vectors_together
 from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
@@ -54,8 +53,6 @@ DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""
 CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
-BUDGET = 24
-"""Vector registers that an unrolled loop body may hope for."""
 
 
 Products = dict[Item, Contraction] | dict[Item, Windowed]
@@ -141,7 +138,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         vector = next((n for n in last if n in stored), last[0])
     grid = set(phase.grid) - pinned(phase)
     folded = any(i.kind == "fold" for i in phase.items)
-    wide = FOLD_COLUMNS if folded else BLOCK
+    wide = fold_columns(phase, target) if folded else BLOCK
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
         block[vector] = wide
@@ -422,7 +419,9 @@ class _Planner:
             nest.turned = [i for i in nest.items
                            if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
         nest.stages = stages(nest)
-        nest.wide = 2 if nest.stages else self._width(nest)
+        nest.wide = 2 if nest.stages else vectors_together(nest, self.lanes)
+        if nest.turned:
+            nest.wide = min(nest.wide, TILE // self.lanes)
 
     def _arrange_pack(self, pack: Nest, c: Contraction | Windowed | None) -> None:
         """The order is given; vectors are as wide as the tile, loads across are turned."""
@@ -434,13 +433,6 @@ class _Planner:
         other, vector = pack.order
         pack.turned = [i for i in pack.items if runs_across(i, vector, other)]
 
-    def _registers(self, fold: Item) -> int:
-        """Vector registers of a fold's state and of one step, for one vector of elements."""
-        assert isinstance(fold.payload, Folding)
-        folding = fold.payload
-        parts = accumulator(folding.row, fold.args[0].dtype, fold.dtype, plain=folding.plain).parts
-        return 2 * max(sum(d.bits for d in parts) * self.lanes // 512, 1)
-
     def _ended(self, nest: Nest, v: str | None) -> list[str]:
         """Axes to run innermost: those ended by the folds that end the vector axis, if any do;
         the more folds end an axis the further in it is."""
@@ -448,20 +440,6 @@ class _Planner:
         overs = [o for o in overs if v in o] or overs
         found = [a for a in nest.order if any(a in o for o in overs)]
         return sorted(found, key=lambda a: sum(a in o for o in overs))
-
-    def _width(self, nest: Nest) -> int:
-        """How many vectors the main loop handles at once: more for light bodies."""
-        if nest.vector is None:
-            return 1
-        inner = [i for i in nest.items if nest.vector in i.axes]
-        cost = sum(SCALARS[i.payload].cost for i in inner
-                   if i.kind == "apply" and isinstance(i.payload, str))  # fmt: skip
-        live = len([i for i in inner if i.kind == "load"]) + len(nest.stores)
-        live += sum(self._registers(f) for f in nest.folds)
-        wide = 4 if cost <= 6 else 2 if cost <= 40 else 1
-        while wide > 1 and wide * live > BUDGET:
-            wide //= 2
-        return wide
 
 
 def _ended_by(fold: Item) -> set[str]:

@@ -1,0 +1,61 @@
+"""How many vectors the main loop of a nest handles at once.
+
+An operator's result is there some cycles after it starts, and two or more may start in each of
+them: a loop that is to keep the arithmetic units busy needs about eight runs of operators that do
+not wait for one another.  The processor finds them in later rounds of the loop, but it looks only
+some hundred instructions ahead; so several vectors go through the loop together, the more the
+longer its operators wait for one another.  `erf` takes 60 % of the time with eight vectors that it
+takes with two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm.folds import accumulator
+from smelt.codegen.llvm.items import Folding, Item
+from smelt.ops.scalar import SCALARS
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nests import Nest
+
+BUDGET = 24
+"""Vector registers that the loads, stores and folds of an unrolled loop body may hope for."""
+USUAL, MOST = 4, 8
+"""Vectors that go together where nothing speaks against it, and where one chain is long."""
+LONG = 15.0
+"""Cycles a vector from which a chain of operators that wait for one another is long."""
+
+
+def vectors_together(nest: Nest, lanes: int) -> int:
+    """How many vectors of so many lanes the main loop of a nest handles at once."""
+    if nest.vector is None:
+        return 1
+    inner = [i for i in nest.items if nest.vector in i.axes]
+    live = len([i for i in inner if i.kind == "load"]) + len(nest.stores)
+    live += sum(_registers(f, lanes) for f in nest.folds)
+    wide = MOST if only_chain(inner) > LONG else USUAL
+    while wide > 1 and wide * live > BUDGET:
+        wide //= 2
+    return wide
+
+
+def _registers(fold: Item, lanes: int) -> int:
+    """Vector registers of a fold's state and of one step, for one vector of elements."""
+    assert isinstance(fold.payload, Folding)
+    folding = fold.payload
+    parts = accumulator(folding.row, fold.args[0].dtype, fold.dtype, plain=folding.plain).parts
+    return 2 * max(sum(d.bits for d in parts) * lanes // 512, 1)
+
+
+def only_chain(items: list[Item]) -> float:
+    """Cycles a vector of the longest run of operators that wait for one another; 0 where it is
+    less than half of all there is to do, because others run beside it."""
+    ends: dict[Item, float] = {}
+    total = 0.0
+    for i in items:
+        own = SCALARS[i.payload].cost if i.kind == "apply" and isinstance(i.payload, str) else 0.0
+        total += own
+        ends[i] = own + max((ends.get(a, 0.0) for a in i.args), default=0.0)
+    longest = max(ends.values(), default=0.0)
+    return longest if 2 * longest > total else 0.0
