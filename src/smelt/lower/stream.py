@@ -238,21 +238,21 @@ class _Streamed:
         """Whether one sweep of folds that do not wait for one another is all there is, and threads
         would wait for the few tasks that there are otherwise."""
         states = self.cascade.states
-        if not states or any(s.sweep != states[0].sweep or s.carry is not None for s in states):
+        bound = [s.value for s in self.d.body if isinstance(s, Let)]
+        if not states or any(isinstance(v, (Dot, Scan)) for v in bound):
             return False
-        if any(isinstance(s, Let) and isinstance(s.value, (Dot, Scan)) for s in self.d.body):
-            return False
-        if any(len(s.block.args) != 1 or COMBINES[s.combine].positional for s in states):
-            return False
-        if any(self.axis in self._index_axes(s) for s in self.stores):
-            return False
+        for s in states:
+            waits = s.sweep != states[0].sweep or s.carry is not None
+            if waits or len(s.block.args) != 1 or COMBINES[s.combine].positional:
+                return False
         seen = self._visible(states[0].sweep, {b.axis for b in blocks if b.size == 1})
-        if seen.cuts or any((seen.start, seen.stop, seen.seen, seen.where)):
+        masked = seen.cuts or any((seen.start, seen.stop, seen.seen, seen.where))
+        if masked or any(self.axis in self._index_axes(s) for s in self.stores):
             return False
-        extents = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
-        tasks = prod(-(-extents[b.axis] // (b.size or 1)) for b in blocks)
-        return tasks < LEAST_TASKS and extents[self.axis] >= PARTS \
-            and prod(extents.values()) >= SPLIT_ABOVE  # fmt: skip
+        sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+        tasks = prod(-(-sizes[b.axis] // (b.size or 1)) for b in blocks)
+        enough = sizes[self.axis] >= PARTS and prod(sizes.values()) >= SPLIT_ABOVE
+        return tasks < LEAST_TASKS and enough
 
     def _visible(self, sweep: int, fixed: set[str]) -> Visible:
         """What the states of a sweep take up."""
