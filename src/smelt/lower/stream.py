@@ -159,8 +159,7 @@ class _Streamed:
         self.grid: list[str] = []
         self.moving: dict[Term, bool] = {}
         self.cuts: dict[Term, tuple[Term, Term]] = {}
-        self.part: str | None = None
-        """What numbers the parts of the axis, where it is split."""
+        self.part: str | None = None  # what numbers the parts of the axis, where it is split
         params = (*d.inputs, *d.outputs)
         self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
         self.state_names = [self._state_name(k) for k in range(len(self.cascade.states))]
@@ -226,8 +225,8 @@ class _Streamed:
             self._store(s, inner)
         if self.part is not None:
             block = Block(self.axis, None, None, self.part)
-            self.top.body.append(Stream((block,), tuple(states), _read(inner.body)))
-            self.top.body.append(Merge(self.part, tuple(s.name for s in states)))
+            whole = Stream((block,), tuple(states), _read(inner.body))
+            self.top.body += [whole, Merge(self.part, tuple(s.name for s in states))]
             return
         start, stop = self._ends(seen)
         where = None if seen.where is None else self._told(seen.where)
@@ -235,24 +234,22 @@ class _Streamed:
         self.top.body.append(Stream((block,), tuple(states), _read(inner.body), where))
 
     def _is_split(self, blocks: list[Block], hints: Mapping[str, int]) -> bool:
-        """Whether one sweep of folds that do not wait for one another is all there is, and threads
-        would wait for the few tasks that there are otherwise."""
+        """Whether one sweep of folds that do not wait for one another is all, in too few tasks."""
         states = self.cascade.states
         bound = [s.value for s in self.d.body if isinstance(s, Let)]
         if not states or any(isinstance(v, (Dot, Scan)) for v in bound):
             return False
-        for s in states:
-            waits = s.sweep != states[0].sweep or s.carry is not None
-            if waits or len(s.block.args) != 1 or COMBINES[s.combine].positional:
-                return False
+        if any((s.sweep, s.carry, len(s.block.args)) != (states[0].sweep, None, 1)
+               or COMBINES[s.combine].positional for s in states):  # fmt: skip
+            return False
         seen = self._visible(states[0].sweep, {b.axis for b in blocks if b.size == 1})
         masked = seen.cuts or any((seen.start, seen.stop, seen.seen, seen.where))
         if masked or any(self.axis in self._index_axes(s) for s in self.stores):
             return False
         sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
         tasks = prod(-(-sizes[b.axis] // (b.size or 1)) for b in blocks)
-        enough = sizes[self.axis] >= PARTS and prod(sizes.values()) >= SPLIT_ABOVE
-        return tasks < LEAST_TASKS and enough
+        enough = prod(sizes.values()) >= SPLIT_ABOVE
+        return enough and tasks < LEAST_TASKS and sizes[self.axis] >= PARTS
 
     def _visible(self, sweep: int, fixed: set[str]) -> Visible:
         """What the states of a sweep take up."""
