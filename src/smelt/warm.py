@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import llvmlite
 import numpy as np
@@ -219,9 +219,6 @@ class Found:
     `graph`, `plan`, `kernels` and `journal` are made when they are asked for.
     """
 
-    round = None
-    rows: ClassVar[Mapping[str, int]] = {}
-
     def __init__(
         self, graph: Graph, hints: Mapping[str, int], donate: tuple[int, ...], target: Target,
         recipe: Recipe, codes: Sequence[Code | None], found: Journal,
@@ -254,6 +251,16 @@ class Found:
             self._hits.get(f.key, f) if isinstance(f, CacheHit) else f for f in journal.facts
         ]
         return made
+
+    @property
+    def round(self) -> Compiled | None:
+        """None: a program in rounds is not stored."""
+        return None
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """No rows: as above."""
+        return {}
 
     @property
     def graph(self) -> Graph:
