@@ -167,6 +167,25 @@ def test_planning_asks_the_model_a_bounded_number_of_times(monkeypatch: pytest.M
     assert len(asked) <= 6 * len(Units(graph).units)
 
 
+def test_a_mask_by_positions_is_never_stored():
+    """Even where reading it would be as cheap: streams look at the positions themselves."""
+    graph = parse("""graph f(x: f32[h,n,m], y: f32[h,n,m]) {
+      i = iota() {shape=(n, 1), axis=0, dtype=i64}
+      j = iota() {shape=(1, m), axis=1, dtype=i64}
+      mask = ge(i, j)
+      wide = expand(mask) {shape=(h, n, m)}
+      a = select(wide, x, 0.0:f32)
+      b = extern.sort(a) {axis=2, descending=false, stable=true}
+      c = select(wide, y, 1.0:f32)
+      d = extern.sort(c) {axis=2, descending=false, stable=true}
+      e = select(wide, b, d)
+      return e
+    }""")
+    found = verify(plan(graph, MACHINE, None, {"h": 12, "n": 2048, "m": 2048}))
+    stored = {node.op.name for c in found.clusters for node in c.outputs}
+    assert stored == {"select", "extern.sort"}
+
+
 # ---- decisions ---------------------------------------------------------------------------------
 
 

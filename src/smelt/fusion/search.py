@@ -59,6 +59,9 @@ MOST_SIBLINGS = 12
 """Readers of one array that are tried in pairs."""
 FORCED = 1e18
 """The gain of a join that the user demands."""
+CHEAP = 4.0
+"""Row cost of an element up to which a value that reads nothing is never worth a place in memory
+(as the code generator's own limit for what it computes again)."""
 LEAST_GAIN = 1e-6
 """Nanoseconds below which a gain is rounding."""
 
@@ -237,6 +240,15 @@ class Search(State):
         kept = producer.stored & self.units.outputs or producer.members & self.units.folds
         return 1 < readers <= MOST_COPIES and not kept
 
+    def _is_made_of_nothing(self, producer: Cluster) -> bool:
+        """Whether a producer reads no array and costs next to nothing, as a mask by positions does.
+
+        It belongs to its readers even where reading it would be as cheap: where it has one value
+        for a whole block, a stream does not look at it, or does not visit the block.
+        """
+        work = sum(self.units.unit(u).trace.cost for u in bits(producer.members))
+        return not producer.reads and work <= CHEAP and not producer.members & self.units.folds
+
     def best(self, p: int) -> Candidate:
         """The best thing to do with a producer and its readers."""
         best = NO_MOVE
@@ -287,6 +299,8 @@ class Search(State):
             return Candidate(FORCED, joined)
         gain = one.cost.burden + other.cost.burden - found.cost.burden
         gain += self.held((one.stored | other.stored) & ~stored, stored)
+        if not one.stored & stored and self._is_made_of_nothing(one):
+            gain = max(gain, one.cost.burden)
         self.most[pair] = gain
         return Candidate(gain, joined)
 
@@ -304,6 +318,8 @@ class Search(State):
                 return Candidate(0.0, refusal=found.refusal, copies=True)
             gain += cluster.cost.burden - found.cost.burden
             joined.append((c, found))
+        if self._is_made_of_nothing(producer):
+            gain = max(gain, producer.cost.burden)
         return Candidate(gain, tuple(joined), copies=True)
 
     def _needed(self, producer: Cluster, reader: Cluster) -> int:
