@@ -61,7 +61,7 @@ BODIES = {
     "inf = x[n]": ("'inf' cannot name a value", 2, 3),
     "merge n (s)": ("':' expected", 2, 11),
     "require n": ("a comparison expected", 2, 12),
-    "y[n] = last(3)": ("an axis expected", 2, 15),
+    "y[n] = last(3)": ("'3' is no axis", 2, 15),
     "y[n] = 1\n     y[n] = 2": ("stands neither where its block began", 3, 6),
     "y[n] = 1\ny[n] = 2": ("further right than `kernel`", 3, 1),
     "3 = x[n]": ("a statement expected", 2, 3),

@@ -35,7 +35,7 @@ def picks(graph: Graph) -> Graph:
     ...     text(
     ...         picks(
     ...             parse('''graph f(x: f32[n,k], w: f32[k,c], y: i64[n]) {
-    ...   z = contract(x, w) {spec=nk,kc->nc}
+    ...   z = contract(x, w) {spec="n,k; k,c -> n,c"}
     ...   i = iota() {shape=(n,), axis=0, dtype=i64}
     ...   p = gather(z, i, y) {first=0}
     ...   t = reduce.max(z) {axes=(1,)}
@@ -48,7 +48,7 @@ def picks(graph: Graph) -> Graph:
       v0 = iota() {shape=(1, c), axis=1, dtype=i64} : i64[1,c]
       v1 = reshape(y) {shape=(n, 1)} : i64[n,1]
       v2 = eq(v0, v1) : bool[n,c]
-      v3 = contract(x, w) {spec=nk,kc->nc} : f32[n,c]
+      v3 = contract(x, w) {spec="n,k; k,c -> n,c"} : f32[n,c]
       v4 = select(v2, v3, -inf:f32) : f32[n,c]
       v5 = reduce.max(v4) {axes=(1,)} : f32[n]
       v6 = reduce.max(v3) {axes=(1,)} : f32[n]

@@ -26,6 +26,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal import Journal
 from smelt.kernel.ir import Kernel
+from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
 from smelt.ops.create import Input
 from smelt.passes.prelude import Split
@@ -117,7 +118,7 @@ def whole_graph(
     loaded = load(made.code, [f.symbol for f in made.functions])
     plan = Plan(graph, (cluster,), ((0,),))
     known = () if usual else forms(kernel, target)
-    stem = driver.identify(kernel, target).stem + b"with its own names"
+    stem = driver.identify(kernel, target).stem + kernel_text(kernel).encode()  # its own names
     named = driver.Named(kernel, kernel, {}, stem)
     code = Code(made, loaded)
     _, executable = driver.assemble(

@@ -375,9 +375,8 @@ class _Planner:
             self.kept[item] = self.direct[item].left_axes
             return
         held = item.axes & self._local(item.time)
-        last = self.vector if self.products else None  # nests at products walk along it
         self.kept[item] = tuple(
-            sorted((a for a in self.phase.axes if a in held), key=lambda a: a == last)
+            sorted((a for a in self.phase.axes if a in held), key=lambda a: a == self.vector)
         )
 
     def _is_dear(self, item: Item, limit: float) -> bool:
