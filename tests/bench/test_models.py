@@ -20,6 +20,14 @@ def test_the_page_has_every_model_and_the_geometric_mean():
     assert page.endswith("Geometric mean of the gain: eager 2.00x.\n")
 
 
+def test_a_peer_that_failed_is_a_dash_and_no_part_of_the_mean():
+    failed = models.Row("gpt2", {"eager": math.nan, "smelt": 2.0}, {"eager": 0.1, "smelt": 2.0},
+                        {"smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
+    page = models.page([row("bert", 40.0, 10.0), failed])
+    assert "| gpt2 | – | 2.00 | – |" in page
+    assert page.endswith("Geometric mean of the gain: eager 4.00x.\n")
+
+
 def test_calls_are_measured_in_turns():
     order = []
     calls = {name: lambda name=name: order.append(name) for name in ("a", "b")}

@@ -163,13 +163,19 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     for peer in peers:
         compiled = _runner(torch, peer, model, given)
         start = time.perf_counter()
-        with face.record() as record_of_peer:
-            found = _first(torch, compiled(**given))
+        try:
+            with face.record() as record_of_peer:
+                found = _first(torch, compiled(**given))
+        except Exception:  # a peer's failure is its row's, not ours
+            if peer == "smelt":
+                raise
+            seconds[peer] = math.nan
+            continue
         seconds[peer] = time.perf_counter() - start
         if peer == "smelt":
             error, record = (found - expected).abs().max().item(), record_of_peer
         calls[peer] = lambda f=compiled: f(**given)
-    times = _times(calls)
+    times = {**dict.fromkeys(peers, math.nan), **_times(calls)}
     peak = {"smelt": smelt_peak(calls["smelt"], before) / 2**20}
     if "eager" in calls:
         peak["eager"] = eager_peak(calls["eager"]) / 2**20
@@ -240,9 +246,9 @@ def page(rows: Sequence[Row]) -> str:
             "compile s", "kernels", "calls of torch", "peak MiB"]  # fmt: skip
     lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
     for r in rows:
-        compile_s = " / ".join(f"{r.compile_seconds[p]:.1f}" for p in (*peers[1:], "smelt"))
-        cells = [r.name, *(f"{r.ms[p]:.2f}" for p in peers), f"{r.ms['smelt']:.2f}"]
-        cells += [f"{r.gain(p):.2f}x" for p in peers]
+        compile_s = " / ".join(_number(r.compile_seconds[p], 1) for p in (*peers[1:], "smelt"))
+        cells = [r.name, *(_number(r.ms[p]) for p in peers), _number(r.ms["smelt"])]
+        cells += [_number(r.gain(p), suffix="x") for p in peers]
         memory = " / ".join(f"{r.peak[p]:.1f}" for p in ("eager", "smelt") if p in r.peak)
         cells += [compile_s, str(r.kernels), str(r.left), memory]
         lines.append(f"| {' | '.join(cells)} |")
@@ -251,5 +257,11 @@ def page(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _number(value: float, digits: int = 2, suffix: str = "") -> str:
+    """A cell; a dash for a peer that failed."""
+    return "–" if math.isnan(value) else f"{value:.{digits}f}{suffix}"
+
+
 def _mean(values: Sequence[float]) -> float:
+    values = [v for v in values if not math.isnan(v)] or [math.nan]
     return math.exp(sum(map(math.log, values)) / len(values))
