@@ -10,6 +10,7 @@ is what other load on the machine does not change.  Needs PyTorch and `transform
 
 from __future__ import annotations
 
+import gc
 import math
 import tempfile
 import time
@@ -159,6 +160,7 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     error = math.nan
     record: Any = None
     torch._dynamo.reset()
+    gc.collect()  # what the model before has kept
     before = STOCK.forget_peak()
     for peer in peers:
         compiled = _runner(torch, peer, model, given)
