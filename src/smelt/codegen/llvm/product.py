@@ -18,7 +18,7 @@ from smelt.codegen.llvm.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.grouped import flipped, narrow
 from smelt.codegen.llvm.grouping import GroupPacker
 from smelt.codegen.llvm.indexing import number, splat
-from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, prefetch, store_vector
 from smelt.codegen.llvm.nests import TILE, Nest
@@ -44,18 +44,6 @@ class ProductEmitter:
     def __init__(self, home: NestEmitter) -> None:
         self.home, self.b = home, home.b
         self.scope = home.top
-        self.ahead: dict[Item, Value] = {}
-        """Products whose left operand is packed before their stream, if it is one block of k."""
-
-    def pack_ahead(self, nest: Nest, c: Contraction) -> None:
-        """Packs the left operand, which is the same for all blocks of the stream that begins."""
-        if c.reads_left():
-            return
-        low, high = self.home.ranges[c.k]
-        fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(c.depth))
-        with self.b.if_then(fits):
-            self._pack_left(nest, c, Scope(self.home.top))
-        self.ahead[c.item] = fits
 
     def run(self, nest: Nest, c: Contraction) -> None:
         """The whole contraction of this task into its scratch array."""
@@ -116,10 +104,7 @@ class ProductEmitter:
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """One block of k: packs left, then block by block of n packs right and multiplies."""
         left, right = nest.packs
-        if c.item in self.ahead:
-            with self.b.if_then(self.b.not_(self.ahead[c.item])):
-                self._pack_left(nest, c, scope)
-        elif not c.direct and not c.reads_left():
+        if not c.direct and not c.reads_left():
             self._pack_left(nest, c, scope)
         if c.thin:
             self._thin(left, right, c, scope)

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Edge, Region, Visit
-from smelt.codegen.llvm.nests import Nest
-from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Scope
 
 if TYPE_CHECKING:
@@ -55,33 +52,9 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
         with home.b.if_then(home.top.value(region.where)):
             inside(0)
     else:
-        _pack_ahead(home, region)
         inside(0)
     home.top, home.ranges, home.starts = outer, ranges, starts
     return after
-
-
-def _pack_ahead(home: NestEmitter, region: Region) -> None:
-    """Packs left operands that are the same in all blocks, once."""
-    emitter = home.products
-    for nest in home.s.nests:
-        c = nest.product
-        if isinstance(c, Contraction) and isinstance(emitter, ProductEmitter):
-            if _is_steady(home, nest, c, region):
-                emitter.pack_ahead(nest, c)
-
-
-def _is_steady(home: NestEmitter, nest: Nest, c: Contraction, region: Region) -> bool:
-    """Whether a product of a region packs the same left operand in all of its blocks."""
-    own = home.s.phase.segments[nest.time]
-    if own is not None and own.where is not None:
-        own = own.parent
-    if own is not region or c.direct or c.outer:
-        return False
-    visited = {v.axis for v in region.visits}
-    first = home.s.phase.segments.index(region)
-    known = all(i.time < first or i.kind == "const" for i in (c.left, *nest.packs[0].items))
-    return known and not visited & {c.m, c.k, *c.left.axes}
 
 
 def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None:
