@@ -26,7 +26,7 @@ from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.results import deliver, measure, pack
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.value import STATE, Buffer, leaf
+from smelt.frontends.array.value import STATE, Buffer, layout, leaf
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
 
@@ -68,7 +68,8 @@ class Jit(Generic[P, R]):
             elif data.__class__ is not np.ndarray:
                 return self._nested(args, kwargs)
             buffers.append(data)
-            key += data.dtype, data.shape, data.flags.num & _READABLE
+            flags = data.flags.num & _READABLE
+            key += data.dtype, data.shape, flags if flags & 1 else (flags, layout(data))
         exact = tuple(key)
         found = self._exact.get(exact)
         if found is None:
@@ -94,7 +95,9 @@ class Jit(Generic[P, R]):
             if data is None:
                 return self._general(bound, None, None)
             buffers.append(data)
-            key += data.dtype, data.shape, data.flags.num & _READABLE, x.__class__ in _NUMBERS
+            flags = data.flags.num & _READABLE
+            key += data.dtype, data.shape, flags if flags & 1 else (flags, layout(data))
+            key.append(x.__class__ in _NUMBERS)
         exact: Hashable = tuple(key)
         found = self._exact.get(exact)
         if found is _BY_VALUE:
