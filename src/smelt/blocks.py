@@ -74,7 +74,7 @@ THIN = 16
 """Rows up to which the larger operand of a product is read as it lies, never packed."""
 THIN_ROWS = 16
 """Rows of a thin product that one task takes: all of them."""
-THIN_COLUMNS = 2016
+THIN_COLUMNS = 2080
 """Columns of a thin product that one task takes: long runs of each line.  Rows of sums that are no
 power of two apart do not share the sets of a cache."""
 THIN_LINES = 64

@@ -39,12 +39,16 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
-LINES = 16
-"""Lines along n that are read side by side, where there are registers for a vector of each."""
+LINES = 8
+"""Lines along n that are read side by side, where there are registers for two vectors of each: more
+streams than that outrun what the processor follows."""
 FEW = 4
-"""The same where lines are dear to compute, where few are left, and of dot products."""
+"""The same of a single row, where lines are dear to compute, where few are left, and of dot
+products."""
 AHEAD = 2048
 """Bytes between what dot products read and what they ask for."""
+NEXT = 1024
+"""The same of lines along n."""
 CHUNK = 256
 """Summed positions that several rows of the left operand are multiplied with at a time."""
 SHORT = 6
@@ -65,6 +69,8 @@ class ThinEmitter:
             self.rows = self.b.sub(high, low)
         self.stride = home.home.index(home.storage.extent(c.item, c.n))
         self.lanes, self.wide = c.tile.lanes, c.tile.lanes * c.together
+        if c.along == c.n and c.group is None and c.m is not None:
+            self.wide *= 2  # a number of the left operand serves two vectors
         self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
 
@@ -73,7 +79,7 @@ class ThinEmitter:
         multiplied."""
         low, high = self.ranges[self.c.k]
         b = self.b
-        end = b.add(low, b.and_(b.sub(high, low), number(-self.wide)))
+        end = b.add(low, b.and_(b.sub(high, low), number(-self.lanes * self.c.together)))
         zero = self.machine.const(self.c.unit, 0)
 
         def clear(row: Value) -> None:
@@ -106,7 +112,7 @@ class ThinEmitter:
         return found
 
     def _along(self, put: Callable[[Value, Value | None], None]) -> None:
-        """Whole vectors, then a masked one: position and mask."""
+        """Whole steps, then a masked one: position and mask."""
         b, wide = self.b, self.wide
         low, high = self.ranges[self.c.along]
         middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
@@ -177,7 +183,7 @@ class ThinEmitter:
         """Many lines at a time, then a few."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         many = LINES if self.home.home.target.registers >= 32 else LINES // 2
-        many = many if len(self.right.items) <= SHORT else FEW
+        many = FEW if self.c.m is None or len(self.right.items) > SHORT else many
         middle = b.add(low, b.and_(b.sub(high, low), number(-many)))
         self.home.loop(low, middle, many, lambda k: self._some(k, many, False))
         self.home.loop(middle, high, FEW, lambda k: self._some(k, FEW, True))
@@ -195,8 +201,10 @@ class ThinEmitter:
                 value = self._value(line, at, mask)
                 zero = ir.Constant(value.type, None)
                 values.append(b.select(here[r], value, zero) if clamped and r else value)
+            if mask is None and not clamped and self.c.m is not None:
+                self._ask(lines, at, (self.c.k, self.c.n), NEXT)
             if self.c.group is None:
-                self._add(k, at, [(value,) for value in values])
+                self._add(k, at, [self._vectors(value) for value in values])
                 return
             groups = (values[r : r + together] for r in range(0, count, together))
             self._add(k, at, [interleaved(b, group) for group in groups])
@@ -249,7 +257,7 @@ class ThinEmitter:
             values = [self._value(line, at, mask) for line in lines]
             values = values if c.group is None else [units(b, x) for x in values]
             if mask is None and c.m is not None:
-                self._ask(lines, at, b.icmp_signed("==", i, number(0)))
+                self._ask(lines, at, (c.n, c.k), AHEAD, b.icmp_signed("==", i, number(0)))
             for g, sums in enumerate(places):
                 one = load_vector(m, self._left(b.add(i, number(g)), at), c.unit, None)
                 for value, place in zip(values, sums, strict=True):
@@ -290,30 +298,44 @@ class ThinEmitter:
         before = load_scalar(self.scalar, where, dtype, None)
         store_scalar(self.scalar, where, self.scalar.add(before, total), dtype, None)
 
-    def _ask(self, lines: list[Scope], at: Value, first: Value) -> None:
-        """Has the processor fetch what comes next on the lines, or at their end on later ones, for
-        the first group of rows."""
-        b, c, home = self.b, self.c, self.home
+    def _ask(
+        self, lines: list[Scope], at: Value, axes: tuple[str, str], far: int,
+        asked: Value | None = None,
+    ) -> None:  # fmt: skip
+        """Has the processor fetch what lies `far` bytes on along the lines, or at their end on the
+        next ones; axes: the one across lines and the one along them.  Nothing new unless `asked`.
+        """
+        b, home, (across, along) = self.b, self.home, axes
         for item in self.right.items:
             access = item.payload
-            if not isinstance(access, Access) or coefficient(access.offset, c.k) != 1:
+            if not isinstance(access, Access) or coefficient(access.offset, along) != 1:
                 continue
-            step = coefficient(access.offset, c.n)
+            step = coefficient(access.offset, across)
             if step is None or any(a.kind == "axis" for a in atoms(step)):
                 continue
             dtype = home.home.dtypes[access.buffer]
-            (low, high), far = self.ranges[c.k], AHEAD // dtype.itemsize
+            (low, high), more = self.ranges[along], far // dtype.itemsize
             later = b.mul(home.index(step, self.top), number(len(lines)))
-            beyond = b.add(b.sub(number(far), b.sub(high, low)), later)
-            inside = b.icmp_signed("<", b.add(at, number(far)), high)
-            ahead = b.select(inside, number(far), beyond)
-            ahead = b.add(at, b.select(first, ahead, number(0)))
+            beyond = b.add(b.sub(number(more), b.sub(high, low)), later)
+            inside = b.icmp_signed("<", b.add(at, number(more)), high)
+            ahead = b.select(inside, number(more), beyond)
+            if asked is not None:
+                ahead = b.select(asked, ahead, number(0))
+            ahead = b.add(at, ahead)
             for line in lines:
                 place = b.add(line.offset(access), ahead)
                 for k in range(0, self.wide, max(64 // dtype.itemsize, 1)):
                     there = b.add(place, number(k))
                     prefetch(b, element_address(b, home.home.buffers[access.buffer], there, dtype),
                              near=True)  # fmt: skip
+
+    def _vectors(self, value: Value) -> list[Value]:
+        """A wide register as registers of the processor."""
+        kind = ir.VectorType(ir.IntType(32), self.lanes)
+        return [
+            self.b.shuffle_vector(value, value, ir.Constant(kind, list(range(v, v + self.lanes))))
+            for v in range(0, value.type.count, self.lanes)
+        ]
 
     def _variable(self, start: Value) -> Value:
         with self.b.goto_entry_block():
