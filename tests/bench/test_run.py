@@ -14,7 +14,7 @@ import pytest
 
 from smelt.bench import run as runner
 from smelt.bench.cold import import_ns, measure_cold
-from smelt.bench.process import Worker, command, variables
+from smelt.bench.process import Worker, command, kept_to, variables
 from smelt.bench.results import (
     Cold,
     Entry,
@@ -194,10 +194,10 @@ def test_entries_say_why_there_is_no_time() -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
 def test_run_keeps_to_its_cores_and_gives_them_back() -> None:
     before = os.sched_getaffinity(0)
-    with runner.kept_to(1):
+    with kept_to(1):
         assert len(os.sched_getaffinity(0)) == 1
     assert os.sched_getaffinity(0) == before
-    with runner.kept_to(10**6):
+    with kept_to(10**6):
         assert os.sched_getaffinity(0) == before
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 import smelt as sm
 from smelt import driver
-from smelt.bench.process import command, variables
+from smelt.bench.process import command, kept_to, variables
 from smelt.bench.products import Call, Timed, best_times
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
@@ -214,7 +214,8 @@ def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) ->
 def run(rounds: int = ROUNDS) -> list[Timed]:
     """All cases, in a process where every library has one thread."""
     line = command(["-m", "smelt.bench.attention", str(rounds)], variables(1, None))
-    done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
+    with kept_to(1):
+        done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
     return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]
 
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
@@ -58,6 +58,24 @@ def variables(threads: int, cache: Path | None) -> dict[str, str]:
 def smelt_cache(cache: Path) -> Path:
     """Where Smelt keeps its objects and the machine's figures during a run."""
     return cache / "smelt"
+
+
+@contextlib.contextmanager
+def kept_to(threads: int) -> Generator[None, None, None]:
+    """Bind this process, and those it starts meanwhile, to as many CPUs as there are threads.
+
+    It is the one limit that every library's pool obeys, JAX's included.  It also makes processor
+    time exact: what a thread on another CPU has spent is told only up to the last tick of a clock.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:threads])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 class Worker:

@@ -4,7 +4,8 @@
     python -m smelt.bench.products      # its rows as JSON, from this process
 
 Times are processor time, so that a busy machine changes them little; the peers stand in one process
-and take turns, the best of the rounds counts.  The floor is what the machine cannot beat: multiply-
+and take turns, the best of the rounds counts.  That process keeps to one CPU: libraries that work
+on threads of their own are measured whole.  The floor is what the machine cannot beat: multiply-
 adds at the measured peak, or the operands read once at the measured bandwidth, whichever is longer.
 """
 
@@ -25,7 +26,7 @@ import numpy as np
 
 import smelt as sm
 from smelt import driver
-from smelt.bench.process import command, variables
+from smelt.bench.process import command, kept_to, variables
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
 from smelt.types.dtype import DType, bf16, f32, i8
@@ -197,7 +198,8 @@ def run(rounds: int = ROUNDS) -> list[Timed]:
     settings = variables(1, None)
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     line = command(["-m", "smelt.bench.products", str(rounds)], settings)
-    done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
+    with kept_to(1):
+        done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
     return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]
 
 

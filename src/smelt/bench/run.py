@@ -15,15 +15,15 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from smelt.bench import cold
 from smelt.bench.peers import PACKAGES, PEERS, version
-from smelt.bench.process import Worker, smelt_cache
+from smelt.bench.process import Worker, kept_to, smelt_cache
 from smelt.bench.results import Cold, Entry, Results, Row, Times, quartiles
 from smelt.bench.worker import FLOOR, save_reference
 from smelt.bench.workloads import WORKLOADS, Workload
@@ -128,23 +128,6 @@ def _chosen(wanted: Sequence[str], table: dict[str, Any], what: str) -> dict[str
     exact = set(wanted) & set(table)
     prefixes = tuple(name for name in wanted if name not in exact)
     return {k: v for k, v in table.items() if k in exact or (prefixes and k.startswith(prefixes))}
-
-
-@contextmanager
-def kept_to(threads: int) -> Generator[None, None, None]:
-    """Bind this process, and those it starts meanwhile, to as many CPUs as there are threads.
-
-    It is the one limit that every library's pool obeys, JAX's included.
-    """
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(allowed)[:threads])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def describe_machine(target: Target) -> dict[str, Any]:
