@@ -50,6 +50,38 @@ def head_smoothed(xp, h, w, labels):
     return total - 0.9 * hit - 0.1 * xp.mean(z, axis=1) + 1e-4 * total * total
 
 
+def log_softmax(xp, z):
+    top = xp.max(z, axis=1, keepdims=True)
+    return z - (xp.log(xp.sum(xp.exp(z - top), axis=1, keepdims=True)) + top)
+
+
+def distill(xp, x, w, y, u):
+    """Kullback-Leibler divergence of two heads, one sum over all tokens and words."""
+    low, high = log_softmax(xp, x @ w.T), log_softmax(xp, y @ u.T)
+    return xp.sum(xp.exp(high) * (high - low)) / x.shape[0]
+
+
+def distill_in_parts(xp, x, w, y, u):
+    """The same, probabilities by division, the share of either head for itself."""
+    z, t = x @ w.T, y @ u.T
+    low = z - xp.max(z, axis=-1, keepdims=True)
+    low = low - xp.log(xp.sum(xp.exp(low), axis=-1, keepdims=True))
+    high = t - xp.max(t, axis=-1, keepdims=True)
+    total = xp.sum(xp.exp(high), axis=-1, keepdims=True)
+    p = xp.exp(high) / total
+    return xp.sum(p * (high - xp.log(total)) - p * low) / x.shape[0]
+
+
+def distill_by_rows(xp, x, w, y, u):
+    """The same by the probabilities of either head, token by token."""
+    z, t = x @ w.T, y @ u.T
+    z, t = (a - xp.max(a, axis=1, keepdims=True) for a in (z, t))
+    e = xp.exp(t)
+    total = xp.sum(e, axis=1)
+    mean = xp.sum(e * (t - z), axis=1) / total
+    return xp.mean(mean - xp.log(total) + xp.log(xp.sum(xp.exp(z), axis=1)))
+
+
 HEAD_INPUTS = ("T[r,k]", "T[c,k]", "i64[r] < c")
 HEAD = {"r": 512, "k": 512, "c": 32000}
 
@@ -73,6 +105,14 @@ ROWS = (
     Row("F2 smoothed, z-loss", head_smoothed, HEAD_INPUTS, HEAD,
         fused="s*(r*k + c*k + r) + 8*r", unfused="4*r*k + 4*c*k + 46*r*c + 210*r", bounded=True,
         dtypes=("f64",), layouts=()),
+    # A sum of doubles over all elements is carried in doubles: apart, it would round otherwise.
+    Row("F4 divergence", distill, ("T[r,k]", "T[c,k]", "T[r,k]", "T[c,k]"), HEAD,
+        fused="s*(2*r*k + 2*c*k + 1) + 16*r", unfused="8*r*k + 8*c*k + 124*r*c + 88*r + 28",
+        kernels=2, bounded=True, dtypes=(), layouts=(), stored=("reduce.sum",),
+        also=(distill_in_parts,)),
+    Row("F4 divergence by rows", distill_by_rows, ("T[r,k]", "T[c,k]", "T[r,k]", "T[c,k]"), HEAD,
+        fused="s*(2*r*k + 2*c*k + 1) + 8*r", unfused="8*r*k + 8*c*k + 84*r*c + 84*r + 12",
+        kernels=2, bounded=True, dtypes=(), layouts=(), stored=("add",)),
 )  # fmt: skip
 
 

@@ -53,6 +53,8 @@ class Refinement:
         self.state, self.units, self.decisions = state, state.units, decisions
         self.left = max(LEAST_TRIES, int(TRIES * len(self.units.units)))
         self.next = len(self.units.values)
+        self.gone: set[tuple[int, int]] = set()
+        """Clusters that were given up: none comes again, so that moves cannot go in a circle."""
 
     def run(self) -> list[int]:
         """Takes the moves that gain; returns the clusters that came of them."""
@@ -176,6 +178,8 @@ class Refinement:
             for move in self._moves(c, near, *parts):
                 before = sum(self.state.clusters[k].cost.burden for k in move.old)
                 enough = ENOUGH if len(move.new) <= len(move.old) else MORE
+                if self.gone.intersection(map(_key, move.new)):
+                    continue
                 if move.gain > enough * before and (best is None or move.gain > best.gain):
                     best = move
         return best
@@ -287,7 +291,8 @@ class Refinement:
         """Carries out a move; returns the numbers of the new clusters."""
         before = [self.state.clusters[c] for c in move.old]
         self.decisions.refined(before, [found.region.members for found in move.new], move.gain)
-        for c in move.old:
+        for c, cluster in zip(move.old, before, strict=True):
+            self.gone.add((cluster.members, cluster.stored))
             self.state.remove(c)
         fresh: list[int] = []
         for found in move.new:
@@ -295,3 +300,8 @@ class Refinement:
             fresh.append(self.next)
             self.next += 1
         return fresh
+
+
+def _key(verdict: Verdict) -> tuple[int, int]:
+    """What a cluster is told by."""
+    return verdict.region.members, verdict.region.stored

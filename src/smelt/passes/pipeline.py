@@ -28,6 +28,7 @@ from smelt.passes.canonicalize import canonicalize
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
 from smelt.passes.fold import fold
+from smelt.passes.nested import nested
 from smelt.passes.picks import picks
 from smelt.passes.precision import precision
 from smelt.passes.scales import scales
@@ -63,6 +64,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("scales", scales, fast=True),
     Pass("views", views),
     Pass("picks", picks),
+    Pass("nested", nested),
     Pass("cse", cse),
     Pass("dce", dce),
 )

@@ -180,13 +180,22 @@ class Carrier:
             pairs = every(*sides)
             parts = (_Sum(self, fold, sorts, gauges, sweep).of_products(pair) for pair in pairs)
         else:
-            own = products(fold.args[0], sorts)
+            own = products(_narrow(fold), sorts)
             parts = (_Sum(self, fold, sorts, gauges, sweep).of(product) for product in own)
         found: Term | None = None
         for part in parts:
             found = part if found is None else self.terms.add(found, part)
         assert found is not None
         return found
+
+
+def _narrow(fold: Term) -> Term:
+    """The elements of a sum before they are made as wide as what it is carried in anyway."""
+    (x,) = fold.args
+    wide = accumulator(COMBINES[fold.op], fold.dtype)
+    while x.kind == "cast" and x.value is None and x.dtype == wide and x.args[0].dtype.is_float:
+        (x,) = x.args
+    return x
 
 
 class _Sum:
