@@ -290,6 +290,11 @@ BOUNDS_CHECK = _switch(
     "Check every load and store in native code: slow, for finding a bug.",
     changes="code",
 )
+NATIVE_CALLS = _switch(
+    "native_calls",
+    True,
+    "Answer repeated calls of a jitted function by native code; off: by Python, to find a bug.",
+)
 STRICT = _switch(
     "strict",
     False,
@@ -374,6 +379,15 @@ def fingerprint() -> str:
     if scope.printed is None:
         scope.printed = _printed(scope, _PLAN)
     return scope.printed
+
+
+def variable() -> tuple[ContextVar[Any], type]:
+    """The context variable that holds the settings in force, and the class of its value.
+
+    While it holds the same object, and that the same text in its slot `printed`, all settings are
+    what they were.
+    """
+    return _SCOPE, _Scope
 
 
 def code_fingerprint() -> str:

@@ -127,6 +127,11 @@ class Prepared:
     code: list[Any]
     """What the tables hold addresses of; it must live as long as they do."""
     results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
+    """Value, shape, dtype, bytes and the input written over (-1: none), by output."""
+    work: float = 0.0
+    """Predicted time in ns."""
+    parallel: bool = False
+    """Whether a launch is meant for several threads."""
 
 
 class Executable:
@@ -243,6 +248,10 @@ class Executable:
             run(s.chunks, s.launches, s.count, address, p.scratch)
         return results
 
+    def prepared(self, sizes: tuple[int, ...]) -> Prepared:
+        """Everything about calls with these sizes."""
+        return self._prepared.get(sizes) or self._prepare(sizes)
+
     def _ready(self, arrays: Sequence[Array], held: Run | None) -> list[Array]:
         """The values that are held."""
         if self.prelude is None:
@@ -346,6 +355,8 @@ class _Builder:
         self.launches: list[tuple[int, int, int, int]] = []
         self.code: list[Any] = []
         self.scratch = 0
+        self.work = 0.0
+        self.parallel = False
         self.top = max((self.number(end) for end in home.arena), default=0)
         self.top = (self.top + 63) // 64 * 64
 
@@ -363,6 +374,8 @@ class _Builder:
                 if phase < len(step.entries):
                     work += self._chunks(step.entries[phase], base, step.sizes(self.named))
             parallel = PARALLEL if work > INLINE_NS and len(self.chunks) - first > 1 else 0
+            self.work += work
+            self.parallel = self.parallel or bool(parallel)
             if len(self.chunks) > first:
                 self.launches.append((first, len(self.chunks) - first, parallel, 0))
         for s in steps:
@@ -444,7 +457,8 @@ class _Builder:
     def finish(self) -> Prepared:
         self._flush()
         return Prepared(self.named, self.shapes, array("q", self.frame), self.addresses, self.arena,
-                        self.strides, self.segments, self.top, self.scratch, self.code)  # fmt: skip
+                        self.strides, self.segments, self.top, self.scratch, self.code,
+                        work=self.work, parallel=self.parallel)  # fmt: skip
 
 
-__all__ = ["CallStep", "Executable", "KernelStep", "Native", "Value"]
+__all__ = ["CallStep", "Executable", "KernelStep", "Native", "Prepared", "Value"]

@@ -18,6 +18,7 @@ import ctypes
 import itertools
 import mmap
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,12 @@ ALIGNMENT: Final = 64
 HUGE_PAGE: Final = 2 << 20
 HUGE_FROM: Final = 4 << 20
 """Blocks of at least this many bytes are mapped on huge-page boundaries."""
+
+RING_LIMIT: Final = 1 << 20
+"""Blocks up to this size may wait in a ring."""
+RING_BLOCKS: Final = 8
+RING_WORDS: Final = 1 + 2 * RING_BLOCKS
+"""The next entry to replace, then pairs (block, address)."""
 
 _CHECKED_FROM: Final = 64 << 20
 _MOST_BYTES: Final = 1 << 47
@@ -54,6 +61,7 @@ _aligned_alloc.restype = ctypes.c_void_p
 _aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
 _free: Final = _C.free
 _free.argtypes = [ctypes.c_void_p]
+_forget: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 
@@ -173,6 +181,7 @@ class Stock:
         self._knob = -1
         self._limit = 0
         self._classes: dict[int, _SizeClass] = {}
+        self._rings: dict[int, array[int]] = {}
         self._stamps = itertools.count()
         self._live = self._pooled = self._peak = self._fresh = self._reused = 0
 
@@ -202,6 +211,8 @@ class Stock:
 
     def trim(self, keep: int = 0) -> int:
         """Give waiting blocks back to the system until at most `keep` bytes wait; bytes given."""
+        if not keep:
+            self._empty_rings()
         before = total = self._count_pooled()
         while total > keep:
             oldest = min(
@@ -222,13 +233,45 @@ class Stock:
 
     def usage(self) -> Usage:
         """Counters of this stock."""
-        pooled = self._count_pooled()
-        return Usage(self._live, pooled, self._peak, self._fresh, self._reused, self._limit)
+        idle = self._idle()
+        pooled = self._count_pooled() + idle
+        return Usage(self._live - idle, pooled, self._peak, self._fresh, self._reused, self._limit)
 
     def forget_peak(self) -> int:
         """Begin the highest mark anew; the bytes that are live now."""
-        self._peak = self._live
-        return self._live
+        self._peak = self._live - self._idle()
+        return self._peak
+
+    def ring(self, nbytes: int) -> int:
+        """Address of the ring of blocks for so many bytes, 0 if there is none.
+
+        Native calls keep blocks of theirs in it, and use again what nobody else refers to: a block
+        waits there without having been given back, which would cost more than a small kernel.
+        """
+        capacity = size_class(nbytes)
+        if capacity > RING_LIMIT:
+            return 0
+        made = self._rings.get(capacity) or self._rings.setdefault(
+            capacity, array("q", bytes(8 * RING_WORDS))
+        )
+        return made.buffer_info()[0]
+
+    def _idle(self) -> int:
+        """Bytes of blocks that only a ring refers to."""
+        return sum(
+            capacity
+            for capacity, ring in tuple(self._rings.items())
+            for block in ring[1::2]
+            if block and ctypes.c_int32.from_address(block).value == 1
+        )
+
+    def _empty_rings(self) -> None:
+        for ring in tuple(self._rings.values()):
+            for k in range(1, RING_WORDS, 2):
+                block, ring[k] = ring[k], 0
+                if block:
+                    _forget(block)
+            ring[0] = 0
 
     def _count_pooled(self) -> int:
         classes = tuple(self._classes.values())

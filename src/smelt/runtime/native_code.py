@@ -54,13 +54,18 @@ def native_text(triple: str) -> str:
     return native.ir(triple, monotonic, int(getattr(signal, "SIG_SETMASK", 2)), detached)
 
 
+def generic_target() -> tuple[str, str]:
+    """This system's triple, and LLVM's name for any processor of its architecture."""
+    triple = host_processor().triple
+    return triple, _GENERIC_CPU.get(triple.partition("-")[0], "generic")
+
+
 def native_code(variant: str | None = None) -> NativeCode:
     """The loop for this machine, from the object cache or compiled now.
 
     `variant` names a triple whose way of sleeping is used instead of this system's.
     """
-    triple = host_processor().triple
-    cpu = _GENERIC_CPU.get(triple.partition("-")[0], "generic")
+    triple, cpu = generic_target()
     text = native_text(variant or triple)
     key = f"smelt pool 2 {(ABI_VERSION, triple, cpu, llvmlite.__version__, text)}".encode()
     cache = Cache.default()

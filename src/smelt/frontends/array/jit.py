@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -25,10 +25,14 @@ from smelt.frontends.array.flush import realise
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.results import deliver, measure, pack
+from smelt.frontends.array.shortcut import MOST_RECORDS, Exact, notice
 from smelt.frontends.array.trace import Argument, Trace, record_call
 from smelt.frontends.array.value import STATE, Buffer, layout, leaf
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
+
+if TYPE_CHECKING:
+    from smelt.runtime.calls import Record
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,12 +47,20 @@ _READABLE = 0x101
 class Jit(Generic[P, R]):
     """A function that is recorded and compiled when it is called; made by `sm.jit`."""
 
+    __slots__ = ("__dict__", "__weakref__", "line")
+
+    line: bytes | None
+    """The records of calls that native code answers."""
+
     def __init__(self, options: Options) -> None:
         self.options = options
         self.traces: dict[Hashable, list[Trace]] = {}
         """Every recording made so far, by structure, dtypes, ranks and layouts of the arguments."""
-        self._exact: dict[Hashable, tuple[Trace, tuple[int, ...]]] = {}
+        self._exact: dict[Hashable, Exact] = {}
+        self.line = None
+        self.records: tuple[Record, ...] = ()
         self._plain = not options.static and not options.donate
+        self._noticed = type(self) is Jit
         functools.update_wrapper(self, options.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -74,7 +86,10 @@ class Jit(Generic[P, R]):
         found = self._exact.get(exact)
         if found is None:
             return self._general(self.options.bind(args, kwargs), exact, None)
-        return _again(found, buffers)
+        results = _again(found, buffers)
+        if self._noticed and found.made <= MOST_RECORDS:
+            notice(self, found, args)
+        return results
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -103,7 +118,12 @@ class Jit(Generic[P, R]):
         if found is _BY_VALUE:
             exact = exact, tuple([x for x in bound.leaves if x.__class__ in _NUMBERS])
             found = self._exact.get(exact)
-        return self._general(bound, exact, None) if found is None else _again(found, buffers)
+        if found is None:
+            return self._general(bound, exact, None)
+        results = _again(found, buffers)
+        if self._noticed and found.made <= MOST_RECORDS and not kwargs and self._plain:
+            notice(self, found, args)
+        return results
 
     def _general(self, bound: Bound, exact: Hashable, out: Any) -> Any:
         """Any call; `exact` is the key under which it will be found next time."""
@@ -120,7 +140,7 @@ class Jit(Generic[P, R]):
             if trace.fixed and exact[-1].__class__ is not tuple:  # type: ignore[index]
                 self._exact[exact] = _BY_VALUE
             else:
-                self._exact[exact] = trace, sizes
+                self._exact[exact] = Exact(trace, sizes)
         return found
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -202,9 +222,9 @@ def _repeatable(trace: Trace, bound: Bound, arguments: Sequence[Argument]) -> bo
     )  # fmt: skip
 
 
-def _again(found: tuple[Trace, tuple[int, ...]], buffers: list[Buffer]) -> Any:
+def _again(found: Exact, buffers: list[Buffer]) -> Any:
     """Run what an equal call ran."""
-    trace, sizes = found
+    trace, sizes = found.trace, found.sizes
     if not trace.whole:
         buffers = [buffers[k] for k in trace.arguments]
     if trace.captured:

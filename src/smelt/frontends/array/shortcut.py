@@ -1,0 +1,139 @@
+"""Calls of jitted functions that were made before, handed to native code.
+
+The Python way of `Jit.__call__` finds an `Exact`: the recording and the sizes that arguments of
+these types and shapes lead to.  From the second such call on, what it does is written down as a
+record (`smelt.runtime.calls`), and calls that fit it need no Python any more.  Containers,
+keywords, donated arguments, `out=`, recordings that look at numbers and results that are arguments
+stay with Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from smelt import knobs
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.results import pack
+from smelt.frontends.array.trace import Trace
+from smelt.frontends.array.tree import LEAF
+from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, Watched, intern, leaf
+from smelt.types.dtype import from_numpy
+
+if TYPE_CHECKING:
+    from smelt.runtime.calls import Record
+
+__all__ = ["Exact", "Remembering", "notice"]
+
+FROM_CALL = 2
+"""The native code is not loaded for what is called fewer times."""
+_SLOTS = {name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope")}
+MOST_RECORDS = 8
+"""Made for one `Exact`: settings that change all the time are not worth more."""
+
+
+@dataclass(slots=True, eq=False)
+class Exact:
+    """What arguments of certain types and shapes lead to."""
+
+    trace: Trace
+    sizes: tuple[int, ...]
+    calls: int = 0
+    made: int = 0
+    """Records made so far; too many once it is known that none is possible."""
+    record: Record | None = None
+
+
+class Remembering(Protocol):
+    """A function with records."""
+
+    line: bytes | None
+    records: tuple[Record, ...]
+
+
+def notice(home: Remembering, found: Exact, given: tuple[Any, ...]) -> None:
+    """A call with these arguments was answered by Python: let native code answer the next one."""
+    found.calls += 1
+    if found.calls < FROM_CALL or found.made > MOST_RECORDS or not knobs.NATIVE_CALLS.get():
+        return
+    made = found.record
+    if made is None or not made.current:
+        ready = _install(type(home))
+        if ready is None:
+            return
+        made = _record(found, given) if ready else None
+        found.made += 1 if made is not None else MOST_RECORDS + 1
+        if made is None:
+            return
+    others = [r for r in home.records if r is not made and r is not found.record]
+    records = (made, *others[: MOST_RECORDS - 1])
+    line = _calls().line(records)
+    found.record = made
+    home.line = None  # an interrupt may come between any two of these
+    home.records = records
+    home.line = line
+
+
+@cache
+def _calls() -> Any:
+    """The run time's part, imported by the first repeated call."""
+    return import_module("smelt.runtime.calls")
+
+
+def _install(owner: type) -> bool | None:
+    """Whether calls of a class of functions are native now; None: not yet."""
+    calls = _calls()
+    source = leaf(np.zeros(())).op
+    ready: bool | None = calls.install(
+        calls.Face(owner, Array, (Value, Foreign, Watched), _SLOTS, source, STATE)
+    )
+    return ready
+
+
+def _record(found: Exact, given: tuple[Any, ...]) -> Record | None:
+    """The call written down; None if only Python can make it."""
+    trace, sizes = found.trace, found.sizes
+    calls = _calls()
+    arguments = [_argument(x) for x in given]
+    executable: Any = trace.executable.executable
+    captured = [(x, x.data) for x in trace.captured]
+    if (
+        len(given) != trace.leaves or None in arguments
+        or (trace.fixed and any(x.__class__ in (float, int) for x in given))
+        or not calls.can_run(executable)
+        or any(x.__class__ is not Value or data.__class__ is not np.ndarray
+               for x, data in captured)
+    ):  # fmt: skip
+        return None
+    prepared = executable.prepared(sizes)
+    if len(prepared.results) != len(trace.results) or not trace.plain:
+        return None
+    types = [intern(from_numpy(np.dtype(d)), shape) for _, shape, d, _, _ in prepared.results]
+    sources = [*trace.arguments, *range(len(given), len(given) + len(captured))]
+    made: Record | None = calls.record(
+        prepared, [calls.Argument(*a) for a in arguments if a is not None], captured, sources,
+        types, None if trace.single or _is_tuple(trace) else partial(_packed, trace),
+        single=trace.single,
+    )  # fmt: skip
+    return made
+
+
+def _argument(x: Any) -> tuple[Buffer | None, type] | None:
+    kind = x.__class__
+    if kind is float or kind is int:
+        return None, kind
+    data = x.node.data if kind is Array else x
+    return (data, float) if data.__class__ is np.ndarray else None
+
+
+def _is_tuple(trace: Trace) -> bool:
+    tree: Any = trace.tree
+    return tree != LEAF and tree[:3] == ("sequence", tuple, None) and set(tree[3]) == {LEAF}
+
+
+def _packed(trace: Trace, results: tuple[Array, ...]) -> Any:
+    return pack(trace, results)

@@ -1,0 +1,120 @@
+"""LLVM IR of a repeated call: arguments compared with a record, memory, the kernels, the results.
+
+A Python function that does this costs several microseconds, more than a small kernel; there is no
+compiled extension to do it in, so it is generated like everything else.  What it reads of CPython's
+and NumPy's objects is plain: the type of an object, the fields of an array that NumPy's C API makes
+public, slots of our own classes.  `smelt.runtime.calls` checks every offset in the running process
+before it lets this code loose, and fills in the tables below.
+
+The rules that keep it safe.  It runs with the interpreter lock held; every object that it uses is
+either owned by the record, which it holds, or held by itself, before anything is called that might
+run Python code.  It compares first and changes nothing until a record fits; whatever does not fit
+is left to the Python function.  It has no undefined symbols: functions of CPython and NumPy stand
+in the state as addresses.
+
+>>> "define ptr @smelt_call" in ir()
+True
+"""
+
+from __future__ import annotations
+
+from string import Template
+from typing import Final
+
+from smelt.runtime.memory import RING_BLOCKS
+from smelt.runtime.native_call_match import ARGUMENTS, CALL, MATCH, OBJECTS
+from smelt.runtime.native_call_run import ANSWER, MEMORY, RUN
+
+SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_result")
+
+MOST_ARGUMENTS: Final = 32
+MOST_PLACES: Final = 96
+"""Arguments, captured arrays and results together."""
+
+_STATE_WORDS: Final = (
+    # an attribute that must be 0; the Python function; types that are compared by identity
+    *(
+        "LOCAL",
+        "TAPES",
+        "ZERO",
+        "FALLBACK",
+        "BYTES",
+        "NDARRAY",
+        "ARRAY",
+        "VALUE",
+        "FOREIGN",
+        "WATCHED",
+    ),
+    *("FLOAT", "INT", "SETTINGS"),
+    # offsets of slots
+    *("LINE_AT", "PRINTED_AT", "NODE_AT", "DATA_AT", "OP_AT", "INPUTS_AT", "TYPE_AT"),
+    *("ORIGIN_AT", "SCOPE_AT"),
+    # what every result's value has in common
+    *("SOURCE", "EMPTY", "NONE"),
+    # functions of CPython and NumPy
+    *("INCREF", "DECREF", "CONTEXT_GET", "GET_ATTRIBUTE", "VECTORCALL", "CALL", "CALL_ONE"),
+    *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE"),
+    *("NEW_ARRAY", "SET_BASE", "ALLOC", "AS_DOUBLE", "AS_LONG", "FROM_LONG"),
+    *("MALLOC", "FREE", "NO_MEMORY"),
+)
+STATE: Final = {name: 8 * k for k, name in enumerate(_STATE_WORDS)}
+STATE_BYTES: Final = 8 * len(_STATE_WORDS)
+
+_RECORD_WORDS: Final = (
+    "OWNER",  # what keeps all of this alive
+    "COUNT",  # arguments
+    "SCOPE",  # the settings in force, and their text
+    "PRINTED",
+    "ARGUMENTS",  # rows of arguments
+    "CAPTURED",  # pairs (value, array), and how many
+    "CAPTURED_COUNT",
+    "RESULTS",  # rows of results, and how many
+    "RESULT_COUNT",
+    "FRAME",  # the kernels' arguments as words; addresses are written into a copy
+    "FRAME_WORDS",
+    "PATCHES",  # pairs (word of the frame, place), and how many
+    "PATCH_COUNT",
+    "ARENA",  # a row of results for memory between kernels, or 0
+    "ARENA_PATCHES",  # pairs (word of the frame, offset), and how many
+    "ARENA_COUNT",
+    "CHUNKS",  # rows of the chunk table to run right here, and how many
+    "CHUNK_COUNT",
+    "SCRATCH",
+    "RUNNER",  # runner(address of the frame), where that is not right here; or 0
+    "PACK",  # pack(tuple of results); or 0 for the tuple itself
+    "SINGLE",  # whether the only result is returned as it is
+)
+RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
+RECORD_WORDS: Final = len(_RECORD_WORDS)
+
+ARGUMENT_WORDS: Final = 6
+"""kind, descr, flags, rank, dimensions, strides (0: contiguous)"""
+KIND_ARRAY, KIND_FLOAT, KIND_INT = 0, 1, 2
+READABLE: Final = 0x101
+"""NumPy's flags C_CONTIGUOUS and ALIGNED."""
+
+RESULT_WORDS: Final = 6
+"""descr, rank, dimensions, type, ring (0: none), maker of fresh memory"""
+
+# CPython 3.11 to 3.14 with the interpreter lock, and NumPy 2: checked when this is loaded.
+OBJECT: Final = {"REFERENCES": 0, "KIND": 8}
+NDARRAY: Final = {
+    "ND_DATA": 16, "ND_RANK": 24, "ND_DIMS": 32, "ND_STRIDES": 40, "ND_BASE": 48,
+    "ND_DESCR": 56, "ND_FLAGS": 64,
+}  # fmt: skip
+BYTES_AT: Final = 32
+_CARRAY: Final = 0x501
+"""NumPy's flags C_CONTIGUOUS, ALIGNED and WRITEABLE."""
+
+
+def ir() -> str:
+    """The module as text, for any machine."""
+    values: dict[str, int] = {
+        **STATE, **RECORD, **OBJECT, **NDARRAY,
+        "BYTES_AT": BYTES_AT, "CARRAY": _CARRAY, "READABLE": READABLE,
+        "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS, "RESULT_BYTES": 8 * RESULT_WORDS,
+        "RING_BLOCKS": RING_BLOCKS, "MOST_ARGUMENTS": MOST_ARGUMENTS, "MOST_PLACES": MOST_PLACES,
+        "KIND_ARRAY": KIND_ARRAY, "KIND_FLOAT": KIND_FLOAT, "KIND_INT": KIND_INT,
+    }  # fmt: skip
+    parts = (OBJECTS, MATCH, ARGUMENTS, MEMORY, RUN, ANSWER, CALL)
+    return "\n".join(Template(part).substitute(values) for part in parts)

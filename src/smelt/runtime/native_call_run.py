@@ -1,0 +1,385 @@
+"""LLVM IR of a repeated call, second part: memory, results and kernels.
+
+`$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
+
+>>> "@smelt_result" in MEMORY
+True
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MEMORY: Final = """
+; A block of memory and its address: one of the ring that is free, or a fresh one.  The caller owns
+; a reference.  Null with an exception set where there is no memory.
+define internal ptr @block(ptr %state, ptr %row, ptr %address.at) {
+entry:
+  %ring = call ptr @word(ptr %row, i64 32)
+  %no.ring = icmp eq ptr %ring, null
+  br i1 %no.ring, label %fresh, label %test
+test:
+  %k = phi i64 [ 0, %entry ], [ %next, %more ]
+  %over = icmp sge i64 %k, $RING_BLOCKS
+  br i1 %over, label %fresh, label %look
+look:
+  %pair.offset = shl i64 %k, 4
+  %pair.base = getelementptr i8, ptr %ring, i64 8
+  %pair = getelementptr i8, ptr %pair.base, i64 %pair.offset
+  %block = load ptr, ptr %pair
+  %empty = icmp eq ptr %block, null
+  br i1 %empty, label %fresh, label %count
+count:
+  %references.at = getelementptr i8, ptr %block, i64 $REFERENCES
+  %references = load i32, ptr %references.at
+  %free = icmp eq i32 %references, 1
+  br i1 %free, label %take, label %more
+more:
+  %next = add i64 %k, 1
+  br label %test
+take:
+  %known.at = getelementptr i8, ptr %pair, i64 8
+  %known = load i64, ptr %known.at
+  store i64 %known, ptr %address.at
+  call void @hold(ptr %state, ptr %block)
+  ret ptr %block
+
+fresh:                                            ; the maker gives an array on a new block
+  %call = call ptr @word(ptr %state, i64 $CALL)
+  %maker = call ptr @word(ptr %row, i64 40)
+  %made = call ptr %call(ptr %maker)
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %fail, label %open
+open:
+  %base = call ptr @word(ptr %made, i64 $ND_BASE)
+  %address = call i64 @number(ptr %made, i64 $ND_DATA)
+  store i64 %address, ptr %address.at
+  call void @hold(ptr %state, ptr %base)
+  call void @drop(ptr %state, ptr %made)
+  br i1 %no.ring, label %give, label %keep
+keep:                                             ; in place of the one that was put there first
+  %turn = load i64, ptr %ring
+  %turn.next = add i64 %turn, 1
+  %turn.mod = urem i64 %turn.next, $RING_BLOCKS
+  store i64 %turn.mod, ptr %ring
+  %place.offset = shl i64 %turn, 4
+  %place.base = getelementptr i8, ptr %ring, i64 8
+  %place = getelementptr i8, ptr %place.base, i64 %place.offset
+  %place.address = getelementptr i8, ptr %place, i64 8
+  %old = load ptr, ptr %place
+  call void @hold(ptr %state, ptr %base)
+  store ptr %base, ptr %place
+  store i64 %address, ptr %place.address
+  %none = icmp eq ptr %old, null
+  br i1 %none, label %give, label %leave
+leave:
+  call void @drop(ptr %state, ptr %old)
+  br label %give
+give:
+  ret ptr %base
+fail:
+  ret ptr null
+}
+
+; A result that holds no elements yet, and where they will be.  Null with an exception set.
+define ptr @smelt_result(ptr %row, ptr %address.at) {
+entry:
+  %state = load ptr, ptr @state
+  %block = call ptr @block(ptr %state, ptr %row, ptr %address.at)
+  %no.block = icmp eq ptr %block, null
+  br i1 %no.block, label %fail, label %view
+view:
+  %descr = call ptr @word(ptr %row, i64 0)
+  call void @hold(ptr %state, ptr %descr)
+  %rank.wide = call i64 @number(ptr %row, i64 8)
+  %rank = trunc i64 %rank.wide to i32
+  %dims = call ptr @word(ptr %row, i64 16)
+  %address = load ptr, ptr %address.at
+  %new = call ptr @word(ptr %state, i64 $NEW_ARRAY)
+  %ndarray = call ptr @word(ptr %state, i64 $NDARRAY)
+  %array = call ptr %new(ptr %ndarray, ptr %descr, i32 %rank, ptr %dims, ptr null, ptr %address,
+                         i32 $CARRAY, ptr null)
+  %no.array = icmp eq ptr %array, null
+  br i1 %no.array, label %fail.block, label %base
+base:                                             ; takes the reference, come what may
+  %set = call ptr @word(ptr %state, i64 $SET_BASE)
+  %status = call i32 %set(ptr %array, ptr %block)
+  %refused = icmp slt i32 %status, 0
+  br i1 %refused, label %fail.array, label %wrap
+wrap:
+  %alloc = call ptr @word(ptr %state, i64 $ALLOC)
+  %value.type = call ptr @word(ptr %state, i64 $VALUE)
+  %value = call ptr %alloc(ptr %value.type, i64 0)
+  %no.value = icmp eq ptr %value, null
+  br i1 %no.value, label %fail.array, label %fill
+fill:
+  call void @put(ptr %state, i64 $DATA_AT, ptr %value, ptr %array)
+  %type = call ptr @word(ptr %row, i64 24)
+  call void @share(ptr %state, i64 $TYPE_AT, ptr %value, ptr %type)
+  %source = call ptr @word(ptr %state, i64 $SOURCE)
+  call void @share(ptr %state, i64 $OP_AT, ptr %value, ptr %source)
+  %nothing = call ptr @word(ptr %state, i64 $EMPTY)
+  call void @share(ptr %state, i64 $INPUTS_AT, ptr %value, ptr %nothing)
+  %none = call ptr @word(ptr %state, i64 $NONE)
+  call void @share(ptr %state, i64 $ORIGIN_AT, ptr %value, ptr %none)
+  call void @share(ptr %state, i64 $SCOPE_AT, ptr %value, ptr %none)
+  %ours.type = call ptr @word(ptr %state, i64 $ARRAY)
+  %ours = call ptr %alloc(ptr %ours.type, i64 0)
+  %no.ours = icmp eq ptr %ours, null
+  br i1 %no.ours, label %fail.value, label %done
+done:
+  call void @put(ptr %state, i64 $NODE_AT, ptr %ours, ptr %value)
+  ret ptr %ours
+fail.value:
+  call void @drop(ptr %state, ptr %value)
+  ret ptr null
+fail.array:
+  call void @drop(ptr %state, ptr %array)
+  ret ptr null
+fail.block:
+  call void @drop(ptr %state, ptr %block)
+  ret ptr null
+fail:
+  ret ptr null
+}
+"""
+
+RUN: Final = """
+; Copies the frame, writes the addresses into it and runs the kernels.  True if all went well.
+define internal i1 @perform(ptr %state, ptr %record, ptr %places, i64 %arena) {
+entry:
+  %words = call i64 @number(ptr %record, i64 $FRAME_WORDS)
+  %template = call ptr @word(ptr %record, i64 $FRAME)
+  %frame = alloca i64, i64 %words, align 64
+  br label %copy.test
+copy.test:
+  %w = phi i64 [ 0, %entry ], [ %w.next, %copy ]
+  %copied = icmp sge i64 %w, %words
+  br i1 %copied, label %patch, label %copy
+copy:
+  %from = getelementptr i64, ptr %template, i64 %w
+  %to = getelementptr i64, ptr %frame, i64 %w
+  %content = load i64, ptr %from
+  store i64 %content, ptr %to
+  %w.next = add i64 %w, 1
+  br label %copy.test
+
+patch:
+  %patches = call ptr @word(ptr %record, i64 $PATCHES)
+  %patch.count = call i64 @number(ptr %record, i64 $PATCH_COUNT)
+  br label %patch.test
+patch.test:
+  %p = phi i64 [ 0, %patch ], [ %p.next, %patch.one ]
+  %patched = icmp sge i64 %p, %patch.count
+  br i1 %patched, label %arena.begin, label %patch.one
+patch.one:
+  %p.offset = shl i64 %p, 4
+  %p.row = getelementptr i8, ptr %patches, i64 %p.offset
+  %p.word = load i64, ptr %p.row
+  %p.place = call i64 @number(ptr %p.row, i64 8)
+  %p.from = getelementptr i64, ptr %places, i64 %p.place
+  %p.to = getelementptr i64, ptr %frame, i64 %p.word
+  %p.address = load i64, ptr %p.from
+  store i64 %p.address, ptr %p.to
+  %p.next = add i64 %p, 1
+  br label %patch.test
+
+arena.begin:
+  %arena.patches = call ptr @word(ptr %record, i64 $ARENA_PATCHES)
+  %arena.count = call i64 @number(ptr %record, i64 $ARENA_COUNT)
+  br label %arena.test
+arena.test:
+  %a = phi i64 [ 0, %arena.begin ], [ %a.next, %arena.one ]
+  %a.over = icmp sge i64 %a, %arena.count
+  br i1 %a.over, label %start, label %arena.one
+arena.one:
+  %a.offset = shl i64 %a, 4
+  %a.row = getelementptr i8, ptr %arena.patches, i64 %a.offset
+  %a.word = load i64, ptr %a.row
+  %a.distance = call i64 @number(ptr %a.row, i64 8)
+  %a.to = getelementptr i64, ptr %frame, i64 %a.word
+  %a.address = add i64 %arena, %a.distance
+  store i64 %a.address, ptr %a.to
+  %a.next = add i64 %a, 1
+  br label %arena.test
+
+start:
+  %runner = call ptr @word(ptr %record, i64 $RUNNER)
+  %here = icmp eq ptr %runner, null
+  br i1 %here, label %chunks.begin, label %elsewhere
+elsewhere:                                        ; by the pool, which lets the lock go
+  %from.long = call ptr @word(ptr %state, i64 $FROM_LONG)
+  %frame.int = ptrtoint ptr %frame to i64
+  %told = call ptr %from.long(i64 %frame.int)
+  %no.number = icmp eq ptr %told, null
+  br i1 %no.number, label %failed, label %hand.over
+hand.over:
+  %call.one = call ptr @word(ptr %state, i64 $CALL_ONE)
+  %answer = call ptr %call.one(ptr %runner, ptr %told)
+  call void @drop(ptr %state, ptr %told)
+  %raised = icmp eq ptr %answer, null
+  br i1 %raised, label %failed, label %ran
+ran:
+  call void @drop(ptr %state, ptr %answer)
+  ret i1 true
+chunks.begin:
+  %chunks = call ptr @word(ptr %record, i64 $CHUNKS)
+  %chunk.count = call i64 @number(ptr %record, i64 $CHUNK_COUNT)
+  %scratch = call ptr @word(ptr %record, i64 $SCRATCH)
+  br label %chunk.test
+chunk.test:
+  %c = phi i64 [ 0, %chunks.begin ], [ %c.next, %chunk ]
+  %c.over = icmp sge i64 %c, %chunk.count
+  br i1 %c.over, label %finished, label %chunk
+chunk:
+  %c.offset = shl i64 %c, 5
+  %row = getelementptr i8, ptr %chunks, i64 %c.offset
+  %kernel = load ptr, ptr %row
+  %offset = call i64 @number(ptr %row, i64 8)
+  %begin = call i64 @number(ptr %row, i64 16)
+  %end = call i64 @number(ptr %row, i64 24)
+  %own = getelementptr i8, ptr %frame, i64 %offset
+  call void %kernel(ptr %own, i64 %begin, i64 %end, ptr %scratch)
+  %c.next = add i64 %c, 1
+  br label %chunk.test
+finished:
+  ret i1 true
+failed:
+  ret i1 false
+}
+"""
+
+ANSWER: Final = """
+; The results of a call that the record is of: a new reference, or null with an exception set.
+define internal ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers) {
+entry:
+  %places = alloca [$MOST_PLACES x i64], align 16
+  %arena.at = alloca i64
+  store i64 0, ptr %arena.at
+  %count = call i64 @number(ptr %record, i64 $COUNT)
+  %captured.count = call i64 @number(ptr %record, i64 $CAPTURED_COUNT)
+  %result.count = call i64 @number(ptr %record, i64 $RESULT_COUNT)
+  %rows = call ptr @word(ptr %record, i64 $RESULTS)
+  %first = add i64 %count, %captured.count
+  %out.at = alloca ptr
+  store ptr null, ptr %out.at
+  %single = call i64 @number(ptr %record, i64 $SINGLE)
+  %several = icmp eq i64 %single, 0
+  br i1 %several, label %tuple.make, label %results.test
+tuple.make:
+  %tuple.new = call ptr @word(ptr %state, i64 $TUPLE_NEW)
+  %fresh = call ptr %tuple.new(i64 %result.count)
+  store ptr %fresh, ptr %out.at
+  %no.tuple = icmp eq ptr %fresh, null
+  br i1 %no.tuple, label %fail, label %results.test
+results.test:
+  %r = phi i64 [ 0, %entry ], [ 0, %tuple.make ], [ %r.next, %result.next ]
+  %r.over = icmp sge i64 %r, %result.count
+  br i1 %r.over, label %arena, label %result
+result:
+  %r.offset = mul i64 %r, $RESULT_BYTES
+  %row = getelementptr i8, ptr %rows, i64 %r.offset
+  %r.place = add i64 %first, %r
+  %address.at = getelementptr i64, ptr %places, i64 %r.place
+  %made = call ptr @smelt_result(ptr %row, ptr %address.at)
+  %no.result = icmp eq ptr %made, null
+  br i1 %no.result, label %fail, label %result.where
+result.where:
+  br i1 %several, label %result.put, label %result.only
+result.only:
+  store ptr %made, ptr %out.at
+  br label %result.next
+result.put:
+  %tuple = load ptr, ptr %out.at
+  %tuple.set = call ptr @word(ptr %state, i64 $TUPLE_SET)
+  %status = call i32 %tuple.set(ptr %tuple, i64 %r, ptr %made)
+  br label %result.next
+result.next:
+  %r.next = add i64 %r, 1
+  br label %results.test
+
+arena:
+  %arena.row = call ptr @word(ptr %record, i64 $ARENA)
+  %no.arena = icmp eq ptr %arena.row, null
+  br i1 %no.arena, label %inputs, label %arena.take
+arena.take:
+  %taken = call ptr @block(ptr %state, ptr %arena.row, ptr %arena.at)
+  %no.block = icmp eq ptr %taken, null
+  br i1 %no.block, label %fail, label %inputs
+
+inputs:                                           ; nothing that runs Python code comes between
+  %arena.block = phi ptr [ null, %arena ], [ %taken, %arena.take ]
+  br label %inputs.test
+inputs.test:
+  %k = phi i64 [ 0, %inputs ], [ %k.next, %input.put ]
+  %k.over = icmp sge i64 %k, %count
+  br i1 %k.over, label %captured, label %input
+input:
+  %array.at = getelementptr ptr, ptr %arrays, i64 %k
+  %array = load ptr, ptr %array.at
+  %is.number = icmp eq ptr %array, null
+  br i1 %is.number, label %input.number, label %input.array
+input.number:
+  %number.at = getelementptr i64, ptr %numbers, i64 %k
+  %number.address = ptrtoint ptr %number.at to i64
+  br label %input.put
+input.array:
+  %array.address = call i64 @number(ptr %array, i64 $ND_DATA)
+  br label %input.put
+input.put:
+  %k.address = phi i64 [ %number.address, %input.number ], [ %array.address, %input.array ]
+  %k.place = getelementptr i64, ptr %places, i64 %k
+  store i64 %k.address, ptr %k.place
+  %k.next = add i64 %k, 1
+  br label %inputs.test
+captured:
+  %pairs = call ptr @word(ptr %record, i64 $CAPTURED)
+  br label %captured.test
+captured.test:
+  %c = phi i64 [ 0, %captured ], [ %c.next, %captured.put ]
+  %c.over = icmp sge i64 %c, %captured.count
+  br i1 %c.over, label %run, label %captured.put
+captured.put:
+  %pair.offset = shl i64 %c, 4
+  %pair = getelementptr i8, ptr %pairs, i64 %pair.offset
+  %c.array = call ptr @word(ptr %pair, i64 8)
+  %c.address = call i64 @number(ptr %c.array, i64 $ND_DATA)
+  %c.index = add i64 %count, %c
+  %c.place = getelementptr i64, ptr %places, i64 %c.index
+  store i64 %c.address, ptr %c.place
+  %c.next = add i64 %c, 1
+  br label %captured.test
+
+run:
+  %arena.address = load i64, ptr %arena.at
+  %well = call i1 @perform(ptr %state, ptr %record, ptr %places, i64 %arena.address)
+  %kept = icmp ne ptr %arena.block, null
+  br i1 %kept, label %arena.drop, label %after
+arena.drop:
+  call void @drop(ptr %state, ptr %arena.block)
+  br label %after
+after:
+  br i1 %well, label %pack, label %fail
+pack:
+  %out = load ptr, ptr %out.at
+  %packer = call ptr @word(ptr %record, i64 $PACK)
+  %as.is = icmp eq ptr %packer, null
+  br i1 %as.is, label %whole, label %packed
+whole:
+  ret ptr %out
+packed:
+  %call.one = call ptr @word(ptr %state, i64 $CALL_ONE)
+  %nest = call ptr %call.one(ptr %packer, ptr %out)
+  call void @drop(ptr %state, ptr %out)
+  ret ptr %nest
+fail:
+  %half = load ptr, ptr %out.at
+  %nothing = icmp eq ptr %half, null
+  br i1 %nothing, label %gone, label %half.drop
+half.drop:
+  call void @drop(ptr %state, ptr %half)
+  br label %gone
+gone:
+  ret ptr null
+}
+"""
