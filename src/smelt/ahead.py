@@ -90,7 +90,8 @@ class Ahead:
         computed = self._computed.get(node)
         steps = [] if computed is None else [Step(computed, {})]
         if panel is not None:
-            made = panelled(node.type, node.op.strides, panel.across, panel.along, panel.width)
+            made = panelled(node.type, node.op.strides, panel.across, panel.along, panel.width,
+                            panel.group)  # fmt: skip
             sizes = {f"d{a}": n for a, n in enumerate(fixed(node.type.shape))}
             steps.append(Step(made, sizes))
         sources = tuple(self._places[x] for x in (computed.inputs if computed else (node,)))

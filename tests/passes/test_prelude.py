@@ -131,3 +131,12 @@ def test_the_halves_give_what_the_whole_gives(name, target):
         found = compiled.run(arrays, (rows,))
         for a, b in zip(found, run(graph, arrays), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+
+
+def test_short_integers_stay_short():
+    """What widens them says no more, and products of short ones are faster."""
+    for cast in ("i8[80,80]", "u8[80,80]", "i16[80,80]"):
+        inputs = f"x: i32[n,80,80], w: {cast} constant"
+        assert parts("a = cast(w) {dtype=i32}\nb = add(x, a)\nreturn b", inputs) == []
+    inputs = "x: f32[n,80,80], w: i8[80,80] constant"
+    assert parts("a = cast(w) {dtype=f32}\nb = add(x, a)\nreturn b", inputs) == ["cast"]

@@ -19,10 +19,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, substitute_nodes
 from smelt.ops.create import Input
+from smelt.ops.elementwise import Cast
 from smelt.ops.view import Pad, Permute, Reshape
 from smelt.types.expr import Expr, Index, add, floordiv, mul, size, sizes_of, sub
 from smelt.types.tensor import TensorType
@@ -143,8 +146,17 @@ def _is_constant(node: Node) -> bool:
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a value is an input, or only names elements of one other value otherwise."""
-    return not node.inputs or (node.op.is_view and len(node.inputs) == 1)
+    """Whether a value is an input, or only names elements of one other value otherwise; an integer
+    in more bits is still that integer, and products of short ones are better than of long ones."""
+    return not node.inputs or (len(node.inputs) == 1 and (node.op.is_view or _widens(node)))
+
+
+def _widens(node: Node) -> bool:
+    """Whether a value is an integer that was one of fewer bits, or as many."""
+    before, after = node.inputs[0].type.dtype, node.type.dtype
+    if not (isinstance(node.op, Cast) and before.is_integer and after.is_integer):
+        return False
+    return np.can_cast(before.numpy, after.numpy, "safe")
 
 
 def _is_fixed(node: Node) -> bool:
@@ -170,28 +182,40 @@ def _nbytes(kind: TensorType) -> int:
 
 
 def panelled(
-    kind: TensorType, strides: tuple[int | None, ...] | None, across: int, along: int, width: int
+    kind: TensorType, strides: tuple[int | None, ...] | None, across: int, along: int, width: int,
+    group: int = 1,
 ) -> Graph:  # fmt: skip
     """An array laid out for a product's inner loop, for all sizes: panels of `width` positions of
-    the dimension `across`, each with the dimension `along` from end to end, filled up with zeros.
+    the dimension `across`, each with the dimension `along` from end to end, in groups of `group`
+    neighbours, filled up with zeros.
 
-    Dimensions of the result: the others in order, panels, `along`, `width`.
+    Dimensions of the result: the others in order, panels, `along`, `width`, and the group's where
+    that is more than one.
 
-    >>> from smelt.types.dtype import f32
+    >>> from smelt.types.dtype import bf16, f32
     >>> panelled(TensorType(f32, (3072, 768)), None, 0, 1, 32).outputs[0].type
     TensorType(dtype=f32, shape=((d0 + 31)//32, d1, 32))
+    >>> panelled(TensorType(bf16, (3072, 768)), None, 0, 1, 32, 2).outputs[0].type
+    TensorType(dtype=bf16, shape=((d0 + 31)//32, (d1 + 1)//2, 32, 2))
     """
     shape: tuple[Index, ...] = tuple(size(f"d{a}") for a in range(kind.rank))
     x = build.input("w", TensorType(kind.dtype, shape), strides)
-    panels = floordiv(add(shape[across], width - 1), width)
-    more = sub(mul(panels, width), shape[across])
-    high = tuple(more if a == across else 0 for a in range(kind.rank))
-    padded = build.apply(Pad((0,) * kind.rank, high, 0.0), x)
-    cut = (*shape[:across], panels, width, *shape[across + 1 :])
-    parts = build.apply(Reshape(cut), padded)
-    place = [a if a <= across else a + 1 for a in range(kind.rank)]
-    others = [place[a] for a in range(kind.rank) if a not in (across, along)]
-    turned = build.apply(Permute((*others, across, place[along], across + 1)), parts)
+    steps = {across: width, along: group}
+    counts = {a: floordiv(add(shape[a], n - 1), n) for a, n in steps.items()}
+    more = {a: sub(mul(counts[a], n), shape[a]) for a, n in steps.items()}
+    high = tuple(more.get(a, 0) for a in range(kind.rank))
+    padded = build.apply(Pad((0,) * kind.rank, high, 0.0 if kind.dtype.is_float else 0), x)
+    cut: list[Index] = []
+    place: list[int] = []
+    for a, n in enumerate(shape):
+        place.append(len(cut))
+        cut += [counts[a], steps[a]] if a in steps else [n]
+    parts = build.apply(Reshape(tuple(cut)), padded)
+    order = [place[a] for a in range(kind.rank) if a not in steps]
+    order += [place[across], place[along], place[across] + 1, place[along] + 1]
+    turned = build.apply(Permute(tuple(order)), parts)
+    if group == 1:
+        turned = build.apply(Reshape(turned.type.shape[:-1]), turned)
     return Graph("panels", (x,), (turned,))
 
 

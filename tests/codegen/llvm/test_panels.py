@@ -12,7 +12,10 @@ from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.graph.text import parse
 from smelt.kernel.panels import Panel, read_panels
+from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
+from smelt.target import Target
+from smelt.types.dtype import bf16
 
 RNG = np.random.default_rng(1)
 WIDTH = {"avx512": 32, "avx2": 16, "portable": 8}
@@ -97,3 +100,56 @@ def test_a_constant_that_two_kernels_read_in_one_way_is_packed_once():
     made = driver.compile(graph, hints={"m": 300, "n": 40})
     assert made.executable.prelude is not None
     assert len(made.executable.prelude.parts) == 1
+
+
+SHORT = {
+    "bf16": ("avx512bf16", 2),
+    "i8": ("avx512vnni", 4),
+    "u8": ("avx512vnni", 4),
+    "i16": ("", 2),
+}
+
+
+def short_product(kind: str, deep: int, wide: int, turned: bool) -> str:
+    """x @ w of short numbers, whose weights are constant."""
+    shape = f"{wide},{deep}" if turned else f"{deep},{wide}"
+    left = "i8" if kind == "u8" else kind
+    casts = "" if kind == "bf16" else " a = cast(x) {dtype=i32}\n b = cast(w) {dtype=i32}\n"
+    names = "x, w" if kind == "bf16" else "a, b"
+    spec = "m,k; n,k -> m,n" if turned else "m,k; k,n -> m,n"
+    return (f"graph f(x: {left}[m,{deep}], w: {kind}[{shape}] constant) {{\n{casts}"
+            f' c = contract({names}) {{spec="{spec}"}}\n return c\n}}')  # fmt: skip
+
+
+def drawn(kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Integers of the whole range; of bfloat16 such that sums of products are exact."""
+    if kind == "bf16":
+        return RNG.integers(-4, 5, shape).astype(bf16.numpy)
+    info = np.iinfo({"i8": "i1", "u8": "u1", "i16": "i2"}[kind])
+    return RNG.integers(info.min, info.max + 1, shape).astype(info.dtype)
+
+
+@pytest.mark.parametrize("kind", SHORT)
+@pytest.mark.parametrize("turned", [False, True])
+def test_short_constants_are_packed_in_groups(kind, turned):
+    """Every remainder of a group, a panel and a block, at every height of tile, exactly."""
+    feature, group = SHORT[kind]
+    host = Target.host()
+    short = host.isa == "avx512" and (not feature or host.has(feature))
+    for deep, wide in ((57, 230), (58, 97), (59, 65), (60, 64), (1027, 65), (2051, 40)):
+        made = driver.compile(parse(short_product(kind, deep, wide, turned)), hints={"m": 40})
+        if short:
+            (part,) = made.executable.prelude.parts
+            width = WIDTH["avx512"]
+            shape = f"{-(-wide // width)},{-(-deep // group)},{width},{group}"
+            assert f"{kind}[{shape}]" in kernel_text(made.kernels[0])
+            assert part.packed and not part.computed
+        w = drawn(kind, (wide, deep) if turned else (deep, wide))
+        known = w.T if turned else w
+        for rows in (1, 2, 3, 12, 13, 16, 17, 31, 300 if deep == 1027 else 40):
+            x = drawn("i8" if kind == "u8" else kind, (rows, deep))
+            (found,) = made.run([x, w], (rows,), None, made.held([x, w]))
+            exact = np.float64 if kind == "bf16" else np.int64
+            wanted = x.astype(exact) @ known.astype(exact)
+            wanted = wanted.astype("f4").astype(x.dtype) if kind == "bf16" else wanted.astype("i4")
+            assert np.array_equal(found, wanted), (deep, wide, rows)

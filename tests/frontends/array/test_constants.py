@@ -10,6 +10,7 @@ import pytest
 import smelt as sm
 from smelt.errors import DonatedError
 from smelt.runtime import prelude
+from smelt.target import Target
 
 RNG = np.random.default_rng(5)
 
@@ -66,6 +67,33 @@ def test_work_on_captured_arrays_is_done_once():
     for _ in range(2):
         np.testing.assert_allclose(np.asarray(f(x)), expected, rtol=1e-3, atol=1e-3)
     assert prelude.held_bytes() == w.nbytes
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_short_integers_that_are_widened_are_kept_short(turned):
+    data = RNG.integers(-128, 128, (60, 256)).astype(np.int8)
+    w = owned(data.T) if turned else owned(data)
+
+    def product(x):
+        wide = sm.astype(w, sm.int32)
+        return sm.astype(x, sm.int32) @ (wide.mT if turned else wide)
+
+    f, wide = sm.jit(product), data.astype(np.int64)
+    for rows in (1, 3, 17, 70):
+        x = RNG.integers(-128, 128, (rows, 60)).astype(np.int8)
+        assert np.array_equal(np.asarray(f(x)), x.astype(np.int64) @ wide)
+    grouped = Target.host().isa == "avx512" and Target.host().has("avx512vnni")
+    assert prelude.held_bytes() == (data.nbytes if grouped else 0)
+
+
+def test_what_is_pending_on_memory_of_others_is_computed_when_it_is_captured():
+    data = RNG.integers(-100, 100, (60, 256)).astype(np.int8)
+    wide = sm.astype(sm.asarray(data), sm.int32)
+    f, before = sm.jit(lambda x: x @ wide), data.astype(np.int32)
+    x = RNG.integers(-100, 100, (5, 60)).astype(np.int32)
+    assert np.array_equal(np.asarray(f(x)), x @ before)
+    data[:] = 0
+    assert np.array_equal(np.asarray(f(x)), x @ before)
 
 
 def test_memory_that_somebody_else_may_write_is_read_in_every_call():

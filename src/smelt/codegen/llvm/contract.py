@@ -38,7 +38,7 @@ from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64, i32
-from smelt.types.expr import Index, axes_of, product
+from smelt.types.expr import Index, axes_of, axis, mul, product, substitute
 
 SKEW = 16
 """Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
@@ -240,15 +240,16 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     shared = m is not None and _is_shared(item, m, n, right)
     tile = tile_of(target, _lanes(item.dtype, target))
     k = _longest(ranked, phase)
-    panels = m is not None and _lies_in_panels(right, item.dtype, (k, n), tile.columns, phase)
+    direct = _pitch(left, item, tile, phase)
+    group = None if direct else group_of(item, left, right, phase.dtypes, target)
+    panels = m is not None and _lies_in_panels(right, item, group, (k, n), tile.columns, phase)
     if not panels and (form in ("rows", "columns") or (_is_few(m, phase) and not shared)):
         return _thin(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype not in (f32, f64, i32):
         return None
     made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile,
                        "small" if form in ("small", "rows") else "packed",
-                       direct=_pitch(left, item, tile, phase), panels=panels)  # fmt: skip
-    group = None if made.direct else group_of(item, left, right, phase.dtypes, target)
+                       direct=direct, panels=panels)  # fmt: skip
     if group is not None:
         return replace(made, group=group, along=_runs_along(right, (n, k)))
     return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
@@ -381,21 +382,48 @@ def _lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str,
     return fixed and any(steps[a] == 1 for a in unit)
 
 
+def load_of(item: Item) -> Access | None:
+    """The load that a value is, or that it converts: a plain one, of elements that are there."""
+    while item.kind == "cast":
+        (item,) = item.args
+    access = item.payload
+    return access if isinstance(access, Access) and not (access.limits or item.args) else None
+
+
+def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) -> bool:
+    """Whether what a product packs of an operand are the bits that its array holds."""
+    if group is not None:
+        return stored.itemsize == group.dtype.itemsize
+    return right.kind == "load" and right.dtype == item.dtype == stored
+
+
 def _lies_in_panels(
-    item: Item, dtype: DType, axes: tuple[str, str], width: int, phase: Phase
+    right: Item, item: Item, group: Group | None, axes: tuple[str, str], width: int, phase: Phase
 ) -> bool:  # fmt: skip
-    """Whether an operand is a plain load at [n//w, k, n%w] of an array, w a multiple of `width`:
-    from each multiple of `width` on, so many elements along n follow one another."""
-    access, (k, n) = item.payload, axes
-    if not isinstance(access, Access) or access.limits or item.args:
-        return False
-    if item.dtype != dtype or phase.dtypes[access.buffer] != dtype:
+    """Whether an operand is a plain load at [n//w, k, n%w] of an array, w a multiple of `width`,
+    or of groups at [n//w, k//g, n%w, k%g]: from each multiple of `width` on, so many elements or
+    groups along n follow one another."""
+    access, (k, n) = load_of(right), axes
+    if access is None or not packs_as_it_is(right, item, group, phase.dtypes[access.buffer]):
         return False
     cut = {*phase.cut, *(v.axis for r in phase.regions() for v in r.visits)}
-    step = coefficient(access.offset, k)
-    if n in cut or step is None or axes_of(step) or coefficient(access.offset, n) is not None:
+    count = 1 if group is None else group.count
+    if n in cut or (count > 1 and k in cut) or panel_step(access, k, count) is None:
         return False
-    return coefficient(steady(access.offset, n, width), n) == 1
+    if coefficient(access.offset, n) is not None:
+        return False
+    return coefficient(steady(access.offset, n, width), n) == count
+
+
+def panel_step(access: Access, k: str, count: int) -> Index | None:
+    """Elements from one position of k to the next in a panel, or from a group of `count` to the
+    next where its members lie side by side; None if it is no such thing."""
+    step = coefficient(access.offset, k)
+    if count > 1:
+        together = coefficient(steady(access.offset, k, count), k) == 1
+        groups = substitute(access.offset, {k: mul(count, axis(k, 1 << 40))})
+        step = coefficient(groups, k) if together and step is None else None
+    return None if step is None or axes_of(step) else step
 
 
 def runs_across(item: Item, vector: str, other: str) -> bool:

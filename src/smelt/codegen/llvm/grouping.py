@@ -14,13 +14,13 @@ from llvmlite import ir
 
 from smelt.blocks import DEPTH
 from smelt.codegen.llvm.contract import Contraction
-from smelt.codegen.llvm.grouped import interleaved, narrow, ones, step, units
+from smelt.codegen.llvm.grouped import interleaved, narrow, units
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.memory import element_address, load_vector, store_vector
+from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Lanes, Scope
-from smelt.codegen.llvm.storage import RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.storage import RIGHT_PART
 from smelt.codegen.llvm.turn import transpose
 from smelt.types.dtype import i32
 
@@ -49,8 +49,6 @@ class GroupPacker:
             self.home.loop(*self.n, self.lanes, self._columns)
         else:
             self.home.loop(*self.k, self.group.count, self._rows)
-        if self.group.moved:
-            self._sums()
 
     def _lines(self, axis: str, at: Value, count: int, last: Value) -> list[Scope]:
         """The places of `count` lines from a position on; those beyond the last one are again the
@@ -123,38 +121,6 @@ class GroupPacker:
                 self._store(b.add(at, number(t * self.group.count)), n, found)
 
         self._along(self.c.k, self.k, put)
-
-    def _sums(self) -> None:
-        """What a tile starts from: minus the sums of columns, times what the left one has too
-        much."""
-        b, m, c, columns = self.b, self.machine, self.c, self.c.tile.columns
-        count = self.group.count
-        depth = b.udiv(b.add(b.sub(*self.k[::-1]), number(count - 1)), number(count))
-        zero, one = m.const(i32, 0), ones(self.lanes)
-        shift = m.const(i32, -self.group.moved)
-        with b.goto_entry_block():
-            places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
-
-        def panel(column: Value) -> None:
-            for place in places:
-                b.store(zero, place)
-
-            def add(k: Value) -> None:
-                line = b.add(b.mul(column, number(DEPTH)), b.mul(k, number(columns)))
-                for v, place in enumerate(places):
-                    at = element_address(b, self.base, b.add(line, number(v * self.lanes)), i32)
-                    right = load_vector(m, at, i32, None)
-                    total = b.load(place, typ=zero.type)
-                    b.store(step(m, self.group, one, right, total), place)
-
-            self.home.loop(number(0), depth, 1, add)
-            sums = self.home.storage.at[c.item, SUMS_PART]
-            for v, place in enumerate(places):
-                found = m.mul(b.load(place, typ=zero.type), shift)
-                at = element_address(b, sums, b.add(column, number(v * self.lanes)), i32)
-                store_vector(m, at, found, i32, None)
-
-        self.home.loop(number(0), b.sub(*self.n[::-1]), columns, panel)
 
 
 __all__ = ["GroupPacker"]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import SMALL, SMALL_DEPTH
-from smelt.codegen.llvm.contract import Contraction
-from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.contract import Contraction, load_of, packs_as_it_is
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.kernel.ir import Kernel
@@ -37,13 +36,13 @@ def _products(kernel: Kernel, target: Target) -> Iterator[Contraction]:
 
 def _panel(kernel: Kernel, c: Contraction, constant: frozenset[str]) -> Panel | None:
     """How the right operand of a product is to be packed, if it can be."""
-    access = c.right.payload
-    if c.kind != "packed" or c.panels or not isinstance(access, Access) or access.limits:
+    access = load_of(c.right)
+    if c.kind != "packed" or c.panels or access is None or access.buffer not in constant:
         return None
-    if access.buffer not in constant or kernel.param(access.buffer).dtype != c.item.dtype:
+    if not packs_as_it_is(c.right, c.item, c.group, kernel.param(access.buffer).dtype):
         return None
     reads = {x.index for x in loads(kernel) if x.param == access.buffer}
-    if c.right.args or len(reads) != 1:
+    if len(reads) != 1:
         return None
     (index,) = reads
     across, along = _dimension(index, c.n), _dimension(index, c.k)
@@ -55,8 +54,8 @@ def _panel(kernel: Kernel, c: Contraction, constant: frozenset[str]) -> Panel | 
         return None
     if not all(isinstance(d, int) for d in shape):
         return None
-    small = wide <= SMALL and deep <= SMALL_DEPTH
-    return None if small else Panel(access.buffer, across, along, c.tile.columns)
+    small = wide <= SMALL and deep <= SMALL_DEPTH and c.group is None
+    return None if small else Panel(access.buffer, across, along, c.tile.columns, c.together)
 
 
 def _dimension(index: tuple[Index, ...], axis: str) -> int | None:
@@ -68,8 +67,7 @@ def _dimension(index: tuple[Index, ...], axis: str) -> int | None:
 def _helps(kernel: Kernel, panel: Panel, target: Target) -> bool:
     """Whether the products that read the parameter would read its panels as they lie."""
     right = [c for c in _products(read_panels(kernel, panel), target)
-             if isinstance(c.right.payload, Access)
-             and c.right.payload.buffer == panel.param]  # fmt: skip
+             if (access := load_of(c.right)) and access.buffer == panel.param]  # fmt: skip
     return bool(right) and all(c.panels for c in right)
 
 

@@ -118,6 +118,8 @@ class ProductEmitter:
                 GroupPacker(self.home, c, right, scope).run()
             else:
                 self._pack(right, scope)
+            if c.group is not None and c.group.moved:
+                tiles.sum_columns()
             tiles.run(self.fresh)
 
         self._blocks(c.n, COLUMNS, columns)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from smelt.blocks import DEPTH
 from smelt.codegen.llvm.ahead import LINE, next_task
-from smelt.codegen.llvm.contract import Contraction, Tile
-from smelt.codegen.llvm.grouped import step
+from smelt.codegen.llvm.contract import Contraction, Tile, load_of, panel_step
+from smelt.codegen.llvm.grouped import ones, step
 from smelt.codegen.llvm.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -28,7 +28,8 @@ from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, i8
+from smelt.types.dtype import DType, i8, i32
+from smelt.types.expr import floordiv
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -83,12 +84,13 @@ class TileEmitter:
         if not self.c.panels:
             self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
             return
-        home, access = self.home, self.c.right.payload
-        assert isinstance(access, Access)
+        home, access = self.home, load_of(self.c.right)
+        assert access is not None
         top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
-        step = home.index(coefficient(access.offset, self.c.k) or 0, top)
+        step = panel_step(access, self.c.k, self.c.together)
+        step = home.index(floordiv(step or 0, self.c.together), top)
         self.right = Place(home.home.buffers[access.buffer], number(0), (step, number(1)),
-                           home.home.dtypes[access.buffer], True, (access, top))  # fmt: skip
+                           self.c.unit, True, (access, top))  # fmt: skip
 
     def run(self, fresh: Value | None, tile: Tile | None = None) -> None:
         """The block's products into the result in scratch: added, or where `fresh` stored; by the
@@ -134,6 +136,39 @@ class TileEmitter:
         for line in range(lines):
             prefetch(self.b, element_address(self.b, there, number(line * LINE), i8))
 
+    def sum_columns(self) -> None:
+        """What tiles start from where the left operand was moved: minus the sums of the right one's
+        columns, times what the left one has too much."""
+        b, c, lanes = self.b, self.c, self.c.tile.lanes
+        assert c.group is not None
+        m = LLVMMachine(b, lanes, self.home.home.target)
+        zero, one, group = m.const(i32, 0), ones(lanes), c.group
+        shift = m.const(i32, -group.moved)
+        with b.goto_entry_block():
+            places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
+
+        def panel(column: Value) -> None:
+            line = self._line(column)
+            for place in places:
+                b.store(zero, place)
+
+            def add(k: Value) -> None:
+                at = b.add(line, b.mul(k, self.right.steps[0]))
+                for place, right in zip(
+                    places, self._across(m, at, len(places), None), strict=True
+                ):
+                    b.store(step(m, group, one, right, b.load(place, typ=zero.type)), place)
+
+            self.home.loop(number(0), self.depth, 1, add)
+            sums = self.home.storage.at[c.item, SUMS_PART]
+            for v, place in enumerate(places):
+                found = m.mul(b.load(place, typ=zero.type), shift)
+                at = element_address(b, sums, b.add(column, number(v * lanes)), i32)
+                store_vector(m, at, found, i32, None)
+
+        low, high = self.home.ranges[c.n]
+        self.home.loop(number(0), b.sub(high, low), c.tile.columns, panel)
+
     # ---- tiles -----------------------------------------------------------------------------------
 
     def _heights(self, column: Value, vectors: int, mask: Value | None) -> None:
@@ -156,7 +191,8 @@ class TileEmitter:
         if place.panels is not None:
             access, top = place.panels
             first = b.add(self.home.ranges[self.c.n][0], column)
-            return self.home.index(access.offset, Scope(top, {self.c.n: first}))
+            at = self.home.index(access.offset, Scope(top, {self.c.n: first}))
+            return at if self.c.together == 1 else b.udiv(at, number(self.c.together))
         inside = b.and_(column, number(self.c.tile.columns - 1))
         return b.add(b.mul(b.sub(column, inside), number(DEPTH)), inside)
 

@@ -16,7 +16,7 @@ from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import Value, intern, layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
-from smelt.ops.elementwise import Map
+from smelt.ops.elementwise import Cast, Map
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
 from smelt.types.dtype import f32, f64, i64
@@ -33,6 +33,7 @@ class Scope(Sizes):
         self.name = name
         self.open = True
         self.captured: dict[Value, Value] = {}
+        self._renamed: dict[Value, Value] = {}
         self.scalars: dict[Value, tuple[str, Any]] = {}
         self.fixed: dict[str, Any] = {}
 
@@ -89,10 +90,23 @@ class Scope(Sizes):
             return x
         if x.scope is not None:
             raise LeakError(value=x.told, function=x.scope.name)
-        found = self.captured.get(x)
+        found = self.captured.get(x) or self._renamed.get(x)
+        if found is None and _is_renamed(x):
+            found = self._renamed[x] = self.record(x.op, x.inputs)  # type: ignore[arg-type]
         if found is None:
             label, data = f"c{len(self.captured)}", realise(x)
             op = Input(label, x.type, layout(data), constant=not x.shared)
             found = Value(op, (), x.type, None, None, self)
             self.captured[x] = found
         return found
+
+
+def _is_renamed(x: Value) -> bool:
+    """Whether a value only names or converts elements of one array that nobody else writes to, and
+    has not been computed: the program had better know the array, which is no larger and whose type
+    says more (8-bit weights widened before a product are still 8-bit weights)."""
+    while x.data is None and len(x.inputs) == 1 and (x.op.is_view or isinstance(x.op, Cast)):
+        (x,) = x.inputs  # type: ignore[assignment]
+        if x.data is not None:
+            return not x.shared
+    return False
