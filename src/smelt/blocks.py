@@ -22,6 +22,11 @@ BLOCK = 2048
 FOLD_COLUMNS = 512
 """The same where each position is folded: accumulators stay in L1, rows are read in runs."""
 
+SHORT_SUM = 64
+"""Products of one sum that are written out rather than looped over, where none can be blocked."""
+FEW_TAPS = 9
+"""The same where they are summed over several axes: more windows share what is packed once."""
+
 SHORT_ROW = 8
 """Positions of a row that folds end up to which vectors run along many rows instead: the lanes that
 a short row leaves empty, and joining the others, cost more than reading across rows."""

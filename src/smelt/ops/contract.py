@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from smelt.blocks import FEW_TAPS, SHORT_SUM
 from smelt.errors import GradientError, ShapeError
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
@@ -51,8 +52,6 @@ from smelt.types.tensor import Shape, TensorType
 __all__ = ["Contract", "f32"]
 
 Terms = tuple[Index, ...]
-SHORT = 64
-"""Products of one sum that are rather written out than looped over."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +197,9 @@ class Contract(TensorOp):
         no two results, as in a depthwise convolution."""
         left, right = ({a for t in side for a in axes_of(t)} & {*self.out}
                        for side in (self.left, self.right))  # fmt: skip
+        most = SHORT_SUM if len(counts) == 1 else FEW_TAPS
         number = product(counts)
-        return isinstance(number, int) and 0 < number <= SHORT and (left <= right or right <= left)
+        return isinstance(number, int) and 0 < number <= most and (left <= right or right <= left)
 
     def _read(self, d: Definer[V], x: Operand[V], at: Shape) -> V:
         if not self.padded:

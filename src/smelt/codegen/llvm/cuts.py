@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from smelt.blocks import FOLD_COLUMNS, STREAM_ROWS, WHOLE_ROWS
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.items import Access, Edge, Phase
-from smelt.codegen.llvm.windowed import Windowed
 from smelt.target import CACHE_SHARE, Target
 
 LEAST_ROW = 1024
@@ -36,7 +35,7 @@ def fold_columns(phase: Phase, target: Target) -> int:
     return max(1 << fitting.bit_length() - 1, FOLD_COLUMNS)
 
 
-def streamed_rows(phase: Phase, products: Iterable[Contraction | Windowed], target: Target) -> int:
+def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> int:
     """Rows for which a stream packs its operands anew: as many as L2 holds a block of, where that
     is multiplied where it lies; fewer where it stops at the last of them."""
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products

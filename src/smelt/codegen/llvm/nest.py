@@ -48,6 +48,8 @@ from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
 from smelt.codegen.llvm.stages import run_stages
+from smelt.codegen.llvm.stencil import Stencil
+from smelt.codegen.llvm.stencil_product import StencilEmitter
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.codegen.llvm.versions import answered, needed, question_of
@@ -89,7 +91,7 @@ class NestEmitter:
         }
         self.scratch = ScratchEmitter(self)
         self.folds = FoldEmitter(self)
-        self.products: ProductEmitter | WindowedEmitter = ProductEmitter(self)
+        self.products: ProductEmitter | WindowedEmitter | StencilEmitter = ProductEmitter(self)
 
     # ---- loops -----------------------------------------------------------------------------------
 
@@ -97,6 +99,10 @@ class NestEmitter:
         """All of one nest, inside the loops of `scope`."""
         if isinstance(nest.product, Windowed):
             self.products = WindowedEmitter(self, nest, nest.product)
+            self.products.run()
+            return
+        if isinstance(nest.product, Stencil):
+            self.products = StencilEmitter(self, nest, nest.product)
             self.products.run()
             return
         if nest.product is not None:

@@ -33,6 +33,7 @@ from smelt.codegen.llvm.items import (
     still_axes,
 )
 from smelt.codegen.llvm.stages import Stage, stages
+from smelt.codegen.llvm.stencil import Stencil, stencils
 from smelt.codegen.llvm.vectors import (
     across_axis,
     candidates,
@@ -43,6 +44,7 @@ from smelt.codegen.llvm.vectors import (
 )
 from smelt.codegen.llvm.width import vectors_together
 from smelt.codegen.llvm.windowed import Windowed, windowed
+from smelt.codegen.llvm.written import short_products
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.expr import Index, minimum
@@ -55,7 +57,9 @@ CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
 
 
-Products = dict[Item, Contraction] | dict[Item, Windowed]
+Placed = Windowed | Stencil
+"""Products whose operands are packed place by place."""
+Products = dict[Item, Contraction] | dict[Item, Windowed] | dict[Item, Stencil]
 
 
 @dataclass(eq=False)
@@ -73,7 +77,7 @@ class Nest:
     """Vectors handled at once in the main loop."""
     turned: list[Item] = field(default_factory=list)
     """Loads that run along the last but one axis: a tile of each is turned first."""
-    product: Contraction | Windowed | None = None
+    product: Contraction | Placed | None = None
     """Instead of loops of its own: a contraction, with `packs` for its operands."""
     packs: tuple[Nest, ...] = ()
     packed: str = ""
@@ -128,8 +132,11 @@ class Schedule:
 
 def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     """The loops of a phase."""
-    products = None if phase.regions() else windowed(phase, target, form)
-    products = products or contractions(phase, target, form)
+    products: Products = stencils(phase, target)
+    if not products:
+        short_products(phase)
+        products = {} if phase.regions() else windowed(phase, target, form)
+        products = products or contractions(phase, target, form)
     vector = vector_axis(phase, candidates(phase))
     fit_rows(phase, vector, target)
     if products and phase.stores:
@@ -142,9 +149,9 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
         block[vector] = wide
-    plainer = [c for c in products.values() if not isinstance(c, Windowed)]
+    plainer = [c for c in products.values() if isinstance(c, Contraction)]
     for c in products.values():
-        if isinstance(c, Windowed):
+        if not isinstance(c, Contraction):
             block |= c.blocks(phase)
             continue
         cut = product_block(c, phase, plainer)
@@ -226,14 +233,16 @@ class _Planner:
         level = self.levels[item] - 1
         time = item.time
         nest = Nest(level, (), None, product=c, time=time)
-        orders = (c.left_order(), c.right_order()) if isinstance(c, Windowed) else packing_axes(c)
+        orders = (
+            packing_axes(c) if isinstance(c, Contraction) else (c.left_order(), c.right_order())
+        )
         left, right = (
             Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
             for order, operand, side in zip(
                 orders, (c.left, c.right), ("left", "right"), strict=True
             )
         )
-        right.once = isinstance(c, Windowed)
+        right.once = not isinstance(c, Contraction)
         nest.packs = (left, right)
         self.groups[level, number] = nest
         self._keep(item)
@@ -422,7 +431,7 @@ class _Planner:
         if nest.turned:
             nest.wide = min(nest.wide, TILE // self.lanes)
 
-    def _arrange_pack(self, pack: Nest, c: Contraction | Windowed | None) -> None:
+    def _arrange_pack(self, pack: Nest, c: Contraction | Placed | None) -> None:
         """The order is given; vectors are as wide as the tile, loads across are turned."""
         pack.wide = c.together if isinstance(c, Contraction) and c.group else 2
         own = isinstance(c, Contraction) and (c.thin or c.group is not None)

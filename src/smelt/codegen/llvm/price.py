@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.items import Item, still_axes
-from smelt.codegen.llvm.nests import Schedule
+from smelt.codegen.llvm.nests import Placed, Schedule
 from smelt.codegen.llvm.vectors import part_numbers
-from smelt.codegen.llvm.windowed import Windowed
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import Index, add, floordiv, maximum, mul, product
 
@@ -34,10 +33,10 @@ def cycles(s: Schedule) -> Index:
     return add(total, 50)
 
 
-def _product_cycles(points: Index, rows: Index, c: Contraction | Windowed) -> Index:
+def _product_cycles(points: Index, rows: Index, c: Contraction | Placed) -> Index:
     """Two vectors of products a cycle; a thin one waits for its right operand's bytes."""
-    if isinstance(c, Windowed) or not c.thin:
-        together = 1 if isinstance(c, Windowed) else c.together
+    if not isinstance(c, Contraction) or not c.thin:
+        together = c.together if isinstance(c, Contraction) else 1
         return floordiv(points, 2 * c.tile.lanes * together)
     rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # an open size may be 0
     return floordiv(mul(4, points), mul(rows, c.tile.lanes))

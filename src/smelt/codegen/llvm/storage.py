@@ -13,6 +13,7 @@ from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
 from smelt.codegen.llvm.nests import TILE, Nest, Schedule
 from smelt.codegen.llvm.stages import STAGE_PART, STRIP
+from smelt.codegen.llvm.stencil import Stencil
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.types.dtype import DType, i32, i64
@@ -64,6 +65,9 @@ class Storage:
             if isinstance(c, Windowed):
                 self._reserve_windowed(c)
                 continue
+            if isinstance(c, Stencil):
+                self._reserve_stencil(c)
+                continue
             if not c.direct and not c.reads_left():
                 rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
                 self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
@@ -78,6 +82,12 @@ class Storage:
         self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
         self._reserve((c.item, TABLE_PART), WINDOWED_DEPTH, i64)
 
+    def _reserve_stencil(self, c: Stencil) -> None:
+        wide = self.extent(c.item, c.n) if c.shared else 1
+        self._reserve((c.item, LEFT_PART), mul(product(c.extents), wide), c.item.dtype)
+        self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
+        self._reserve((c.item, TABLE_PART), 2 * len(c.taps), i64)
+
     def extent(self, owner: Item | Carried, axis: str) -> Index:
         """Positions that an array has along an axis: whole register tiles for products."""
         if isinstance(owner, Carried):
@@ -86,6 +96,8 @@ class Storage:
         span = self.s.span(self.s.region(owner), axis)
         if isinstance(c, Windowed):
             return c.extent(axis, self.s.local[axis], self.s.local[c.n])
+        if isinstance(c, Stencil):
+            return c.extent(axis, self.s.local[axis])
         owner = self.shared.get(owner, owner)
         for other in self.s.blocked:
             if owner is other.left and other.direct:  # whole tiles, and rows as far apart as said

@@ -18,27 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import gcd
 
 from smelt.blocks import WINDOW_ROWS, window_columns
-from smelt.codegen.llvm.clone import Cloner, folds, indices, reached, renumber
+from smelt.codegen.llvm.clone import folds, renumber
 from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.items import Folding, Item, Phase
+from smelt.codegen.llvm.places import NO_AXIS, Slid, ceiling, flattened, placed, sliding
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import (
-    Index,
-    add,
-    axis,
-    floordiv,
-    maximum,
-    mod,
-    mul,
-    product,
-    sub,
-    substitute,
-)
+from smelt.types.expr import Index, add, floordiv, maximum, mul
 
 DEPTH = 400
 """Summed positions of one block at most: rows of the left operand stay in L1, its block in L2."""
@@ -46,8 +35,6 @@ PITCH = DEPTH + SKEW
 """Elements between rows of the packed left operand."""
 FEWER = 4
 """Rows of the register tile for what whole tiles leave."""
-STEPS = 4
-"""Greatest step and dilation of a window that are looked for."""
 NARROW = 64
 """Columns of a line for which it is packed once for each tap of the windows along it."""
 TINY = 10
@@ -55,36 +42,6 @@ TINY = 10
 share weights are packed together: one alone is no whole number of vectors."""
 MANY = 32
 """Rows of a product from which packing an operand more than once costs little."""
-NO_AXIS = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Slid:
-    """An axis of columns, and what it becomes while the right operand is packed."""
-
-    axis: str
-    place: str
-    """The axis of places (their quotients by `step`); `axis` itself where no window slides."""
-    tap: str = NO_AXIS
-    """The summed axis that slides along."""
-    step: int = 1
-    dilation: int = 1
-    rest: str = NO_AXIS
-    """The axis of the places' remainders, where `step` > 1."""
-    taps: int = 1
-
-    @property
-    def margin(self) -> int:
-        """Packed places beyond the task's own."""
-        return (self.taps - 1) * self.dilation // self.step
-
-    def quotient(self, tap: int) -> int:
-        """Packed places from a column to what it reads for a tap."""
-        return tap * self.dilation // self.step
-
-    def remainder(self, tap: int) -> int:
-        """The remainder of the places that a tap reads."""
-        return tap * self.dilation % self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,34 +130,30 @@ class Windowed:
         `local` is a task's extent along it, `inner` that along the axis of vectors.
         """
         if axis_ == self.m:
-            return mul(_ceil(local, self.tile.rows), self.tile.rows)
+            return mul(ceiling(local, self.tile.rows), self.tile.rows)
         if len(self.columns) == 1:
-            return mul(_ceil(local, self.tile.columns), self.tile.columns)
+            return mul(ceiling(local, self.tile.columns), self.tile.columns)
         pitch = self.pitch(inner)
         if axis_ == self.n:
             return pitch
         margin = next(c.margin for c in self.columns if c.axis == axis_)
         outer = axis_ == self.columns[0].axis
-        return add(local, _ceil(self.tile.columns, pitch) if outer else margin)
+        return add(local, ceiling(self.tile.columns, pitch) if outer else margin)
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """How the grid is cut into tasks."""
         found: dict[str, Index] = {self.m: WINDOW_ROWS}
         most = window_columns(self.item.dtype.itemsize)
         *outer, inner = (c.axis for c in self.columns)
-        pieces = _ceil(phase.axes[inner], most)
-        found[inner] = _ceil(phase.axes[inner], maximum(pieces, 1)) if outer else most
+        pieces = ceiling(phase.axes[inner], most)
+        found[inner] = ceiling(phase.axes[inner], maximum(pieces, 1)) if outer else most
         taken = self.pitch(found[inner])
         for a in reversed(outer):
             rows = maximum(floordiv(most, taken), 1)
-            pieces = _ceil(phase.axes[a], rows)
-            found[a] = _ceil(phase.axes[a], pieces)
+            pieces = ceiling(phase.axes[a], rows)
+            found[a] = ceiling(phase.axes[a], pieces)
             taken = mul(taken, found[a])
         return {a: n for a, n in found.items() if a in phase.grid}
-
-
-def _ceil(n: Index, by: Index) -> Index:
-    return floordiv(add(n, sub(by, 1)), by)
 
 
 def _count(extents: tuple[int, ...]) -> int:
@@ -285,52 +238,14 @@ class _Plan:
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
-        left, flat = self._flat_left(extents)
-        right = self._placed_right()
+        summed = [*([self.depth] if self.depth else []), *self.others]
+        left, flat = flattened(self.phase, self.item, self.left, summed)
+        right = placed(self.phase, self.item, self.right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
         lanes = target.vector_bytes // self.item.dtype.itemsize
         return Windowed(self.item, left, right, self.m, tuple(self.columns), self.depth,
                         self.others, extents, flat, tile_of(target, lanes))  # fmt: skip
-
-    def _flat_left(self, extents: tuple[int, ...]) -> tuple[Item, str]:
-        """The left operand along one axis over all summed ones."""
-        summed = [*([self.depth] if self.depth else []), *self.others]
-        if len(summed) == 1:
-            return self.left, summed[0]
-        whole = product(self.phase.axes[a] for a in summed)
-        name = _fresh(self.phase, "k", whole)
-        at: dict[str, Index] = {}
-        rest: Index = axis(name, whole)
-        for a, n in zip(self.others[::-1], extents[::-1], strict=True):
-            at[a], rest = mod(rest, n), floordiv(rest, n)
-        if self.depth:
-            at[self.depth] = rest
-        clone = Cloner(self.phase, self.item, at, {})
-        return clone.of(self.left), name
-
-    def _placed_right(self) -> Item:
-        """The right operand with axes of places instead of columns and taps."""
-        at: dict[str, Index] = {}
-        limits: dict[str, tuple[Index, Index]] = {}
-        for k, c in enumerate(self.columns):
-            if not c.tap:
-                continue
-            extent = self.phase.axes[c.axis]
-            place = _fresh(self.phase, f"{c.axis}.at", add(extent, c.margin))
-            at[c.axis] = axis(place, add(extent, c.margin))
-            at[c.tap] = 0
-            rest = NO_AXIS
-            if c.step > 1:
-                rest = _fresh(self.phase, f"{c.axis}.by", c.step)
-                at[c.tap] = axis(rest, c.step)
-                reached = add(mul(sub(extent, 1), c.step), (c.taps - 1) * c.dilation + 1)
-                here = add(mul(at[c.axis], c.step), at[c.tap])
-                limits[c.axis] = (here, reached)
-            self.columns[k] = Slid(c.axis, place, c.tap, c.step, c.dilation, rest, c.taps)
-        if not at:
-            return self.right
-        return Cloner(self.phase, self.item, at, limits).of(self.right)
 
 
 def _plan(item: Item, phase: Phase, form: Form) -> _Plan | None:
@@ -357,7 +272,7 @@ def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -
     taken = columns[-2:]
     if len(rows) > 1 or (item.axes - {rows[0], *taken}) & set(inside):
         return None
-    slid = [_slid(a, right, over, phase) for a in taken]
+    slid = [sliding(a, right, over, phase) for a in taken]
     ordinary = len(taken) == 1 or (taken[-1] != stored_axis(phase) and not {*taken} <= {*inside})
     if ordinary and not any(c.tap for c in slid):
         return None  # an ordinary product, blocked along one of its axes
@@ -375,44 +290,5 @@ def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -
     return _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
 
 
-def _slid(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
-    """An axis of columns with the summed axis that slides along it, if one does."""
-    for tap in over:
-        taps = phase.axes[tap]
-        if not isinstance(taps, int):
-            continue
-        touched = list(reached(right, {a, tap}))
-        for step, dilation in _pairs(taps):
-            if all(_is_still(i, {a: dilation, tap: -step}, phase) for i in touched):
-                return Slid(a, a, tap, step, dilation, NO_AXIS, taps)
-    return Slid(a, a)
-
-
-def _pairs(taps: int) -> Iterator[tuple[int, int]]:
-    """Steps and dilations whose windows overlap, and whose places can be told apart."""
-    for step in range(1, STEPS + 1):
-        for dilation in range(1, STEPS + 1):
-            whole = step == 1 or dilation == 1
-            if whole and gcd(step, dilation) == 1 and taps * dilation > step:
-                yield step, dilation
-
-
-def _is_still(item: Item, moves: dict[str, int], phase: Phase) -> bool:
-    """Whether nothing in an item changes when axes move by these numbers."""
-    by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
-    if item.kind in ("fold", "dot", "scan"):
-        return False
-    return all(substitute(e, by) == e for e in indices(item.payload))
-
-
 def _number(e: Index) -> int:
     return e if isinstance(e, int) else DEPTH + 1
-
-
-def _fresh(phase: Phase, wanted: str, extent: Index) -> str:
-    """A new axis inside every task."""
-    name, k = wanted, 1
-    while name in phase.axes:
-        name, k = f"{wanted}{k}", k + 1
-    phase.axes[name] = extent
-    return name

@@ -19,8 +19,8 @@ from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
-from smelt.codegen.llvm.nests import TILE, Nest
-from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.windowed import FEWER, PITCH, Windowed
@@ -33,22 +33,18 @@ if TYPE_CHECKING:
 Value = Any
 
 
-class WindowedEmitter:
+class WindowedEmitter(Packer):
     """One product over windows in the task that `home` is emitting."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: Windowed) -> None:
-        self.home, self.nest, self.c, self.b = home, nest, c, home.b
-        self.starts: dict[str, Value] = {}
-        self.strides: dict[str, Value] = {}
-        """Elements between neighbours of the packed right operand."""
+        super().__init__(home, c.item)
+        self.nest, self.c = nest, c
+        self.apart = dict(zip(c.left_order(), (number(PITCH), number(1)), strict=True))
 
     def run(self) -> None:
         """The whole product of this task into its scratch array."""
         home, c = self.home, self.c
-        extents = [home.home.index(n) for n in c.packed(home.s.local)]
-        step: Value = number(1)
-        for a, n in zip(c.right_order()[::-1], extents[::-1], strict=True):
-            self.strides[a], step = step, self.b.mul(step, n)
+        self.strides = self.steps(c.right_order(), c.packed(home.s.local))
         self.row = number(1)
         for a in c.axes[1:]:
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
@@ -80,52 +76,13 @@ class WindowedEmitter:
         if c.flat != c.depth:
             self.home.ranges[c.flat] = (self.b.mul(low, taps), self.b.mul(high, taps))
         left, right = self.nest.packs
-        self._pack(left)
+        self.pack(left)
         kept = {k.axis: self.home.ranges[k.axis] for k in c.columns}
         for column in c.columns:  # the range of places, also where they are the columns
             self.home.ranges[column.axis] = self.home.ranges[column.place]
-        self._pack(right)
+        self.pack(right)
         self.home.ranges.update(kept)
         self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
-
-    def _pack(self, pack: Nest) -> None:
-        home = self.home
-        self.starts = {a: home.ranges[a][0] for a in pack.order}
-        scope = Scope(home.top)
-        if not pack.turned:
-            home.run(pack, scope)
-            return
-        first, second = pack.order
-        self._pieces(first, lambda: self._pieces(second, lambda: home.run(pack, scope)))
-
-    def _pieces(self, axis: str, inside: Any) -> None:
-        """Runs `inside` with the range of an axis cut to what is turned at once."""
-        b, home = self.b, self.home
-        low, high = home.ranges[axis]
-
-        def piece(at: Value) -> None:
-            end = b.add(at, number(TILE))
-            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
-            inside()
-
-        home.loop(low, high, TILE, piece)
-        home.ranges[axis] = (low, high)
-
-    def put(self, pack: Nest, value: Value, scope: Scope) -> None:
-        """Stores one vector of a packed operand at its place."""
-        b, home, item = self.b, self.home, self.c.item
-        steps = self.strides if pack.packed == "right" else \
-            dict(zip(pack.order, (number(PITCH), number(1)), strict=True))  # fmt: skip
-        offset: Value = number(0)
-        for a in pack.order:
-            here = b.sub(scope.axis(a), self.starts[a])
-            offset = b.add(offset, b.mul(here, steps[a]))
-        base = home.storage.at[item, RIGHT_PART if pack.packed == "right" else LEFT_PART]
-        lanes = scope.lanes.count if scope.lanes is not None else None
-        at = element_address(b, base, offset, item.dtype)
-        value = splat(b, value, lanes) if lanes else value
-        store_vector(LLVMMachine(b, lanes, home.home.target), at, value, item.dtype,
-                     scope.lanes.mask if scope.lanes else None)  # fmt: skip
 
     # ---- before the first block ------------------------------------------------------------------
 
@@ -137,7 +94,7 @@ class WindowedEmitter:
         zero = m.const(item.dtype, 0)
         home.loop(
             number(0), self.b.mul(self.b.sub(high, low), self.row), home.s.lanes,
-            lambda at: store_vector(m, self._at(item, 0, at), zero, item.dtype, None),
+            lambda at: store_vector(m, self.at(0, at), zero, item.dtype, None),
         )  # fmt: skip
 
     def _table(self) -> None:
@@ -197,15 +154,12 @@ class WindowedEmitter:
     def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
         """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
         b, item = self.b, self.c.item
-        to = self._at(item, 0, b.add(b.mul(row, self.row), column))
-        left = self._at(item, LEFT_PART, b.mul(row, number(PITCH)))
-        right = self._at(item, RIGHT_PART, column)
+        to = self.at(0, b.add(b.mul(row, self.row), column))
+        left = self.at(LEFT_PART, b.mul(row, number(PITCH)))
+        right = self.at(RIGHT_PART, column)
         table = self.home.storage.at[item, TABLE_PART]
         function = tile_function(b.module, item, tile, self.home.home.target)
         b.call(function, [to, self.row, left, right, table, depth, first])
-
-    def _at(self, item: Item, part: int, offset: Value) -> Value:
-        return element_address(self.b, self.home.storage.at[item, part], offset, item.dtype)
 
 
 PTR = ir.PointerType()

@@ -6,6 +6,11 @@ results and every step is one load.
 
     max over u, v of x[2*i + u, 2*j + v]    is    max(max(x[2*i, 2*j], x[2*i, 2*j + 1]), ..)
 
+A short sum of products of which no axis is one factor's own, with which nothing else can be done,
+becomes that many operators too:
+
+    dot(x[i + u], w[u] over u)    is    x[i]*w[0] + x[i + 1]*w[1] + ..
+
 Only folds whose order does not matter to the last bit are written out: sums are carried in double
 precision where they are looped over.
 """
@@ -13,9 +18,12 @@ precision where they are looped over.
 from __future__ import annotations
 
 from itertools import product as positions
+from math import prod
 
+from smelt.blocks import SHORT_SUM
 from smelt.codegen.llvm.clone import Cloner, folds, reached, renumber
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, visited_axes
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
 
 STEPS = 25
@@ -63,16 +71,55 @@ def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
     counts = [n for a in folding.over if isinstance(n := phase.axes[a], int)]
     terms = [Cloner(phase, fold, dict(zip(folding.over, at, strict=True))).of(arg)
              for at in positions(*map(range, counts))]  # fmt: skip
-    while len(terms) > 2:
-        pairs = [_step(phase, fold, folding, *two)
-                 for two in zip(terms[::2], terms[1::2], strict=False)]  # fmt: skip
-        terms = [*pairs, *terms[2 * len(pairs) :]]
-    fold.kind, fold.payload, fold.args = "apply", folding.row.scalar, tuple(terms)
+    fold.kind, fold.payload = "apply", folding.row.scalar
+    fold.args = _in_pairs(phase, fold, folding.row.scalar, terms)
     if len(terms) == 1:
         fold.args *= 2  # what is folded once more stays the same
 
 
-def _step(phase: Phase, fold: Item, folding: Folding, a: Item, b: Item) -> Item:
-    found = Item(0, "apply", folding.row.scalar, (a, b), a.axes | b.axes, fold.dtype, fold.time)
-    phase.items.insert(phase.items.index(fold), found)
+def short_products(phase: Phase) -> None:
+    """Short sums of products become trees of scalar operators."""
+    for dot in [i for i in phase.items if i.kind == "dot"]:
+        if _is_short_sum(phase, dot):
+            _write_products(phase, dot)
+    renumber(phase)
+
+
+def _is_short_sum(phase: Phase, dot: Item) -> bool:
+    assert isinstance(dot.payload, Folding)
+    over = {*dot.payload.over}
+    left, right = (a.axes - over for a in dot.args)
+    sizes = [n for a in over if isinstance(n := phase.axes[a], int)]
+    bound = visited_axes(phase.segments[dot.time]) | phase.cut.keys() | {*phase.grid}
+    if len(sizes) < len(over) or over & bound or any(folds(a, over) for a in dot.args):
+        return False
+    return 0 < prod(sizes) <= SHORT_SUM and (left <= right or right <= left)
+
+
+def _write_products(phase: Phase, dot: Item) -> None:
+    """The sum as its products, added in pairs."""
+    assert isinstance(dot.payload, Folding)
+    times, plus = SUM_OF_PRODUCTS[1], COMBINES[SUM_OF_PRODUCTS[0]].scalar
+    over = dot.payload.over
+    terms: list[Item] = []
+    for at in positions(*(range(n) for a in over if isinstance(n := phase.axes[a], int))):
+        clone = Cloner(phase, dot, dict(zip(over, at, strict=True)))
+        terms.append(_apply(phase, dot, times, *map(clone.of, dot.args)))
+    dot.kind, dot.payload, dot.args = "apply", plus, _in_pairs(phase, dot, plus, terms)
+    if len(terms) == 1:
+        dot.payload, dot.args = times, terms[0].args
+
+
+def _in_pairs(phase: Phase, user: Item, scalar: str, terms: list[Item]) -> tuple[Item, ...]:
+    """Terms joined in pairs until two are left, or the only one."""
+    while len(terms) > 2:
+        pairs = [_apply(phase, user, scalar, *two)
+                 for two in zip(terms[::2], terms[1::2], strict=False)]  # fmt: skip
+        terms = [*pairs, *terms[2 * len(pairs) :]]
+    return tuple(terms)
+
+
+def _apply(phase: Phase, user: Item, name: str, a: Item, b: Item) -> Item:
+    found = Item(0, "apply", name, (a, b), a.axes | b.axes, user.dtype, user.time)
+    phase.items.insert(phase.items.index(user), found)
     return found

@@ -1,0 +1,91 @@
+"""Operands of products over windows on their way to scratch memory, nest by nest.
+
+Both operands are packed by ordinary nests, which may compute or turn what they pack; each element
+goes to a place that is linear in its axes:
+
+    packer.pack(nest)    runs the nest; every vector of it comes back to `put`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm.indexing import number, splat
+from smelt.codegen.llvm.items import Item
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.memory import element_address, store_vector
+from smelt.codegen.llvm.nests import TILE, Nest
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.types.expr import Index
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+
+class Packer:
+    """Packs the operands of one product in the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter, item: Item) -> None:
+        self.home, self.b, self.item = home, home.b, item
+        self.starts: dict[str, Value] = {}
+        self.apart: dict[str, Value] = {}
+        """Elements between neighbours of the packed left operand."""
+        self.strides: dict[str, Value] = {}
+        """The same of the right one."""
+
+    def steps(self, order: tuple[str, ...], extents: Iterable[Index]) -> dict[str, Value]:
+        """Elements between neighbours along each axis of a dense array."""
+        found: dict[str, Value] = {}
+        step: Value = number(1)
+        for a, n in zip(order[::-1], [self.home.home.index(n) for n in extents][::-1], strict=True):
+            found[a], step = step, self.b.mul(step, n)
+        return found
+
+    def pack(self, nest: Nest) -> None:
+        """Runs the nest that packs an operand; squares of it where that is turned."""
+        home = self.home
+        self.starts = {a: home.ranges[a][0] for a in nest.order}
+        scope = Scope(home.top)
+        if not nest.turned:
+            home.run(nest, scope)
+            return
+        first, second = nest.order
+        self._pieces(first, lambda: self._pieces(second, lambda: home.run(nest, scope)))
+
+    def _pieces(self, axis: str, inside: Any) -> None:
+        """Runs `inside` with the range of an axis cut to what is turned at once."""
+        b, home = self.b, self.home
+        low, high = home.ranges[axis]
+
+        def piece(at: Value) -> None:
+            end = b.add(at, number(TILE))
+            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
+            inside()
+
+        home.loop(low, high, TILE, piece)
+        home.ranges[axis] = (low, high)
+
+    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
+        """Stores one vector of a packed operand at its place."""
+        b, home = self.b, self.home
+        right = nest.packed == "right"
+        steps = self.strides if right else self.apart
+        offset: Value = number(0)
+        for a in nest.order:
+            here = b.sub(scope.axis(a), self.starts[a])
+            offset = b.add(offset, b.mul(here, steps[a]))
+        lanes = scope.lanes.count if scope.lanes is not None else None
+        value = splat(b, value, lanes) if lanes else value
+        store_vector(LLVMMachine(b, lanes, home.home.target),
+                     self.at(RIGHT_PART if right else LEFT_PART, offset), value, self.item.dtype,
+                     scope.lanes.mask if scope.lanes else None)  # fmt: skip
+
+    def at(self, part: int, offset: Value) -> Value:
+        """The address of an element in a part of the product's scratch memory."""
+        return element_address(
+            self.b, self.home.storage.at[self.item, part], offset, self.item.dtype
+        )

@@ -1,0 +1,150 @@
+"""Places: what windows slide over, packed once for each element that is reached.
+
+An operand read at y*s + u*d, along an axis y of the result and a summed axis u, has one value for
+many pairs of y and u.  Packed for code that multiplies it, it has one axis of *places* y*s + u*d
+instead.  Where s > 1 places are numbered by quotient and remainder, so that what neighbouring
+results read always lies side by side.
+
+    x[y*2 + u] for u < 3    is    x[at*2 + by], read at (at, by) = (y, 0), (y, 1), (y + 1, 0)
+
+The test for a pair looks at index expressions alone: nothing changes when y moves by d while u
+moves back by s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from smelt.codegen.llvm.clone import Cloner, indices, reached
+from smelt.codegen.llvm.items import Item, Phase
+from smelt.types.expr import (
+    Index,
+    add,
+    axis,
+    floordiv,
+    mod,
+    mul,
+    product,
+    sub,
+    substitute,
+)
+
+STEPS = 4
+"""Greatest step and dilation of a window that are looked for."""
+NO_AXIS = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slid:
+    """An axis of columns, and what it becomes while the right operand is packed."""
+
+    axis: str
+    place: str
+    """The axis of places (their quotients by `step`); `axis` itself where no window slides."""
+    tap: str = NO_AXIS
+    """The summed axis that slides along."""
+    step: int = 1
+    dilation: int = 1
+    rest: str = NO_AXIS
+    """The axis of the places' remainders, where `step` > 1."""
+    taps: int = 1
+
+    @property
+    def margin(self) -> int:
+        """Packed places beyond the task's own."""
+        return (self.taps - 1) * self.dilation // self.step
+
+    def quotient(self, tap: int) -> int:
+        """Packed places from a column to what it reads for a tap."""
+        return tap * self.dilation // self.step
+
+    def remainder(self, tap: int) -> int:
+        """The remainder of the places that a tap reads."""
+        return tap * self.dilation % self.step
+
+
+def sliding(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
+    """An axis of columns with the summed axis that slides along it, if one does."""
+    for tap in over:
+        taps = phase.axes[tap]
+        if not isinstance(taps, int):
+            continue
+        touched = list(reached(right, {a, tap}))
+        for step, dilation in _pairs(taps):
+            if all(_is_still(i, {a: dilation, tap: -step}, phase) for i in touched):
+                return Slid(a, a, tap, step, dilation, NO_AXIS, taps)
+    return Slid(a, a)
+
+
+def _pairs(taps: int) -> Iterator[tuple[int, int]]:
+    """Steps and dilations whose windows overlap, and whose places can be told apart."""
+    for step in range(1, STEPS + 1):
+        for dilation in range(1, STEPS + 1):
+            whole = step == 1 or dilation == 1
+            if whole and gcd(step, dilation) == 1 and taps * dilation > step:
+                yield step, dilation
+
+
+def _is_still(item: Item, moves: dict[str, int], phase: Phase) -> bool:
+    """Whether nothing in an item changes when axes move by these numbers."""
+    by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
+    if item.kind in ("fold", "dot", "scan"):
+        return False
+    return all(substitute(e, by) == e for e in indices(item.payload))
+
+
+def placed(phase: Phase, user: Item, operand: Item, columns: list[Slid]) -> Item:
+    """The operand with axes of places instead of columns and taps, which `columns` get to know."""
+    at: dict[str, Index] = {}
+    limits: dict[str, tuple[Index, Index]] = {}
+    for k, c in enumerate(columns):
+        if not c.tap:
+            continue
+        extent = phase.axes[c.axis]
+        place = fresh(phase, f"{c.axis}.at", add(extent, c.margin))
+        at[c.axis] = axis(place, add(extent, c.margin))
+        at[c.tap] = 0
+        rest = NO_AXIS
+        if c.step > 1:
+            rest = fresh(phase, f"{c.axis}.by", c.step)
+            at[c.tap] = axis(rest, c.step)
+            last = add(mul(sub(extent, 1), c.step), (c.taps - 1) * c.dilation + 1)
+            here = add(mul(at[c.axis], c.step), at[c.tap])
+            limits[c.axis] = (here, last)
+        columns[k] = Slid(c.axis, place, c.tap, c.step, c.dilation, rest, c.taps)
+    if not at:
+        return operand
+    return Cloner(phase, user, at, limits).of(operand)
+
+
+def flattened(
+    phase: Phase, user: Item, operand: Item, summed: Sequence[str]
+) -> tuple[Item, str]:  # fmt: skip
+    """The operand along one axis over all of `summed`, of which all but the first have a known
+    extent, and that axis."""
+    if len(summed) == 1:
+        return operand, summed[0]
+    whole = product(phase.axes[a] for a in summed)
+    name = fresh(phase, "k", whole)
+    at: dict[str, Index] = {}
+    rest: Index = axis(name, whole)
+    for a in summed[:0:-1]:
+        at[a], rest = mod(rest, phase.axes[a]), floordiv(rest, phase.axes[a])
+    at[summed[0]] = rest
+    return Cloner(phase, user, at).of(operand), name
+
+
+def ceiling(n: Index, by: Index) -> Index:
+    """n / by, rounded up."""
+    return floordiv(add(n, sub(by, 1)), by)
+
+
+def fresh(phase: Phase, wanted: str, extent: Index) -> str:
+    """A new axis inside every task."""
+    name, k = wanted, 1
+    while name in phase.axes:
+        name, k = f"{wanted}{k}", k + 1
+    phase.axes[name] = extent
+    return name
