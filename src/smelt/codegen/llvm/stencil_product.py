@@ -141,6 +141,15 @@ def tile_function(module: ir.Module, c: Stencil, height: int, target: Target) ->
     return found
 
 
+def pinned(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
+    """The same vector, which nothing that reads memory further down may come before: LLVM would
+    load all lines at once and have no registers for them."""
+    if target.isa not in ("avx512", "avx2"):
+        return vector
+    kind = ir.FunctionType(vector.type, [vector.type])
+    return b.asm(kind, "", "=v,0,~{memory}", [vector], True)
+
+
 class _Tile:
     """sums[i] += left[(o, u)] * right[table[o] + place of i and u], for all o and u."""
 
@@ -206,4 +215,6 @@ class _Tile:
                     i = at - places[u]
                     w = known[u] if self.held else weight(u)
                     sums[i] = multiply_add(self.m, w, x, sums[i], item)
+                newest = at - places[used[-1]]
+                sums[newest] = pinned(b, self.m.target, sums[newest])
         return sums

@@ -1,0 +1,169 @@
+"""Stencils: sums over windows along lines, blocks, margins, between forbidden pages, on every isa."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import inner_loops
+from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+
+from smelt import lower
+from smelt.codegen.build import asm_text
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.stencil import HEIGHTS, Stencil
+from smelt.graph.text import parse
+from smelt.target import Target
+
+FIRST = """graph f(x: {t}[b,c,h,w], k: {t}[c,{u},{v}]) {{
+  v0 = pad(x) {{low=(0, 0, {p}, {p}), high=(0, 0, {p}, {p}), value=0}}
+  v1 = window(v0) {{axis=2, extent={u}, step={s}, dilation={d}}}
+  v2 = window(v1) {{axis=3, extent={v}, step={s}, dilation={d}}}
+  v3 = contract(v2, k) {{spec="b,c,h,w,u,v; c,u,v -> b,c,h,w"}}
+  return v3
+}}"""
+"""Channels first: weights are the same for whole lines."""
+LAST = """graph f(x: {t}[b,h,w,c], k: {t}[c,{u},{v}]) {{
+  v0 = pad(x) {{low=(0, {p}, {p}, 0), high=(0, {p}, {p}, 0), value=0}}
+  v1 = window(v0) {{axis=1, extent={u}, step={s}, dilation={d}}}
+  v2 = window(v1) {{axis=2, extent={v}, step={s}, dilation={d}}}
+  v3 = contract(v2, k) {{spec="b,h,w,c,u,v; c,u,v -> b,h,w,c"}}
+  return v3
+}}"""
+"""Channels last: weights differ from lane to lane."""
+AROUND = """graph f(x: f32[b,h,w,c], k: f32[5,5,c], g: f32[c]) {
+  v0 = exp(x)
+  v1 = window(v0) {axis=1, extent=5}
+  v2 = window(v1) {axis=2, extent=5}
+  v3 = contract(v2, k) {spec="b,h,w,c,u,v; u,v,c -> b,h,w,c"}
+  v4 = mul(v3, g)
+  v5 = tanh(v4)
+  return v5
+}"""
+SPACE = """graph f(x: f32[b,c,t,h,w], k: f32[c,3,3,3]) {
+  v0 = pad(x) {low=(0, 0, 1, 1, 1), high=(0, 0, 1, 1, 1), value=0}
+  v1 = window(v0) {axis=2, extent=3}
+  v2 = window(v1) {axis=3, extent=3}
+  v3 = window(v2) {axis=4, extent=3}
+  v4 = contract(v3, k) {spec="b,c,t,h,w,s,u,v; c,s,u,v -> b,c,t,h,w"}
+  return v4
+}"""
+ALIKE = """graph f(x: f32[b,h,w], k: f32[4,4]) {
+  v0 = window(x) {axis=1, extent=4}
+  v1 = window(v0) {axis=2, extent=4}
+  v2 = contract(v1, k) {spec="b,h,w,u,v; u,v -> b,h,w"}
+  return v2
+}"""
+"""One filter for all images."""
+TWO = """graph f(x: f32[b,c,h,w], k: f32[c,5,5], p: f32[o,c]) {
+  v0 = window(x) {axis=2, extent=5}
+  v1 = window(v0) {axis=3, extent=5}
+  v2 = contract(v1, k) {spec="b,c,h,w,u,v; c,u,v -> b,c,h,w"}
+  v3 = contract(v2, p) {spec="b,c,h,w; o,c -> b,o,h,w"}
+  return v3
+}"""
+"""A stencil and a product in one kernel: the first is written out."""
+
+
+def plain(
+    source: str = FIRST, p: int = 3, s: int = 1, d: int = 1, u: int = 7, v: int = 7, t: str = "f32"
+) -> str:  # fmt: skip
+    return source.format(p=p, s=s, d=d, u=u, v=v, t=t)
+
+
+def check(kernel: Whole, *arrays: np.ndarray) -> None:
+    """Native code between forbidden pages says what the graph's interpreter says."""
+    expected = kernel.expected(*arrays)[0]
+    for at_end in (False, True):
+        (found,) = run_guarded(kernel, arrays, at_end=at_end)
+        scale = float(np.abs(expected).max(initial=1.0))
+        eps = np.finfo(expected.dtype).eps
+        assert np.abs(found - expected).max(initial=0.0) <= 64 * eps * scale
+
+
+def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.standard_normal(s).astype(dtype) for s in shapes]
+
+
+def products(source: str) -> list[type]:
+    """What the products of a graph become, as one kernel."""
+    kernel = lower.run(one_cluster(parse(source)), "eager", {})
+    made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
+    return [type(c) for s in made for c in s.products.values()]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(
+    ("source", "shapes"),
+    [
+        (plain(), ((1, 2, 7, 7), (2, 7, 7))),
+        (plain(), ((2, 1, 1, 1), (1, 7, 7))),
+        (plain(), ((1, 1, 33, 40), (1, 7, 7))),  # tiles of every height
+        (plain(), ((1, 1, 90, 600), (1, 7, 7))),  # several pieces of lines, and of rows
+        (plain(p=0, u=5, v=4), ((1, 2, 9, 20), (2, 5, 4))),
+        (plain(s=2), ((1, 2, 12, 35), (2, 7, 7))),
+        (plain(s=3, p=0, u=4, v=5), ((2, 1, 14, 13), (1, 4, 5))),
+        (plain(s=4, p=2, u=3, v=6), ((1, 1, 19, 30), (1, 3, 6))),  # taps that share no line
+        (plain(d=2), ((1, 1, 11, 21), (1, 7, 7))),
+        (plain(u=1, v=11, p=5), ((1, 1, 4, 21), (1, 1, 11))),
+        (plain(u=21, v=3, p=10), ((1, 1, 5, 17), (1, 21, 3))),  # more weights than registers
+        (plain(LAST), ((1, 5, 6, 20), (20, 7, 7))),
+        (plain(LAST), ((2, 1, 3, 37), (37, 7, 7))),  # several blocks of channels
+        (plain(LAST, p=0, u=4, v=3), ((1, 20, 150, 3), (3, 4, 3))),  # several blocks of lines
+        (plain(LAST, s=2), ((1, 9, 16, 17), (17, 7, 7))),
+        (plain(LAST, s=2, d=3, p=2, u=4, v=4), ((1, 12, 11, 5), (5, 4, 4))),
+        (plain(LAST, d=2), ((1, 7, 9, 18), (18, 7, 7))),
+        (AROUND, ((1, 9, 20, 19), (5, 5, 19), (19,))),
+        (SPACE, ((1, 2, 3, 5, 18), (2, 3, 3, 3))),
+        (ALIKE, ((2, 9, 21), (4, 4))),
+        (TWO, ((1, 3, 6, 20), (3, 5, 5), (4, 3))),
+    ],
+)  # fmt: skip
+def test_every_size_stays_inside_its_arrays(
+    isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    check(whole(source, isa), *random(*shapes))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("source", [FIRST, LAST])
+def test_double_precision(isa: str, source: str) -> None:
+    shapes = ((1, 2, 9, 10), (2, 5, 5)) if source == FIRST else ((1, 9, 10, 2), (2, 5, 5))
+    kernel = whole(plain(source, t="f64", u=5, v=5, p=2), isa)
+    check(kernel, *random(*shapes, dtype=np.float64))
+
+
+@pytest.mark.parametrize("source", [FIRST, LAST])
+def test_margins_hide_infinities_and_nothing_else(source: str) -> None:
+    x, k = random((1, 3, 9, 3) if source == LAST else (1, 3, 3, 9), (3, 5, 5))
+    x[0, 1, 2, 2] = np.inf
+    x[0, 0, 0, 0] = np.nan
+    k[2, 0, 0] = np.inf  # in a margin it meets 0
+    kernel = whole(plain(source, u=5, v=5, p=2))
+    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+
+
+def test_which_products_are_stencils() -> None:
+    assert products(plain()) == products(plain(LAST)) == products(SPACE) == [Stencil]
+    assert products(ALIKE) == [Stencil]
+    assert Stencil not in products(TWO)
+    assert products(plain(u=3, v=3)) == []  # few taps stay scalar operators, which fuse anywhere
+
+
+@pytest.mark.parametrize("source", [FIRST, LAST])
+@pytest.mark.parametrize(("isa", "heights"), [("avx512", HEIGHTS), ("avx2", HEIGHTS[1:])])
+def test_sums_and_weights_stay_in_registers(
+    isa: str, heights: tuple[int, ...], source: str
+) -> None:
+    kernel = lower.run(one_cluster(parse(plain(source, u=5, v=5, p=2))), "eager", {})
+    text = asm_text(kernel, Target.for_isa(isa))  # type: ignore[arg-type]
+    loops = [body for body in inner_loops(text) if "fmadd" in body]
+    assert sorted(len(re.findall("fmadd", body)) for body in loops) == sorted(5 * h for h in heights)
+    for body in loops:
+        assert not re.search(r"mm\d+, -?\d*\(%r[sb]p", body), body  # nothing is spilled
