@@ -59,6 +59,44 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@st.composite
+def alone(draw: st.DrawFn) -> dict[str, Any]:
+    """A convolution of each channel by itself, with windows of any shape, in either layout."""
+    count = draw(st.integers(1, 3))
+    channels, most = draw(st.sampled_from((1, 2, 5, 19))), (15, 7, 3)[count - 1]
+    kernel = tuple(draw(st.integers(1, most)) for _ in range(count))
+    dilation = tuple(draw(st.integers(1, 2)) for _ in range(count))
+    stride = tuple(draw(st.integers(1, 3)) for _ in range(count))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    spatial = tuple(draw(st.integers(1, (40, 19, 6)[count - 1])) for _ in range(count))
+    around = tuple((r // 2, draw(st.integers(r // 2, r))) for r in reach)
+    return {
+        "x": (draw(st.integers(1, 2)), channels, *spatial), "w": (channels, 1, *kernel),
+        "stride": stride, "padding": around, "dilation": dilation, "groups": channels,
+        "last": draw(st.booleans()),
+    }  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(alone(), st.integers(0, 3))
+def test_channels_by_themselves_in_either_layout(case: dict[str, Any], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, w = (rng.standard_normal(case[k]).astype(np.float32) for k in "xw")
+    options = {k: case[k] for k in ("stride", "padding", "dilation", "groups")}
+    back = (0, *range(2, x.ndim), 1) if case["last"] else tuple(range(x.ndim))
+    there = tuple(np.argsort(back).tolist())
+
+    def run(x: Any, w: Any) -> Any:
+        found = sm.nn.conv(sm.permute_dims(x, there), sm.permute_dims(w, there), **options)
+        return sm.permute_dims(found, back)
+
+    given_ = [np.ascontiguousarray(v.transpose(back)) for v in (x, w)]
+    found = np.asarray(sm.jit(run)(*given_)).transpose(there)
+    expected = reference(x, w, None, case["stride"], case["padding"], case["dilation"],
+                         case["groups"], "zeros")  # fmt: skip
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=5e-5)
+
+
 @settings(max_examples=25, deadline=None)
 @given(cases(), st.integers(0, 3))
 def test_conv_is_the_sum_over_each_window(case: dict[str, Any], seed: int) -> None:

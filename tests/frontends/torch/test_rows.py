@@ -239,7 +239,15 @@ def _each(n, count):
 
 def test_transposed_convolutions_and_many_taps_are_left_to_torch():
     agree(F.conv_transpose2d, made(2, 4, 5, 5), made(4, 3, 3, 3), left=1)
-    agree(lambda x, w: F.conv2d(x, w, groups=4), made(2, 4, 9, 9), made(4, 1, 5, 5), left=1)
+    agree(lambda x, w: F.conv1d(x, w, groups=4), made(2, 4, 29), made(4, 1, 11), left=1)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_many_taps_over_one_channel(last):
+    x = made(2, 4, 9, 9)
+    if last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    agree(lambda x, w: F.conv2d(x, w, groups=4), x, made(4, 1, 7, 5), atol=1e-5, rtol=1e-5)
 
 
 def test_images_with_weights():

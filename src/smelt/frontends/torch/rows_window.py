@@ -138,8 +138,8 @@ def _margins_by_gather(mode: str, count: int) -> Any:
 
 
 MOST_TAPS = 9
-"""Elements of a window over a single channel up to which our kernels are as fast as torch's; with
-25 they take twice as long, with 49 three times (AVX-512, one thread)."""
+"""Elements of a window along one dimension of a single channel up to which our kernels are as fast
+as torch's: no line of the image serves several lines of results there."""
 
 
 def _convolution(
@@ -151,8 +151,9 @@ def _convolution(
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
     if transposed or len(extent) != count or not x.dtype.is_float:
         raise UnsupportedError("a transposed convolution, or windows of symbolic size")
-    if groups > 1 and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
-        raise UnsupportedError("many taps over one channel: torch's convolution is faster today")
+    line = sum(n > 1 for n in extent) == 1
+    if line and groups > 1 and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
+        raise UnsupportedError("many taps along a line: torch's convolution is faster today")
     step, apart = _each(stride, count), _each(dilation, count)
     x = _margin(x, _each(padding, count), 0.0, (0,) * count)
     places = c.shape[2:]
