@@ -154,7 +154,7 @@ class _Tile:
     """sums[i] += left[(o, u)] * right[table[o] + place of i and u], for all o and u."""
 
     def __init__(self, f: ir.Function, c: Stencil, height: int, target: Target) -> None:
-        self.f, self.c, self.height = f, c, height
+        self.f, self.c, self.height, self.target = f, c, height, target
         self.b = ir.IRBuilder(f.append_basic_block("entry"))
         self.m = LLVMMachine(self.b, c.tile.lanes, target)
         self.scalar = LLVMMachine(self.b, None, target)
@@ -216,5 +216,5 @@ class _Tile:
                     w = known[u] if self.held else weight(u)
                     sums[i] = multiply_add(self.m, w, x, sums[i], item)
                 newest = at - places[used[-1]]
-                sums[newest] = pinned(b, self.m.target, sums[newest])
+                sums[newest] = pinned(b, self.target, sums[newest])
         return sums
