@@ -27,6 +27,7 @@ from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, axes_of
 from smelt.types.expr import evaluate as evaluate_index
 
@@ -41,6 +42,9 @@ TAKEN, MADE = (64, 512), (192, 256)
 MASKING = 0.1
 """Part of the cost of masks and positions that remains: blocks that they rule out are not visited,
 in others they are not computed.  What does not even vary along the rows costs nothing."""
+TOLD = 0.75
+"""Part of an axis that is visited where data tells from where to where, such as lengths: about what
+padding leaves of texts of unequal length."""
 WIDE_COST = 3.0
 """Row cost of folding an element of single precision in double: conversions, and twice as many
 steps.  Charged for the folds that an unstreamed kernel does not have."""
@@ -72,17 +76,25 @@ def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
     made = 0
     for u in products:
         made |= region.masks[u][0]
-    return any(region.ended[u] & made and region.levels[u] > 1 for u in products)
+    takers = region.ended if _is_masked(model, region) else products
+    return any(region.ended[u] & made and region.levels[u] > 1 for u in takers)
+
+
+def _is_masked(model: Model, region: Region) -> bool:
+    """Whether anything in a region is a condition."""
+    values = model.units.values
+    return any(values[v].type.dtype == bool_ for v in (*region.loads, *region.masks))
 
 
 def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     """The least cost of a region with one of its folded axes streamed; None if none can be, or if
-    one visit is all, but where a row is `beyond` fast memory."""
+    one visit is all, but where a row is `beyond` fast memory or a mask ends the visit early."""
     best: Cost | None = None
     if region.scanned or any(map(slides, _products_terms(model, region))):
         return None  # products over windows are blocked by tasks, not by streams
     for a in bits(_cascaded(model, region)):
-        if not beyond and model.extents[region.axes[a]] <= SHORT:
+        masked = _is_masked(model, region)
+        if not beyond and not masked and model.extents[region.axes[a]] <= SHORT:
             continue
         try:
             found = collect(model.units, region, a, knobs.ROUNDING.get())
@@ -90,7 +102,8 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
             continue
         cascade = analyse(found.terms, found.roots.values(), f"a{a}")
         price = _Price(model, region, a, found, cascade)
-        cost = price.cost() if beyond or price.visits > 1 else None
+        several = beyond or (model.extents[region.axes[a]] > SHORT and price.visits > 1)
+        cost = price.cost() if several or (masked and price.is_cut()) else None
         if cost is not None and (best is None or cost.burden < best.burden):
             best = cost
     return best
@@ -213,6 +226,16 @@ class _Price:
             read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
             times=len(parts), split=self.split, stream=self.a,
         )  # fmt: skip
+
+    def is_cut(self) -> bool:
+        """Whether masks tell where visits start or stop: then even one visit may be less."""
+        fixed = frozenset(self.grid) - frozenset(self.cut)
+        swept = [t for t in self.found.roots.values() if self.name in t.axes]
+        states = self.cascade.states
+        if swept or not states or any(s.sweep for s in states):
+            return False
+        seen = visible(self.found.terms, states, self.name, fixed)
+        return any(t is not None for t in (seen.start, seen.stop, seen.seen))
 
     def _extra(self) -> set[Term]:
         """Folds in double precision beyond one for each fold of the region."""
@@ -355,12 +378,11 @@ class _Price:
         fixed = frozenset(self.grid) - frozenset(self.cut)
         seen = visible(self.found.terms, states, self.name, fixed)
         if seen.start is None and seen.stop is None:
-            return 1.0
+            return 1.0 if seen.seen is None else TOLD
         return sum(self._visited(seen, (k + 0.5) / SAMPLES) for k in range(SAMPLES)) / SAMPLES
 
     def _visited(self, seen: Visible, at: float) -> float:
-        """How much of the axis a task visits that stands at a part of the rows; all of it where
-        that is told by data."""
+        """How much of the axis a task visits that stands at a part of the rows."""
         extent = self.sizes[self.name]
 
         def given(t: Term) -> Any:
@@ -374,13 +396,14 @@ class _Price:
             return evaluate_index(t.args[0].value.index, self.model.hints, here)
 
         ends: list[int] = []
+        told = 1.0
         for t, default in ((seen.start, 0), (seen.stop, extent)):
             try:
                 end = default if t is None else int(evaluate(t, given))
             except _Unknown:
-                end = default
+                end, told = default, TOLD
             ends.append(min(max(end, 0), extent))
-        return max(ends[1] - ends[0], 1) / max(extent, 1)
+        return told * max(ends[1] - ends[0], 1) / max(extent, 1)
 
     def _work(self, terms: list[Term], share: float, visits: int = 0) -> float:
         """Nanoseconds of one sweep on one core that visits a share of the axis; what stands still

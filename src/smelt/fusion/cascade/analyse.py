@@ -76,9 +76,13 @@ class _Analysis:
         self.finals: dict[Term, Term] = {}
         self.how: dict[Term, How] = {}
         self.read: dict[Term, frozenset[Term]] = {}
+        self.read_on: set[Term] = set()
+        """The folds that other folds read."""
 
     def run(self, roots: Iterable[Term]) -> Cascade:
-        for fold in in_order(roots):
+        order = in_order(roots)
+        self.read_on = {f for fold in order for f in folds_in(fold)}
+        for fold in order:
             self._decide(fold)
         return Cascade(self.axis, tuple(self.carrier.states), self.finals, self.how)
 
@@ -100,7 +104,7 @@ class _Analysis:
         moving = frozenset(f for f in read if self.how[f].sweep == base)
         if not moving:
             self.how[fold] = How("plain", 0)
-            self.finals[fold] = self.carrier.plain(fold, 0)
+            self.finals[fold] = self.carrier.plain(fold, 0, last=fold not in self.read_on)
             return
         told = tuple(sorted(moving, key=lambda f: f.number))
         try:

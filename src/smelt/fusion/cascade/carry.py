@@ -36,6 +36,7 @@ from smelt.fusion.cascade.forms import (
     scaled,
 )  # fmt: skip
 from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_total, opposite
+from smelt.fusion.cascade.monotone import outside
 from smelt.fusion.cascade.term import Term, Terms, folds_in
 from smelt.ops.combine import COMBINES, FIRST, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
@@ -96,12 +97,17 @@ class Carrier:
         del self.states[count:]
         self.numbers = {key: n for key, n in self.numbers.items() if n < count}
 
-    def plain(self, fold: Term, sweep: int) -> Term:
-        """A fold whose elements do not move; gives its final value."""
+    def plain(self, fold: Term, sweep: int, *, last: bool = False) -> Term:
+        """A fold whose elements do not move; gives its final value.  Of the `last` one, which no
+        other fold reads, monotone functions of the elements are computed at the end."""
         if fold.kind == "dot":
             return self.state(fold, SUM_OF_PRODUCTS[0], None, fold.dtype.compute, sweep, fold)
         if COMBINES[fold.op].positional:
             return self._winner(fold, sweep)
+        if last and (way := outside(self.terms, fold)).layers:
+            x, combine = way.element, way.combine
+            block = self.terms.fold(combine, x, fold.over, x.dtype)
+            return way.of(self.terms, self.state(block, combine, None, x.dtype, sweep, fold))
         wide = accumulator(COMBINES[fold.op], fold.dtype)
         block = self.terms.fold(fold.op, fold.args[0], fold.over, wide)
         return self.terms.cast(
