@@ -216,19 +216,21 @@ WORDS = "vpmaddwd|vpdpwssd"
 @pytest.mark.parametrize(
     ("pair", "isa", "more", "step", "count"),
     [
-        ("bf16 bf16", "avx512", VNNI, "vdpbf16ps", 24),
-        *((pair, "avx512", VNNI, "vpdpbusd", 24) for pair in ("i8 i8", "u8 i8", "i8 u8", "u8 u8")),
-        ("i16 i8", "avx512", VNNI, "vpdpwssd", 24),
+        ("bf16 bf16", "avx512", VNNI, "vdpbf16ps", 16),
+        *((pair, "avx512", VNNI, "vpdpbusd", 24) for pair in ("i8 i8", "u8 u8")),
+        *((pair, "avx512", VNNI, "vpdpbusd", 16) for pair in ("u8 i8", "i8 u8")),
+        ("i16 i8", "avx512", VNNI, "vpdpwssd", 16),
         ("i8 i8", "avx512", (), "vpmaddwd", 24),
-        ("u8 i8", "avx2", ("avxvnni",), "vpdpbusd", 12),
-        ("i16 i16", "avx2", ("avxvnni",), WORDS, 12),
+        ("u8 i8", "avx2", ("avxvnni",), "vpdpbusd", 8),
+        ("i16 i16", "avx2", ("avxvnni",), WORDS, 8),
         ("u8 u8", "avx2", (), "vpmaddwd", 12),
     ],
 )
 def test_the_inner_loop_stays_in_registers(
     pair: str, isa: str, more: tuple[str, ...], step: str, count: int
 ) -> None:
-    """One instruction for each accumulator, none of them spilled to the stack."""
+    """One instruction for each accumulator, none of them spilled to the stack; fewer where rows lie
+    apart, each with an address of its own."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     target = replace(target, features=(*target.features, *more))
     kernel = lower.run(one_cluster(parse(source(pair))), "eager", {})
@@ -237,3 +239,33 @@ def test_the_inner_loop_stays_in_registers(
     assert bodies
     for body in bodies:
         assert not re.search(r"\(%rsp", body), body
+
+
+@pytest.mark.parametrize("pair", ["bf16 bf16", "u8 i8", "i16 i16", "i8 i8"])
+def test_rows_of_whole_units_are_read_where_they_lie(pair: str) -> None:
+    """From any element on, in several blocks, with an end inside of a unit or not."""
+    first, second = pair.split()
+    casts = "" if first == "bf16" else " a = cast(t) {dtype=i32}\n b = cast(y) {dtype=i32}\n"
+    names = "t, y" if first == "bf16" else "a, b"
+    kernel = whole(
+        f"graph f(x: {first}[m,k], y: {second}[n,k-3]) {{\n"
+        f" t = slice(x) {{starts=(0, 2), sizes=(m, k - 3), steps=(1, 1)}}\n{casts}"
+        f' s = contract({names}) {{spec="m,k; n,k -> m,n"}}\n return s\n}}',
+        usual=True, features=MORE if RUNNABLE[0] == "avx512" else (),
+    )  # fmt: skip
+    found = [c for p in program(kernel.kernel).phases
+             for c in schedule(p, kernel.target).blocked]  # fmt: skip
+    if found[0].group is not None:
+        assert [c.units for c in found] == [not found[0].group.moved]
+    for m, n, k in (
+        (9, 40, 17),
+        (20, 33, 64),
+        (17, 65, 1029),
+        (3, 70, 1024),
+        (8, 5, 2050),
+        (1, 1, 2),
+    ):
+        x, y = drawn(first, (m, k + 3), m), drawn(second, (n, k), n)
+        right = wanted(x[:, 2 : k + 2], y.T)
+        for at_end in (False, True):
+            assert np.array_equal(run_guarded(kernel, [x, y], at_end=at_end)[0], right), (m, n, k)

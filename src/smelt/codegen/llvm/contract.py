@@ -85,6 +85,8 @@ class Contraction:
     """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
     group: Group | None = None
     """Where factors are packed in units of several: how."""
+    units: bool = False
+    """Whether the left operand's rows are such units as they lie, but for a last one in part."""
 
     @property
     def unit(self) -> DType:
@@ -251,7 +253,9 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
                        "small" if form in ("small", "rows") else "packed",
                        direct=direct, panels=panels)  # fmt: skip
     if group is not None:
-        return replace(made, group=group, along=_runs_along(right, (n, k)))
+        units = _lies_in_units(left, item, group, (m, k), phase)
+        return replace(made, group=group, along=_runs_along(right, (n, k)), units=units,
+                       tile=_open_tile(target, tile.lanes) if units else tile)  # fmt: skip
     return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
 
 
@@ -413,6 +417,19 @@ def _lies_in_panels(
     if coefficient(access.offset, n) is not None:
         return False
     return coefficient(steady(access.offset, n, width), n) == count
+
+
+def _lies_in_units(
+    left: Item, item: Item, group: Group, axes: tuple[str, str], phase: Phase
+) -> bool:  # fmt: skip
+    """Whether each row of an array holds the units of a left operand side by side."""
+    access, (m, k) = load_of(left), axes
+    if access is None or group.moved:
+        return False
+    if not packs_as_it_is(left, item, group, phase.dtypes[access.buffer]):
+        return False
+    apart = coefficient(access.offset, m)
+    return apart is not None and not axes_of(apart) and coefficient(access.offset, k) == 1
 
 
 def panel_step(access: Access, k: str, count: int) -> Index | None:

@@ -1,7 +1,8 @@
 """Contractions: blocks of both operands, packed or as they lie, under a register tile.
 
 For each block of k: the left operand is read in place where it is a plain array with rows along k;
-otherwise its block goes to scratch row by row.  The right operand's goes to panels as wide as the
+otherwise its block goes to scratch row by row; rows of short numbers that end within a unit do so
+for the block that holds their end.  The right operand's goes to panels as wide as the
 tile, unless the product is small.  Then tiles accumulate into the scratch array of the result
 (`smelt.codegen.llvm.tile`).  Both packings are ordinary nests, which may compute, gather, convert
 or turn what they pack.
@@ -25,7 +26,7 @@ from smelt.codegen.llvm.nests import TILE, Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.thin import ThinEmitter
-from smelt.codegen.llvm.tile import TileEmitter
+from smelt.codegen.llvm.tile import TileEmitter, whole_units
 from smelt.codegen.llvm.turn import Put, turned
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -104,7 +105,10 @@ class ProductEmitter:
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """One block of k: packs left, then block by block of n packs right and multiplies."""
         left, right = nest.packs
-        if not c.direct and not c.reads_left():
+        if c.units:
+            with self.b.if_then(self.b.not_(whole_units(self.home, c))):
+                self._pack_left(nest, c, scope)
+        elif not c.direct and not c.reads_left():
             self._pack_left(nest, c, scope)
         if c.thin:
             self._thin(left, right, c, scope)

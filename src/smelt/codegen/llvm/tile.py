@@ -48,6 +48,8 @@ class Place:
     packed: bool
     panels: tuple[Access, Scope] | None = None
     """Of a right operand that lies in panels: where, and what is known there."""
+    unit: DType | None = None
+    """What is read there, if not an element; k counts units."""
     later: Value | None = None
     """Elements to the same place in the next task, where that is small and worth asking for."""
 
@@ -72,6 +74,9 @@ class TileEmitter:
         self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
         if c.m is not None and c.reads_left():
             self.left = self._open(left, c.left, (c.m, c.k), scope)
+            return
+        if c.m is not None and c.units:
+            self.left = self._either(self._open(left, c.left, (c.m, c.k), scope))
             return
         self.left = Place(home.storage.at.get((c.item, LEFT_PART)), number(0),
                           (number(c.pitch), number(1)), dtype, True)  # fmt: skip
@@ -114,8 +119,8 @@ class TileEmitter:
 
     def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
         """The place of an operand that is read where it is."""
-        b, home, access = self.b, self.home, item.payload
-        assert isinstance(access, Access)
+        b, home, access = self.b, self.home, load_of(item)
+        assert access is not None
         top = home.open(nest, scope)
         steps = [home.index(coefficient(access.offset, a) or 0, top) for a in axes]
         origin = top.offset(access)
@@ -123,6 +128,18 @@ class TileEmitter:
             origin = b.add(origin, b.mul(home.ranges[a][0], apart))
         return Place(home.home.buffers[access.buffer], origin, (steps[0], steps[1]),
                      home.home.dtypes[access.buffer], False, later=self._later(access))  # fmt: skip
+
+    def _either(self, place: Place) -> Place:
+        """The left operand's rows of units: where they lie if they end with a unit in this block,
+        or else where they have been packed; counted in bytes."""
+        b, c = self.b, self.c
+        whole, size, wide = whole_units(self.home, c), place.dtype.itemsize, c.unit.itemsize
+        apart = b.mul(place.steps[0], number(size)), number(c.pitch * wide)
+        return Place(
+            b.select(whole, place.base, self.home.storage.at[c.item, LEFT_PART]),
+            b.select(whole, b.mul(place.origin, number(size)), number(0)),
+            (b.select(whole, *apart), number(1)), i8, False, unit=c.unit,
+        )  # fmt: skip
 
     def _later(self, access: Access) -> Value | None:
         step = next_task(self.home, access) if self.c.kind == "small" else None
@@ -295,12 +312,13 @@ class TileEmitter:
         """The sums after one more summed position."""
         b, place = self.b, self.left
         scalar = LLVMMachine(b, None, self.home.home.target)
-        lines = [element_address(b, start, k, place.dtype) for start in starts]
+        unit = place.unit or place.dtype
+        lines = [element_address(b, start, k, unit) for start in starts]
         found: list[Value] = []
         for i in range(height):
             at = lines[i] if len(lines) > 1 else \
-                element_address(b, lines[0], number(i * self.c.pitch), place.dtype)  # fmt: skip
-            one = splat(b, load_scalar(scalar, at, place.dtype, None), self.c.tile.lanes)
+                element_address(b, lines[0], number(i * self.c.pitch), unit)  # fmt: skip
+            one = splat(b, load_scalar(scalar, at, unit, None), self.c.tile.lanes)
             for v, line in enumerate(across):
                 total = totals[i * len(across) + v]
                 found.append(
@@ -310,9 +328,16 @@ class TileEmitter:
         return found
 
 
+def whole_units(home: NestEmitter, c: Contraction) -> Value:
+    """Whether the block of k at hand ends with a whole unit."""
+    low, high = home.ranges[c.k]
+    part = home.b.urem(home.b.sub(high, low), number(c.together))
+    return home.b.icmp_signed("==", part, number(0))
+
+
 def heights(full: int) -> tuple[int, ...]:
     """Heights of tiles that together fit any number of rows, from whole ones to single rows."""
     return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
 
 
-__all__ = ["TileEmitter", "heights"]
+__all__ = ["TileEmitter", "heights", "whole_units"]
