@@ -39,6 +39,7 @@ OTHER = {
     "max_extra_memory": ("2GB", 2_000_000_000),
     "pool_limit": ("0", 0),
     "constants": ("0", 0),
+    "constants_extra": ("64 MiB", 64 << 20),
     "huge_pages": ("false", False),
     "target": ("AVX2", "avx2"),
     "opt_level": ("1", 1),

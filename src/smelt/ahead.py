@@ -1,32 +1,42 @@
 """What a compiled plan does ahead of its calls: the parts of its prelude, and operands packed.
 
-ahead = Ahead(graph, split(graph))
-plan = fusion.plan(ahead.rest, ..)             # reads held values as further inputs
-kernel = ahead.packed(cluster, kernel, target) # reads constant operands in panels
-ahead.held(cluster.name, param, node)          # the value behind a parameter of a kernel
-ahead.parts                                    # what computes all that was asked for
+    room = room_of(graph, plan, hints, None)          # bytes that may be kept
+    ahead = Ahead(graph, found, room)
+    kernels = ahead.packed(clusters, kernels, ..)     # read constant operands in panels
+    ahead.held(cluster.name, param, node)             # the value behind a parameter of a kernel
+    ahead.parts                                       # what computes all that was asked for
+
+What is kept takes memory between calls, beside the constants themselves.  Fusion saves memory in
+every call; what it saves is what there is `room` for, so that a program never holds more than its
+operators would one by one.  Candidates are taken by gain per byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from smelt import knobs
 from smelt.codegen.build import panels
 from smelt.errors import VerifyError
-from smelt.fusion.plan import Cluster
+from smelt.fusion.apart import held_apart, held_by
+from smelt.fusion.plan import Cluster, Plan
+from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
+from smelt.journal import ConstantWeighed, Journal
 from smelt.kernel.ir import Kernel
 from smelt.kernel.panels import Panel, panelled_shape, read_panels
 from smelt.ops.create import Input
 from smelt.passes.prelude import Split, panelled
 from smelt.runtime.executable import Value
-from smelt.runtime.prelude import Part, Step
+from smelt.runtime.prelude import Allowance, Part, Step
 from smelt.target import Target
 from smelt.types.expr import Index
 from smelt.types.tensor import shape_text
+
+TOGETHER = 128
+"""Rows that share a packed block: for so many, a task packs it once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,40 +47,121 @@ class _Wanted:
     panel: Panel | None = None
 
 
+@dataclass(slots=True)
+class _Candidate:
+    """A packed operand: bytes that it takes, time that it saves a call, and who would read it."""
+
+    nbytes: int
+    saves_ns: float = 0.0
+    readers: list[tuple[int, Panel]] = field(default_factory=list[tuple[int, Panel]])
+    """Numbers of clusters, each with the parameter."""
+
+
+def room_of(
+    graph: Graph, plan: Plan, hints: Mapping[str, int], allowance: Allowance | None
+) -> int:  # fmt: skip
+    """Bytes of constants that a plan of `graph` may keep: what it holds less than the operators
+    one by one at these sizes (or than `allowance`), and what the settings add."""
+    limit, extra = knobs.CONSTANTS.get(), knobs.CONSTANTS_EXTRA.get()
+    if extra is None or not any(_is_constant(x) for x in graph.inputs):
+        return limit
+    whole = held_apart(graph, hints) if allowance is None else allowance.nbytes
+    saved = max(whole - held_by(plan, hints), 0)
+    if allowance is not None:
+        saved = min(saved, allowance.kept)
+    return min(saved + extra, limit)
+
+
+def beyond(found: Split, room: int) -> tuple[Node, ...]:
+    """The values computed once for which there is no room, the greatest gain per byte kept."""
+    ranked = sorted(zip(found.held, found.work, strict=True),
+                    key=lambda pair: -pair[1] / max(_nbytes(pair[0]), 1))  # fmt: skip
+    refused: list[Node] = []
+    for node, _ in ranked:
+        if _nbytes(node) > room:
+            refused.append(node)
+        else:
+            room -= _nbytes(node)
+    return tuple(refused)
+
+
 class Ahead:
     """The prelude of one plan in the making."""
 
-    def __init__(self, graph: Graph, found: Split) -> None:
-        self.rest = found.graph
-        """The graph to plan."""
+    def __init__(self, graph: Graph, found: Split, room: int) -> None:
+        """`room`: bytes that may be kept."""
         self.given = graph.inputs
-        """Its inputs that the caller passes."""
+        """The inputs that the caller passes."""
         self._places = {x: k for k, x in enumerate(graph.inputs)}
-        self._room = knobs.CONSTANTS.get()
-        added = self.rest.inputs[len(graph.inputs) :]
+        self.computes = bool(found.parts)
+        """Whether values are computed once, apart from being packed."""
+        self._room = room
+        added = found.graph.inputs[len(graph.inputs) :]
         self._computed = dict(zip(added, found.parts, strict=True))
+        self._work = dict(zip(added, found.work, strict=True))
         self._packed: dict[tuple[str, str], _Wanted] = {}
         """What a kernel reads in place of a parameter."""
         self._numbers: dict[_Wanted, int] = {}
         self.parts: list[Part] = []
         """What is computed once: the parts of all values that were asked for."""
 
-    def packed(self, cluster: Cluster, kernel: Kernel | None, target: Target) -> Kernel | None:
-        """The kernel on packed operands, for those that are constant."""
-        if kernel is None:
-            return None
-        nodes = {p.name: n for p, n in zip(kernel.inputs, cluster.inputs, strict=True)}
-        constant = {p for p, n in nodes.items() if isinstance(n.op, Input) and n.op.constant}
-        for panel in panels(kernel, target, frozenset(constant)):
-            wanted = _Wanted(nodes[panel.param], replace(panel, param=""))
-            nbytes = prod(_shape(wanted)) * wanted.node.type.dtype.itemsize
-            if wanted not in self._packed.values():
-                if nbytes > self._room:
-                    continue
-                self._room -= nbytes
-            self._packed[cluster.name, panel.param] = wanted
-            kernel = read_panels(kernel, panel)
-        return kernel
+    def packed(
+        self, clusters: Sequence[Cluster], kernels: Sequence[Kernel | None], target: Target,
+        hints: Mapping[str, int], journal: Journal,
+    ) -> tuple[Kernel | None, ...]:  # fmt: skip
+        """The kernels on packed operands, for those constants that there is room for."""
+        for node, work in self._work.items():
+            self._note(node, "computed", _nbytes(node), _work_ns(work, node, target), journal)
+        made = list(kernels)
+        found = self._candidates(clusters, kernels, target, hints)
+        ranked = sorted(found, key=lambda w: -found[w].saves_ns / max(found[w].nbytes, 1))
+        for wanted in ranked:
+            c, node = found[wanted], wanted.node
+            alone = len(c.readers) == sum(node in x.inputs for x in clusters)
+            replaced = _nbytes(node) if node in self._computed and alone else 0
+            self._room += replaced  # nobody reads it as it was computed
+            if not self._note(node, "packed", c.nbytes, c.saves_ns, journal):
+                self._room -= replaced
+                continue
+            for k, panel in c.readers:
+                kernel = made[k]
+                assert kernel is not None
+                self._packed[clusters[k].name, panel.param] = wanted
+                made[k] = read_panels(kernel, panel)
+        return tuple(made)
+
+    def _note(
+        self, node: Node, what: str, nbytes: int, saves_ns: float, journal: Journal
+    ) -> bool:  # fmt: skip
+        """Takes room for a value, if there is as much; says so."""
+        assert isinstance(node.op, Input)
+        kept = nbytes <= self._room
+        journal.record(
+            ConstantWeighed(node.op.label, what, nbytes, saves_ns, kept, self._room)
+        )  # fmt: skip
+        if kept:
+            self._room -= nbytes
+        return kept
+
+    def _candidates(
+        self, clusters: Sequence[Cluster], kernels: Sequence[Kernel | None], target: Target,
+        hints: Mapping[str, int],
+    ) -> dict[_Wanted, _Candidate]:  # fmt: skip
+        """The operands that products would rather read packed."""
+        found: dict[_Wanted, _Candidate] = {}
+        for k, (cluster, kernel) in enumerate(zip(clusters, kernels, strict=True)):
+            if kernel is None:
+                continue
+            nodes = {p.name: n for p, n in zip(kernel.inputs, cluster.inputs, strict=True)}
+            constant = frozenset(p for p, n in nodes.items() if _is_constant(n))
+            for panel, rows in panels(kernel, target, constant):
+                wanted = _Wanted(nodes[panel.param], replace(panel, param=""))
+                nbytes = prod(_shape(wanted)) * wanted.node.type.dtype.itemsize
+                c = found.setdefault(wanted, _Candidate(nbytes))
+                times = -(-at_hints(rows, hints) // TOGETHER)
+                c.saves_ns += times * target.transfer_ns(nbytes, nbytes, "l3", 1)
+                c.readers.append((k, panel))
+        return found
 
     def held(self, cluster: str, param: str, node: Node) -> Value | None:
         """The value that a kernel reads for a parameter, where the prelude makes it."""
@@ -100,6 +191,19 @@ class Ahead:
                     panel is not None)  # fmt: skip
 
 
+def _is_constant(node: Node) -> bool:
+    return isinstance(node.op, Input) and node.op.constant
+
+
+def _work_ns(elements: int, node: Node, target: Target) -> float:
+    """Time to read and write so many elements of a value's type in a call."""
+    return target.transfer_ns(elements * node.type.dtype.itemsize, 0, "l3", 1)
+
+
+def _nbytes(node: Node) -> int:
+    return prod(fixed(node.type.shape)) * node.type.dtype.itemsize
+
+
 def _shape(wanted: _Wanted) -> tuple[int, ...]:
     """The shape of a held value."""
     shape, panel = fixed(wanted.node.type.shape), wanted.panel
@@ -114,4 +218,4 @@ def fixed(shape: Sequence[Index]) -> tuple[int, ...]:
     return found
 
 
-__all__ = ["Ahead"]
+__all__ = ["Ahead", "beyond", "room_of"]

@@ -19,7 +19,7 @@ import llvmlite
 import numpy as np
 
 from smelt import fusion, knobs, lower, passes
-from smelt.ahead import Ahead
+from smelt.ahead import Ahead, beyond, room_of
 from smelt.codegen.build import build, forms
 from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
@@ -40,7 +40,7 @@ from smelt.passes.prelude import Split, split
 from smelt.runtime.code import Code, add, find, key_of
 from smelt.runtime.executable import CallStep, Executable, Value
 from smelt.runtime.host import host
-from smelt.runtime.prelude import Compiler, Run
+from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.runtime.recipe import CallUse, KernelUse, Recipe
 from smelt.runtime.rounds import Cut, Made, Rounds
 from smelt.runtime.sources import generator
@@ -103,14 +103,16 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     journal: Journal | None = None,
     target: Target | None = None,
     compiler: Compiler | None = None,
+    allowance: Allowance | None = None,
 ) -> Compiled:
     """Graph to executable.  `hints` are sizes of the first call, which cost estimates use; the
     result is right for all sizes that the graph's facts allow.  Inputs in `donate` are the caller's
     gift: results may take their memory.  `compiler` makes what runs the parts of the prelude, when
-    they first run: this function, unless told otherwise."""
+    they first run: this function, unless told otherwise.  `allowance` is the memory that
+    the program may take, kept constants included; None: what its operators take one by one."""
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
-    program = Program(graph, hints or {})
+    program = Program(graph, hints or {}, allowance)
     parts = partial(_compile_part, target=target) if compiler is None else compiler
     settings = choose(
         program, lambda: _compile(program, (), Journal(), target, parts), target, journal
@@ -126,17 +128,12 @@ def _compile(
     """Graph to executable under the settings in force; a `part` of another is not cut again."""
     graph, named = program.graph, program.sizes
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
-    given = tuple(graph.inputs[k] for k in donate)
-    held = split(graph) if knobs.CONSTANTS.get() else Split(graph, ())
-    ahead = Ahead(graph, held)
-    plan = fusion.plan(ahead.rest, target, journal, named, fuse=knobs.FUSE.get(), donated=given)
-    cut = knobs.FUSE.get() and not part and not held.parts
+    plan, ahead = _planned(graph, program, donate, journal, target)
+    cut = knobs.FUSE.get() and not part and not ahead.computes
     if cut and (parts := in_rounds(plan, named, target.l3_bytes)) is not None:
         return _in_rounds(parts, program, journal, target, compiler)
     lowered = [_lowered(c, journal, named) for c in plan.clusters]
-    kernels = tuple(
-        ahead.packed(c, k, target) for c, k in zip(plan.clusters, lowered, strict=True)
-    )  # fmt: skip
+    kernels = ahead.packed(plan.clusters, lowered, target, named, journal)
     given_names = [None if k is None else identify(k, target) for k in kernels]
     known = [() if k is None else forms(k, target) for k in kernels]
     codes = [None if k is None else _code(k, target, journal, form_for(f, named))
@@ -148,6 +145,28 @@ def _compile(
         graph, plan, kernels, target, journal, executable, recipe, tuple(given_names),
         size_names(graph),
     )  # fmt: skip
+
+
+def _planned(
+    graph: Graph, program: Program, donate: tuple[int, ...], journal: Journal, target: Target
+) -> tuple[Plan, Ahead]:
+    """The plan, without what is computed once.  How much of that may be kept is only known from the
+    plan: where it is too much, the rest is planned again without the least gains."""
+    given, named = tuple(graph.inputs[k] for k in donate), program.sizes
+    refused: tuple[Node, ...] = ()
+    while True:
+        found = split(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
+        told = Journal() if found.parts else journal
+        plan = fusion.plan(
+            found.graph, target, told, named, fuse=knobs.FUSE.get(), donated=given
+        )  # fmt: skip
+        room = room_of(graph, plan, named, program.allowance)
+        more = beyond(found, room)
+        if not more:
+            if told is not journal:
+                journal.facts += told.facts
+            return plan, Ahead(graph, found, room)
+        refused += more
 
 
 def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Compiled:
@@ -281,7 +300,8 @@ def assemble(
     ]  # fmt: skip
     recipe = Recipe(
         size_names(plan.graph), tuple(values), tuple(steps), plan.launches,
-        tuple(add_index(s.offset, s.nbytes) for s in plan.slots if s.offset is not None),
+        tuple(add_index(s.offset, s.nbytes) for s in plan.slots
+              if s.offset is not None and s.within is None),
         tuple(numbers[n] for n in plan.graph.outputs), target.l3_bytes * 3 // 4,
         tuple(ahead.parts),
     )  # fmt: skip
@@ -312,8 +332,9 @@ def _values(plan: Plan, ahead: Ahead) -> tuple[dict[Node, int], list[Value]]:
         add(node, Value(node.type.dtype, node.type.shape, "output", k, over=over.get(node, -1)))
     for slot in plan.slots:
         if slot.offset is not None:
-            kind = slot.node.type
-            add(slot.node, Value(kind.dtype, kind.shape, "arena", -1, slot.offset))
+            kind, host = slot.node.type, slot.within
+            place, number = ("arena", -1) if host is None else ("within", results.index(host))
+            add(slot.node, Value(kind.dtype, kind.shape, place, number, slot.offset))
     return numbers, values
 
 

@@ -121,7 +121,8 @@ class Planned(Fact):
 class BufferPlanned(Fact):
     """A value lives at `offset` of the arena from step `first` to step `last`.
 
-    `place` is `arena`, `input`, `output` or `constant`; `reuses` names the value whose memory it
+    `place` is `arena`, `input`, `output`, `constant` or the result in whose memory it lives until
+    that is written, `offset` counting from there; `reuses` names the value whose memory it
     takes over in place.
     """
 
@@ -133,6 +134,22 @@ class BufferPlanned(Fact):
     last: int
     place: str = "arena"
     reuses: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantWeighed(Fact):
+    """Whether what is made of constant inputs alone is kept between calls.
+
+    `what` is `packed` (laid out for a product) or `computed`; keeping it takes `bytes`, of which
+    there were `room_bytes` left, and saves about `saves_ns` in every call (a prediction)."""
+
+    topic: ClassVar[str] = "memory"
+    value: str
+    what: str
+    bytes: int
+    saves_ns: float
+    kept: bool
+    room_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

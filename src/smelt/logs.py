@@ -126,6 +126,11 @@ def _text(fact: Fact) -> str:
             inplace = f", in place of {fact.reuses}" if fact.reuses else ""
             steps = f"steps {fact.first} to {fact.last}"
             return f"{fact.value}: {size} at {fact.place}+{fact.offset}, {steps}{inplace}"
+        case journal.ConstantWeighed():
+            size, room = map(knobs.values.show_bytes, (fact.bytes, fact.room_bytes))
+            verdict = "kept" if fact.kept else "not kept"
+            gain = f"saves {_time(fact.saves_ns * 1e-9)} a call"
+            return f"{fact.value}: {size} {fact.what}, {verdict}, {gain}, {room} of room"
         case journal.KernelLowered():
             again = f", {len(fact.recomputed)} recomputed" if fact.recomputed else ""
             return f"{fact.name}: {len(fact.operators)} operators{again}, {_time(fact.seconds)}"

@@ -74,22 +74,23 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph, *, hints: Mapping[str, int], donate: tuple[int, ...] = (),
     program: Program | None = None,
 ) -> Compiled | Found:  # fmt: skip
-    """What runs `graph`, as `smelt.driver.compile` gives it; `program` is the
-    graph with its hints, from a caller who has had it printed already."""
+    """What runs `graph`, as `smelt.driver.compile` gives it; `program` is the graph with its hints,
+    from a caller who has had it printed already, or knows the memory that it may take."""
     journal = Journal()
     target = host()
     store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
+    program = Program(graph, hints) if program is None else program
     if store is None:
         return _driver().compile(
-            graph, hints=hints, donate=donate, target=target, compiler=compile_part
-        )
-    program = Program(graph, hints) if program is None else program
+            graph, hints=hints, donate=donate, target=target, compiler=compile_part,
+            allowance=program.allowance,
+        )  # fmt: skip
 
     def make() -> Compiled:
         compiler = _driver().compile
         made: Compiled = compiler(
             graph, hints=hints, donate=donate, journal=journal, target=target,
-            compiler=compile_part,
+            compiler=compile_part, allowance=program.allowance,
         )  # fmt: skip
         return made
 
@@ -103,7 +104,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     key = _digest("plan", parts)
     stored = _stored(store, key, parts, journal) if raced is None else None
     if stored is not None:
-        return Found(graph, hints, donate, target, *stored, journal)
+        return Found(program, donate, target, *stored, journal)
     made = raced or make()
     if not made.recipe.rounds:
         _store(store, key, parts, made.recipe, journal)
@@ -138,6 +139,7 @@ def _parts(
         "program": spelled,
         "sizes": " ".join(f"{n}={sizes[n]}" for n in sorted(sizes)),
         "donated": repr(donate),
+        "memory allowed": repr(program.allowance),
         "settings": told,
         "version": f"{sources()} abi {ABI_VERSION}",
         "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}",
@@ -220,8 +222,8 @@ class Found:
     """
 
     def __init__(
-        self, graph: Graph, hints: Mapping[str, int], donate: tuple[int, ...], target: Target,
-        recipe: Recipe, codes: Sequence[Code | None], found: Journal,
+        self, program: Program, donate: tuple[int, ...], target: Target, recipe: Recipe,
+        codes: Sequence[Code | None], found: Journal,
     ) -> None:  # fmt: skip
         """`codes` are the code of the recipe's steps, `found` says where everything came from."""
         self.target = target
@@ -229,7 +231,7 @@ class Found:
         self.executable: Executable = recipe.executable(codes, self._look_up, compile_part)
         self.size_names = recipe.size_names
         self.run = self.executable.run
-        self._given = graph, hints, donate
+        self._given = program, donate
         self._context = copy_context()  # the settings it was compiled under
         self._hits = {f.key: f for f in found.of(CacheHit)}
 
@@ -241,11 +243,11 @@ class Found:
     @cached_property
     def _whole(self) -> Compiled:
         """The same, with all that its plan was made of."""
-        graph, hints, donate = self._given
+        program, donate = self._given
         journal = Journal()
         made: Compiled = self._context.copy().run(
-            _driver().compile, graph, hints=hints, donate=donate, journal=journal,
-            target=self.target,
+            _driver().compile, program.graph, hints=program.hints, donate=donate, journal=journal,
+            target=self.target, allowance=program.allowance,
         )  # fmt: skip
         journal.facts[:] = [
             self._hits.get(f.key, f) if isinstance(f, CacheHit) else f for f in journal.facts

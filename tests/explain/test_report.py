@@ -45,7 +45,7 @@ def test_json_has_the_schema(name):
     text = found.to_json()
     data = msgspec.json.decode(text, type=ReportData, strict=True)
     assert json.loads(text) == json.loads(msgspec.json.encode(data)), "keys beyond the schema"
-    assert (data.format, data.version) == ("smelt-report", "1.1")
+    assert (data.format, data.version) == ("smelt-report", "1.2")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +69,9 @@ def test_references_resolve_and_sums_add_up(name):
     assert t.bytes_unfused == sum(k.bytes_unfused for k in data.kernels)
     assert t.kernels + t.calls == len(data.kernels)
     for b in data.buffers:
-        assert b.first <= b.last and (b.place == "arena") == (b.offset is not None)
+        placed = b.place in ("arena", "within")
+        assert b.first <= b.last and placed == (b.offset is not None)
+        assert (b.place == "within") == (b.within in data.outputs)
 
 
 def test_virtual_values_are_told_from_stored_ones():

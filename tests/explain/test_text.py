@@ -14,7 +14,7 @@ from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 from smelt import knobs
 from smelt.errors import ArgumentError
 from smelt.explain import report as report_of
-from smelt.explain.data import ReportData, to_data
+from smelt.explain.data import ConstantData, ReportData, to_data
 from smelt.explain.text import page, refusals
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
 
@@ -26,7 +26,7 @@ def test_page(level):
     assert page(DATA, level) + "\n" == (GOLDEN / f"embed{level}.txt").read_text()
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
 def test_a_report_that_was_stored_reads_the_same(version):
     """A reader of 1.x must go on taking every one of them."""
     stored = (GOLDEN / f"embed-{version}.json").read_text()
@@ -34,6 +34,16 @@ def test_a_report_that_was_stored_reads_the_same(version):
         assert json.loads(stored) == json.loads(json.dumps(to_data(DATA)))
     data = msgspec.json.decode(stored, type=ReportData)
     assert replace(data, version=DATA.version) == DATA and page(data) == page(DATA)
+
+
+def test_constants_without_room_are_told():
+    one = ConstantData(value="w", what="packed", nbytes=3_000_000, saves_ns=2e5, kept=False, room=9)
+    few = replace(DATA, constants=(one, one, replace(one, kept=True)))
+    line = "once     6.00 MB of constants, kept, would save 400 us a call (constants_extra)"
+    assert line in page(few)
+    few = replace(few, memory=replace(DATA.memory, packed=3_000_000))
+    line = "once     3.00 MB packed, kept for the next calls; 6.00 MB more would save 400 us a call"
+    assert line in page(few)
 
 
 def test_lines_fit():

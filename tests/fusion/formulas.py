@@ -181,21 +181,25 @@ def execute(
 ) -> list[Array]:
     """Runs a plan cluster by cluster: a cluster sees its inputs, and leaves its outputs.
 
-    With `arena`, bytes, values between clusters live where the plan puts them, and nowhere else.
+    With `arena`, bytes, values between clusters live where the plan puts them, and nowhere else:
+    there, or in the memory of results.
     """
     memory: dict[Node, Array] = dict(zip(found.graph.inputs, arrays, strict=True))
     slots = {slot.node: slot for slot in found.slots}
+    hosts = {s.within: np.empty(int(evaluate(s.within.type.nbytes, sizes)), np.uint8)
+             for s in found.slots if s.within is not None}  # fmt: skip
     for cluster in found.clusters:
         values = {node: memory[node] for node in cluster.inputs}
         for node in cluster.nodes:
             values[node] = evaluate_node(node, [values[x] for x in node.inputs], sizes)
         for node in cluster.outputs:
             offset = slots[node].offset
-            if arena is None or offset is None:
+            home = hosts.get(node if offset is None else slots[node].within, arena)
+            if arena is None or home is None or (offset is None and home is arena):
                 memory[node] = values[node]
                 continue
-            start = int(evaluate(offset, sizes))
-            part = arena[start : start + values[node].nbytes].view(values[node].dtype)
+            start = 0 if offset is None else int(evaluate(offset, sizes))
+            part = home[start : start + values[node].nbytes].view(values[node].dtype)
             part[...] = np.ascontiguousarray(values[node]).reshape(-1)
             memory[node] = part.reshape(values[node].shape)
     return [memory[node] for node in found.graph.outputs]

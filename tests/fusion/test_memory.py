@@ -11,6 +11,7 @@ from tests.fusion.formulas import MACHINE, Formula, execute
 from smelt.fusion import Plan, plan
 from smelt.fusion.memory import LINE, Buffer, _place, ceiling, lower_bound, peak, rounded
 from smelt.fusion.plan import Slot
+from smelt.fusion.text import parse, text
 from smelt.fusion.verify import overlapping
 from smelt.graph.interp import run
 from smelt.journal import BufferPlanned, Journal
@@ -19,7 +20,7 @@ from smelt.types.expr import Index, add, evaluate, mul, size
 
 def arena(found: Plan, sizes: dict[str, int]) -> int:
     ends = [evaluate(s.offset, sizes) + evaluate(s.nbytes, sizes)
-            for s in found.slots if s.offset is not None]  # fmt: skip
+            for s in found.slots if s.offset is not None and s.within is None]  # fmt: skip
     return int(max(ends, default=0))
 
 
@@ -28,7 +29,7 @@ def fullest(found: Plan, sizes: dict[str, int]) -> int:
     step = {k: s for s, group in enumerate(found.launches) for k in group}
     homes: dict[object, list[Slot]] = {}
     for s in found.slots:
-        if s.offset is not None:
+        if s.offset is not None and s.within is None:
             root: Slot = s
             while root.reuses is not None:
                 root = next(o for o in found.slots if o.node is root.reuses)
@@ -108,6 +109,28 @@ def test_a_ceiling_covers_every_sum():
             sizes = {"n": r.randint(1, 999), "m": r.randint(1, 999)}
             most = max(evaluate(s, sizes) for s in sums)
             assert max(evaluate(k, sizes) for k in kept) >= most
+
+
+# ---- in the memory of results ------------------------------------------------------------------
+
+
+def test_values_before_a_large_result_live_in_it():
+    g = Formula(n=1000, m=1000)
+    s = g.sort(g.sort(g.sort(g.input("x", "n", "m"))))
+    found = g.plan(g.of("exp", s))
+    first, *_, last, result = found.slots
+    assert first.within is result.node
+    assert last.within is None  # the result is made from it
+    assert text(parse(text(found), found.graph)) == text(found)
+    for sizes in ({"n": 3, "m": 5}, {"n": 0, "m": 5}, {"n": 1, "m": 1}):
+        assert overlapping(found, sizes) is None
+
+
+def test_what_a_result_cannot_hold_at_all_sizes_lives_in_the_arena():
+    g = Formula(n=10, m=1000)
+    s = g.sort(g.sort(g.input("x", "n", "m")))
+    small = g.sort(g.fold("sum", s, 0))
+    assert all(slot.within is None for slot in g.plan(small).slots if slot.node.type.rank == 2)
 
 
 # ---- in place ----------------------------------------------------------------------------------

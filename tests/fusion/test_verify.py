@@ -109,8 +109,20 @@ def test_buffers_are_complete_and_long_enough():
 
 def test_buffers_do_not_overlap():
     plan = made()
-    slots = tuple(s if s.offset is None else replace(s, offset=0, reuses=None) for s in plan.slots)
+    slots = tuple(
+        s if s.offset is None else replace(s, offset=0, reuses=None, within=None)
+        for s in plan.slots
+    )
     assert "overlap" in refused(replace(plan, slots=slots))
+
+
+def test_buffers_in_results_end_before_those_are_written():
+    plan = made()
+    result = next(s for s in plan.slots if s.offset is None)
+    guest = next(s for s in plan.slots if s.offset is not None and s.within is None)
+    rest = tuple(s for s in plan.slots if s is not guest)
+    moved = replace(guest, within=result.node, offset=0, reuses=None)
+    assert "where a result is written" in refused(replace(plan, slots=(moved, *rest)))
 
 
 def test_one_shape_for_each_result():

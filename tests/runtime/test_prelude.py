@@ -10,6 +10,7 @@ import pytest
 
 from smelt import driver
 from smelt.graph.text import parse
+from smelt.knobs import config
 from smelt.runtime import prelude
 from smelt.runtime.recipe import Recipe
 
@@ -32,7 +33,8 @@ class Owner:
 def made():
     prelude.clear()
     gc.collect()
-    return driver.compile(parse(SOURCE), hints={"n": 70})
+    with config(constants_extra=None):
+        yield driver.compile(parse(SOURCE), hints={"n": 70})
 
 
 def run(made, owners, stamps=(0, 0), **options):

@@ -161,7 +161,7 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     record: Any = None
     torch._dynamo.reset()
     gc.collect()  # what the model before has kept
-    before = STOCK.forget_peak()
+    before = STOCK.usage().asked
     for peer in peers:
         compiled = _runner(torch, peer, model, given)
         start = time.perf_counter()

@@ -67,8 +67,8 @@ def eager_peak(call: Callable[[], Any]) -> int:
 
 
 def smelt_peak(call: Callable[[], Any], before: int) -> int:
-    """Bytes of Smelt's blocks in `call`, at their highest, beyond the `before` that were live
-    when the program was not compiled yet."""
+    """Bytes of Smelt's blocks in `call`, at their highest, beyond the `before` that had been
+    asked for when the program was not compiled yet."""
     STOCK.forget_peak()
     call()
-    return STOCK.usage().peak - before
+    return STOCK.usage().asked_peak - before

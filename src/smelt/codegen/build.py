@@ -10,6 +10,7 @@ from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.panels import Panel
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.target import Target
+from smelt.types.expr import Index
 
 
 def build(
@@ -32,8 +33,11 @@ def forms(kernel: Kernel, target: Target) -> Forms:
     return forms_of(kernel, target) if _has_products(kernel) else ()
 
 
-def panels(kernel: Kernel, target: Target, constant: frozenset[str]) -> tuple[Panel, ...]:
-    """The parameters among `constant` that the kernel would rather read packed, and how."""
+def panels(
+    kernel: Kernel, target: Target, constant: frozenset[str]
+) -> tuple[tuple[Panel, Index], ...]:
+    """The parameters among `constant` that the kernel would rather read packed, how, and by how
+    many rows each is multiplied."""
     return panels_of(kernel, target, constant) if _has_products(kernel) and constant else ()
 
 

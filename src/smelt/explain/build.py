@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from smelt.errors import REASONS
 from smelt.explain.compiled import Compiled
@@ -19,6 +19,7 @@ from smelt.explain.data import (
     VERSION,
     BufferData,
     CompileData,
+    ConstantData,
     DecisionData,
     EdgeData,
     KernelData,
@@ -39,7 +40,7 @@ from smelt.explain.measure import Times
 from smelt.explain.names import one, place_of
 from smelt.explain.predict import predict
 from smelt.explain.unfused import apart
-from smelt.fusion.plan import Plan
+from smelt.fusion.plan import Plan, Slot
 from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Node
 from smelt.graph.text import operator_text
@@ -47,6 +48,7 @@ from smelt.graph.text import text as graph_text
 from smelt.journal import (
     CacheHit,
     CacheMiss,
+    ConstantWeighed,
     Decision,
     Fact,
     Journal,
@@ -97,7 +99,12 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
         decisions=tuple(
             _decision(k, fact, nodes) for k, fact in enumerate(decisions_of(plan, journal))
         ),
-    )
+        constants=tuple(
+            ConstantData(value=f.value, what=f.what, nbytes=f.bytes, saves_ns=f.saves_ns,
+                         kept=f.kept, room=f.room_bytes)
+            for f in journal.of(ConstantWeighed)
+        ),
+    )  # fmt: skip
 
 
 def decisions_of(plan: Plan, journal: Journal) -> Sequence[Decision]:
@@ -348,15 +355,22 @@ def _buffers(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[BufferData, ...]
         made.append(
             BufferData(
                 node=labels.number[slot.node],
-                place="arena" if arena else "output",
+                place=_place(slot),
                 nbytes=int(evaluate(slot.nbytes, sizes)),
                 offset=int(evaluate(slot.offset, sizes)) if slot.offset is not None else None,
                 first=slot.first,
                 last=slot.last if arena else end,
                 reuses=labels.number[slot.reuses] if slot.reuses is not None else None,
+                within=labels.number[slot.within] if slot.within is not None else None,
             )
         )
     return tuple(made)
+
+
+def _place(slot: Slot) -> Literal["output", "arena", "within"]:
+    if slot.offset is None:
+        return "output"
+    return "arena" if slot.within is None else "within"
 
 
 def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData]) -> MemoryData:

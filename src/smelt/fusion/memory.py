@@ -3,8 +3,10 @@
 1. A value lives from the launch that writes it to the last launch that reads it.
 2. A flat kernel may write a result over an input that dies there and is read at the same positions;
    a result of the graph may so take the place of an input that the caller has given away.
-3. Buffers are packed by size at the hints' sizes: largest first, into the lowest gap that fits.
-4. Only the order of that packing is kept: of two buffers that live at the same time, one stands
+3. What dies before a large result is written lives in that result's memory, if it fits there at
+   all sizes: results have blocks of their own, which would lie idle until then.
+4. Buffers are packed by size at the hints' sizes: largest first, into the lowest gap that fits.
+5. Only the order of that packing is kept: of two buffers that live at the same time, one stands
    below the other.  The offset of a buffer is the largest end of those below it, as an expression:
    a maximum of sums of sizes.  At other sizes the packing is less tight, but never wrong.
 
@@ -88,6 +90,13 @@ class Buffer:
     """Those that it must stand above: enough of them to imply the others."""
     sums: list[Index] = field(default_factory=list[Index])
     """Its offset is the largest of these."""
+    within: Node | None = None
+    """The result in whose memory it stands; None: the arena."""
+
+    @property
+    def filled(self) -> Index:
+        """Bytes of it that are written; the rest lies before the next one."""
+        return self.nodes[0].type.nbytes
 
     def meets(self, other: Buffer) -> bool:
         """Whether both live at some time."""
@@ -132,15 +141,39 @@ def assign(
                 continue
             nbytes = rounded(node.type.nbytes)
             home[node] = Buffer([node], nbytes, at_hints(nbytes, hints), when[k], end)
-    _place(list(dict.fromkeys(home.values())), hints)
+    own = {n: when[k] for k, c in enumerate(clusters) for n in c.outputs
+           if n in results and n not in taken}  # fmt: skip
+    _place(_guests(list(dict.fromkeys(home.values())), own, hints), hints)
     slots: list[Slot] = []
     for k, cluster in enumerate(clusters):
         for node in cluster.outputs:
             buffer = home.get(node)
             final = len(clusters) - 1 if node in results else last.get(node, k)
             offset = None if buffer is None else _largest(buffer.sums)
-            slots.append(Slot(node, node.type.nbytes, offset, k, final, taken.get(node)))
+            within = None if buffer is None else buffer.within
+            slots.append(Slot(node, node.type.nbytes, offset, k, final, taken.get(node), within))
     return tuple(slots)
+
+
+def _guests(
+    buffers: list[Buffer], results: Mapping[Node, int], hints: Mapping[str, int]
+) -> list[Buffer]:
+    """Finds places in `results`, told with the times at which they are written, for buffers that
+    are dead by then; gives those that are left, which need the arena."""
+    for host in sorted(results, key=lambda n: -at_hints(n.type.nbytes, hints)):
+        room = host.type.nbytes
+        guests = [b for b in buffers if b.last < results[host] and _covers(room, b.filled)]
+        while guests:
+            _place(guests, hints)
+            fits = [b for b in guests
+                    if all(_covers(room, add(s, b.filled)) for s in b.sums)]  # fmt: skip
+            if len(fits) == len(guests):
+                break
+            guests = fits
+        for b in guests:
+            b.within = host
+        buffers = [b for b in buffers if b.within is None]
+    return buffers
 
 
 def _dying(
@@ -173,6 +206,7 @@ def facts(plan: Plan, hints: Mapping[str, int]) -> list[BufferPlanned]:
     found: list[BufferPlanned] = []
     for slot in plan.slots:
         place = "output" if slot.offset is None else "arena"
+        place = place if slot.within is None else names[slot.within]
         offset = 0 if slot.offset is None else at_hints(slot.offset, hints)
         reuses = "" if slot.reuses is None else names[slot.reuses]
         nbytes = at_hints(slot.nbytes, hints)

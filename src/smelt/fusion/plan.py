@@ -43,8 +43,9 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """Where a value between clusters lives: at `offset` bytes of the arena (an expression over
-    sizes), or in a buffer of its own (`offset` None) when it is a result of the graph."""
+    """Where a value between clusters lives: at `offset` bytes (an expression over sizes) of the
+    arena or of a result that is not written yet (`within`), or in a buffer of its own (`offset`
+    None) when it is a result of the graph."""
 
     node: Node
     nbytes: Index
@@ -56,6 +57,8 @@ class Slot:
     reuses: Node | None = None
     """The value whose memory it takes over in place: `first` is that one's last reader.  For a
     result of the graph, an input that the caller has given away."""
+    within: Node | None = None
+    """The result in whose memory it lives, until that one is written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,8 @@
     plan    = "plan" NAME "{" {cluster} {slot} "}"
     cluster = STEP ":" NAME "(" [value {"," value}] ")" "->" value {"," value} "=" {value}
               ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER]
-    slot    = value "@" ("out" | expr | "over" value) ":" expr "bytes" "," NAME "to" NAME
+    slot    = value "@" ("out" | expr ["in" value] | "over" value) ":" expr "bytes" "," NAME
+              "to" NAME
     shape   = "[" [expr {"," expr}] "]"
 
 A cluster streams the axis that a fold ends, by number where several end there.  Clusters with
@@ -100,6 +101,8 @@ def _slot(slot: Slot, names: Mapping[Node, str], plan: Plan) -> str:
         place = f"over {names[slot.reuses]}"
     else:
         place = "out" if slot.offset is None else expr_text(slot.offset)
+        if slot.within is not None:
+            place += f" in {names[slot.within]}"
     first, last = plan.clusters[slot.first].name, plan.clusters[slot.last].name
     return f"{names[slot.node]} @ {place}: {expr_text(slot.nbytes)} bytes, {first} to {last}"
 
@@ -235,12 +238,15 @@ class _Reader:
         first, last = self.numbers[m["first"]], self.numbers[m["last"]]
         reuses: Node | None = None
         offset: Index | None = None
+        within: Node | None = None
         if m["place"].startswith("over "):
             (reuses,) = self.nodes(m["place"][5:])
             if reuses in self.slots:
-                offset = self.slots[reuses].offset
+                offset, within = self.slots[reuses].offset, self.slots[reuses].within
             elif reuses not in self.graph.inputs:
                 _fail(self.source, self.at, "a buffer that stands above, or an input")
         elif m["place"] != "out":
-            offset = self.expression(m["place"])
-        self.slots[node] = Slot(node, nbytes, offset, first, last, reuses)
+            place, _, host = m["place"].partition(" in ")
+            offset = self.expression(place)
+            within = self.nodes(host)[0] if host else None
+        self.slots[node] = Slot(node, nbytes, offset, first, last, reuses, within)

@@ -113,6 +113,7 @@ def _slots(plan: Plan, written: Mapping[Node, int]) -> None:
             if slots[node].first != k or (slots[node].offset is None) != (node in results):
                 _fail(plan, cluster, f"the buffer of {_name(plan, node)} is not its own")
             _given(plan, slots[node], k)
+            _guest(plan, slots[node], slots)
         for node in cluster.inputs:
             if node in slots and slots[node].last < k:
                 _fail(plan, cluster, f"the buffer of {_name(plan, node)} ends too early")
@@ -129,6 +130,17 @@ def _given(plan: Plan, slot: Slot, k: int) -> None:
         _fail(plan, plan.clusters[k], f"{_name(plan, slot.node)} overwrites what is still read")
 
 
+def _guest(plan: Plan, slot: Slot, slots: Mapping[Node, Slot]) -> None:
+    """A value may stand in the memory of a result that is written after its last reader."""
+    if slot.within is None:
+        return
+    step = {j: s for s, group in enumerate(plan.launches) for j in group}
+    host = slots.get(slot.within)
+    own = host is not None and host.offset is None and host.reuses is None
+    if not own or host is None or step[slot.last] >= step[host.first]:
+        _fail(plan, None, f"{_name(plan, slot.node)} stands where a result is written")
+
+
 # ---- memory ------------------------------------------------------------------------------------
 
 
@@ -139,7 +151,8 @@ def _samples(plan: Plan) -> Iterator[dict[str, int]]:
 
 
 def overlapping(plan: Plan, sizes_: Mapping[str, int]) -> tuple[Slot, Slot] | None:
-    """Two buffers that share memory while both hold something that is still needed.
+    """Two buffers that share memory while both hold something that is still needed, or one twice
+    that is larger than the result in whose memory it stands.
 
     Clusters of one launch run at the same time.  A value may stand where one stood that its own
     cluster was the last to read, if the plan says so.
@@ -151,7 +164,11 @@ def overlapping(plan: Plan, sizes_: Mapping[str, int]) -> tuple[Slot, Slot] | No
             continue
         start = int(evaluate(slot.offset, sizes_))
         end = start + int(evaluate(slot.nbytes, sizes_))
+        if slot.within is not None and end > int(evaluate(slot.within.type.nbytes, sizes_)) > 0:
+            return slot, slot
         for begin, stop, other in placed:
+            if slot.within is not other.within:
+                continue
             apart = end <= begin or stop <= start or begin == stop or start == end
             late = step[slot.first] > step[other.last] or step[other.first] > step[slot.last]
             if not apart and not late and slot.reuses is not other.node:

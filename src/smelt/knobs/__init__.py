@@ -258,6 +258,16 @@ CONSTANTS: Knob[int] = Knob(
     changes="plan",
     show=values.show_bytes,
 )
+CONSTANTS_EXTRA: Knob[int | None] = Knob(
+    "constants_extra",
+    values.limit,
+    0,
+    "Bytes that a program may keep of such constants beyond the memory that fusing it saves: with "
+    "0 it takes no more than its operators would one by one. none: as much as `constants` allows.",
+    values="none | bytes, such as 64MiB",
+    changes="plan",
+    show=values.show_bytes,
+)
 HUGE_PAGES = _switch("huge_pages", True, "Ask the system to back large arrays with huge pages.")
 TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
     "target",

@@ -11,11 +11,13 @@ the rest, which reads the prelude's results as further inputs.
 
 A value is held where it is worth it: it stands for work, and holding it takes no more memory than
 the constants it comes from (so that 4-bit weights stay 4-bit weights).  Views cost nothing and stay
-where they are.  What depends on sizes that a call tells is never held.
+where they are.  What depends on sizes that a call tells is never held, nor what is `refused`
+because there is no room for it; what that comes from may be held then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
@@ -44,9 +46,13 @@ class Split:
     """Its inputs are those of the whole, then one for each part."""
     parts: tuple[Graph, ...]
     """Their inputs are constant inputs of the whole."""
+    held: tuple[Node, ...] = ()
+    """The values of the whole that the parts compute."""
+    work: tuple[int, ...] = ()
+    """Elements that each part reads and writes."""
 
 
-def split(graph: Graph) -> Split:
+def split(graph: Graph, refused: Collection[Node] = ()) -> Split:
     """Cuts off the prelude; a graph without constant inputs, or work on them, stays as it is.
 
     >>> from smelt.graph.text import parse, text
@@ -62,7 +68,7 @@ def split(graph: Graph) -> Split:
     """
     if not any(_is_constant(x) for x in graph.inputs):
         return Split(graph, ())
-    finder = _Finder(graph)
+    finder = _Finder(graph, refused)
     held = finder.held()
     if not held:
         return Split(graph, ())
@@ -75,14 +81,14 @@ def split(graph: Graph) -> Split:
     rest = substitute_nodes(graph, made)
     rest = Graph(graph.name, (*graph.inputs, *made.values()), rest.outputs, graph.facts)
     parts = tuple(Graph("prelude", finder.sources(node), (node,)) for node in held)
-    return Split(rest, parts)
+    return Split(rest, parts, tuple(held), tuple(map(finder.work, held)))
 
 
 class _Finder:
     """The values of a graph that depend on constant inputs alone."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, refused: Collection[Node]) -> None:
+        self.graph, self.refused = graph, refused
         self.masks: dict[Node, int] = {}
         """Those values, each with the constant inputs that it comes from, as bits."""
         outputs = set(graph.outputs)
@@ -109,7 +115,7 @@ class _Finder:
             if node in seen or not self.masks.get(node):
                 continue
             seen.add(node)
-            if not _is_free(node) and self._fits(node) and self._work(node) >= LEAST_WORK:
+            if not _is_free(node) and self._fits(node) and self.work(node) >= LEAST_WORK:
                 found[node] = None
             else:
                 pending += node.inputs
@@ -122,11 +128,13 @@ class _Finder:
         return tuple(x for k, x in enumerate(self.graph.inputs) if mask >> k & 1)
 
     def _fits(self, node: Node) -> bool:
-        """Whether holding a value takes no more than what it comes from."""
+        """Whether holding a value takes no more than what it comes from, and there is room."""
+        if node in self.refused:
+            return False
         before = sum(_nbytes(x.type) for x in self.sources(node))
         return _nbytes(node.type) <= max(before, SMALL_BYTES)
 
-    def _work(self, node: Node) -> int:
+    def work(self, node: Node) -> int:
         """Elements that are computed for a value; a library call is never little."""
         total, seen, pending = 0, {node}, [node]
         while pending:

@@ -396,7 +396,7 @@ def record(
     words |= {
         "COUNT": len(arguments), "SCOPE": id(scope), "PRINTED": id(printed),
         "CAPTURED_COUNT": len(captured), "RESULT_COUNT": len(p.results),
-        "FRAME_WORDS": len(frame), "PATCH_COUNT": len(patches) // 2, "ARENA_COUNT": len(p.arena),
+        "FRAME_WORDS": len(frame), "PATCH_COUNT": len(patches) // 3, "ARENA_COUNT": len(p.arena),
         "SINGLE": single, "PACK": 0 if pack is None else id(pack),
     }  # fmt: skip
     tables = {
@@ -423,9 +423,9 @@ def _frame(
         data = arrays[sources[source]]
         frame[slot] = 0 if data is None else data.strides[d] // data.itemsize
     patches = array("q")
-    for slot, source in p.addresses:
+    for slot, source, offset in p.addresses:
         first = source - len(sources)
-        patches.extend((slot, sources[source] if first < 0 else len(arrays) + first))
+        patches.extend((slot, sources[source] if first < 0 else len(arrays) + first, offset))
     return frame, patches
 
 

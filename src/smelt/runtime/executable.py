@@ -43,8 +43,9 @@ KEPT_SIZES = 256
 
 
 class Value(NamedTuple):
-    """A tensor of the plan: `place` is input, held (a result of the prelude), output or arena;
-    `number` its position among its kind, `offset` its bytes into the arena."""
+    """A tensor of the plan: `place` is input, held (a result of the prelude), output, arena or
+    within (the memory of an output that is not written yet); `number` its position among its kind,
+    or that output's, `offset` its bytes into the arena or that output."""
 
     dtype: DType
     shape: Shape
@@ -118,7 +119,8 @@ class Prepared:
     sizes: dict[str, int]
     shapes: list[tuple[int, ...]]
     frame: array[int]
-    addresses: list[tuple[int, int]]
+    addresses: list[tuple[int, int, int]]
+    """Words of the frame that are told at the call, by whose address, and how far behind that."""
     arena: list[tuple[int, int]]
     strides: list[tuple[int, int, int]]
     segments: list[Segment]
@@ -190,8 +192,8 @@ class Executable:
         where += [address_of(a) for a in results]
         where += [address_of(a) for a in ready]
         block = allocate(p.arena_bytes) if p.arena_bytes else None
-        for slot, source in p.addresses:
-            frame[slot] = where[source]
+        for slot, source, offset in p.addresses:
+            frame[slot] = where[source] + offset
         if block is not None:
             base = block.address
             for slot, offset in p.arena:
@@ -233,8 +235,8 @@ class Executable:
         where = addresses + [address_of(a) for a in results]
         if held is not None:
             where += held.addresses
-        for slot, source in p.addresses:
-            frame[slot] = where[source]
+        for slot, source, offset in p.addresses:
+            frame[slot] = where[source] + offset
         block = allocate(p.arena_bytes) if p.arena_bytes else None
         if block is not None:
             base = block.address
@@ -297,6 +299,8 @@ class Executable:
             v = self.values[number]
             if v.place in places:
                 return places[v.place][v.number]
+            if v.place == "within":
+                return self._guest(v, p, number, known[1][v.number])
             if block is None:  # every value between the steps is empty
                 return np.empty(p.shapes[number], v.dtype.numpy)
             offset = int(evaluate(v.offset, p.sizes))
@@ -304,6 +308,13 @@ class Executable:
             return made
 
         step.call(p.sizes, [view(n) for n in step.inputs], [view(n) for n in step.outputs])
+
+    def _guest(self, v: Value, p: Prepared, number: int, host: Array) -> Array:
+        """A value in the memory of a result."""
+        shape, start = p.shapes[number], int(evaluate(v.offset, p.sizes))
+        bits = host.reshape(-1).view(np.uint8)
+        nbytes = math.prod(shape) * v.dtype.itemsize
+        return bits[start : start + nbytes].view(v.dtype.numpy).reshape(shape)
 
     # ---- preparation -----------------------------------------------------------------------------
 
@@ -347,7 +358,7 @@ class _Builder:
         self.inputs = sum(v.place == "input" for v in home.values)
         self.outside = self.inputs + sum(v.place == "output" for v in home.values)
         self.frame: list[int] = []
-        self.addresses: list[tuple[int, int]] = []
+        self.addresses: list[tuple[int, int, int]] = []
         self.arena: list[tuple[int, int]] = []
         self.strides: list[tuple[int, int, int]] = []
         self.segments: list[Segment] = []
@@ -422,11 +433,13 @@ class _Builder:
 
     def _address(self, slot: int, v: Value) -> None:
         if v.place == "input":
-            self.addresses.append((slot, v.number))
+            self.addresses.append((slot, v.number, 0))
         elif v.place == "output":
-            self.addresses.append((slot, self.inputs + v.number))
+            self.addresses.append((slot, self.inputs + v.number, 0))
+        elif v.place == "within":
+            self.addresses.append((slot, self.inputs + v.number, self.number(v.offset)))
         elif v.place == "held":
-            self.addresses.append((slot, self.outside + v.number))
+            self.addresses.append((slot, self.outside + v.number, 0))
         else:
             self.arena.append((slot, self.number(v.offset)))
 

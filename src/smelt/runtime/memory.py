@@ -151,6 +151,10 @@ class Usage:
     """Ever served from the stock: page faults saved, times the page size."""
     limit: int
     """Cap of `pooled`."""
+    asked: int = 0
+    """The part of `live` that was asked for: without what size classes add."""
+    asked_peak: int = 0
+    """The most that `asked` has been, since the last `forget_peak`."""
 
 
 class _SizeClass:
@@ -158,9 +162,9 @@ class _SizeClass:
 
     __slots__ = ("capacity", "kind", "waiting")
 
-    def __init__(self, capacity: int, give_back: Callable[[_SizeClass, int], None]) -> None:
+    def __init__(self, capacity: int, give_back: Callable[[_SizeClass, int, int], None]) -> None:
         def finalize(block: Any) -> None:
-            give_back(self, block.address)
+            give_back(self, block.address, block.nbytes)
 
         self.capacity = capacity
         self.waiting: deque[tuple[int, int]] = deque()
@@ -184,6 +188,7 @@ class Stock:
         self._rings: dict[int, array[int]] = {}
         self._stamps = itertools.count()
         self._live = self._pooled = self._peak = self._fresh = self._reused = 0
+        self._asked = self._asked_peak = 0
 
     def allocate(self, nbytes: int) -> Block:
         """A block of at least `nbytes`, warm if one of its size class waits.
@@ -204,6 +209,9 @@ class Stock:
         self._live = live = self._live + capacity
         if live > self._peak:
             self._peak = live
+        self._asked = asked = self._asked + nbytes
+        if asked > self._asked_peak:
+            self._asked_peak = asked
         block: Block = members.kind.from_address(address)
         block.address = address
         block.nbytes = nbytes
@@ -235,10 +243,12 @@ class Stock:
         """Counters of this stock."""
         idle = self._idle()
         pooled = self._count_pooled() + idle
-        return Usage(self._live - idle, pooled, self._peak, self._fresh, self._reused, self._limit)
+        return Usage(self._live - idle, pooled, self._peak, self._fresh, self._reused, self._limit,
+                     self._asked, self._asked_peak)  # fmt: skip
 
     def forget_peak(self) -> int:
         """Begin the highest mark anew; the bytes that are live now."""
+        self._asked_peak = self._asked
         self._peak = self._live - self._idle()
         return self._peak
 
@@ -277,10 +287,11 @@ class Stock:
         classes = tuple(self._classes.values())
         return sum(len(members.waiting) * members.capacity for members in classes)
 
-    def _give_back(self, members: _SizeClass, address: int) -> None:
+    def _give_back(self, members: _SizeClass, address: int, nbytes: int) -> None:
         """Called by a block's finalizer."""
         members.waiting.append((next(self._stamps), address))
         self._live -= members.capacity
+        self._asked -= nbytes
         self._pooled += members.capacity
         if self._pooled > self._limit:
             self.trim(self._limit)

@@ -72,7 +72,7 @@ _RECORD_WORDS: Final = (
     "RESULT_COUNT",
     "FRAME",  # the kernels' arguments as words; addresses are written into a copy
     "FRAME_WORDS",
-    "PATCHES",  # pairs (word of the frame, place), and how many
+    "PATCHES",  # triples (word of the frame, place, offset), and how many
     "PATCH_COUNT",
     "ARENA",  # a row of results for memory between kernels, or 0
     "ARENA_PATCHES",  # pairs (word of the frame, offset), and how many

@@ -173,13 +173,15 @@ patch.test:
   %patched = icmp sge i64 %p, %patch.count
   br i1 %patched, label %arena.begin, label %patch.one
 patch.one:
-  %p.offset = shl i64 %p, 4
+  %p.offset = mul i64 %p, 24
   %p.row = getelementptr i8, ptr %patches, i64 %p.offset
   %p.word = load i64, ptr %p.row
   %p.place = call i64 @number(ptr %p.row, i64 8)
+  %p.distance = call i64 @number(ptr %p.row, i64 16)
   %p.from = getelementptr i64, ptr %places, i64 %p.place
   %p.to = getelementptr i64, ptr %frame, i64 %p.word
-  %p.address = load i64, ptr %p.from
+  %p.base = load i64, ptr %p.from
+  %p.address = add i64 %p.base, %p.distance
   store i64 %p.address, ptr %p.to
   %p.next = add i64 %p, 1
   br label %patch.test

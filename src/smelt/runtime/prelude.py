@@ -47,6 +47,16 @@ Compiler: TypeAlias = Callable[[Graph, Mapping[str, int]], Runnable]
 """Makes what runs a graph, given sizes that are likely."""
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Memory that a program may take, where its caller knows what it would take without Smelt."""
+
+    nbytes: int
+    """Of results, what lies between them and constants that are kept, together."""
+    kept: int
+    """Of constants that are kept."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """A graph of one output, for given sizes."""
@@ -286,4 +296,4 @@ def _forget_oldest() -> None:
         prelude.drop(key)
 
 
-__all__ = ["Compiler", "Held", "Part", "Prelude", "Run", "Step", "clear", "held_bytes"]
+__all__ = ["Allowance", "Compiler", "Held", "Part", "Prelude", "Run", "Step", "clear", "held_bytes"]

@@ -31,7 +31,7 @@ from smelt.types.parse_expr import parse_sizes
 __all__ = ["CallUse", "KernelUse", "Recipe"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = 2
+FORMAT = 3
 """Of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 

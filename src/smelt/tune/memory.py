@@ -26,6 +26,7 @@ from smelt.knobs.values import Pairs
 from smelt.knobs.values import pairs as read_pairs
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import machine_id
+from smelt.runtime.prelude import Allowance
 from smelt.target import Target
 
 FORMAT = "smelt tuned plan 1"
@@ -37,10 +38,14 @@ Settings: TypeAlias = Mapping[str, Pairs]
 
 
 class Program:
-    """A graph and the sizes that its plan is chosen for; those that nobody gives are guessed."""
+    """A graph and the sizes that its plan is chosen for; those that nobody gives are guessed.
 
-    def __init__(self, graph: Graph, hints: Mapping[str, int]) -> None:
-        self.graph, self.hints = graph, hints
+    `allowance` is the memory that it may take, where somebody knows."""
+
+    def __init__(
+        self, graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None
+    ) -> None:  # fmt: skip
+        self.graph, self.hints, self.allowance = graph, hints, allowance
         self.sizes = {**dict.fromkeys(size_names(graph), GUESS), **hints}
 
     @cached_property

@@ -14,8 +14,10 @@ from smelt.graph.text import parse
 from smelt.kernel.panels import Panel, read_panels
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
+from smelt.knobs import config
 from smelt.target import Target
 from smelt.types.dtype import bf16
+from smelt.types.expr import evaluate
 
 RNG = np.random.default_rng(1)
 WIDTH = {"avx512": 32, "avx2": 16, "portable": 8}
@@ -71,10 +73,12 @@ def test_what_products_would_pack(isa):
     made = whole(PLAIN, isa)
     width = contractions(made.kernel, made.target)[0].tile.columns
     found = panels(made.kernel, made.target, frozenset({"w", "v", "x"}))
-    assert set(found) == {Panel("w", 0, 1, width), Panel("v", 1, 0, width)}
-    assert panels(made.kernel, made.target, frozenset({"v"})) == (Panel("v", 1, 0, width),)
+    assert {panel for panel, _ in found} == {Panel("w", 0, 1, width), Panel("v", 1, 0, width)}
+    assert [evaluate(rows, {"m": 99}) for _, rows in found] == [99, 99]
+    ((panel, _),) = panels(made.kernel, made.target, frozenset({"v"}))
+    assert panel == Panel("v", 1, 0, width)
     kernel = made.kernel
-    for panel in found:
+    for panel, _ in found:
         kernel = verify(read_panels(kernel, panel))
     assert [p.shape for p in kernel.inputs][1] == (-(-230 // width), 60, width)
     assert all(c.panels for c in contractions(kernel, made.target))
@@ -97,7 +101,8 @@ def test_a_constant_that_two_kernels_read_in_one_way_is_packed_once():
   b = contract(z, w) {spec="m,k; n,k -> m,n"}
   return a, b
 }""")
-    made = driver.compile(graph, hints={"m": 300, "n": 40})
+    with config(constants_extra=None):
+        made = driver.compile(graph, hints={"m": 300, "n": 40})
     assert made.executable.prelude is not None
     assert len(made.executable.prelude.parts) == 1
 
@@ -137,7 +142,8 @@ def test_short_constants_are_packed_in_groups(kind, turned):
     host = Target.host()
     short = host.isa == "avx512" and (not feature or host.has(feature))
     for deep, wide in ((57, 230), (58, 97), (59, 65), (60, 64), (1027, 65), (2051, 40)):
-        made = driver.compile(parse(short_product(kind, deep, wide, turned)), hints={"m": 40})
+        with config(constants_extra=None):
+            made = driver.compile(parse(short_product(kind, deep, wide, turned)), hints={"m": 40})
         if short:
             (part,) = made.executable.prelude.parts
             width = WIDTH["avx512"]

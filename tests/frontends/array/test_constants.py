@@ -20,6 +20,8 @@ def _fresh():
     prelude.clear()
     gc.collect()
     assert prelude.held_bytes() == 0
+    with sm.config(constants_extra=None):  # else small programs have no room for them
+        yield
 
 
 def weights(rows: int = 40, columns: int = 256):

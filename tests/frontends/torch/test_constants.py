@@ -20,7 +20,8 @@ def _fresh():
     torch._dynamo.reset()
     prelude.clear()
     torch.manual_seed(3)
-    yield
+    with config(constants_extra=None):  # else small programs have no room for them
+        yield
     torch._dynamo.reset()
 
 

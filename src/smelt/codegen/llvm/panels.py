@@ -16,17 +16,33 @@ from smelt.kernel.ir import Kernel
 from smelt.kernel.panels import Panel, read_panels
 from smelt.kernel.walk import loads
 from smelt.target import Target
-from smelt.types.expr import Index, axes_of
+from smelt.types.expr import Index, axes_of, mul
 
 
-def panels_of(kernel: Kernel, target: Target, constant: frozenset[str]) -> tuple[Panel, ...]:
-    """How to pack parameters among `constant`, for a kernel that then packs none of them itself."""
-    found: dict[str, Panel] = {}
+def panels_of(
+    kernel: Kernel, target: Target, constant: frozenset[str]
+) -> tuple[tuple[Panel, Index], ...]:
+    """How to pack parameters among `constant`, for a kernel that then packs none of them itself;
+    with each the rows that are multiplied with it in a call."""
+    found: dict[str, tuple[Panel, Index]] = {}
     for c in _products(kernel, target):
         panel = _panel(kernel, c, constant)
         if panel is not None and panel.param not in found and _helps(kernel, panel, target):
-            found[panel.param] = panel
+            found[panel.param] = panel, _rows(kernel, c)
     return tuple(found.values())
+
+
+def _rows(kernel: Kernel, c: Contraction) -> Index:
+    """Rows of the left operand, in all tasks."""
+    access = load_of(c.right)
+    assert access is not None
+    own = {a for x in loads(kernel) if x.param == access.buffer for e in x.index
+           for a in axes_of(e)}  # fmt: skip
+    found: Index = 1
+    for a in (c.m, *c.outer):
+        if a is not None and a not in own:
+            found = mul(found, kernel.axis(a).extent)
+    return found
 
 
 def _products(kernel: Kernel, target: Target) -> Iterator[Contraction]:

@@ -24,6 +24,7 @@ from torch._guards import TracingContext
 
 from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
+from smelt.frontends.torch.held import Budget, held_by_eager
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, open_records
@@ -56,10 +57,11 @@ def backend(
     settings = {**MODES[mode or "default"], **(options or {})}
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _note_break(module)
+    held = held_by_eager(module)
 
     def compiler(kind: str) -> Callable[..., Any]:
         def run(traced: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
-            return compile_traced(traced, settings, kind)
+            return compile_traced(traced, settings, kind, held)
 
         return run
 
@@ -92,9 +94,10 @@ def _note_break(module: Any) -> None:
 
 
 def compile_traced(
-    traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str
+    traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str, held: int | None = None
 ) -> Callable[..., Any]:
-    """A traced program of pure operators as a function of one list, which it empties.
+    """A traced program of pure operators as a function of one list, which it empties; eager code
+    holds so many bytes at once, if that is known.
 
     Backward graphs get tensors whose strides no guard vouches for.
     """
@@ -103,7 +106,7 @@ def compile_traced(
     try:
         with knobs.config(settings):
             _mark(traced, kind)
-            program = Program(traced, Lowering(traced.graph))
+            program = Program(traced, Lowering(traced.graph), Budget(held, traced))
     except Exception as error:
         if knobs.STRICT.get():
             raise

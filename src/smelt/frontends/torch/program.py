@@ -23,8 +23,10 @@ from typing import Any
 import torch
 
 from smelt.errors import UnsupportedError
+from smelt.frontends.torch.held import Budget
 from smelt.frontends.torch.lower import Lowering, Stage, memory_order
 from smelt.frontends.torch.segment import Segment, make_segment
+from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
 
 __all__ = ["Program"]
@@ -33,8 +35,12 @@ __all__ = ["Program"]
 class Program:
     """What runs; `segments` are its graphs, `source` its text."""
 
-    def __init__(self, module: torch.fx.GraphModule, lowering: Lowering) -> None:
-        self.lowering = lowering
+    def __init__(
+        self, module: torch.fx.GraphModule, lowering: Lowering, budget: Budget | None = None
+    ) -> None:  # fmt: skip
+        """`budget` is the memory that the graphs may take together; None: each what its operators
+        would take one by one."""
+        self.lowering, self._budget = lowering, budget
         self.segments: list[Segment] = []
         self.module = module
         self._names: dict[Any, str] = {}
@@ -95,7 +101,9 @@ class Program:
                 self._add(f"{name} = {source}")
 
     def _segment(self, k: int, stage: Stage) -> None:
-        made = make_segment(f"graph{k}", stage, self.lowering.sizes)
+        made = make_segment(stage, self.lowering.sizes, self._allowance())
+        if self._budget is not None:
+            self._budget.keep(made.kept)
         self.segments.append(made)
         name = f"graph{len(self.segments) - 1}"
         self._space[name] = made.run
@@ -110,6 +118,14 @@ class Program:
             targets.append(f"{self._names[node]}, ")
         comma = "," if len(stage.inputs) == 1 else ""
         self._add(f"{''.join(targets)}= {name}(({tensors}{comma}), ({sizes}))")
+
+    def _allowance(self) -> Allowance | None:
+        """The memory that the next graph may take, if anything is known of it."""
+        if self._budget is None:
+            return None
+        stages = self.lowering.stages
+        alone = len(stages) == 1 and not stages[0].calls and not self.lowering.last
+        return self._budget.allowance(alone=alone)
 
     def _tensor(self, node: Any) -> str:
         """A tensor as a graph takes it: in the memory order that its input declares."""

@@ -24,7 +24,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
-from smelt.runtime.prelude import Prelude, Run
+from smelt.runtime.prelude import Allowance, Prelude, Run
 from smelt.tune.memory import Program
 from smelt.types.dtype import bf16, f32
 from smelt.types.expr import size
@@ -50,6 +50,9 @@ class Segment:
         """`orders` say how each result is turned from its memory order into its shape."""
         self.compiled = compiled
         self.nodes = tuple(nodes)
+        prelude = compiled.executable.prelude
+        self.kept = 0 if prelude is None else prelude.nbytes
+        """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
         self.run: Callable[[tuple[Any, ...], tuple[int, ...]], list[Any]] = self._runner(
             orders, more
@@ -148,8 +151,9 @@ def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied
     return finish
 
 
-def make_segment(name: str, stage: Stage, sizes: Sizes) -> Segment:
-    """Compile the graph of a stage, or find it: an equal graph is compiled once a process."""
+def make_segment(stage: Stage, sizes: Sizes, allowance: Allowance | None) -> Segment:
+    """Compile the graph of a stage, or find it: an equal graph is compiled once a process, with the
+    memory allowed that the first one had."""
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
     outputs: list[Any] = []
     orders: list[tuple[int, ...] | None] = []
@@ -168,7 +172,9 @@ def make_segment(name: str, stage: Stage, sizes: Sizes) -> Segment:
         inputs.append(build.input(f"size{k}", TensorType(f32, (size(n),)), (0,)))
     graph = Graph("torch", tuple(inputs), tuple(outputs))
     hints = {n: sizes.hints[n] for n in size_names(graph)}
-    return Segment(compile_once(graph, hints), orders, len(missing), tuple(stage.outputs))
+    return Segment(
+        compile_once(graph, hints, allowance), orders, len(missing), tuple(stage.outputs)
+    )
 
 
 def _input_node(node: Any) -> Any:
@@ -178,9 +184,11 @@ def _input_node(node: Any) -> Any:
     return node
 
 
-def compile_once(graph: Graph, hints: dict[str, int]) -> Compiled | Found:
+def compile_once(
+    graph: Graph, hints: dict[str, int], allowance: Allowance | None = None
+) -> Compiled | Found:
     """`warm.compile`, the plan found again by the graph's text."""
-    program = Program(graph, hints)
+    program = Program(graph, hints, allowance)
     key = program.text, knobs.fingerprint()
     found = _PLANS.get(key)
     if found is None:

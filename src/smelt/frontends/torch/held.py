@@ -1,0 +1,101 @@
+"""What eager code holds in memory at once, read from the graph that Dynamo has traced.
+
+The traced operators run one after another there; what each brings is freed after its last reader.
+Python keeps some of it for longer (a variable lives to the end of its function), and operators take
+memory inside, so this is less than eager code takes, never more.
+
+    held = held_by_eager(module)        # bytes beyond parameters and arguments; None: not known
+    budget = Budget(held, traced)
+    budget.allowance(alone=False)       # what one graph of several may take
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from smelt.runtime.prelude import Allowance
+
+__all__ = ["Budget", "held_by_eager"]
+
+
+class Budget:
+    """The memory that the graphs of one program may take together: what eager code holds."""
+
+    def __init__(self, held: int | None, traced: torch.fx.GraphModule) -> None:
+        self._held = held
+        self._apart = None if held is None else peak(traced.graph, "val")
+        self._kept = 0
+
+    def allowance(self, *, alone: bool) -> Allowance | None:
+        """For the next graph; None where nothing is known.  Beside others, and calls of torch, none
+        takes more than the traced operators one by one: what that leaves is for constants."""
+        if self._held is None:
+            return None
+        if alone:
+            return Allowance(self._held, self._held)
+        apart = self._held if self._apart is None else self._apart
+        return Allowance(self._held, max(self._held - apart - self._kept, 0))
+
+    def keep(self, nbytes: int) -> None:
+        """A graph keeps so many bytes of constants."""
+        self._kept += nbytes
+
+
+def held_by_eager(module: torch.fx.GraphModule) -> int | None:
+    """Bytes at the fullest time, in the call that is traced; None if a size depends on data."""
+    return peak(module.graph, "example_value")
+
+
+def peak(graph: torch.fx.Graph, kind: str) -> int | None:
+    """The same for a graph whose nodes carry their values under `kind`."""
+    nodes = list(graph.nodes)
+    last: dict[Any, int] = {}
+    sizes: dict[Any, int] = {}
+    first: dict[int, list[Any]] = {}
+    for at, node in enumerate(nodes):
+        for read in (node, *node.all_input_nodes):
+            for storage, size in storages(read.meta.get(kind)):
+                if size is None:
+                    return None
+                if storage not in sizes:
+                    outside = read.op in ("placeholder", "get_attr")
+                    sizes[storage] = 0 if outside else size
+                    first.setdefault(at, []).append(storage)
+                last[storage] = at
+    ends: dict[int, list[Any]] = {}
+    for storage, at in last.items():
+        ends.setdefault(at, []).append(storage)
+    live = most = 0
+    for at in range(len(nodes)):
+        live += sum(sizes[s] for s in first.get(at, ()))
+        most = max(most, live)
+        live -= sum(sizes[s] for s in ends.get(at, ()))
+    return most
+
+
+def storages(value: Any) -> Iterable[tuple[Any, int | None]]:
+    """The memory behind the tensors of a value: what tells it apart, and its bytes."""
+    for x in tree_leaves(value):
+        if isinstance(x, torch.Tensor) and x.layout is torch.strided:
+            try:
+                storage = x.untyped_storage()
+            except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
+                yield None, None
+                continue
+            yield storage._cdata, nbytes(storage.nbytes())
+
+
+def nbytes(size: Any) -> int | None:
+    """A size as a number, in the call that is traced; None if only the data tells it."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return None if hint is None else int(hint)
