@@ -20,9 +20,9 @@ from collections.abc import Mapping
 
 from smelt.fusion.plan import Plan
 from smelt.fusion.sets import at_hints
+from smelt.fusion.units import is_contraction, is_library
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
-from smelt.ops.elementwise import Map
 
 __all__ = ["held_apart", "held_by"]
 
@@ -31,8 +31,8 @@ def held_apart(graph: Graph, hints: Mapping[str, int]) -> int:
     """Bytes of results and of what lies between them at the fullest time, at the hints' sizes.
 
     Every value is freed after its last reader.  Views take nothing, nor do constants and positions;
-    an operator on every element writes over an operand that nobody reads again, where both are of
-    one size: no library holds less.
+    what is no product and no library call writes over an operand that nobody reads again, where both
+    are of one size: no library holds less.
     """
     nodes = graph.nodes()
     last: dict[Node, int] = {}
@@ -47,9 +47,8 @@ def held_apart(graph: Graph, hints: Mapping[str, int]) -> int:
     for at, node in enumerate(nodes):
         gone = [x for x in ends.get(at, ()) if x is not node]
         size = 0 if _home(node) is not node else _nbytes(node, hints)
-        over = isinstance(node.op, Map) and any(
-            size and size == _nbytes(x, hints) for x in map(_home, node.inputs) if x in gone
-        )
+        over = any(size == _nbytes(x, hints) for x in map(_home, node.inputs) if x in gone)
+        over = over and size > 0 and not is_contraction(node) and not is_library(node)
         most = max(most, live + (0 if over else size))
         live += size - sum(_nbytes(x, hints) for x in gone)
         if node not in last:

@@ -90,7 +90,7 @@ def storages(value: Any) -> Iterable[tuple[Any, int | None]]:
             except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
                 yield None, None
                 continue
-            yield storage._cdata, nbytes(storage.nbytes())
+            yield storage._cdata, nbytes(storage.nbytes())  # pyright: ignore[reportPrivateUsage]
 
 
 def nbytes(size: Any) -> int | None:
