@@ -31,8 +31,8 @@ def held_apart(graph: Graph, hints: Mapping[str, int]) -> int:
     """Bytes of results and of what lies between them at the fullest time, at the hints' sizes.
 
     Every value is freed after its last reader.  Views take nothing, nor do constants and positions;
-    what is no product and no library call writes over an operand that nobody reads again, where both
-    are of one size: no library holds less.
+    what is no product and no library call writes over an operand that nobody reads again, where
+    both are of one size: no library holds less.
     """
     nodes = graph.nodes()
     last: dict[Node, int] = {}
