@@ -19,7 +19,7 @@ import ctypes
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -32,29 +32,44 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native_call as code
 from smelt.runtime.cache import Cache
 from smelt.runtime.executable import Executable, Prepared
-from smelt.runtime.loader import load
+from smelt.runtime.interpreter import (
+    NEW_FROM_DESCR,
+    SET_BASE,
+    api,
+    function_at,
+    is_possible,
+    numpy_table,
+    offset_of,
+    word_at,
+)
+from smelt.runtime.loader import Loaded, load
 from smelt.runtime.memory import RING_BLOCKS, RING_LIMIT, STOCK, Block, Slab, address_of, allocate
 from smelt.runtime.native_code import generic_target
 from smelt.runtime.threads import pool
 
-__all__ = ["Face", "Record", "can_run", "install", "is_possible", "line", "record"]
+__all__ = [
+    "Face",
+    "Record",
+    "can_run",
+    "install",
+    "is_possible",
+    "line",
+    "record",
+    "record_at",
+    "runner_at",
+]
 
 Array = np.ndarray[Any, Any]
 
 LOCKED_NS: Final = 20_000.0
 """Predicted time up to which kernels run with the interpreter lock held: letting it go and taking
 it again costs a tenth of that, and nobody waits longer for it than for a slow Python function."""
+FROM_CALL: Final = 2
+"""Nothing is loaded or written down for calls that do not repeat."""
 MOST_FRAME_WORDS: Final = 1024
-MOST_RECORDS: Final = 8
-"""Of one function, those used last."""
 
-_VERSIONS: Final = ((3, 11), (3, 14))
-_METHOD: Final = 0x80 | 0x02
-"""METH_FASTCALL | METH_KEYWORDS"""
-_NEW_FROM_DESCR, _SET_BASE, _NDARRAY, _ABI = 94, 282, 2, 0
-"""Places in NumPy's table of functions, part of its stable binary interface."""
-
-_word = ctypes.c_int64.from_address
+_FASTCALL, _KEYWORDS = 0x80, 0x80 | 0x02
+"""METH_FASTCALL, without and with METH_KEYWORDS."""
 
 
 class Face(NamedTuple):
@@ -106,134 +121,46 @@ class Argument(NamedTuple):
     number: type = float
 
 
-# ---- what is checked before anything is used -----------------------------------------------------
-
-
-def is_possible() -> bool:
-    """Whether this interpreter and this NumPy are laid out as the native code takes them to be."""
-    try:
-        return _interpreter_is_known() and _arrays_are_known() and _numpy_table() is not None
-    except (AttributeError, ImportError, ValueError):
-        return False
-
-
-def _interpreter_is_known() -> bool:
-    locked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-    low, high = _VERSIONS
-    sample = bytes(range(40, 60))
-    return (
-        sys.implementation.name == "cpython"
-        and low <= sys.version_info[:2] <= high
-        and locked()
-        and sys.maxsize > 1 << 32
-        and sys.byteorder == "little"
-        and object.__basicsize__ == 16  # more in builds that count or trace otherwise
-        and not hasattr(sys, "getobjects")
-        and ctypes.string_at(id(sample) + code.BYTES_AT, 20) == sample
-        and _references_are_known()
-        and all(_word(id(x) + code.OBJECT["KIND"]).value == id(type(x)) for x in (1, "a", object()))
-    )
-
-
-def _references_are_known() -> bool:
-    x = object()
-    count = ctypes.c_int32.from_address(id(x) + code.OBJECT["REFERENCES"])
-    before = count.value
-    others = [x, x]
-    told = sys.getrefcount(x) - count.value  # 1 where the call's argument counts
-    return count.value == before + len(others) and told in (0, 1)
-
-
-def _arrays_are_known() -> bool:
-    base = np.zeros((3, 4, 5), np.int16)
-    samples = [base, base[:, ::2], base.T, base[1, 1, 1:1], np.zeros(()), base.view(">i2")]
-    samples += [np.asfortranarray(base[0]), np.broadcast_to(base[0], (2, 4, 5))]
-    return all(_is_known(a) for a in samples)
-
-
-def _is_known(a: Array) -> bool:
-    """Whether an array's fields are where they are looked for.  What is no pointer, or known by
-    other means, is compared before a pointer is followed."""
-
-    def at(name: str) -> int:
-        return _word(id(a) + code.NDARRAY[name]).value
-
-    def half(name: str) -> int:
-        return ctypes.c_int32.from_address(id(a) + code.NDARRAY[name]).value
-
-    def numbers(name: str) -> tuple[int, ...]:
-        return tuple(_word(at(name) + 8 * k).value for k in range(a.ndim))
-
-    return (
-        np.ndarray.__basicsize__ >= max(code.NDARRAY.values()) + 8
-        and half("ND_RANK") == a.ndim
-        and half("ND_FLAGS") & 0xFFFF == a.flags.num & 0xFFFF
-        and at("ND_DATA") == a.__array_interface__["data"][0]
-        and at("ND_DESCR") == id(a.dtype)
-        and at("ND_BASE") == (0 if a.base is None else id(a.base))
-        and numbers("ND_DIMS") == a.shape
-        and numbers("ND_STRIDES") == a.strides
-    )
-
-
-def _numpy_table() -> int | None:
-    """Where NumPy keeps its functions; None for another version of its interface."""
-    capsule = import_module("numpy._core._multiarray_umath")._ARRAY_API
-    pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    table = pointer(capsule, None)
-    if not table or _word(table + 8 * _NDARRAY).value != id(np.ndarray):
-        return None
-    version = ctypes.PYFUNCTYPE(ctypes.c_uint)(_word(table + 8 * _ABI).value)()
-    return int(table) if version >> 24 == 2 else None
-
-
-def _api(name: str, *types: Any) -> Callable[..., Any]:
-    """A function of CPython under types of our own: those of `ctypes.pythonapi` are shared."""
-    return ctypes.PYFUNCTYPE(*types)((name, ctypes.pythonapi))
-
-
-def _function(name: str) -> int:
-    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
-
-
-def _offset(kind: Any, name: str) -> int:
-    """Where the instances of a class keep a slot.  Raises ValueError if that cannot be told."""
-    x, mark = kind.__new__(kind), object()
-    setattr(x, name, mark)
-    places = range(16, kind.__basicsize__, 8)
-    (found,) = [k for k in places if _word(id(x) + k).value == id(mark)]
-    return found
-
-
 # ---- the state, and the code ---------------------------------------------------------------------
 
 _STATE: Final = (ctypes.c_int64 * (code.STATE_BYTES // 8))()
 
 
-def _fill(face: Face, fallback: object) -> list[Any]:
-    """Fills in the state; gives what it refers to.  Raises ValueError, AttributeError."""
-    table = _numpy_table() or 0
+def _fill() -> None:
+    """Fills in what no front end decides.  Raises ValueError, AttributeError."""
+    table = numpy_table() or 0
     variable, scope = knobs.variable()
-    empty: tuple[()] = ()
     found: dict[str, int] = {
-        "FALLBACK": id(fallback), "BYTES": id(bytes), "NDARRAY": id(np.ndarray),
-        "ARRAY": id(face.array), "FLOAT": id(float), "INT": id(int),
-        "SETTINGS": id(variable), "PRINTED_AT": _offset(scope, "printed"),
-        "LINE_AT": _offset(face.owner, "line"), "NODE_AT": _offset(face.array, "node"),
-        "SOURCE": id(face.source), "EMPTY": id(empty), "NONE": id(None),
-        "LOCAL": id(face.state), "TAPES": id(_TAPES), "ZERO": id(0),
-        "NEW_ARRAY": _word(table + 8 * _NEW_FROM_DESCR).value,
-        "SET_BASE": _word(table + 8 * _SET_BASE).value,
+        "BYTES": id(bytes), "NDARRAY": id(np.ndarray), "FLOAT": id(float), "INT": id(int),
+        "SETTINGS": id(variable), "PRINTED_AT": offset_of(scope, "printed"),
+        "EMPTY": id(_EMPTY), "NONE": id(None), "TAPES": id(_TAPES), "ZERO": id(0),
+        "DATA_PTR": id(_DATA_PTR),
+        "NEW_ARRAY": word_at(table + 8 * NEW_FROM_DESCR).value,
+        "SET_BASE": word_at(table + 8 * SET_BASE).value,
+    }  # fmt: skip
+    _set(found | {name: function_at(symbol) for name, symbol in _FUNCTIONS.items()})
+
+
+def _fill_face(face: Face, fallback: object) -> None:
+    """Fills in the classes of a front end.  Raises ValueError, AttributeError."""
+    found: dict[str, int] = {
+        "FALLBACK": id(fallback), "ARRAY": id(face.array), "SOURCE": id(face.source),
+        "LOCAL": id(face.state), "LINE_AT": offset_of(face.owner, "line"),
+        "NODE_AT": offset_of(face.array, "node"),
     }  # fmt: skip
     found |= {name: id(kind) for name, kind in zip(_VALUES, face.values, strict=True)}
     for role, name in face.slots.items():
-        (found[f"{role}_AT"],) = {_offset(kind, name) for kind in face.values}
-    found |= {name: _function(symbol) for name, symbol in _FUNCTIONS.items()}
-    for name, at in code.STATE.items():
-        _STATE[at // 8] = found[name]
-    return [fallback, face, variable, scope, empty]
+        (found[f"{role}_AT"],) = {offset_of(kind, name) for kind in face.values}
+    _set(found)
 
 
+def _set(words: Mapping[str, int]) -> None:
+    for name, word in words.items():
+        _STATE[code.STATE[name] // 8] = word
+
+
+_EMPTY: Final[tuple[()]] = ()
+_DATA_PTR: Final = sys.intern("data_ptr")
 _TAPES: Final = sys.intern("tapes")
 _VALUES: Final = ("VALUE", "FOREIGN", "WATCHED")
 _FUNCTIONS: Final = {
@@ -247,6 +174,9 @@ _FUNCTIONS: Final = {
     "TUPLE_NEW": "PyTuple_New",
     "TUPLE_SET": "PyTuple_SetItem",
     "TUPLE_SIZE": "PyTuple_Size",
+    "LENGTH": "PySequence_Size",
+    "ITEM": "PySequence_GetItem",
+    "METHOD": "PyObject_VectorcallMethod",
     "ALLOC": "PyType_GenericAlloc",
     "AS_DOUBLE": "PyFloat_AsDouble",
     "AS_LONG": "PyLong_AsLongLongAndOverflow",
@@ -264,19 +194,36 @@ class _MethodDef(ctypes.Structure):
     )  # fmt: skip
 
 
-def _loaded() -> Any:
-    """The native code, from the object cache or compiled now; it is never unloaded."""
+@cache
+def _loaded() -> Loaded | None:
+    """The native code, from the object cache or compiled now, tried out; it is never unloaded.
+    None where it cannot be used."""
+    if not is_possible():
+        return None
     triple, cpu = generic_target()
     text = code.ir()
     key = f"smelt call 1 {(ABI_VERSION, triple, cpu, llvmlite.__version__, text)}".encode()
     store = Cache.default()
     entry = store.get(key)
-    if entry is None:
-        made: bytes = import_module("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
-        store.put(key, {"what": "repeated calls"}, made)
-    else:
-        made = entry.code
-    return load(made, code.SYMBOLS)
+    try:
+        if entry is None:
+            made: bytes = import_module("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
+            store.put(key, {"what": "repeated calls"}, made)
+        else:
+            made = entry.code
+        found = load(made, code.SYMBOLS)
+        _fill()
+    except (AttributeError, KeyError, OSError, RuntimeError, ValueError, SmeltError):
+        return None
+    bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address("smelt_bind"))
+    bind(ctypes.addressof(_STATE))
+    _forever(found)
+    return found if _makes_arrays(found.address("smelt_array")) else None
+
+
+def _forever(x: object) -> None:
+    """A reference that is never given back: calls may be in progress until the process ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
 
 
 _INSTALLED: Final[dict[type, bool | None]] = {}
@@ -298,49 +245,75 @@ def install(face: Face) -> bool | None:
 
 
 def _install(face: Face) -> bool:
-    if not is_possible():
+    loaded = _loaded()
+    if loaded is None:
         return False
+    fallback = face.owner.__call__
     try:
-        loaded = _loaded()
-        kept = _fill(face, face.owner.__call__)
-    except (AttributeError, KeyError, OSError, ValueError, SmeltError):
+        _fill_face(face, fallback)
+    except (AttributeError, ValueError):
         return False
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(loaded.address("smelt_bind"))(ctypes.addressof(_STATE))
     if not _makes_results(face, loaded.address("smelt_result")):
         return False
-    method = _MethodDef(b"__call__", loaded.address("smelt_call"), _METHOD, None)
-    kept += [loaded, method]
-    # Calls may be in progress until the process ends: a reference that is never given back.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-    describe = _api("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+    method = _MethodDef(b"__call__", loaded.address("smelt_call"), _KEYWORDS, None)
+    _forever((face, fallback, method))
+    describe = api("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
     face.owner.__call__ = describe(face.owner, ctypes.addressof(method))
     return True
 
 
-def _makes_results(face: Face, function: int) -> bool:
-    """Whether the native code makes a result that is what Python would have made."""
+@cache
+def runner_at() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
+    """at(record.address, inputs): runs a record of `record_at`; None where that is not possible.
+
+    The inputs are addresses, or objects with a method `data_ptr` that tells theirs.
+    """
+    loaded = _loaded()
+    if loaded is None:
+        return None
+    method = _MethodDef(b"at", loaded.address("smelt_at"), _FASTCALL, None)
+    _forever(method)
+    make = api("PyCFunction_NewEx", ctypes.py_object, *[ctypes.c_void_p] * 3)
+    return make(ctypes.addressof(method), None, None)
+
+
+def _makes_arrays(function: int) -> bool:
+    """Whether an array that the native code makes is as one of Python."""
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
-    dtype, kept = np.dtype(np.float32), list[Any]()
-    type_ = object()
-    row = _result_row((2, 3), dtype, 24, type_, kept, ring=False)
-    references = sys.getrefcount(dtype), sys.getrefcount(type_)
-    where = ctypes.c_int64()
-    made = make(row.buffer_info()[0], ctypes.addressof(where))
-    value = made.node
-    data: Array = getattr(value, face.slots["DATA"])
-    plain = object()
-    told = {role: getattr(value, name) for role, name in face.slots.items() if role != "DATA"}
+    dtype, plain = np.dtype(np.float32), object()
+    row = _result_row((2, 3), dtype, 24, None, kept := [], ring=False)
+    references, where = sys.getrefcount(dtype), ctypes.c_int64()
+    data: Array = make(row.buffer_info()[0], ctypes.addressof(where))
     good = (
-        type(made) is face.array and type(value) is face.values[0] and type(data) is np.ndarray
-        and data.shape == (2, 3) and data.dtype is dtype and isinstance(data.base, Block)
+        kept != [] and type(data) is np.ndarray and data.dtype is dtype
+        and (data.shape, data.strides) == ((2, 3), (12, 4))
+        and isinstance(data.base, Block) and data.base.nbytes == 24
         and data.flags.num == allocate(24).array((2, 3), dtype).flags.num
         and address_of(data) == where.value == data.base.address
+        and sys.getrefcount(data) == sys.getrefcount(plain)
+    )  # fmt: skip
+    data[...] = 1.0
+    del data
+    return good and references == sys.getrefcount(dtype)
+
+
+def _makes_results(face: Face, function: int) -> bool:
+    """The same of a front end's array."""
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
+    type_, plain, kept = object(), object(), list[Any]()
+    row = _result_row((2, 3), np.float32, 24, type_, kept, ring=False)
+    references, where = sys.getrefcount(type_), ctypes.c_int64()
+    made = make(row.buffer_info()[0], ctypes.addressof(where))
+    value = made.node
+    told = {role: getattr(value, name) for role, name in face.slots.items()}
+    data = told.pop("DATA")
+    good = (
+        type(made) is face.array and type(value) is face.values[0] and data.shape == (2, 3)
         and told == {"OP": face.source, "INPUTS": (), "TYPE": type_, "ORIGIN": None, "SCOPE": None}
         and sys.getrefcount(made) == sys.getrefcount(plain)
     )  # fmt: skip
-    data[...] = 1.0
     del made, value, data, told
-    return good and references == (sys.getrefcount(dtype), sys.getrefcount(type_))
+    return good and references == sys.getrefcount(type_)
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -372,61 +345,89 @@ def record(
     `sources[k]`, or beyond them a captured one.  `types` are those of the results; `single` gives
     the only one as it is, `pack` makes of the tuple of results what is returned.
     """
-    p = prepared
-    places = len(arguments) + len(captured) + len(p.results)
-    if (
-        len(arguments) > code.MOST_ARGUMENTS or places > code.MOST_PLACES
-        or len(p.frame) > MOST_FRAME_WORDS
-        or any(s.call is not None for s in p.segments) or len(p.segments) > 1
-        or any(over >= 0 for *_, over in p.results)
-    ):  # fmt: skip
-        return None
-    kept: list[Any] = [p, pack, types, captured]
     arrays = [a.example for a in arguments] + [a for _, a in captured]
+    places = [*sources, *range(len(arrays), len(arrays) + len(prepared.results))]
+    if len(arguments) > code.MOST_ARGUMENTS or not _is_simple(prepared, len(places)):
+        return None
+    kept: list[Any] = [prepared, pack, captured]
     scope, printed = _settings()
-    frame, patches = _frame(p, arrays, sources)
+    frame = prepared.frame[:]
+    for slot, source, d in prepared.strides:  # which are as they were, or the record does not fit
+        data = arrays[sources[source]]
+        frame[slot] = 0 if data is None else data.strides[d] // data.itemsize
+    return _written(
+        prepared, kept, frame, places, types,
+        {
+            "COUNT": len(arguments), "SCOPE": id(scope), "PRINTED": id(printed),
+            "CAPTURED_COUNT": len(captured), "SINGLE": single,
+            "PACK": 0 if pack is None else id(pack),
+        },
+        {
+            "ARGUMENTS": _argument_rows(arguments, kept),
+            "CAPTURED": array("q", [w for v, a in captured for w in (id(v), id(a))]),
+        },
+    )  # fmt: skip
+
+
+def record_at(
+    executable: Executable, sizes: tuple[int, ...], wrap: Callable[[Array], Any]
+) -> Record | None:
+    """A call whose inputs are told by their addresses, those of the prelude's results behind them;
+    `wrap` makes of an array what is returned.  None if only Python can make it."""
+    if type(executable) is not Executable:
+        return None
+    prepared = executable.prepared(sizes)
+    inputs, held = (sum(v.place == p for v in executable.values) for p in ("input", "held"))
+    count, results = inputs + held, len(prepared.results)
+    places = [*range(inputs), *range(count, count + results), *range(inputs, count)]
+    if prepared.strides or not _is_simple(prepared, len(places)):
+        return None
+    words = {"COUNT": count, "WRAP": id(wrap)}
+    return _written(
+        prepared, [prepared, wrap], prepared.frame[:], places, [None] * results, words, {}
+    )
+
+
+def _is_simple(p: Prepared, places: int) -> bool:
+    """Whether a call runs kernels only, each result in memory of its own."""
+    return (
+        places <= code.MOST_PLACES and len(p.frame) <= MOST_FRAME_WORDS and len(p.segments) <= 1
+        and all(s.call is None for s in p.segments)
+        and all(over < 0 for *_, over in p.results)
+    )  # fmt: skip
+
+
+def _written(
+    p: Prepared, kept: list[Any], frame: array[int], places: Sequence[int],
+    types: Sequence[object], words: Mapping[str, int], tables: Mapping[str, array[int]],
+) -> Record:  # fmt: skip
+    """`words` and `tables` with what follows from sizes alone; `places` say where the addresses
+    stand that the plan asks for."""
     rings = knobs.POOL_LIMIT.get() >= 2 * RING_LIMIT * RING_BLOCKS
     results = array("q")
     for (_, shape, dtype, nbytes, _), type_ in zip(p.results, types, strict=True):
         results += _result_row(shape, dtype, nbytes, type_, kept, ring=rings)
     arena = array("q")
     if p.arena_bytes:
-        arena = _result_row((), np.dtype(np.uint8), p.arena_bytes, None, kept, ring=rings)
-    words = dict.fromkeys(code.RECORD, 0)
-    words |= {
-        "COUNT": len(arguments), "SCOPE": id(scope), "PRINTED": id(printed),
-        "CAPTURED_COUNT": len(captured), "RESULT_COUNT": len(p.results),
-        "FRAME_WORDS": len(frame), "PATCH_COUNT": len(patches) // 3, "ARENA_COUNT": len(p.arena),
-        "SINGLE": single, "PACK": 0 if pack is None else id(pack),
-    }  # fmt: skip
-    tables = {
-        "ARGUMENTS": _argument_rows(arguments, kept),
-        "CAPTURED": array("q", [w for v, a in captured for w in (id(v), id(a))]),
-        "RESULTS": results, "FRAME": frame, "PATCHES": patches, "ARENA": arena,
-        "ARENA_PATCHES": array("q", [w for pair in p.arena for w in pair]),
-    }  # fmt: skip
-    words |= {name: t.buffer_info()[0] if t else 0 for name, t in tables.items()}
-    words |= _way_to_run(p, kept)
-    kept += tables.values()
-    made = array("q", [words[name] for name in code.RECORD])
-    found = Record(made, kept)
-    made[code.RECORD["OWNER"] // 8] = id(found)
-    return found
-
-
-def _frame(
-    p: Prepared, arrays: Sequence[Array | None], sources: Sequence[int]
-) -> tuple[array[int], array[int]]:
-    """The kernels' arguments with strides, which are fixed, and where addresses go."""
-    frame = p.frame[:]
-    for slot, source, d in p.strides:
-        data = arrays[sources[source]]
-        frame[slot] = 0 if data is None else data.strides[d] // data.itemsize
+        arena = _result_row((), np.uint8, p.arena_bytes, None, kept, ring=rings)
     patches = array("q")
     for slot, source, offset in p.addresses:
-        first = source - len(sources)
-        patches.extend((slot, sources[source] if first < 0 else len(arrays) + first, offset))
-    return frame, patches
+        patches.extend((slot, places[source], offset))
+    all_tables = {
+        **tables, "RESULTS": results, "FRAME": frame, "PATCHES": patches, "ARENA": arena,
+        "ARENA_PATCHES": array("q", [w for pair in p.arena for w in pair]),
+    }  # fmt: skip
+    all_words = {
+        **dict.fromkeys(code.RECORD, 0), **words,
+        "RESULT_COUNT": len(p.results), "FRAME_WORDS": len(frame),
+        "PATCH_COUNT": len(patches) // 3, "ARENA_COUNT": len(p.arena),
+        **{name: t.buffer_info()[0] if t else 0 for name, t in all_tables.items()},
+        **_way_to_run(p, kept),
+    }  # fmt: skip
+    made = array("q", [all_words[name] for name in code.RECORD])
+    found = Record(made, [*kept, *all_tables.values()])
+    made[code.RECORD["OWNER"] // 8] = id(found)
+    return found
 
 
 def _argument_rows(arguments: Sequence[Argument], kept: list[Any]) -> array[int]:

@@ -22,13 +22,13 @@ from string import Template
 from typing import Final
 
 from smelt.runtime.memory import RING_BLOCKS
-from smelt.runtime.native_call_match import ARGUMENTS, CALL, MATCH, OBJECTS
+from smelt.runtime.native_call_match import ARGUMENTS, AT, CALL, MATCH, OBJECTS
 from smelt.runtime.native_call_run import ANSWER, MEMORY, RUN
 
-SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_result")
+SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")
 
 MOST_ARGUMENTS: Final = 32
-MOST_PLACES: Final = 96
+MOST_PLACES: Final = 1024
 """Arguments, captured arrays and results together."""
 
 _STATE_WORDS: Final = (
@@ -53,7 +53,7 @@ _STATE_WORDS: Final = (
     *("SOURCE", "EMPTY", "NONE"),
     # functions of CPython and NumPy
     *("INCREF", "DECREF", "CONTEXT_GET", "GET_ATTRIBUTE", "VECTORCALL", "CALL", "CALL_ONE"),
-    *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE"),
+    *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "LENGTH", "ITEM", "METHOD", "DATA_PTR"),
     *("NEW_ARRAY", "SET_BASE", "ALLOC", "AS_DOUBLE", "AS_LONG", "FROM_LONG"),
     *("MALLOC", "FREE", "NO_MEMORY"),
 )
@@ -82,6 +82,7 @@ _RECORD_WORDS: Final = (
     "SCRATCH",
     "RUNNER",  # runner(address of the frame), where that is not right here; or 0
     "PACK",  # pack(tuple of results); or 0 for the tuple itself
+    "WRAP",  # wrap(array) for each result; or 0 for arrays of ours
     "SINGLE",  # whether the only result is returned as it is
 )
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
@@ -113,8 +114,8 @@ def ir() -> str:
         **STATE, **RECORD, **OBJECT, **NDARRAY,
         "BYTES_AT": BYTES_AT, "CARRAY": _CARRAY, "READABLE": READABLE,
         "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS, "RESULT_BYTES": 8 * RESULT_WORDS,
-        "RING_BLOCKS": RING_BLOCKS, "MOST_ARGUMENTS": MOST_ARGUMENTS, "MOST_PLACES": MOST_PLACES,
+        "RING_BLOCKS": RING_BLOCKS, "MOST_ARGUMENTS": MOST_ARGUMENTS,
         "KIND_ARRAY": KIND_ARRAY, "KIND_FLOAT": KIND_FLOAT, "KIND_INT": KIND_INT,
     }  # fmt: skip
-    parts = (OBJECTS, MATCH, ARGUMENTS, MEMORY, RUN, ANSWER, CALL)
+    parts = (OBJECTS, MATCH, ARGUMENTS, MEMORY, RUN, ANSWER, CALL, AT)
     return "\n".join(Template(part).substitute(values) for part in parts)

@@ -347,7 +347,8 @@ hold.more:
   br label %hold.test
 
 answer:
-  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers)
+  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers,
+                            i1 false)
   br label %drop.test
 drop.test:
   %d = phi i64 [ 0, %answer ], [ %d.next, %drop.more ]
@@ -419,5 +420,80 @@ refuse:
   %no_memory = call ptr @word(ptr %state, i64 $NO_MEMORY)
   %null = call ptr %no_memory()
   ret ptr %null
+}
+"""
+
+AT: Final = """
+; at(address of a record, owners or addresses): a call whose inputs are told by their addresses, as
+; numbers or as objects with a method `data_ptr`.
+define ptr @smelt_at(ptr %self, ptr %args, i64 %n) {
+entry:
+  %overflow = alloca i32
+  %state = load ptr, ptr @state
+  %as.long = call ptr @word(ptr %state, i64 $AS_LONG)
+  %first = load ptr, ptr %args
+  %record.int = call i64 %as.long(ptr %first, ptr %overflow)
+  %record = inttoptr i64 %record.int to ptr
+  %given = call ptr @word(ptr %args, i64 8)
+  %count = call i64 @number(ptr %record, i64 $COUNT)
+  %size = call ptr @word(ptr %state, i64 $LENGTH)
+  %many = call i64 %size(ptr %given)
+  %as.many = icmp eq i64 %many, %count
+  br i1 %as.many, label %begin, label %fail
+begin:
+  %room = add i64 %count, 1
+  %arrays = alloca ptr, i64 %room, align 16
+  %numbers = alloca i64, i64 %room, align 16
+  %item = call ptr @word(ptr %state, i64 $ITEM)
+  %int = call ptr @word(ptr %state, i64 $INT)
+  br label %test
+test:
+  %k = phi i64 [ 0, %begin ], [ %next, %put ]
+  %over = icmp sge i64 %k, %count
+  br i1 %over, label %run, label %look
+look:
+  %next = add i64 %k, 1
+  %array.at = getelementptr ptr, ptr %arrays, i64 %k
+  store ptr null, ptr %array.at
+  %x = call ptr %item(ptr %given, i64 %k)
+  %none = icmp eq ptr %x, null
+  br i1 %none, label %fail, label %kind
+kind:
+  %type = call ptr @word(ptr %x, i64 $KIND)
+  %is.int = icmp eq ptr %type, %int
+  br i1 %is.int, label %read, label %ask
+ask:
+  %ask.it = call ptr @word(ptr %state, i64 $METHOD)
+  %name = call ptr @word(ptr %state, i64 $DATA_PTR)
+  store ptr %x, ptr %array.at
+  %answer = call ptr %ask.it(ptr %name, ptr %array.at, i64 1, ptr null)
+  store ptr null, ptr %array.at
+  call void @drop(ptr %state, ptr %x)
+  %silent = icmp eq ptr %answer, null
+  br i1 %silent, label %fail, label %verify
+verify:
+  %answer.type = call ptr @word(ptr %answer, i64 $KIND)
+  %sound = icmp eq ptr %answer.type, %int
+  br i1 %sound, label %read, label %refuse
+refuse:
+  call void @drop(ptr %state, ptr %answer)
+  ret ptr null
+read:
+  %told = phi ptr [ %x, %kind ], [ %answer, %verify ]
+  %address = call i64 %as.long(ptr %told, ptr %overflow)
+  call void @drop(ptr %state, ptr %told)
+  br label %put
+put:
+  %number.at = getelementptr i64, ptr %numbers, i64 %k
+  store i64 %address, ptr %number.at
+  br label %test
+run:
+  %owner = call ptr @word(ptr %record, i64 $OWNER)
+  call void @hold(ptr %state, ptr %owner)
+  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers, i1 true)
+  call void @drop(ptr %state, ptr %owner)
+  ret ptr %result
+fail:
+  ret ptr null
 }
 """

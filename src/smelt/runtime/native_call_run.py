@@ -81,8 +81,8 @@ fail:
   ret ptr null
 }
 
-; A result that holds no elements yet, and where they will be.  Null with an exception set.
-define ptr @smelt_result(ptr %row, ptr %address.at) {
+; An array that holds no elements yet, and where they will be.  Null with an exception set.
+define ptr @smelt_array(ptr %row, ptr %address.at) {
 entry:
   %state = load ptr, ptr @state
   %block = call ptr @block(ptr %state, ptr %row, ptr %address.at)
@@ -105,7 +105,26 @@ base:                                             ; takes the reference, come wh
   %set = call ptr @word(ptr %state, i64 $SET_BASE)
   %status = call i32 %set(ptr %array, ptr %block)
   %refused = icmp slt i32 %status, 0
-  br i1 %refused, label %fail.array, label %wrap
+  br i1 %refused, label %fail.array, label %done
+done:
+  ret ptr %array
+fail.array:
+  call void @drop(ptr %state, ptr %array)
+  ret ptr null
+fail.block:
+  call void @drop(ptr %state, ptr %block)
+  ret ptr null
+fail:
+  ret ptr null
+}
+
+; The same as one of our arrays.
+define ptr @smelt_result(ptr %row, ptr %address.at) {
+entry:
+  %state = load ptr, ptr @state
+  %array = call ptr @smelt_array(ptr %row, ptr %address.at)
+  %no.array = icmp eq ptr %array, null
+  br i1 %no.array, label %fail, label %wrap
 wrap:
   %alloc = call ptr @word(ptr %state, i64 $ALLOC)
   %value.type = call ptr @word(ptr %state, i64 $VALUE)
@@ -135,9 +154,6 @@ fail.value:
   ret ptr null
 fail.array:
   call void @drop(ptr %state, ptr %array)
-  ret ptr null
-fail.block:
-  call void @drop(ptr %state, ptr %block)
   ret ptr null
 fail:
   ret ptr null
@@ -252,10 +268,32 @@ failed:
 """
 
 ANSWER: Final = """
-; The results of a call that the record is of: a new reference, or null with an exception set.
-define internal ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers) {
+; A result of our own, or of whatever the record's wrapper makes of an array.
+define internal ptr @made(ptr %state, ptr %record, ptr %row, ptr %address.at) {
 entry:
-  %places = alloca [$MOST_PLACES x i64], align 16
+  %wrapper = call ptr @word(ptr %record, i64 $WRAP)
+  %ours = icmp eq ptr %wrapper, null
+  br i1 %ours, label %own, label %array
+own:
+  %result = call ptr @smelt_result(ptr %row, ptr %address.at)
+  ret ptr %result
+array:
+  %bare = call ptr @smelt_array(ptr %row, ptr %address.at)
+  %none = icmp eq ptr %bare, null
+  br i1 %none, label %fail, label %wrap
+wrap:
+  %call.one = call ptr @word(ptr %state, i64 $CALL_ONE)
+  %wrapped = call ptr %call.one(ptr %wrapper, ptr %bare)
+  call void @drop(ptr %state, ptr %bare)
+  ret ptr %wrapped
+fail:
+  ret ptr null
+}
+
+; The results of a call that the record is of: a new reference, or null with an exception set.
+; Where there is no array, `numbers` has the number itself, or, if so told, its address.
+define internal ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers, i1 %told) {
+entry:
   %arena.at = alloca i64
   store i64 0, ptr %arena.at
   %count = call i64 @number(ptr %record, i64 $COUNT)
@@ -263,6 +301,8 @@ entry:
   %result.count = call i64 @number(ptr %record, i64 $RESULT_COUNT)
   %rows = call ptr @word(ptr %record, i64 $RESULTS)
   %first = add i64 %count, %captured.count
+  %places.count = add i64 %first, %result.count
+  %places = alloca i64, i64 %places.count, align 16
   %out.at = alloca ptr
   store ptr null, ptr %out.at
   %single = call i64 @number(ptr %record, i64 $SINGLE)
@@ -283,7 +323,7 @@ result:
   %row = getelementptr i8, ptr %rows, i64 %r.offset
   %r.place = add i64 %first, %r
   %address.at = getelementptr i64, ptr %places, i64 %r.place
-  %made = call ptr @smelt_result(ptr %row, ptr %address.at)
+  %made = call ptr @made(ptr %state, ptr %record, ptr %row, ptr %address.at)
   %no.result = icmp eq ptr %made, null
   br i1 %no.result, label %fail, label %result.where
 result.where:
@@ -323,7 +363,9 @@ input:
   br i1 %is.number, label %input.number, label %input.array
 input.number:
   %number.at = getelementptr i64, ptr %numbers, i64 %k
-  %number.address = ptrtoint ptr %number.at to i64
+  %number.own = ptrtoint ptr %number.at to i64
+  %number = load i64, ptr %number.at
+  %number.address = select i1 %told, i64 %number, i64 %number.own
   br label %input.put
 input.array:
   %array.address = call i64 @number(ptr %array, i64 $ND_DATA)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Exact", "Remembering", "notice"]
 
 FROM_CALL = 2
-"""The native code is not loaded for what is called fewer times."""
+"""Nothing is loaded or written down for calls that do not repeat."""
 _SLOTS = {name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope")}
 MOST_RECORDS = 8
 """Made for one `Exact`: settings that change all the time are not worth more."""

@@ -24,6 +24,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
+from smelt.runtime import calls
 from smelt.runtime.prelude import Allowance, Prelude, Run
 from smelt.tune.memory import Program
 from smelt.types.dtype import bf16, f32
@@ -54,7 +55,7 @@ class Segment:
         self.kept = 0 if prelude is None else prelude.nbytes
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
-        self.run: Callable[[tuple[Any, ...], tuple[int, ...]], list[Any]] = self._runner(
+        self.run: Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]] = self._runner(
             orders, more
         )
 
@@ -62,28 +63,55 @@ class Segment:
         executable = self.compiled.executable
         run_at = executable.run_at
         ready = _holder(executable.prelude)
-        from_numpy = torch.from_numpy
         dummies = [_DUMMY.data_ptr()] * more
         finish = _finishers(self.compiled, orders)
 
-        def run(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> list[Any]:
+        halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
+        wrap: Callable[[Any], Any] = as_tensor if halves else torch.from_numpy
+        repeats = _Repeats(executable, wrap)
+        known = repeats.known
+
+        def run(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
+            found = known.get(sizes)
+            if found is not None and ready is None:
+                results = found[0](found[1], (*tensors, *dummies) if dummies else tensors)
+                return results if finish is None else [f(results, tensors) for f in finish]
             where = [t.data_ptr() for t in tensors]
             if dummies:
                 where += dummies
             held = None if ready is None else ready(tensors, where)
-            results = [from_numpy(a) for a in run_at(where, sizes, tensors, held)]
-            if finish is None:
-                return results
-            return [f(results, tensors) for f in finish]
-
-        def run_halves(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> list[Any]:
-            where = [t.data_ptr() for t in tensors] + dummies
-            held = None if ready is None else ready(tensors, where)
-            results = [as_tensor(a) for a in run_at(where, sizes, tensors, held)]
+            if found is not None and held is not None:
+                results = found[0](found[1], where + held.addresses)
+            else:
+                results = [wrap(a) for a in run_at(where, sizes, tensors, held)]
+                repeats.note(sizes)
             return results if finish is None else [f(results, tensors) for f in finish]
 
-        halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
-        return run_halves if halves else run
+        return run
+
+
+class _Repeats:
+    """Calls of one graph that native code makes from the second one on, by sizes."""
+
+    def __init__(self, executable: Any, wrap: Callable[[Any], Any]) -> None:
+        self.known: dict[tuple[int, ...], tuple[Any, int, Any]] = {}
+        """The native function, the address of its record, and the record."""
+        self._executable = executable
+        self._wrap = wrap
+        self._seen: dict[tuple[int, ...], int] = {}
+
+    def note(self, sizes: tuple[int, ...]) -> None:
+        """Python has made a call with these sizes."""
+        if len(self._seen) >= _PLANS_LIMIT:
+            self._seen.clear()
+            self.known.clear()
+        self._seen[sizes] = count = self._seen.get(sizes, 0) + 1
+        if count != calls.FROM_CALL or not knobs.NATIVE_CALLS.get():
+            return
+        at = calls.runner_at()
+        record = None if at is None else calls.record_at(self._executable, sizes, self._wrap)
+        if record is not None:
+            self.known[sizes] = at, record.address, record
 
 
 _DUMMY = torch.zeros(1)
@@ -142,7 +170,7 @@ def _finishers(compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | No
 
 
 def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied: bool) -> Any:
-    def finish(results: list[Any], tensors: tuple[Any, ...]) -> Any:
+    def finish(results: Sequence[Any], tensors: tuple[Any, ...]) -> Any:
         found = tensors[number] if is_input else results[number]
         if copied:
             found = found.detach().clone()

@@ -1,0 +1,99 @@
+"""Calls whose inputs are told by their addresses, made by native code; what that rests on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt.runtime import calls
+from smelt.runtime.memory import address_of, usage
+
+pytestmark = pytest.mark.skipif(not calls.is_possible(), reason="another interpreter")
+
+
+class Owner:
+    """Something with memory, as tensors have it."""
+
+    def __init__(self, elements: np.ndarray[Any, Any], told: Any = None) -> None:
+        self.elements = elements
+        self.told = address_of(elements) if told is None else told
+
+    def data_ptr(self) -> Any:
+        if isinstance(self.told, Exception):
+            raise self.told
+        return self.told
+
+
+def _written_down(function: Any, *arrays: Any, wrap: Any = lambda a: a) -> tuple[Any, Any]:
+    """The native function with the record of a call, and what keeps the record."""
+    f = sm.jit(function)
+    f(*arrays)
+    (exact,) = f._exact.values()
+    at = calls.runner_at()
+    assert at is not None
+    record = calls.record_at(exact.trace.executable.executable, exact.sizes, wrap)
+    assert record is not None
+    return lambda inputs: at(record.address, inputs), (f, record)
+
+
+@pytest.mark.parametrize("n", [1, 20, 100_000])
+def test_addresses_and_owners(n: int) -> None:
+    x, y = np.arange(float(n)), np.ones(n)
+    at, _keep = _written_down(lambda x, y: (x + y, sm.exp(-x) * y), x, y)
+    for inputs in (
+        [address_of(x), address_of(y)], (Owner(x), Owner(y)), (Owner(x), address_of(y)),
+    ):  # fmt: skip
+        for _ in range(20):
+            a, b = at(inputs)
+            np.testing.assert_array_equal(a, x + 1)
+            np.testing.assert_allclose(b, np.exp(-x), rtol=1e-14)
+
+
+def test_results_are_wrapped() -> None:
+    x = np.arange(4.0)
+    at, _keep = _written_down(lambda x: x + 1, x, wrap=lambda a: [a])
+    (((found,)),) = at([address_of(x)])
+    np.testing.assert_array_equal(found, x + 1)
+
+    def refuse(a: Any) -> Any:
+        raise KeyError("no")
+
+    at, _keep = _written_down(lambda x: (x + 1, x * 2), x, wrap=refuse)
+    live = usage().live
+    for _ in range(20):
+        with pytest.raises(KeyError):
+            at([address_of(x)])
+    assert usage().live == live
+
+
+def test_wrong_inputs_are_refused() -> None:
+    x = np.arange(4.0)
+    at, _keep = _written_down(lambda x, y: x + y, x, x)
+    good = Owner(x)
+    for inputs, error in (
+        ((good,), SystemError), ((good, good, good), SystemError), ((good, x), AttributeError),
+        ((good, Owner(x, "text")), SystemError), ((good, Owner(x, KeyError())), KeyError),
+        (3, TypeError), ((good, None), AttributeError),
+    ):  # fmt: skip
+        references = sys.getrefcount(good)
+        for _ in range(10):
+            with pytest.raises(error):
+                at(inputs)
+        assert sys.getrefcount(good) == references
+
+
+def test_what_only_python_can_call() -> None:
+    x = np.arange(12.0).reshape(3, 4)
+    for f, given in (
+        (sm.jit(lambda x: x + 1), np.lib.stride_tricks.as_strided(x, (2, 2), (40, 16))),
+        (sm.jit(sm.sort), x),
+    ):
+        f(given)
+        (exact,) = f._exact.values()
+        executable = exact.trace.executable.executable
+        assert calls.record_at(executable, exact.sizes, lambda a: a) is None
+    assert calls.record_at(object(), (), lambda a: a) is None  # type: ignore[arg-type]
