@@ -34,6 +34,8 @@ SHORT_DEAR = 16
 """The same where every fold is dear to join: sums that carry their error, places of winners."""
 LEAST_LANES = 64
 """Rows below which there are too few for that."""
+SHORT_ROWS = 256
+"""Short rows of a split axis that are taken together: what they hold stays in the first cache."""
 
 PARTS = 64
 """Parts of a split axis: enough for any thread count here, few enough to merge at once."""

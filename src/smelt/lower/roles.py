@@ -20,6 +20,7 @@ from smelt.blocks import (
     PRODUCT_PARTS,
     SHORT_DEAR,
     SHORT_ROW,
+    SHORT_ROWS,
     SPLIT_ABOVE,
 )
 from smelt.errors import InternalError
@@ -119,7 +120,8 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     grid = independent(d, facts)
     split = _split_axis(d, facts, grid, hints)
     if split is not None:
-        return _split_kernel(name, d, facts, grid, split)
+        taken = SHORT_ROWS if _rows_at_once(d, split, facts, hints) else None
+        return _split_kernel(name, d, facts, grid, split, taken)
     blocks = tuple(_blocks(grid, d, facts, _lanes_axis(d, grid, facts, hints)))
     return Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
@@ -143,17 +145,35 @@ def _lanes_axis(
     d: Definition, grid: list[Axis], facts: Facts, hints: Mapping[str, int]
 ) -> Axis | None:
     """The grid axis that vectors run along because rows are short: each lane takes its own row."""
+    return grid[-1] if grid and _short_rows(d, grid[-1], facts, hints) else None
+
+
+def _short_rows(d: Definition, lanes: Axis, facts: Facts, hints: Mapping[str, int]) -> bool:
+    """Whether rows are so short, and so many along an axis, that each lane takes its own row."""
     lets = [s.value for s in d.body if isinstance(s, Let)]
     folds = [v for v in lets if isinstance(v, Reduce)]
-    if not grid or not folds or any(isinstance(v, (Dot, Scan)) for v in lets):
-        return None
+    if not folds or any(isinstance(v, (Dot, Scan)) for v in lets):
+        return False
     rows = fastest(d)
-    if not rows or not rows <= facts.ended or number(grid[-1].extent, hints) < LEAST_LANES:
-        return None
+    if not rows or lanes.name in rows or not rows <= facts.ended:
+        return False
+    if number(lanes.extent, hints) < LEAST_LANES:
+        return False
     dear = all(f.dtype == f64 or COMBINES[f.combine].positional for f in folds)
     most = SHORT_DEAR if dear else SHORT_ROW
-    short = all(number(d.axes[name].extent, hints) <= most for name in rows)
-    return grid[-1] if short else None
+    return all(number(d.axes[name].extent, hints) <= most for name in rows)
+
+
+def _rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, int]) -> bool:
+    """Whether short rows of a split axis are folded by themselves first: some are taken at once.
+    Sums of doubles carry their errors along the whole part."""
+    folds = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Reduce)]
+    joined = [f for f in folds if split.name in f.over]
+    return (
+        len(joined) < len(folds)
+        and all(f.over == (split.name,) and f.dtype != f64 for f in joined)
+        and _short_rows(d, split, facts, hints)
+    )
 
 
 def _blocks(grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None) -> list[Block]:
@@ -286,8 +306,11 @@ def names_in(value: Value) -> list[str]:
             return []
 
 
-def _split_kernel(name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis) -> Kernel:
-    """Folds over `axis` become carried states of a stream over parts of it."""
+def _split_kernel(
+    name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis, rows: int | None
+) -> Kernel:
+    """Folds over `axis` become carried states of a stream over parts of it, all of a part at once
+    or some rows."""
     states: list[State] = []
     parts = PARTS
     inside: list[Statement] = []
@@ -322,7 +345,7 @@ def _split_kernel(name: str, d: Definition, facts: Facts, grid: list[Axis], axis
     inside, after = _needed_after(inside, after)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
-    stream = Stream((Block(axis.name, None, None, part),), tuple(states), tuple(inside))
+    stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
     body = (stream, Merge(part, tuple(s.name for s in states)), *after)
     blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, parts))
     return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)

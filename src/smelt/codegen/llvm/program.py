@@ -8,7 +8,7 @@ Neighbouring axes that every access walks as one are collapsed into one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.collapse import collapse
@@ -21,7 +21,7 @@ from smelt.codegen.llvm.written import written_out
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import splits, substitute_index
+from smelt.kernel.walk import splits, statements, substitute_index, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64
@@ -57,6 +57,21 @@ def _lanes_axis(kernel: k.Kernel) -> str | None:
     inner = kernel.axes[-1].name if kernel.axes else None
     cut = (b.axis for b in kernel.grid if isinstance(b, k.Block) and b.size not in (None, 1))
     return next((name for name in cut if name != inner), None)
+
+
+def _short_rows(kernel: k.Kernel) -> str | None:
+    """A split axis of which some positions are taken at once although others lie further in, and
+    no product is among what they need: lanes run along it."""
+    inner = kernel.axes[-1].name if kernel.axes else None
+    streams = [s for s in kernel.body if isinstance(s, k.Stream)]
+    if any(isinstance(v, k.Dot) for s in statements(streams) for v in _parts_of(s)):
+        return None
+    cut = (b.axis for s in streams for b in s.blocks if b.part and b.size not in (None, 1))
+    return next((name for name in cut if name != inner), None)
+
+
+def _parts_of(s: k.Statement) -> Iterable[k.Value]:
+    return (v for value in values_of(s) for v in visit(value))
 
 
 def _nbytes(p: k.Param) -> Index:
@@ -155,7 +170,8 @@ def _split_stream(
 ) -> None:  # fmt: skip
     """One phase that streams through each part, one that joins the states of the parts in order."""
     (split,) = splits(kernel)
-    first = Phase(f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name])
+    first = Phase(f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name],
+                  lanes=_short_rows(kernel))  # fmt: skip
     parts = PhaseBuilder(kernel, first, out)
     before, after = _around(kernel)
     rules = merge_rules(kernel)

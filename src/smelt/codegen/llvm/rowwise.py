@@ -1,4 +1,5 @@
-"""Parts of a split axis whose rows are walked more than once are walked row by row.
+"""Parts of a split axis whose rows are walked more than once are walked row by row, or some rows
+at a time.
 
 A part of a split fold is many rows.  Where what is folded needs several loops over a row (the mean
 of log-sum-exps, say), loops over the whole part would read it from memory each time; one row after
@@ -9,6 +10,11 @@ the other stays in the first cache between its loops:
       s' = s + sum(v over r)                         s.wide' = s.wide + f64(v)
     merge p: (s)                                   merge p: (s.wide)
                                                    s = f32(s.wide)
+
+Rows so short that each lane of a vector takes one come in blocks from lowering, and stay in them:
+
+    stream r/256 of p with s = 0                   stream r/256 of p with s.wide = 0
+      s' = s + sum(v over r)                         s.wide' = s.wide + sum(v over r as f64)
 
 What is carried from row to row is as precise as a fold's own accumulator.  Sums of doubles, which
 carry their rounding errors too, are left as they are.
@@ -37,10 +43,14 @@ def row_by_row(kernel: k.Kernel) -> k.Kernel:
     stream = streams[0]
     (block, *more), updates = stream.blocks, [s for s in stream.body if isinstance(s, k.Update)]
     folds = {u.state: _fold(stream, u, block.axis) for u in updates}
-    if more or block.size or block.stop or None in folds.values() or not _again(stream, block.axis):
+    if more or block.stop or None in folds.values():
         return kernel
-    steps = tuple(_step(s, folds[s.state]) if isinstance(s, k.Update) else s for s in stream.body)
-    made = k.Stream((replace(block, size=1),), tuple(map(_state, stream.states)), steps)
+    if block.size is None and not _again(stream, block.axis):
+        return kernel
+    size = block.size or 1
+    steps = tuple(_step(s, folds[s.state], size) if isinstance(s, k.Update) else s
+                  for s in stream.body)  # fmt: skip
+    made = k.Stream((replace(block, size=size),), tuple(map(_state, stream.states)), steps)
     dtypes = {s.name: _dtype(s) for s in stream.states}
     merge = k.Merge(merges[0].part, tuple(_carried(n, dtypes[n]) for n in merges[0].states))
     narrowed = [k.Let(n, k.Cast(k.Ref(_carried(n, dtypes[n])), dtypes[n]))
@@ -70,11 +80,12 @@ def _state(state: k.State) -> k.State:
     return replace(state, name=WIDE.format(state.name), init=k.Const(init.value, f64), dtype=f64)
 
 
-def _step(update: k.Update, fold: k.Reduce | None) -> k.Update:
-    """What one row adds."""
+def _step(update: k.Update, fold: k.Reduce | None, rows: int) -> k.Update:
+    """What one row adds, or some rows together."""
     assert fold is not None
     name = _carried(update.state, fold.dtype)
-    value = k.Cast(fold.arg, f64 if fold.dtype.is_float else fold.dtype)
+    dtype = f64 if fold.dtype.is_float else fold.dtype
+    value = k.Cast(fold.arg, dtype) if rows == 1 else replace(fold, dtype=dtype)
     return k.Update(name, k.Apply(COMBINES[fold.combine].scalar, (k.Ref(name), value)))
 
 

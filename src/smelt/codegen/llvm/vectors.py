@@ -55,13 +55,14 @@ def vector_axis(phase: Phase, among: set[str]) -> str | None:
     if phase.lanes in among:
         return phase.lanes
     best: tuple[float, str] | None = None
+    parts = part_numbers(phase)
     for a in phase.axes:
         if a not in among:
             continue
         score = 0.0
         for access, axes, write in _accesses(phase):
             if a in axes:
-                weight = 64.0 ** len(axes) * (1.5 if write else 1.0)
+                weight = 64.0 ** len(axes - parts) * (1.5 if write else 1.0)
                 step = coefficient(access.offset, a)
                 score += 2 * weight if step == 1 else 0 if step == 0 else -weight
         if a in phase.cut and score > 0:
