@@ -120,8 +120,7 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     grid = independent(d, facts)
     split = _split_axis(d, facts, grid, hints)
     if split is not None:
-        taken = SHORT_ROWS if _rows_at_once(d, split, facts, hints) else None
-        return _split_kernel(name, d, facts, grid, split, taken)
+        return _split_kernel(name, d, facts, grid, split, rows_at_once(d, split, facts, hints))
     blocks = tuple(_blocks(grid, d, facts, _lanes_axis(d, grid, facts, hints)))
     return Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
@@ -164,16 +163,28 @@ def _short_rows(d: Definition, lanes: Axis, facts: Facts, hints: Mapping[str, in
     return all(number(d.axes[name].extent, hints) <= most for name in rows)
 
 
-def _rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, int]) -> bool:
-    """Whether short rows of a split axis are folded by themselves first: some are taken at once.
-    Sums of doubles carry their errors along the whole part."""
+def rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, int]) -> int | None:
+    """How many positions of a split axis are taken at once, with vectors along them: because each
+    lane folds a short row of its own first, or because there are few columns to fold.  None: all
+    of a part.  Sums of doubles carry their errors along the whole part."""
     folds = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Reduce)]
     joined = [f for f in folds if split.name in f.over]
-    return (
-        len(joined) < len(folds)
-        and all(f.over == (split.name,) and f.dtype != f64 for f in joined)
-        and _short_rows(d, split, facts, hints)
-    )
+    if any(f.over != (split.name,) or f.dtype == f64 for f in joined):
+        return None
+    told = _short_rows if len(joined) < len(folds) else _few_columns
+    return SHORT_ROWS if told(d, split, facts, hints) else None
+
+
+def _few_columns(d: Definition, fold: Axis, facts: Facts, hints: Mapping[str, int]) -> bool:
+    """Whether arrays are walked along so few columns, and so many rows are folded, that vectors
+    along the columns would be nearly empty."""
+    lets = [s.value for s in d.body if isinstance(s, Let)]
+    if any(isinstance(v, (Dot, Scan)) for v in lets):
+        return False
+    columns = fastest(d)
+    if not columns or columns & facts.ended or number(fold.extent, hints) < LEAST_LANES:
+        return False
+    return number(product(d.axes[name].extent for name in columns), hints) <= SHORT_ROW
 
 
 def _blocks(grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None) -> list[Block]:

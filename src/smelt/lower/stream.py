@@ -159,7 +159,7 @@ class _Streamed:
         self.grid: list[str] = []
         self.moving: dict[Term, bool] = {}
         self.cuts: dict[Term, tuple[Term, Term]] = {}
-        self.part: str | None = None  # what numbers the parts of the axis, where it is split
+        self.parted: Block | None = None  # how parts of the axis are visited, where it is split
         params = (*d.inputs, *d.outputs)
         self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
         self.state_names = [self._state_name(k) for k in range(len(self.cascade.states))]
@@ -172,8 +172,9 @@ class _Streamed:
         cut, size = self._blocks(grid)
         blocks: list[Block | Split] = [*cut]
         if self._is_split(cut, hints):
-            self.part = self._fresh("part")
-            blocks = [*(Block(a.name, 1) for a in grid), Split(self.part, self.axis, PARTS)]
+            part = self._fresh("part")
+            self.parted = Block(self.axis, self._together(hints), None, part)
+            blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, PARTS)]
         fixed = {b.axis for b in blocks if isinstance(b, Block) and b.size == 1}
         along = [s for s in self.stores if self.axis in self._index_axes(s)]
         when = {id(s): max(map(self.cascade.sweep_of, self._roots(s)), default=0) for s in along}
@@ -212,26 +213,23 @@ class _Streamed:
             first = Const(row.identity(s.dtype), s.dtype)
             states.append(State(self.state_names[k], first, axes, s.dtype))
             parts = tuple(self._value(a, inner) for a in s.block.args)
-            taken: Value
+            taken: Value = Reduce(s.combine, parts[0], s.block.over, s.dtype)
             if len(parts) == 2:
                 taken = Dot(parts[0], parts[1], s.block.over, s.dtype)
-            else:
-                taken = Reduce(s.combine, parts[0], s.block.over, s.dtype)
             old = self.terms.state(k, s.block.axes, s.dtype) if s.carry is None else s.carry
             carried = self._value(old, inner)
             update = Apply(row.scalar, (carried, taken))
             inner.body.append(Update(self.state_names[k], update))
         for s in written:
             self._store(s, inner)
-        if self.part is not None:
-            block = Block(self.axis, None, None, self.part)
-            whole = Stream((block,), tuple(states), _read(inner.body))
-            self.top.body += [whole, Merge(self.part, tuple(s.name for s in states))]
+        if (cut := self.parted) is not None:
+            whole = Stream((cut,), tuple(states), _read(inner.body))
+            self.top.body += [whole, Merge(str(cut.part), tuple(s.name for s in states))]
             return
         start, stop = self._ends(seen)
         where = None if seen.where is None else self._told(seen.where)
-        block = Block(self.axis, size, stop, start=start)
-        self.top.body.append(Stream((block,), tuple(states), _read(inner.body), where))
+        cut = Block(self.axis, size, stop, start=start)
+        self.top.body.append(Stream((cut,), tuple(states), _read(inner.body), where))
 
     def _is_split(self, blocks: list[Block], hints: Mapping[str, int]) -> bool:
         """Whether one sweep of folds that do not wait for one another is all, in too few tasks."""
@@ -248,8 +246,11 @@ class _Streamed:
             return False
         sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
         tasks = prod(-(-sizes[b.axis] // (b.size or 1)) for b in blocks)
-        enough = prod(sizes.values()) >= SPLIT_ABOVE
-        return enough and tasks < LEAST_TASKS and sizes[self.axis] >= PARTS
+        few = tasks < LEAST_TASKS and sizes[self.axis] >= PARTS
+        return few and prod(sizes.values()) >= SPLIT_ABOVE
+
+    def _together(self, hints: Mapping[str, int]) -> int | None:
+        return roles.rows_at_once(self.d, self.d.axes[self.axis], self.read.facts, hints)
 
     def _visible(self, sweep: int, fixed: set[str]) -> Visible:
         """What the states of a sweep take up."""

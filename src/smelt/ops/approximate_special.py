@@ -5,6 +5,7 @@ y = power(machine, FITS["f32"], x, exponent)     # float32 registers
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from smelt.ops.approximate import between, exp, exp_parts, log1p
@@ -17,9 +18,10 @@ from smelt.ops.coefficients import (
     Fit,
 )
 from smelt.ops.machine import Machine, polynomial
-from smelt.types.dtype import f32, f64
+from smelt.types.dtype import DType, f32, f64
 
 V = TypeVar("V")
+W = TypeVar("W")
 
 INF = float("inf")
 NAN = float("nan")
@@ -124,12 +126,60 @@ def logaddexp(m: Machine[V], fit: Fit, x: V, y: V) -> V:
 def power(m: Machine[V], fit: Fit, x: V, y: V) -> V:
     """x^y with C99's answers at the edges; exact where the result is a small integer power."""
     d = fit.dtype
+    exponent = m.number(y)
+    if exponent == -1:
+        return m.div(m.const(d, 1.0), x)
+    if exponent == 0.5:
+        infinite = m.compare("eq", x, m.const(d, -INF))
+        return m.select(infinite, m.abs(x), m.sqrt(m.add(x, m.const(d, 0.0))))  # -0 becomes 0
+    if exponent is not None and exponent in MULTIPLIED:
+        return _multiplied(m, d, x, int(exponent))
     a = m.abs(x)
     size = _power_mixed(m, a, y) if d == f32 else _power_double(m, a, y)
     infinity = m.const(d, INF)
     usual = m.and_(m.compare("gt", x, m.const(d, 0.0)), m.compare("lt", x, infinity))
     usual = m.and_(usual, m.compare("lt", m.abs(y), infinity))
     return m.rare(m.not_(usual), size, lambda: _power_edges(m, fit, x, y, size))
+
+
+MULTIPLIED = frozenset(range(3, 9))
+"""Exponents whose powers are multiplied out."""
+
+
+def _multiplied(m: Machine[V], d: DType, x: V, exponent: int) -> V:
+    """x^n by squaring and multiplying: float32 in float64, where the eighth power of the largest
+    float32 still fits; float64 as numbers that keep what their rounding lost (the exact products
+    of Dekker 1971, by fused multiply-add).  Either is as good as rounded once, but for float64 a
+    unit more next to the subnormals."""
+    if d == f32:
+        wide = m.convert(x, f32, f64)
+        return m.convert(_chain(m.mul, wide, wide, exponent), f64, f32)
+
+    def product(a: tuple[V, V | None], b: tuple[V, V | None]) -> tuple[V, V | None]:
+        return _product(m, a, b)
+
+    start: tuple[V, V | None] = (x, None)
+    high, low = _chain(product, start, start, exponent)
+    assert low is not None
+    finite = m.compare("lt", m.abs(high), m.const(d, INF))
+    return m.select(finite, m.add(high, low), high)
+
+
+def _chain(product: Callable[[W, W], W], x: W, found: W, exponent: int) -> W:
+    """x^n, from the exponent's highest bit down; `found` is x."""
+    for bit in bin(exponent)[3:]:
+        found = product(found, found)
+        found = product(found, x) if bit == "1" else found
+    return found
+
+
+def _product(m: Machine[V], a: tuple[V, V | None], b: tuple[V, V | None]) -> tuple[V, V]:
+    """The product of two numbers, each with what its rounding lost, and what its own loses."""
+    high = m.mul(a[0], b[0])
+    low = m.fma(a[0], b[0], m.neg(high))
+    for lost, other in ((a[1], b[0]), (b[1], a[0])):
+        low = low if lost is None else m.fma(lost, other, low)
+    return high, low
 
 
 def _power_mixed(m: Machine[V], a: V, y: V) -> V:

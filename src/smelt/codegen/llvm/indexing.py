@@ -7,6 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.registers import TextConstant
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Atom, Expr, Index, add, axes_of, mul, nonnegative, size, sub
 
@@ -21,9 +22,11 @@ def number(value: int) -> Value:
 
 
 def splat(b: ir.IRBuilder, value: Value, lanes: int) -> Value:
-    """A scalar in every lane; vectors pass."""
+    """A scalar in every lane, known numbers as such; vectors pass."""
     if isinstance(value.type, ir.VectorType):
         return value
+    if isinstance(value, TextConstant):
+        return value.splat(lanes)
     kind = ir.VectorType(value.type, lanes)
     first = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), None)

@@ -59,15 +59,14 @@ def _lanes_axis(kernel: k.Kernel) -> str | None:
     return next((name for name in cut if name != inner), None)
 
 
-def _short_rows(kernel: k.Kernel) -> str | None:
-    """A split axis of which some positions are taken at once although others lie further in, and
-    no product is among what they need: lanes run along it."""
-    inner = kernel.axes[-1].name if kernel.axes else None
+def _taken_together(kernel: k.Kernel) -> str | None:
+    """A split axis of which some positions are taken at once, where no product asks for that: lanes
+    run along it."""
     streams = [s for s in kernel.body if isinstance(s, k.Stream)]
     if any(isinstance(v, k.Dot) for s in statements(streams) for v in _parts_of(s)):
         return None
     cut = (b.axis for s in streams for b in s.blocks if b.part and b.size not in (None, 1))
-    return next((name for name in cut if name != inner), None)
+    return next(cut, None)
 
 
 def _parts_of(s: k.Statement) -> Iterable[k.Value]:
@@ -171,7 +170,7 @@ def _split_stream(
     """One phase that streams through each part, one that joins the states of the parts in order."""
     (split,) = splits(kernel)
     first = Phase(f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name],
-                  lanes=_short_rows(kernel))  # fmt: skip
+                  lanes=_taken_together(kernel))  # fmt: skip
     parts = PhaseBuilder(kernel, first, out)
     before, after = _around(kernel)
     rules = merge_rules(kernel)

@@ -66,6 +66,11 @@ class TextConstant(ir.Constant):
         self.constant = text
         self.number = number
 
+    def splat(self, lanes: int) -> TextConstant:
+        """A scalar constant in every lane."""
+        text = f"splat ({self.type} {self.constant})"
+        return TextConstant(widened(self.type, lanes), text, self.number)
+
     def _get_reference(self) -> str:
         return str(self.constant)
 
@@ -88,7 +93,7 @@ def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> Text
         text = str(number)
     if lanes is None:
         return TextConstant(element, text, number)
-    return TextConstant(widened(element, lanes), f"splat ({element} {text})", number)
+    return TextConstant(element, text, number).splat(lanes)
 
 
 def suffix(kind: Any) -> str:
