@@ -173,7 +173,8 @@ class _Streamed:
         blocks: list[Block | Split] = [*cut]
         if self._is_split(cut, hints):
             part = self._fresh("part")
-            self.parted = Block(self.axis, self._together(hints), None, part)
+            rows = roles.rows_at_once(d, d.axes[self.axis], self.read.facts, hints)
+            self.parted = Block(self.axis, rows, None, part)
             blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, PARTS)]
         fixed = {b.axis for b in blocks if isinstance(b, Block) and b.size == 1}
         along = [s for s in self.stores if self.axis in self._index_axes(s)]
@@ -248,9 +249,6 @@ class _Streamed:
         tasks = prod(-(-sizes[b.axis] // (b.size or 1)) for b in blocks)
         few = tasks < LEAST_TASKS and sizes[self.axis] >= PARTS
         return few and prod(sizes.values()) >= SPLIT_ABOVE
-
-    def _together(self, hints: Mapping[str, int]) -> int | None:
-        return roles.rows_at_once(self.d, self.d.axes[self.axis], self.read.facts, hints)
 
     def _visible(self, sweep: int, fixed: set[str]) -> Visible:
         """What the states of a sweep take up."""

@@ -162,7 +162,8 @@ def _multiplied(m: Machine[V], d: DType, x: V, exponent: int) -> V:
     high, low = _chain(product, start, start, exponent)
     assert low is not None
     finite = m.compare("lt", m.abs(high), m.const(d, INF))
-    return m.select(finite, m.add(high, low), high)
+    total = m.copysign(m.add(high, low), high)  # the sign of a product that vanished
+    return m.select(finite, total, high)
 
 
 def _chain(product: Callable[[W, W], W], x: W, found: W, exponent: int) -> W:
