@@ -150,8 +150,8 @@ def _lanes_axis(
 def _short_rows(d: Definition, lanes: Axis, facts: Facts, hints: Mapping[str, int]) -> bool:
     """Whether rows are so short, and so many along an axis, that each lane takes its own row."""
     lets = [s.value for s in d.body if isinstance(s, Let)]
-    folds = [v for v in lets if isinstance(v, Reduce)]
-    if not folds or any(isinstance(v, (Dot, Scan)) for v in lets):
+    folds = [v for v in lets if isinstance(v, (Reduce, Scan))]
+    if not folds or any(isinstance(v, Dot) for v in lets):
         return False
     rows = fastest(d)
     if not rows or lanes.name in rows or not rows <= facts.ended:

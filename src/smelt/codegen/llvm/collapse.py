@@ -71,7 +71,7 @@ def _joinable(phase: Phase, a: str, b: str) -> bool:
     """Whether a*extent(b) + b can be one axis."""
     if (a in phase.grid) != (b in phase.grid):
         return False
-    if a in phase.cut or b in phase.cut or is_bound(phase, b):
+    if b in phase.cut or is_bound(phase, b):
         return False
     if is_bound(phase, a) and not _is_walked_through(phase, a):
         return False
@@ -106,6 +106,9 @@ def _join(phase: Phase, a: str, b: str) -> None:
     """Axis b becomes a*extent(b) + b; axis a goes."""
     extent = mul(phase.axes[a], phase.axes[b])
     phase.lanes = b if phase.lanes == a else phase.lanes
+    if a in phase.cut:  # parts of so many rows are parts of so many elements
+        number, length = phase.cut.pop(a)
+        phase.cut[b] = number, mul(length, phase.axes[b])
     for visit in _visits(phase):
         visit.axis = b if visit.axis == a else visit.axis
     _substitute(phase, {a: 0, b: axis(b, extent)}, drop=(a,))

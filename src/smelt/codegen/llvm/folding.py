@@ -187,6 +187,8 @@ class FoldEmitter:
         axes = scan_state_axes(home.s, item)
         along = item.payload.over[0]
         first = self.b.icmp_signed("==", scope.axis(along), home.ranges[along][0])
+        if scope.lanes is not None and scope.lanes.axis == along:
+            return self._scan_lanes(item, scope, first)
         if m.lanes is not None:
             first = splat(self.b, first, m.lanes)
         element = home.get(item.args[0], scope, m.lanes is not None)
@@ -199,6 +201,39 @@ class FoldEmitter:
         for k, value in enumerate(new):
             home.scratch.keep((item, SCAN_PART + k), axes, value, scope)
         return acc.finish(m, new)
+
+
+    def _scan_lanes(self, item: Item, scope: Scope, first: Value) -> Value:
+        """The running folds of a vector's lanes: each step joins lanes twice as far apart as the
+        one before (W. D. Hillis and G. L. Steele, "Data parallel algorithms", 1986); then all join
+        what came before the vector."""
+        assert scope.lanes is not None
+        home, acc, lanes = self.home, self.home.storage.fold(item), scope.lanes.count
+        m, scalar = home.machine(scope, True), home.machine(scope, False)
+        axes = scan_state_axes(home.s, item)
+        start = acc.start(m)
+        state = acc.step(m, start, home.get(item.args[0], scope, True), None)
+        if scope.lanes.mask is not None:
+            state = [m.select(scope.lanes.mask, x, e) for x, e in zip(state, start, strict=True)]
+        distance = 1
+        while distance < lanes:
+            moved = [_moved(self.b, x, e, distance) for x, e in zip(state, start, strict=True)]
+            state, distance = acc.join(m, moved, state), 2 * distance
+        keys = [(item, SCAN_PART + k) for k in range(len(acc.parts))]
+        carried = [scalar.select(first, e, home.scratch.fetch(key, axes, scope))
+                   for key, e in zip(keys, acc.start(scalar), strict=True)]  # fmt: skip
+        state = acc.join(m, [splat(self.b, x, lanes) for x in carried], state)
+        last = ir.Constant(ir.IntType(32), lanes - 1)
+        for key, x in zip(keys, state, strict=True):
+            home.scratch.keep(key, axes, self.b.extract_element(x, last), scope)
+        return acc.finish(m, state)
+
+
+def _moved(b: ir.IRBuilder, value: Value, start: Value, distance: int) -> Value:
+    """The lanes moved up by a distance; the first ones are those of `start`."""
+    lanes = value.type.count
+    of = [k if k < distance else lanes + k - distance for k in range(lanes)]
+    return b.shuffle_vector(start, value, ir.Constant(ir.VectorType(ir.IntType(32), lanes), of))
 
 
 def splat_to(b: ir.IRBuilder, value: Value, lanes: int | None) -> Value:

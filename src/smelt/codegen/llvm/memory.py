@@ -74,9 +74,24 @@ FARTHEST_STEP = 4
 def load_strided(
     m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None
 ) -> Value:  # fmt: skip
-    """Every `step`-th element from an address: whole vectors, of which nothing else is touched."""
+    """Every `step`-th element from an address, or to it where the step is negative: whole vectors,
+    of which nothing else is touched."""
     b, lanes = m.builder, m.lanes or 1
     kind = m.raw_type(dtype)
+    if step > 0:
+        return m.load_convert(_strided(m, address, step, dtype, mask), dtype)
+    back = _lanes_constant(list(range(lanes))[::-1])
+    first = element_address(b, address, I64(step * (lanes - 1)), dtype)
+    turned = None if mask is None else b.shuffle_vector(mask, mask, back)
+    raw = _strided(m, first, -step, dtype, turned)
+    return m.load_convert(b.shuffle_vector(raw, ir.Constant(kind, ir.Undefined), back), dtype)
+
+
+def _strided(m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None) -> Value:
+    b, lanes = m.builder, m.lanes or 1
+    kind = m.raw_type(dtype)
+    if step == 1 and mask is None:
+        return b.load(address, align=dtype.itemsize, typ=kind)
     zero, nothing = ir.Constant(kind, None), ir.Constant(ir.VectorType(I1, lanes), None)
     if mask is None:
         mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
@@ -97,7 +112,7 @@ def load_strided(
         picks = [w if i < have else lanes + min(max(k, 0), lanes - 1)
                  for i, (w, k) in enumerate(zip(whole, more, strict=True))]  # fmt: skip
         found = b.shuffle_vector(found, piece, _lanes_constant(picks))
-    return m.load_convert(found, dtype)
+    return found
 
 
 def _lanes_constant(numbers: list[int]) -> Value:

@@ -420,7 +420,7 @@ class NestEmitter:
                 found = load_vector(m, address, dtype, mask)
                 if mask is None:
                     fetch_ahead(self, access, address, dtype)
-            elif isinstance(step, int) and 1 < step <= FARTHEST_STEP:
+            elif isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
                 address = element_address(self.b, base, scope.offset(access), dtype)
                 found = load_strided(m, address, step, dtype, mask)
             else:

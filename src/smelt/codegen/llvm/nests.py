@@ -333,7 +333,7 @@ class _Planner:
         return [*self._apart(nest), *self._apart(other)]
 
     def _vector_of(self, nest: Nest) -> str | None:
-        """The axis of a nest that vectors run along: none that a scan runs along."""
+        """The axis of a nest that vectors run along: none that a scan runs along beside others."""
         domain = nest.order
         if not domain:
             return None
@@ -341,7 +341,7 @@ class _Planner:
             vector_axis(self.phase, set(domain))  # fmt: skip
         serial = _serial(nest)
         others = [a for a in domain if a not in serial]
-        return v if v not in serial else others[-1] if others else None
+        return v if v not in serial or serial == {v} else others[-1] if others else None
 
     def _product_axis(self, domain: tuple[str, ...]) -> str | None:
         """The axis along which the result of a contraction lies in scratch."""
@@ -427,7 +427,7 @@ class _Planner:
             nest.turned = [i for i in nest.items
                            if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
         nest.stages = stages(nest)
-        nest.wide = 2 if nest.stages else vectors_together(nest, self.lanes)
+        nest.wide = 2 if nest.stages or v in serial else vectors_together(nest, self.lanes)
         if nest.turned:
             nest.wide = min(nest.wide, TILE // self.lanes)
 
