@@ -121,6 +121,9 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     split = _split_axis(d, facts, grid, hints)
     if split is not None:
         return _split_kernel(name, d, facts, grid, split, rows_at_once(d, split, facts, hints))
+    folded = _column_fold(d, facts, grid)
+    if folded is not None and rows_at_once(d, folded, facts, hints):
+        return _split_kernel(name, d, facts, grid, folded, SHORT_ROWS, parts=1)
     blocks = tuple(_blocks(grid, d, facts, _lanes_axis(d, grid, facts, hints)))
     return Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
@@ -175,16 +178,36 @@ def rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, i
     return SHORT_ROWS if told(d, split, facts, hints) else None
 
 
+def _column_fold(d: Definition, facts: Facts, grid: list[Axis]) -> Axis | None:
+    """The one axis that all folds end in one sweep, where nothing else is folded."""
+    over = {s.value.over for s in d.body if isinstance(s, Let) and isinstance(s.value, Reduce)}
+    inside = [a for a in d.axes.values() if a not in grid]
+    if over != {tuple(a.name for a in inside)} or len(inside) != 1:
+        return None
+    return inside[0] if _one_sweep(d, facts, inside[0].name) else None
+
+
 def _few_columns(d: Definition, fold: Axis, facts: Facts, hints: Mapping[str, int]) -> bool:
     """Whether arrays are walked along so few columns, and so many rows are folded, that vectors
     along the columns would be nearly empty."""
     lets = [s.value for s in d.body if isinstance(s, Let)]
     if any(isinstance(v, (Dot, Scan)) for v in lets):
         return False
-    columns = fastest(d)
+    columns = _inside_of(d, fold.name)
     if not columns or columns & facts.ended or number(fold.extent, hints) < LEAST_LANES:
         return False
     return number(product(d.axes[name].extent for name in columns), hints) <= SHORT_ROW
+
+
+def _inside_of(d: Definition, axis: str) -> set[str]:
+    """The axes that arrays are walked along further in than along another one."""
+    found: set[str] = set()
+    for s in d.body:
+        if isinstance(s, Let) and isinstance(s.value, Load):
+            at = [axes_of(e) for e in s.value.index]
+            first = next((k for k, axes in enumerate(at) if axis in axes), len(at))
+            found.update(name for axes in at[first:] for name in axes if name != axis)
+    return found
 
 
 def _blocks(grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None) -> list[Block]:
@@ -318,12 +341,12 @@ def names_in(value: Value) -> list[str]:
 
 
 def _split_kernel(
-    name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis, rows: int | None
-) -> Kernel:
+    name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis, rows: int | None,
+    parts: int = PARTS,
+) -> Kernel:  # fmt: skip
     """Folds over `axis` become carried states of a stream over parts of it, all of a part at once
     or some rows."""
     states: list[State] = []
-    parts = PARTS
     inside: list[Statement] = []
     after: list[Statement] = []
     late: set[str] = set()
