@@ -169,12 +169,13 @@ def _short_rows(d: Definition, lanes: Axis, facts: Facts, hints: Mapping[str, in
 def rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, int]) -> int | None:
     """How many positions of a split axis are taken at once, with vectors along them: because each
     lane folds a short row of its own first, or because there are few columns to fold.  None: all
-    of a part.  Sums of doubles carry their errors along the whole part."""
+    of a part.  Sums of doubles carry their errors along the whole part: no row waits in it."""
     folds = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Reduce)]
     joined = [f for f in folds if split.name in f.over]
-    if any(f.over != (split.name,) or f.dtype == f64 for f in joined):
+    rows = len(joined) < len(folds)
+    if any(f.over != (split.name,) or (rows and f.dtype == f64) for f in joined):
         return None
-    told = _short_rows if len(joined) < len(folds) else _few_columns
+    told = _short_rows if rows else _few_columns
     return SHORT_ROWS if told(d, split, facts, hints) else None
 
 

@@ -27,8 +27,9 @@ SHORT_ROWS: dict[str, Function] = {
     "mean of maxima": lambda xp, x: xp.mean(xp.max(x, axis=1)),
     "mean of log-sum-exp": lambda xp, x: xp.mean(_log_sum_exp(xp, x)),
     "last winner": lambda xp, x: xp.max(xp.argmax(x, axis=1)),
-    "columns of shares": lambda xp, x: xp.sum(x / (1 + xp.max(xp.abs(x), axis=1, keepdims=True)),
-                                              axis=0),  # fmt: skip
+    "columns of shares": lambda xp, x: xp.sum(
+        x / (1 + xp.max(xp.abs(x), axis=1, keepdims=True)), axis=0
+    ),
 }
 SIZES = [(40_000, 3), (8_191, 5), (300, 7), (1, 2), (0, 3), (5_000, 40), (256, 1)]
 """The first decides the form; the others run the same code, whatever their rows are."""

@@ -202,7 +202,6 @@ class FoldEmitter:
             home.scratch.keep((item, SCAN_PART + k), axes, value, scope)
         return acc.finish(m, new)
 
-
     def _scan_lanes(self, item: Item, scope: Scope, first: Value) -> Value:
         """The running folds of a vector's lanes: each step joins lanes twice as far apart as the
         one before (W. D. Hillis and G. L. Steele, "Data parallel algorithms", 1986); then all join

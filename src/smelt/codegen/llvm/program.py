@@ -34,7 +34,9 @@ def program(kernel: k.Kernel) -> Program:
         raise UnsupportedError(
             f"the CPU back end has no lowering for the families of {kernel.name}"
         )
-    kernel = row_by_row(replace(kernel, body=as_folds(kernel.body)))
+    kernel = replace(kernel, body=as_folds(kernel.body))
+    lanes = _taken_together(kernel)
+    kernel = row_by_row(kernel, lanes)
     buffers = [Buffer(p.name, p.dtype, False, _nbytes(p)) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
     strides = [(p.name, d) for p in kernel.inputs if p.strides is not None
@@ -42,8 +44,8 @@ def program(kernel: k.Kernel) -> Program:
     out = Program(kernel.name, buffers, strides, [], [])
     axes = {a.name: a.extent for a in kernel.axes}
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
-    if splits(kernel) and not _split_folds(kernel, out, axes, grid):
-        _split_stream(kernel, out, axes, grid)
+    if splits(kernel) and not _split_folds(kernel, out, axes, grid, lanes):
+        _split_stream(kernel, out, axes, grid, lanes)
     elif not splits(kernel):
         phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel))
         PhaseBuilder(kernel, phase, out).body(kernel.body)
@@ -89,7 +91,7 @@ def _around(kernel: k.Kernel) -> tuple[list[k.Statement], list[k.Statement]]:
 
 
 def _split_folds(
-    kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str]
+    kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
 ) -> bool:  # fmt: skip
     """One phase that folds each part into a partial result, one that merges the parts; False if
     the states are more than folds."""
@@ -103,7 +105,7 @@ def _split_folds(
     folds = {name: block_fold(states[name], updates[name], stream) for name in updates}
     if more or block.stop or block.size or block.part != split.name or None in folds.values():
         return False
-    first = Phase(f"{kernel.name}.parts", dict(axes), list(grid))
+    first = Phase(f"{kernel.name}.parts", dict(axes), list(grid), lanes=lanes)
     length = maximum(floordiv(add(axes[split.axis], split.parts - 1), split.parts), 1)
     first.cut[split.axis] = (split.name, length)
     first.axes[split.name] = split.parts
@@ -165,12 +167,12 @@ def _partial_dtype(dtype: DType) -> DType:
 
 
 def _split_stream(
-    kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str]
+    kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
 ) -> None:  # fmt: skip
     """One phase that streams through each part, one that joins the states of the parts in order."""
     (split,) = splits(kernel)
     first = Phase(f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name],
-                  lanes=_taken_together(kernel))  # fmt: skip
+                  lanes=lanes)  # fmt: skip
     parts = PhaseBuilder(kernel, first, out)
     before, after = _around(kernel)
     rules = merge_rules(kernel)

@@ -17,7 +17,7 @@ Rows so short that each lane of a vector takes one come in blocks from lowering,
       s' = s + sum(v over r)                         s.wide' = s.wide + sum(v over r as f64)
 
 What is carried from row to row is as precise as a fold's own accumulator.  Sums of doubles, which
-carry their rounding errors too, are left as they are.
+carry their rounding errors too, run along the whole part.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ WIDE = "{}.wide"
 """The name of a state that carries another one in double precision."""
 
 
-def row_by_row(kernel: k.Kernel) -> k.Kernel:
-    """The kernel with its one split stream taken row by row, where that spares reading again."""
+def row_by_row(kernel: k.Kernel, lanes: str | None = None) -> k.Kernel:
+    """The kernel with its one split stream taken row by row, where that spares reading again, or
+    in its blocks where `lanes` run along it."""
     streams = [s for s in kernel.body if isinstance(s, k.Stream)]
     merges = [s for s in kernel.body if isinstance(s, k.Merge)]
     if len(splits(kernel)) != 1 or len(streams) != 1 or len(merges) != 1:
@@ -43,8 +44,11 @@ def row_by_row(kernel: k.Kernel) -> k.Kernel:
     stream = streams[0]
     (block, *more), updates = stream.blocks, [s for s in stream.body if isinstance(s, k.Update)]
     folds = {u.state: _fold(stream, u, block.axis) for u in updates}
-    if more or block.stop or None in folds.values():
+    if more or block.stop or (block.size and lanes is None):
         return kernel
+    if None in folds.values():
+        whole = replace(stream, blocks=(replace(block, size=None),))
+        return replace(kernel, body=tuple(whole if s is stream else s for s in kernel.body))
     if block.size is None and not _again(stream, block.axis):
         return kernel
     size = block.size or 1
