@@ -54,7 +54,8 @@ def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value
     nest = home.nest
     loads = [i.payload for i in nest.items if isinstance(i.payload, Access)]
     still = [[pair for pair in x.limits if _is_still(home, pair[0])] for x in loads]
-    if nest.folds or nest.fixed or sum(map(bool, still)) < SEVERAL:
+    enough = 1 if nest.once else SEVERAL
+    if nest.folds or nest.fixed or sum(map(bool, still)) < enough:
         return frozenset(), None
     tests = dict.fromkeys(pair for pairs in still for pair in pairs)
     whole: Value | None = None

@@ -47,6 +47,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
+from smelt.codegen.llvm.spans import around
 from smelt.codegen.llvm.stages import run_stages
 from smelt.codegen.llvm.stencil import Stencil
 from smelt.codegen.llvm.stencil_product import StencilEmitter
@@ -212,6 +213,8 @@ class NestEmitter:
 
             return inside
 
+        if self.nest.once and around(self, scope, at):
+            return
         if _power_of_two(wide):
 
             def walk() -> None:

@@ -1,0 +1,96 @@
+"""Loops over vectors that test margins only where there are some.
+
+A line of an image with margins is packed by vectors, of which the first and the last ones reach
+beyond it.  Between them nothing needs a test, wherever that begins:
+
+    line        . . x x x x x x x x x x x x x x x x x x . .
+    tested      [0 0 x x]
+    untested        [x x x x][x x x x][x x x x][x x x x]
+                                            [x x x x]       may overlap the one before it
+    tested                                          [0 0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm.indexing import number
+from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.limits import Limit
+from smelt.codegen.llvm.memory import FARTHEST_STEP
+from smelt.codegen.llvm.scope import Scope
+from smelt.types.affine import coefficient
+from smelt.types.expr import substitute
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions of the vector axis from `first` to before `last`, where `limits` hold."""
+
+    first: Value
+    last: Value
+    limits: frozenset[Limit]
+
+
+def around(
+    home: NestEmitter, scope: Scope, at: Callable[[int, bool], Callable[[Value], None]]
+) -> bool:
+    """Emits the loops over vectors of a nest, tested ones around others; whether it could.
+
+    `at` gives the body for so many lanes, with or without the mask of a row's end.  What is done
+    twice must not matter, as in packing."""
+    span = _span(home, scope)
+    lanes, wide = home.s.lanes, home.s.lanes * home.nest.wide
+    if span is None or wide & (wide - 1):
+        return False
+    b, (low, high) = home.b, home.ranges[home.nest.vector or ""]
+    first, last = span.first, span.last
+
+    def inside() -> None:
+        most = b.add(first, b.and_(b.sub(last, first), number(-wide)))
+        home.loop(first, most, wide, at(wide, False))
+        final = b.sub(last, number(lanes))
+        home.loop(most, last, lanes, lambda x: at(lanes, False)(
+            b.select(b.icmp_signed("<", x, final), x, final)))  # fmt: skip
+
+    with b.if_else(b.icmp_signed(">=", b.sub(last, first), number(lanes))) as (fits, short):
+        with fits:
+            home.loop(low, first, lanes, at(lanes, True))
+            known = home.assumed
+            home.assumed = known | span.limits
+            inside()
+            home.assumed = known
+            home.loop(last, high, lanes, at(lanes, True))
+        with short:
+            home.loop(low, high, lanes, at(lanes, True))
+    return True
+
+
+def _span(home: NestEmitter, scope: Scope) -> Span | None:
+    """Where nothing needs a test; None where that is everywhere, or not known."""
+    vector, b = home.nest.vector or "", home.b
+    loads = [i.payload for i in home.items if isinstance(i.payload, Access)]
+    tests = dict.fromkeys(p for x in loads for p in x.limits if p not in home.assumed)
+    low, _ = first, last = home.ranges[vector]
+    for e, n in tests:
+        step = None if home.vector_position(e) else coefficient(e, vector)
+        if not isinstance(step, int) or not 1 <= step <= FARTHEST_STEP:
+            return None
+        rest = home.index(substitute(e, {vector: 0}), scope)
+        reach = b.sub(b.sub(home.index(n, scope), number(1)), rest)
+        begin = b.sdiv(b.sub(number(step - 1), rest), number(step))
+        end = b.add(b.sdiv(reach, number(step)), number(1))
+        end = b.select(b.icmp_signed("<", reach, number(0)), low, end)
+        first = b.select(b.icmp_signed("<", first, begin), begin, first)
+        last = b.select(b.icmp_signed("<", end, last), end, last)
+    return Span(first, last, frozenset(tests)) if tests else None
+
+
+__all__ = ["around"]
