@@ -33,8 +33,6 @@ DEPTH = 400
 """Summed positions of one block at most: rows of the left operand stay in L1, its block in L2."""
 PITCH = DEPTH + SKEW
 """Elements between rows of the packed left operand."""
-FEWER = 4
-"""Rows of the register tile for what whole tiles leave."""
 NARROW = 64
 """Columns of a line for which it is packed once for each tap of the windows along it."""
 TINY = 10
@@ -95,6 +93,12 @@ class Windowed:
     def k(self) -> str:
         """No axis is packed by itself."""
         return NO_AXIS
+
+    @property
+    def fewer(self) -> int:
+        """Rows of the tile for what whole ones leave: enough sums to hide the latency of
+        multiply-adds, and two of them replace a whole one that leaves few rows."""
+        return max(2 * self.tile.rows // 3, 1)
 
     @property
     def summed(self) -> tuple[str, ...]:

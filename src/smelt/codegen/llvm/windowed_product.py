@@ -23,7 +23,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
-from smelt.codegen.llvm.windowed import FEWER, PITCH, Windowed
+from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.target import Target
 from smelt.types.dtype import i64
 
@@ -137,10 +137,10 @@ class WindowedEmitter(Packer):
         columns = sizes[-1]
         for size, k in zip(sizes[:-1], c.columns, strict=False):
             columns = b.add(columns, b.mul(b.sub(size, number(1)), self.strides[k.place]))
-        whole = b.sub(rows, b.srem(rows, number(c.tile.rows)))
+        whole = self._whole(rows)
 
         def line(column: Value, vectors: int) -> None:
-            for height, low, high in ((c.tile.rows, number(0), whole), (FEWER, whole, rows)):
+            for height, low, high in ((c.tile.rows, number(0), whole), (c.fewer, whole, rows)):
                 home.loop(low, high, height, lambda row, height=height: self._tile(
                     replace(c.tile, rows=height, vectors=vectors), row, column, depth, first
                 ))  # fmt: skip
@@ -150,6 +150,18 @@ class WindowedEmitter(Packer):
         wide = b.select(few, b.sub(columns, over), columns)
         home.loop(number(0), wide, c.tile.columns, lambda at: line(at, c.tile.vectors))
         home.loop(wide, columns, c.tile.columns, lambda at: line(at, 1))
+
+    def _whole(self, rows: Value) -> Value:
+        """Rows that whole tiles take: two lower ones do the last of these with the few rows that
+        would be left, and a whole one more what is nearly whole."""
+        b, high, low = self.b, self.c.tile.rows, self.c.fewer
+        over = b.srem(rows, number(high))
+        whole, none = b.sub(rows, over), b.icmp_signed("==", over, number(0))
+        few = b.icmp_signed("<=", over, number(2 * low - high))
+        few = b.and_(b.and_(few, b.not_(none)), b.icmp_signed(">", whole, number(0)))
+        many = b.icmp_signed(">", over, number(low))
+        whole = b.select(few, b.sub(whole, number(high)), whole)
+        return b.select(many, b.add(whole, number(high)), whole)
 
     def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
         """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
