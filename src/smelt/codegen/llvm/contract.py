@@ -254,7 +254,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
                        direct=direct, panels=panels)  # fmt: skip
     if group is not None:
         units = _lies_in_units(left, item, group, (m, k), phase)
-        return replace(made, group=group, along=_runs_along(right, (n, k)), units=units,
+        return replace(made, group=group, along=runs_along(right, (n, k)), units=units,
                        tile=_open_tile(target, tile.lanes) if units else tile)  # fmt: skip
     return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
 
@@ -302,7 +302,7 @@ def _thin(
     """The contraction whose right operand is read in its own order, along n or a summed axis."""
     if item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
-    along = _runs_along(right, (n, *over[::-1]))
+    along = runs_along(right, (n, *over[::-1]))
     k = over[-1] if along == n else along
     rows = 1 if m is None else 8 if target.registers >= 32 else 4
     group = group_of(item, left, right, phase.dtypes, target)
@@ -313,7 +313,7 @@ def _thin(
                        group=group)  # fmt: skip
 
 
-def _runs_along(x: Item, axes: tuple[str, ...]) -> str:
+def runs_along(x: Item, axes: tuple[str, ...]) -> str:
     """The one of these axes along which most of what a value reads lies in unit steps."""
     votes = dict.fromkeys(axes, 0)
     pending, seen = [x], {x}

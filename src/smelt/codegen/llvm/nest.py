@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from smelt.codegen.llvm.ahead import LINE, RowAhead, fetch_ahead
+from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folding import FoldEmitter
 from smelt.codegen.llvm.indexing import (
     I64,
@@ -44,18 +45,15 @@ from smelt.codegen.llvm.memory import (
     store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
 from smelt.codegen.llvm.spans import around
 from smelt.codegen.llvm.stages import run_stages
-from smelt.codegen.llvm.stencil import Stencil
-from smelt.codegen.llvm.stencil_product import StencilEmitter
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.codegen.llvm.versions import answered, needed, question_of
-from smelt.codegen.llvm.windowed import Windowed
-from smelt.codegen.llvm.windowed_product import WindowedEmitter
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
@@ -92,23 +90,19 @@ class NestEmitter:
         }
         self.scratch = ScratchEmitter(self)
         self.folds = FoldEmitter(self)
-        self.products: ProductEmitter | WindowedEmitter | StencilEmitter = ProductEmitter(self)
+        self.products: ProductEmitter | PlacedEmitter = ProductEmitter(self)
 
     # ---- loops -----------------------------------------------------------------------------------
 
     def run(self, nest: Nest, scope: Scope | None = None) -> None:
         """All of one nest, inside the loops of `scope`."""
-        if isinstance(nest.product, Windowed):
-            self.products = WindowedEmitter(self, nest, nest.product)
-            self.products.run()
-            return
-        if isinstance(nest.product, Stencil):
-            self.products = StencilEmitter(self, nest, nest.product)
-            self.products.run()
-            return
-        if nest.product is not None:
+        if isinstance(nest.product, Contraction):
             self.products = ProductEmitter(self)
             self.products.run(nest, nest.product)
+            return
+        if nest.product is not None:
+            self.products = placed_emitter(self, nest, nest.product)
+            self.products.run()
             return
         question = None if nest.turned else question_of(nest)
         if question is None:

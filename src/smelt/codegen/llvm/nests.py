@@ -34,6 +34,7 @@ from smelt.codegen.llvm.items import (
 )
 from smelt.codegen.llvm.stages import Stage, stages
 from smelt.codegen.llvm.stencil import Stencil, stencils
+from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.vectors import (
     across_axis,
     candidates,
@@ -57,9 +58,11 @@ CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
 
 
-Placed = Windowed | Stencil
+Placed = Windowed | Stencil | Upright
 """Products whose operands are packed place by place."""
-Products = dict[Item, Contraction] | dict[Item, Windowed] | dict[Item, Stencil]
+Products = (
+    dict[Item, Contraction] | dict[Item, Windowed] | dict[Item, Stencil] | dict[Item, Upright]
+)
 
 
 @dataclass(eq=False)

@@ -45,11 +45,11 @@ class Packer:
             found[a], step = step, self.b.mul(step, n)
         return found
 
-    def pack(self, nest: Nest) -> None:
+    def pack(self, nest: Nest, scope: Scope | None = None) -> None:
         """Runs the nest that packs an operand; squares of it where that is turned."""
         home = self.home
         self.starts = {a: home.ranges[a][0] for a in nest.order}
-        scope = Scope(home.top)
+        scope = scope or Scope(home.top)
         if not nest.turned:
             home.run(nest, scope)
             return
@@ -71,18 +71,20 @@ class Packer:
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand at its place."""
-        b, home = self.b, self.home
-        right = nest.packed == "right"
-        steps = self.strides if right else self.apart
-        offset: Value = number(0)
-        for a in nest.order:
-            here = b.sub(scope.axis(a), self.starts[a])
-            offset = b.add(offset, b.mul(here, steps[a]))
+        b, home, part = self.b, self.home, RIGHT_PART if nest.packed == "right" else LEFT_PART
         lanes = scope.lanes.count if scope.lanes is not None else None
         value = splat(b, value, lanes) if lanes else value
         store_vector(LLVMMachine(b, lanes, home.home.target),
-                     self.at(RIGHT_PART if right else LEFT_PART, offset), value, self.item.dtype,
+                     self.at(part, self.offset(nest, scope)), value, self.item.dtype,
                      scope.lanes.mask if scope.lanes else None)  # fmt: skip
+
+    def offset(self, nest: Nest, scope: Scope) -> Value:
+        """Where the vector at a scope goes, in elements."""
+        b, found = self.b, number(0)
+        steps = self.strides if nest.packed == "right" else self.apart
+        for a in nest.order:
+            found = b.add(found, b.mul(b.sub(scope.axis(a), self.starts[a]), steps[a]))
+        return found
 
     def at(self, part: int, offset: Value) -> Value:
         """The address of an element in a part of the product's scratch memory."""

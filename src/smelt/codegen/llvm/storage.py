@@ -14,6 +14,7 @@ from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
 from smelt.codegen.llvm.nests import TILE, Nest, Schedule
 from smelt.codegen.llvm.stages import STAGE_PART, STRIP
 from smelt.codegen.llvm.stencil import Stencil
+from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.types.dtype import DType, i32, i64
@@ -68,6 +69,9 @@ class Storage:
             if isinstance(c, Stencil):
                 self._reserve_stencil(c)
                 continue
+            if isinstance(c, Upright):
+                self._reserve_upright(c)
+                continue
             if not c.direct and not c.reads_left():
                 rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
                 self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
@@ -88,6 +92,12 @@ class Storage:
         self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
         self._reserve((c.item, TABLE_PART), 2 * len(c.taps), i64)
 
+    def _reserve_upright(self, c: Upright) -> None:
+        left, right = c.room(self.s.local)
+        self._reserve((c.item, LEFT_PART), left, c.item.dtype)
+        self._reserve((c.item, RIGHT_PART), right, c.item.dtype)
+        self._reserve((c.item, TABLE_PART), c.taps, i64)
+
     def extent(self, owner: Item | Carried, axis: str) -> Index:
         """Positions that an array has along an axis: whole register tiles for products."""
         if isinstance(owner, Carried):
@@ -98,6 +108,8 @@ class Storage:
             return c.extent(axis, self.s.local[axis], self.s.local[c.n])
         if isinstance(c, Stencil):
             return c.extent(axis, self.s.local[axis])
+        if isinstance(c, Upright):
+            return c.extent(axis, self.s.local[axis], self.s.local[c.columns[-1].axis])
         owner = self.shared.get(owner, owner)
         for other in self.s.blocked:
             if owner is other.left and other.direct:  # whole tiles, and rows as far apart as said

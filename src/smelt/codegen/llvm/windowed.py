@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 from smelt.blocks import WINDOW_ROWS, window_columns
 from smelt.codegen.llvm.clone import folds, renumber
-from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
+from smelt.codegen.llvm.contract import SKEW, Tile, runs_along, stored_axis, tile_of
 from smelt.codegen.llvm.items import Folding, Item, Phase
 from smelt.codegen.llvm.places import NO_AXIS, Slid, ceiling, flattened, placed, sliding
+from smelt.codegen.llvm.upright import Upright
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.dtype import f32, f64
@@ -195,7 +196,9 @@ def _beside(c: Windowed, phase: Phase) -> list[str]:
     return [a for a in c.item.axes - c.left.axes - {k.axis for k in c.columns} if a in phase.grid]
 
 
-def windowed(phase: Phase, target: Target, form: Form = "") -> dict[Item, Windowed]:
+def windowed(
+    phase: Phase, target: Target, form: Form = ""
+) -> dict[Item, Windowed] | dict[Item, Upright]:  # fmt: skip
     """The products over windows of a phase, whose operands are rewritten for packing.
 
     All of them have the same columns, so that one task serves all; one may read another's result.
@@ -206,6 +209,9 @@ def windowed(phase: Phase, target: Target, form: Form = "") -> dict[Item, Window
     if not plans or any(p is None for p in plans):
         return found
     known = [p for p in plans if p is not None]
+    if len(known) == 1 and known[0].stands_upright():
+        upright = known[0].upright(target)
+        return {upright.item: upright}
     columns = [c.axis for c in known[0].columns]
     blocked = {*columns, *(p.m for p in known)} & {*phase.grid}
     if any([c.axis for c in p.columns] != columns or p.item.axes & blocked - {p.m, *columns}
@@ -238,6 +244,21 @@ class _Plan:
             own = {a for a in self.item.axes - self.left.axes if a in self.phase.grid}
             names = [a for a in self.phase.axes if a in own or a in {c.axis for c in self.columns}]
             self.columns = [Slid(a, a) for a in names[-3:]]
+
+    def stands_upright(self) -> bool:
+        """Whether results lie along the weights' axis, and the image along the summed one."""
+        lying = runs_along(self.right, (*(c.axis for c in self.columns), self.depth))
+        return self.m == stored_axis(self.phase) and bool(self.depth) and lying == self.depth
+
+    def upright(self, target: Target) -> Upright:
+        """The product with rows of places; its image's items are added to the phase."""
+        extents = tuple(_number(self.phase.axes[a]) for a in self.others)
+        right = placed(self.phase, self.item, self.right, self.columns)
+        self.item.args = (self.left, right)
+        renumber(self.phase)
+        lanes = target.vector_bytes // self.item.dtype.itemsize
+        return Upright(self.item, self.left, right, self.m, tuple(self.columns), self.depth,
+                       self.others, extents, tile_of(target, lanes))  # fmt: skip
 
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""

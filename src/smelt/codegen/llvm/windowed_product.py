@@ -137,7 +137,7 @@ class WindowedEmitter(Packer):
         columns = sizes[-1]
         for size, k in zip(sizes[:-1], c.columns, strict=False):
             columns = b.add(columns, b.mul(b.sub(size, number(1)), self.strides[k.place]))
-        whole = self._whole(rows)
+        whole = whole_tiles(b, rows, c.tile.rows, c.fewer)
 
         def line(column: Value, vectors: int) -> None:
             for height, low, high in ((c.tile.rows, number(0), whole), (c.fewer, whole, rows)):
@@ -151,18 +151,6 @@ class WindowedEmitter(Packer):
         home.loop(number(0), wide, c.tile.columns, lambda at: line(at, c.tile.vectors))
         home.loop(wide, columns, c.tile.columns, lambda at: line(at, 1))
 
-    def _whole(self, rows: Value) -> Value:
-        """Rows that whole tiles take: two lower ones do the last of these with the few rows that
-        would be left, and a whole one more what is nearly whole."""
-        b, high, low = self.b, self.c.tile.rows, self.c.fewer
-        over = b.srem(rows, number(high))
-        whole, none = b.sub(rows, over), b.icmp_signed("==", over, number(0))
-        few = b.icmp_signed("<=", over, number(2 * low - high))
-        few = b.and_(b.and_(few, b.not_(none)), b.icmp_signed(">", whole, number(0)))
-        many = b.icmp_signed(">", over, number(low))
-        whole = b.select(few, b.sub(whole, number(high)), whole)
-        return b.select(many, b.add(whole, number(high)), whole)
-
     def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
         """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
         b, item = self.b, self.c.item
@@ -172,6 +160,18 @@ class WindowedEmitter(Packer):
         table = self.home.storage.at[item, TABLE_PART]
         function = tile_function(b.module, item, tile, self.home.home.target)
         b.call(function, [to, self.row, left, right, table, depth, first])
+
+
+def whole_tiles(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
+    """Rows that whole tiles take: two lower ones do the last of these with the few rows that would
+    be left, and a whole one more what is nearly whole."""
+    over = b.srem(rows, number(high))
+    whole, none = b.sub(rows, over), b.icmp_signed("==", over, number(0))
+    few = b.icmp_signed("<=", over, number(2 * low - high))
+    few = b.and_(b.and_(few, b.not_(none)), b.icmp_signed(">", whole, number(0)))
+    many = b.icmp_signed(">", over, number(low))
+    whole = b.select(few, b.sub(whole, number(high)), whole)
+    return b.select(many, b.add(whole, number(high)), whole)
 
 
 PTR = ir.PointerType()

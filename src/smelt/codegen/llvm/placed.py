@@ -1,0 +1,32 @@
+"""Products whose operands are packed place by place: which emitter serves which.
+
+placed_emitter(home, nest, nest.product).run()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm.nests import Nest, Placed
+from smelt.codegen.llvm.stencil import Stencil
+from smelt.codegen.llvm.stencil_product import StencilEmitter
+from smelt.codegen.llvm.upright_product import UprightEmitter
+from smelt.codegen.llvm.windowed import Windowed
+from smelt.codegen.llvm.windowed_product import WindowedEmitter
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+PlacedEmitter = WindowedEmitter | StencilEmitter | UprightEmitter
+
+
+def placed_emitter(home: NestEmitter, nest: Nest, c: Placed) -> PlacedEmitter:
+    """What emits a product in the task that `home` is emitting."""
+    if isinstance(c, Windowed):
+        return WindowedEmitter(home, nest, c)
+    return (
+        StencilEmitter(home, nest, c) if isinstance(c, Stencil) else UprightEmitter(home, nest, c)
+    )
+
+
+__all__ = ["PlacedEmitter", "placed_emitter"]

@@ -1,0 +1,142 @@
+"""Products over windows whose results lie along the weights' own axis: channels last.
+
+out[y, x, m] = sum over u, v, c of image[y*s + u*d, x*s + v*d, c] * weights[u, v, c, m].  Vectors
+run along m, so the image gives one number for all lanes, and the rows of a register tile are places
+of the image (`smelt.codegen.llvm.places`), side by side in scratch memory with their channels as
+they lie in the array: both operands and the results are read and written in long runs.
+
+Rows y, x are numbered y*pitch + x with the packed lines' pitch; those between lines are computed in
+vain and never read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from smelt.blocks import window_columns
+from smelt.codegen.llvm.contract import SKEW, Tile
+from smelt.codegen.llvm.items import Item, Phase
+from smelt.codegen.llvm.places import Slid, ceiling
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product
+
+DEPTH = 400
+"""Summed positions of one block at most."""
+CHANNELS = 128
+"""Results of one place that a task takes: its weights stay in L2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upright:
+    """A product over windows with rows of places: its operands as they are packed, and its axes."""
+
+    item: Item
+    left: Item
+    """The weights."""
+    right: Item
+    n: str
+    """The weights' own axis, which vectors run along."""
+    columns: tuple[Slid, ...]
+    """One or two axes of places, outer to inner."""
+    depth: str
+    """The summed axis along which the image lies; it is cut into blocks."""
+    others: tuple[str, ...]
+    """The other summed axes, all of them of a known extent."""
+    extents: tuple[int, ...]
+    tile: Tile
+
+    @property
+    def m(self) -> None:
+        """Rows are places, along several axes."""
+
+    @property
+    def k(self) -> str:
+        """The summed axis that is packed by itself."""
+        return self.depth
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """The other axes that end here."""
+        return self.others
+
+    @property
+    def taps(self) -> int:
+        """Summed positions for each one along `depth`."""
+        return prod(self.extents)
+
+    @property
+    def block(self) -> int:
+        """Positions along `depth` that are packed together."""
+        size = 1
+        while 2 * size * self.taps <= DEPTH:
+            size *= 2
+        return size
+
+    @property
+    def pitch(self) -> int:
+        """Elements between neighbouring places in scratch."""
+        return self.block + SKEW
+
+    @property
+    def fewer(self) -> int:
+        """Rows of the tile for what whole ones leave."""
+        return max(2 * self.tile.rows // 3, 1)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The result's axes in scratch, outer to inner."""
+        return (*(c.axis for c in self.columns), self.n)
+
+    def left_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the weights of one tap."""
+        return (self.depth, self.n)
+
+    def right_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the image, which are its axes in memory too."""
+        taps = {c.tap for c in self.columns}
+        rests = [c.rest for c in self.columns if c.rest]
+        outer = [a for a in self.others if a not in taps]
+        return (*outer, *rests, *(c.place for c in self.columns), self.depth)
+
+    def packed(self, local: dict[str, Index]) -> list[Index]:
+        """Extents of the packed image along `right_order`."""
+        sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
+        sizes[self.depth] = self.pitch
+        for c in self.columns:
+            sizes |= {c.rest: c.step, c.place: add(local[c.axis], c.margin)}
+        return [sizes[a] for a in self.right_order()]
+
+    def room(self, local: dict[str, Index]) -> tuple[Index, Index]:
+        """Elements of the packed weights, and of the packed image: rows that are computed in vain
+        reach beyond it."""
+        wide = self.extent(self.n, local[self.n], 1)
+        more = mul(self.tile.rows, self.pitch)
+        return mul(self.taps * self.block, wide), add(product(self.packed(local)), more)
+
+    def extent(self, axis: str, local: Index, inner: Index) -> Index:
+        """Positions in scratch along an axis of the result: room for whole register tiles.
+
+        `local` is a task's extent along it, `inner` that along the innermost axis of places."""
+        if axis == self.n:
+            return mul(ceiling(local, self.tile.columns), self.tile.columns)
+        pitch = add(inner, self.columns[-1].margin)
+        if len(self.columns) == 1:
+            return add(pitch, self.tile.rows)
+        return (
+            pitch if axis == self.columns[-1].axis else add(local, ceiling(self.tile.rows, pitch))
+        )
+
+    def blocks(self, phase: Phase) -> dict[str, Index]:
+        """How the grid is cut into tasks."""
+        most = window_columns(self.item.dtype.itemsize)
+        found: dict[str, Index] = {self.n: minimum(phase.axes[self.n], CHANNELS)}
+        taken: Index = 1
+        for c in self.columns[::-1]:
+            rows = maximum(floordiv(most, maximum(taken, 1)), 1)
+            whole = phase.axes[c.axis]
+            found[c.axis] = ceiling(whole, maximum(ceiling(whole, rows), 1))
+            taken = mul(taken, add(found[c.axis], c.margin))
+        return {a: n for a, n in found.items() if a in phase.grid}
+
+
+__all__ = ["Upright"]

@@ -1,0 +1,245 @@
+"""Products over windows with channels last: both operands packed, and register tiles over them.
+
+The weights of one block go to panels as wide as the tile, tap by tap; the image's places side by
+side.  A tile takes neighbouring places as its rows: for each tap a table says how far off those lie
+that it reads, for each channel it broadcasts a number of each and multiplies a line of the panel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product as positions
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from smelt.codegen.llvm.contract import Tile
+from smelt.codegen.llvm.indexing import I64, number, splat
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.packer import Packer
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.thin import multiply_add
+from smelt.codegen.llvm.upright import Upright
+from smelt.codegen.llvm.windowed_product import whole_tiles
+from smelt.target import Target
+from smelt.types.dtype import i64
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+BIT = ir.IntType(1)
+
+
+class UprightEmitter(Packer):
+    """One product over windows with channels last in the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: Upright) -> None:
+        super().__init__(home, c.item)
+        self.nest, self.c = nest, c
+        self.tap: Value = number(0)
+        """The tap whose weights are packed."""
+
+    def run(self) -> None:
+        """The whole product of this task into its scratch array."""
+        home, c, b = self.home, self.c, self.b
+        self.strides = self.steps(c.right_order(), c.packed(home.s.local))
+        self.row = home.home.index(home.storage.extent(c.item, c.n))
+        self._table()
+        kept = dict(home.ranges)
+        low, high = home.ranges[c.depth]
+        with b.if_then(b.icmp_signed(">=", low, high)):
+            self._tiles(number(0), BIT(1))
+
+        def block(at: Value) -> None:
+            end = b.add(at, number(c.block))
+            end = b.select(b.icmp_signed("<", end, high), end, high)
+            home.ranges[c.depth] = (at, end)
+            self._pack_both()
+            self._tiles(b.sub(end, at), b.icmp_signed("==", at, low))
+
+        home.loop(low, high, c.block, block)
+        home.ranges = kept
+
+    def _pack_both(self) -> None:
+        home, c, b = self.home, self.c, self.b
+        left, right = self.nest.packs
+
+        def taps(rest: tuple[str, ...], done: Value, scope: Scope) -> None:
+            if not rest:
+                self.tap = done
+                self.pack(left, scope)
+                return
+            name, *inner = rest
+            low, high = home.ranges[name]
+            extent = c.extents[c.others.index(name)]
+            home.loop(low, high, 1, lambda at: taps(
+                tuple(inner), b.add(b.mul(done, number(extent)), at), Scope(scope, {name: at})
+            ))  # fmt: skip
+
+        taps(c.others, number(0), Scope(home.top))
+        kept = dict(home.ranges)
+        for column in c.columns:
+            low, high = home.ranges[column.axis]
+            home.ranges[column.place] = (low, b.add(high, number(column.margin)))
+        self.pack(right)
+        home.ranges = kept
+
+    def offset(self, nest: Nest, scope: Scope) -> Value:
+        """Where a vector goes: weights to panels as wide as the tile."""
+        if nest.packed == "right":
+            return super().offset(nest, scope)
+        b, c = self.b, self.c
+        k, n = (b.sub(scope.axis(a), self.starts[a]) for a in nest.order)
+        inside = b.and_(n, number(c.tile.columns - 1))
+        k = b.add(b.mul(self.tap, number(c.block)), k)
+        panel = b.mul(b.sub(n, inside), number(c.taps * c.block))
+        return b.add(b.add(panel, b.mul(k, number(c.tile.columns))), inside)
+
+    def _table(self) -> None:
+        """For each tap, how far from a row it reads."""
+        b, c = self.b, self.c
+        slid = {k.tap: k for k in c.columns if k.tap}
+        base = self.home.storage.at[c.item, TABLE_PART]
+        for j, at in enumerate(positions(*map(range, c.extents))):
+            offset: Value = number(0)
+            for a, k in zip(c.others, at, strict=True):
+                pairs = [(a, k)]
+                if a in slid:
+                    pairs = [(slid[a].place, slid[a].quotient(k))]
+                    pairs += [(slid[a].rest, slid[a].remainder(k))] if slid[a].rest else []
+                for name, count in pairs:
+                    offset = b.add(offset, b.mul(self.strides[name], number(count)))
+            b.store(offset, element_address(b, base, number(j), i64))
+
+    def _tiles(self, depth: Value, first: Value) -> None:
+        """Every register tile of the packed blocks; where few columns are left, of one vector."""
+        b, home, c = self.b, self.home, self.c
+        sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
+        rows = sizes[-1]
+        if len(sizes) > 1:
+            pitch = home.home.index(home.storage.extent(c.item, c.columns[-1].axis))
+            rows = b.add(rows, b.mul(b.sub(sizes[0], number(1)), pitch))
+        whole = whole_tiles(b, rows, c.tile.rows, c.fewer)
+        low, high = home.ranges[c.n]
+        columns = b.sub(high, low)
+
+        def line(column: Value, vectors: int) -> None:
+            for height, start, end in ((c.tile.rows, number(0), whole), (c.fewer, whole, rows)):
+                home.loop(start, end, height, lambda row, height=height: self._tile(
+                    replace(c.tile, rows=height, vectors=vectors), row, column, depth, first
+                ))  # fmt: skip
+
+        over = b.srem(columns, number(c.tile.columns))
+        few = b.icmp_signed("<=", over, number(c.tile.lanes))
+        wide = b.select(few, b.sub(columns, over), columns)
+        home.loop(number(0), wide, c.tile.columns, lambda at: line(at, c.tile.vectors))
+        home.loop(wide, columns, c.tile.columns, lambda at: line(at, 1))
+
+    def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
+        """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
+        b, c = self.b, self.c
+        to = self.at(0, b.add(b.mul(row, self.row), column))
+        image = self.at(RIGHT_PART, b.mul(row, number(c.pitch)))
+        panel = self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
+        table = self.home.storage.at[c.item, TABLE_PART]
+        function = tile_function(b.module, c, tile, self.home.home.target)
+        b.call(function, [to, self.row, image, panel, table, depth, first])
+
+
+PTR = ir.PointerType()
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, BIT])
+
+
+def tile_function(module: ir.Module, c: Upright, tile: Tile, target: Target) -> ir.Function:
+    """The register tile as a function of its own, where nothing else is kept in registers."""
+    name = f"upright.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}"
+    found = module.globals.get(name)
+    if found is None:
+        found = ir.Function(module, TILE_TYPE, name)
+        found.linkage = "internal"
+        for attribute in ("noinline", "nounwind"):
+            found.attributes.add(attribute)
+        found.args[0].add_attribute("noalias")
+        _Tile(found, c, tile, target).fill()
+    return found
+
+
+class _Tile:
+    """sums[i, v] += image[table[t] + i*pitch + k] * panel[t, k, v] for all taps t and k < depth."""
+
+    def __init__(self, f: ir.Function, c: Upright, tile: Tile, target: Target) -> None:
+        self.f, self.c, self.tile = f, c, tile
+        self.b = ir.IRBuilder(f.append_basic_block("entry"))
+        self.m = LLVMMachine(self.b, tile.lanes, target)
+        self.scalar = LLVMMachine(self.b, None, target)
+
+    def fill(self) -> None:
+        """The function's body."""
+        b, f, dtype = self.b, self.f, self.c.item.dtype
+        to, stride, image, panel, table, depth, fresh = f.args
+        places = [
+            element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
+                            number(v * self.tile.lanes), dtype)
+            for i in range(self.tile.rows) for v in range(self.tile.vectors)
+        ]  # fmt: skip
+        entry, more = b.block, f.append_basic_block("more")
+        taps, loop = f.append_basic_block("taps"), f.append_basic_block("loop")
+        next_, done = f.append_basic_block("next"), f.append_basic_block("done")
+        b.cbranch(fresh, taps, more)
+        b.position_at_end(more)
+        known = [load_vector(self.m, p, dtype, None) for p in places]
+        b.branch(taps)
+        b.position_at_end(taps)
+        tap = b.phi(I64)
+        outer = [b.phi(x.type) for x in known]
+        line = element_address(
+            b, image, b.load(element_address(b, table, tap, i64), typ=I64), dtype
+        )
+        step = number(self.c.block * self.c.tile.columns)
+        weights = element_address(b, panel, b.mul(tap, step), dtype)
+        b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        sums = [b.phi(x.type) for x in known]
+        following = self._step(line, weights, k, sums)
+        after = b.add(k, number(1))
+        b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
+        b.position_at_end(next_)
+        ended = [b.phi(x.type) for x in known]
+        later = b.add(tap, number(1))
+        b.cbranch(b.icmp_signed("<", later, number(self.c.taps)), taps, done)
+        k.add_incoming(number(0), taps)
+        k.add_incoming(after, loop)
+        for block, value in ((entry, number(0)), (more, number(0)), (next_, later)):
+            tap.add_incoming(value, block)
+        zero = self.m.const(dtype, 0)
+        for first, before, total, new, last in zip(known, outer, sums, following, ended,
+                                                   strict=True):  # fmt: skip
+            for block, value in ((entry, zero), (more, first), (next_, last)):
+                before.add_incoming(value, block)
+            total.add_incoming(before, taps)
+            total.add_incoming(new, loop)
+            last.add_incoming(before, taps)
+            last.add_incoming(new, loop)
+        b.position_at_end(done)
+        for place, value in zip(places, ended, strict=True):
+            store_vector(self.m, place, value, dtype, None)
+        b.ret_void()
+
+    def _step(self, line: Value, weights: Value, k: Value, sums: list[Value]) -> list[Value]:
+        """The sums after one more channel."""
+        b, c, tile, dtype = self.b, self.c, self.tile, self.c.item.dtype
+        at = element_address(b, weights, b.mul(k, number(c.tile.columns)), dtype)
+        across = [load_vector(self.m, element_address(b, at, number(v * tile.lanes), dtype), dtype,
+                              None) for v in range(tile.vectors)]  # fmt: skip
+        first, found = element_address(b, line, k, dtype), list[Value]()
+        for i in range(tile.rows):
+            place = element_address(b, first, number(i * c.pitch), dtype)
+            one = splat(b, load_scalar(self.scalar, place, dtype, None), tile.lanes)
+            found += [multiply_add(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
+                      for v in range(tile.vectors)]  # fmt: skip
+        return found

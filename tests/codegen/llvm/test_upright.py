@@ -1,0 +1,146 @@
+"""Products over windows with channels last: blocks, steps, tails, between forbidden pages."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import inner_loops
+from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+
+from smelt import lower
+from smelt.blocks import WINDOW_COLUMNS
+from smelt.codegen.build import asm_text
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.upright import CHANNELS, Upright
+from smelt.graph.text import parse
+from smelt.target import Target
+
+PLAIN = """graph f(x: {t}[b,h,w,c], k: {t}[{k}]) {{
+  v0 = pad(x) {{low=(0, {p}, {p}, 0), high=(0, {p}, {p}, 0), value=0}}
+  v1 = window(v0) {{axis=1, extent={u}, step={s}, dilation={d}}}
+  v2 = window(v1) {{axis=2, extent={v}, step={s}, dilation={d}}}
+  v3 = contract(v2, k) {{spec="b,h,w,c,u,v; {e} -> b,h,w,o"}}
+  return v3
+}}"""
+LINE = """graph f(x: f32[b,n,c], k: f32[o,5,c]) {
+  v0 = exp(x)
+  v1 = window(v0) {axis=1, extent=5, step=1, dilation=2}
+  v2 = contract(v1, k) {spec="b,n,c,u; o,u,c -> b,n,o"}
+  return v2
+}"""
+AROUND = """graph f(x: f32[b,h,w,c], k: f32[o,3,3,c], g: f32[o], r: f32[b,h - 2,w - 2,o]) {
+  v0 = exp(x)
+  v1 = window(v0) {axis=1, extent=3}
+  v2 = window(v1) {axis=2, extent=3}
+  v3 = contract(v2, k) {spec="b,h,w,c,u,v; o,u,v,c -> b,h,w,o"}
+  v4 = mul(v3, g)
+  v5 = add(v4, r)
+  v6 = tanh(v5)
+  return v6
+}"""
+FIRST = """graph f(x: f32[b,c,h,w], k: f32[o,c,3,3]) {
+  v1 = window(x) {axis=2, extent=3}
+  v2 = window(v1) {axis=3, extent=3}
+  v3 = contract(v2, k) {spec="b,c,h,w,u,v; o,c,u,v -> b,h,w,o"}
+  return v3
+}"""
+"""Results with channels last of an image with channels first."""
+
+
+def plain(
+    p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "f32", given: bool = True
+) -> str:  # fmt: skip
+    """A convolution; its weights come as torch gives them, or with their own axis last."""
+    names = ["o", str(u), str(v), "c"] if given else [str(u), str(v), "c", "o"]
+    axes = "o,u,v,c" if given else "u,v,c,o"
+    return PLAIN.format(p=p, s=s, d=d, u=u, v=v, t=t, k=",".join(names), e=axes)
+
+
+def check(kernel: Whole, *arrays: np.ndarray) -> None:
+    """Native code between forbidden pages says what the graph's interpreter says."""
+    expected = kernel.expected(*arrays)[0]
+    for at_end in (False, True):
+        (found,) = run_guarded(kernel, arrays, at_end=at_end)
+        scale = float(np.abs(expected).max(initial=1.0))
+        eps = np.finfo(expected.dtype).eps
+        assert np.abs(found - expected).max(initial=0.0) <= 64 * eps * scale
+
+
+def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.standard_normal(s).astype(dtype) for s in shapes]
+
+
+def products(source: str) -> list[type]:
+    """What the products of a graph become, as one kernel."""
+    kernel = lower.run(one_cluster(parse(source)), "eager", {})
+    made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
+    return [type(c) for s in made for c in s.products.values()]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(
+    ("source", "shapes"),
+    [
+        (plain(), ((1, 5, 7, 3), (4, 3, 3, 3))),
+        (plain(), ((2, 1, 1, 2), (1, 3, 3, 2))),
+        (plain(), ((2, 4, 5, 40), (13, 3, 3, 40))),  # two blocks of channels
+        (plain(), ((1, 3, 4, 70), (33, 3, 3, 70))),  # three, the last one short
+        (plain(), ((1, 3, 2, 0), (3, 3, 3, 0))),  # sums of nothing
+        (plain(), ((1, 30, 33, 2), (17, 3, 3, 2))),  # several pieces of lines
+        (plain(), ((1, 2, WINDOW_COLUMNS + 40, 1), (2, 3, 3, 1))),  # and longer ones
+        (plain(p=0), ((1, 4, 5, 3), (CHANNELS + 5, 3, 3, 3))),  # two blocks of results
+        (plain(given=False), ((2, 5, 6, 7), (3, 3, 7, 5))),
+        (plain(given=False, u=2, v=4, p=0), ((1, 5, 6, 19), (2, 4, 19, 48))),
+        (plain(s=2), ((1, 8, 11, 3), (5, 3, 3, 3))),
+        (plain(s=3, p=2, u=5, v=4), ((1, 11, 12, 3), (5, 5, 4, 3))),
+        (plain(d=2, p=2), ((2, 7, 9, 3), (4, 3, 3, 3))),
+        (plain(s=2, d=3, p=3), ((1, 9, 11, 3), (4, 3, 3, 3))),
+        (LINE, ((2, 70, 6), (3, 5, 6))),
+        (LINE, ((1, WINDOW_COLUMNS + 30, 2), (3, 5, 2))),
+        (AROUND, ((2, 6, 7, 5), (20, 3, 3, 5), (20,), (2, 4, 5, 20))),
+        (FIRST, ((2, 5, 6, 7), (9, 5, 3, 3))),
+    ],
+)  # fmt: skip
+def test_every_size_stays_inside_its_arrays(
+    isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    check(whole(source, isa), *random(*shapes))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_double_precision(isa: str) -> None:
+    check(whole(plain(t="f64", s=2), isa),
+          *random((1, 9, 10, 3), (5, 3, 3, 3), dtype=np.float64))  # fmt: skip
+
+
+def test_margins_hide_infinities_and_nothing_else() -> None:
+    x, k = random((1, 5, 6, 2), (3, 3, 3, 2))
+    x[0, 4, 5, 1] = np.inf
+    x[0, 0, 0, 0] = np.nan
+    k[2, 0, 0, 0] = np.inf
+    kernel = whole(plain())
+    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+
+
+def test_which_products_have_rows_of_places() -> None:
+    assert products(plain()) == products(plain(given=False)) == products(LINE) == [Upright]
+    assert products(AROUND) == [Upright]
+    assert Upright not in products(FIRST)
+
+
+@pytest.mark.parametrize(("isa", "counts"), [("avx512", (24, 12, 16, 8)), ("avx2", (12, 6, 8, 4))])
+def test_register_tiles_do_not_spill(isa: str, counts: tuple[int, ...]) -> None:
+    """One multiply-add for each accumulator, none of which goes through the stack."""
+    kernel = lower.run(one_cluster(parse(plain(s=2))), "eager", {})
+    text = asm_text(kernel, Target.for_isa(isa))  # type: ignore[arg-type]
+    loops = [body for body in inner_loops(text) if "fmadd" in body]
+    assert sorted(len(re.findall("fmadd", body)) for body in loops) == sorted(counts)
+    for body in loops:
+        assert not re.search(r"\(%r[sb]p", body), body
