@@ -33,7 +33,11 @@ CASES: tuple[Case, ...] = (
     ("3×3, 128 → 128, 28²", (1, 128, 28, 28), (128, 128, 3, 3), {"padding": 1}),
     ("3×3, 32 groups of 4, 56²", (1, 128, 56, 56), (128, 4, 3, 3), {"padding": 1, "groups": 32}),
     ("3×3 depthwise, 128, 56²", (1, 128, 56, 56), (128, 1, 3, 3), {"padding": 1, "groups": 128}),
+    ("7×7 depthwise, 96, 56²", (1, 96, 56, 56), (96, 1, 7, 7), {"padding": 3, "groups": 96}),
+    ("7×7 depthwise, 768, 7²", (1, 768, 7, 7), (768, 1, 7, 7), {"padding": 3, "groups": 768}),
 )
+LAST = (CASES[0], CASES[4], CASES[7], CASES[8])
+"""Those that are measured with channels last as well."""
 
 
 def best(*runs: Callable[[], Any]) -> list[float]:
@@ -66,6 +70,23 @@ def single(torch: Any, case: Case, rng: np.random.Generator) -> str:
     t, u = torch.from_numpy(x), torch.from_numpy(w)
     call = torch.nn.functional.conv2d
     return line(name, lambda: np.asarray(run(a, b)), lambda: call(t, u, **options))
+
+
+def channels_last(torch: Any, case: Case, rng: np.random.Generator) -> str:
+    """The same with channels last in memory: torch's memory format, and our permutations."""
+    name, xs, ws, options = case
+    x, w = (rng.standard_normal(s).astype(np.float32).transpose(0, 2, 3, 1) for s in (xs, ws))
+
+    def ours(x: Any, w: Any) -> Any:
+        found = sm.nn.conv(*(sm.permute_dims(v, (0, 3, 1, 2)) for v in (x, w)), **options)
+        return sm.permute_dims(found, (0, 2, 3, 1))
+
+    run = sm.jit(ours)
+    a, b = (sm.asarray(np.ascontiguousarray(v)) for v in (x, w))
+    t, u = (torch.from_numpy(np.ascontiguousarray(v)).permute(0, 3, 1, 2) for v in (x, w))
+    call = torch.nn.functional.conv2d
+    return line(f"{name}, channels last", lambda: np.asarray(run(a, b)),
+                lambda: call(t, u, **options))  # fmt: skip
 
 
 def residual_block(torch: Any, rng: np.random.Generator) -> str:
@@ -180,6 +201,7 @@ def table() -> str:
     rows = ["| workload | Smelt | torch | torch / Smelt |", "| --- | --: | --: | --: |"]
     with torch.no_grad(), sm.config(threads=1):
         rows += [single(torch, case, rng) for case in CASES]
+        rows += [channels_last(torch, case, rng) for case in LAST]
         rows += [residual_block(torch, rng), separable(torch, rng)]
         rows += [whole(torch, name, batch) for name in NETWORKS for batch in (1, 8)]
     return "\n".join(rows) + "\n"

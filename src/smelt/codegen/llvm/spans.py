@@ -46,30 +46,20 @@ def around(
 
     `at` gives the body for so many lanes, with or without the mask of a row's end.  What is done
     twice must not matter, as in packing."""
-    span = _span(home, scope)
-    lanes, wide = home.s.lanes, home.s.lanes * home.nest.wide
-    if span is None or wide & (wide - 1):
+    span, lanes = _span(home, scope), home.s.lanes
+    if span is None:
         return False
     b, (low, high) = home.b, home.ranges[home.nest.vector or ""]
-    first, last = span.first, span.last
-
-    def inside() -> None:
-        most = b.add(first, b.and_(b.sub(last, first), number(-wide)))
-        home.loop(first, most, wide, at(wide, False))
-        final = b.sub(last, number(lanes))
-        home.loop(most, last, lanes, lambda x: at(lanes, False)(
-            b.select(b.icmp_signed("<", x, final), x, final)))  # fmt: skip
-
-    with b.if_else(b.icmp_signed(">=", b.sub(last, first), number(lanes))) as (fits, short):
-        with fits:
-            home.loop(low, first, lanes, at(lanes, True))
-            known = home.assumed
-            home.assumed = known | span.limits
-            inside()
-            home.assumed = known
-            home.loop(last, high, lanes, at(lanes, True))
-        with short:
-            home.loop(low, high, lanes, at(lanes, True))
+    fits = b.icmp_signed(">=", b.sub(span.last, span.first), number(lanes))
+    first, last = (b.select(fits, x, high) for x in (span.first, span.last))
+    final = b.sub(last, number(lanes))
+    home.loop(low, first, lanes, at(lanes, True))
+    known = home.assumed
+    home.assumed = known | span.limits
+    home.loop(first, last, lanes, lambda x: at(lanes, False)(
+        b.select(b.icmp_signed("<", x, final), x, final)))  # fmt: skip
+    home.assumed = known
+    home.loop(last, high, lanes, at(lanes, True))
     return True
 
 
