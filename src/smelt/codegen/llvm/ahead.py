@@ -114,17 +114,18 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
     what it computes meanwhile: so that memory is busy from the first nest to the last.
     """
     nests = [n for n in s.nests if n.order]
-    free = [g for g in s.phase.grid if g not in s.local]
+    task = _task_axis(s)
     row = nests[0].vector if nests else None
-    if len(nests) < 2 or not free or s.phase.regions() or row is None or row in s.block:
+    if len(nests) < 2 or task is None or s.phase.regions() or row is None or row in s.block:
         return {}
-    if any(n.order != (row,) or n.product for n in nests) or row in s.phase.cut:
+    walks = ((row,), (task, row))
+    if any(n.order not in walks or n.product for n in nests) or row in s.phase.cut:
         return {}
     rows = dict.fromkeys(
         i.payload
         for n in nests
         for i in n.items
-        if isinstance(i.payload, Access) and _steps_on(i.payload, free[-1], row)
+        if isinstance(i.payload, Access) and _steps_on(i.payload, task, row)
     )
     begin = Fraction(0)
     found: dict[Nest, list[Ask]] = {}
@@ -134,6 +135,12 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
         found[nest] = [Ask(access, begin, share) for access in rows if share]
         begin += share
     return found
+
+
+def _task_axis(s: Schedule) -> str | None:
+    """The axis along which neighbouring tasks are neighbours: whole rows, one or more to a task."""
+    own = [g for g in s.phase.grid if g not in s.local or g in s.block]
+    return own[-1] if own else None
 
 
 def _parts(weights: list[float]) -> list[Fraction]:
@@ -167,13 +174,15 @@ class RowAhead:
 
     def _start(self, ask: Ask, scope: Scope) -> Value:
         home, b, s = self.home, self.home.b, self.home.s
-        row = home.nest.order[0]
+        row = home.nest.order[-1]
         own = Atom("axis", row)
         dtype, base = home.home.dtypes[ask.access.buffer], home.home.buffers[ask.access.buffer]
-        free = [g for g in s.phase.grid if g not in s.local][-1]
+        task = _task_axis(s)
+        assert task is not None
         here = depth_terms(ask.access.offset, lambda a: int(a == own), 2)[0]
         skipped = floordiv(mul(s.phase.axes[row], ask.begin.numerator), ask.begin.denominator)
-        there = add(add(here, coefficient(ask.access.offset, free) or 0), skipped)
+        step = mul(coefficient(ask.access.offset, task) or 0, s.block.get(task, 1))
+        there = add(add(here, step), skipped)
         return element_address(b, base, home.index(there, scope), dtype)
 
     def emit(self, position: Value) -> None:

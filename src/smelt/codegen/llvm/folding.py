@@ -116,15 +116,19 @@ class FoldEmitter:
 
     def _finish(self, fold: Item, scope: Scope) -> None:
         acc, home = self.home.storage.fold(fold), self.home
-        total: list[Value] | None = None
         scalar = LLVMMachine(self.b, None, home.home.target)
+        total: list[Value] = []
+        wide = 0
         for lanes in sorted(self.registers[fold], reverse=True):
             m = LLVMMachine(self.b, lanes if lanes > 1 else None, home.home.target)
             places = zip(self.registers[fold][lanes], acc.parts, strict=True)
             state = [self.b.load(p, typ=m.register_type(d)) for p, d in places]
-            state = across(acc, m, state, lanes)
-            total = state if total is None else acc.join(scalar, total, state)
-        assert total is not None
+            if total:  # the rest of a row joins while there are lanes, so that they end but once
+                total = acc.join(m, across(acc, m, total, wide, lanes), state)
+            else:
+                total = state
+            wide = lanes
+        total = across(acc, scalar, total, wide)
         found = acc.finish(scalar, total)
         if fold in home.s.kept:
             home.scratch.keep((fold, 0), home.s.kept[fold], found, scope)

@@ -140,9 +140,10 @@ def accumulator(row: Combine, source: DType, result: DType, *, plain: bool = Fal
     return Plain(row, source, result)
 
 
-def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int) -> State:
-    """Joins the lanes of a vector state, halves with halves; gives scalars."""
-    while lanes > 1:
+def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: int = 1) -> State:
+    """Joins the lanes of a vector state, halves with halves, until so many are left (scalars where
+    that is one)."""
+    while lanes > until:
         half = lanes // 2
         low = [_part(m, v, 0, half) for v in state]
         high = [_part(m, v, half, half) for v in state]

@@ -48,7 +48,7 @@ from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.codegen.llvm.written import short_products
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
-from smelt.types.expr import Index, minimum
+from smelt.types.expr import Index, minimum, product
 
 TILE = 64
 """Side of the square tiles in which arrays that are walked across their rows are turned."""
@@ -172,22 +172,28 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     elif vector is not None and plain and not folded:
         for outer in [a for a in phase.grid if a in grid and a != vector][-1:]:
             block[outer] = rows_together(phase.axes[vector])
+    rows = frozenset[str]()
+    if vector is not None and folded and not (block or products or phase.regions() or phase.cut):
+        # Rows that folds end: while one waits for its last sum, the next ones are computed.
+        rows = frozenset([a for a in phase.grid if a in grid][-1:])
+        whole = product(n for a, n in phase.axes.items() if a not in phase.grid)
+        block |= dict.fromkeys(rows, rows_together(whole))
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
     local |= block
     local = {a: local[a] for a in phase.axes if a in local}
-    planner = _Planner(phase, local, vector, lanes_of(phase, target), across, products)
+    planner = _Planner(phase, local, vector, lanes_of(phase, target), across, products, rows)
     return planner.run(block)
 
 
 class _Planner:
     def __init__(
         self, phase: Phase, local: dict[str, Index], vector: str | None, lanes: int,
-        across: str | None, products: Products,
+        across: str | None, products: Products, rows: frozenset[str],
     ) -> None:  # fmt: skip
         self.phase, self.local, self.vector, self.lanes = phase, local, vector, lanes
-        self.across, self.products = across, products
+        self.across, self.products, self.rows = across, products, rows
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
         self.apart = self._scans_apart()
@@ -402,7 +408,7 @@ class _Planner:
         of `wide` axes count as kept above the limit."""
         if item in self.kept or item.kind in ("fold", "dot"):
             return 0.0
-        if not item.axes & self._local(item.time):
+        if not item.axes & self._local(item.time) - self.rows:
             return 0.0
         if item.kind == "scan":
             return float("inf")

@@ -1,0 +1,86 @@
+"""Short rows that folds end are taken several to a task: the same numbers, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import knobs
+from smelt.codegen.llvm.ahead import shares
+from smelt.codegen.llvm.nests import Schedule, schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.text import parse
+from smelt.target import Target
+from smelt.types.expr import evaluate
+
+Array = np.ndarray[Any, Any]
+MACHINE = Target.host()
+SOFTMAX = """kernel softmax(x: f32[r,c]) -> y: f32[r,c]
+  grid r
+  v = x[r,c]
+  w = exp(v - max(v over c))
+  y[r,c] = w / sum(w over c)
+"""
+
+
+def softmax(xp: Any, x: Any) -> Any:
+    w = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return w / xp.sum(w, axis=-1, keepdims=True)
+
+
+def standardised(xp: Any, x: Any) -> Any:
+    d = x - xp.mean(x, axis=-1, keepdims=True)
+    return d / xp.sqrt(xp.mean(d * d, axis=-1, keepdims=True) + 1e-5)
+
+
+def places(xp: Any, x: Any) -> Any:
+    return xp.argmax(x, axis=-1), xp.max(x, axis=-1) - xp.sum(x, axis=-1)
+
+
+def grouped(xp: Any, x: Any) -> Any:
+    rows, columns = x.shape
+    return standardised(xp, xp.reshape(x, (rows, columns // 5, 5))) + x[:, :1, None]
+
+
+def made(text: str) -> Schedule:
+    return schedule(program(parse(text)).phases[0], MACHINE)
+
+
+@pytest.mark.parametrize("f", [softmax, standardised, places, grouped])
+@pytest.mark.parametrize("columns", [5, 15, 20, 65, 130, 700, 2050, 5000])
+def test_numbers(f: Callable[..., Any], columns: int) -> None:
+    for rows in (0, 1, 2, 17, 33):
+        x = np.random.default_rng(columns).standard_normal((rows, columns)).astype("f4")
+        for threads in (1, 2):
+            with knobs.config(threads=threads):
+                found = sm.jit(lambda a: f(sm, a))(x)
+            want = f(np, x.astype("f8"))
+            pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+            for a, b in pairs:
+                np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=2e-5)
+
+
+def test_short_rows_share_a_task_and_long_ones_do_not() -> None:
+    s = made(SOFTMAX)
+    together = {c: int(evaluate(s.block["r"], {"r": 4096, "c": c})) for c in (8, 128, 4096)}
+    assert together[8] > together[128] > together[4096] == 1
+
+
+def test_what_only_rows_decide_is_no_reason_to_keep_their_elements() -> None:
+    kept = made("""kernel k(x: f32[r,c]) -> y: f32[r,c]
+  grid r
+  v = x[r,c]
+  d = v - sum(v over c) / f32(size(c))
+  y[r,c] = d / sqrt(sum(square(d) over c) / f32(size(c)))
+""").kept
+    assert set(kept.values()) == {("r",)}
+
+
+def test_every_nest_asks_for_the_rows_of_the_next_task() -> None:
+    s = made(SOFTMAX)
+    assert [nest.order for nest in s.nests] == [("r", "c")] * 3
+    assert sum(ask.share for asks in shares(s).values() for ask in asks) == 1
