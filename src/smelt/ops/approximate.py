@@ -45,10 +45,10 @@ def exp_parts(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
 
 
 def exp(m: Machine[V], fit: Fit, x: V) -> V:
-    """e^x = 2^n (1 + r + r² P(r))."""
-    x = between(m, fit, x, -fit.exp_limit, fit.exp_limit)
-    n, y = exp_parts(m, fit, x)
-    return m.scale(m.add(y, m.const(fit.dtype, 1.0)), n)
+    """e^x = 2^n (1 + r (1 + r P(r))); where r is no number or far too large, n alone decides."""
+    n, r = _reduce(m, fit, x)
+    r = m.within(r, m.const(fit.dtype, 1.0))
+    return m.scale_any(polynomial(m, fit.dtype, r, (1.0, 1.0, *fit.exp)), n)
 
 
 def exp2(m: Machine[V], fit: Fit, x: V) -> V:

@@ -110,6 +110,15 @@ class Machine(Protocol[V]):
         """
         ...
 
+    def scale_any(self, a: V, n: V) -> V:
+        """The same for every n: beyond its limits the result is 0 or infinite, NaN where n is."""
+        ...
+
+    def within(self, a: V, size: V) -> V:
+        """a limited to [-size, size]; some number in there where a is NaN (one instruction with
+        AVX-512)."""
+        ...
+
     # Integers and masks
     def divide_int(self, a: V, b: V, *, signed: bool) -> V:
         """Quotient towards zero.  b may not be 0, nor a / b overflow."""

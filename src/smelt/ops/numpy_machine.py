@@ -125,6 +125,14 @@ class NumpyMachine:
         with np.errstate(all="ignore"):
             return np.ldexp(a, np.where(np.isnan(n), 0, n).astype(np.int32))
 
+    def scale_any(self, a: Array, n: Array) -> Array:
+        most = np.asarray(2040.0 if a.dtype == np.float64 else 250.0, a.dtype)
+        limited = np.clip(n, -most, most)
+        return np.where(np.isnan(n), n, self.scale(a, np.where(np.isnan(n), 0, limited)))
+
+    def within(self, a: Array, size: Array) -> Array:
+        return np.clip(np.where(np.isnan(a), size, a), -size, size)
+
     def divide_int(self, a: Array, b: Array, *, signed: bool) -> Array:
         a, b = np.asarray(a), np.asarray(b)
         own = a.dtype

@@ -205,6 +205,22 @@ class LLVMMachine:
             return self._avx512("scalef", width, a, n)
         return self._scale_in_steps(a, n, dtype)
 
+    def scale_any(self, a: Value, n: Value) -> Value:
+        dtype = self._float_of(a)
+        if self._tile(dtype) is not None:
+            return self.scale(a, n)
+        most = 250.0 if dtype == f32 else 2040.0
+        limited = self.lesser(self.const(dtype, most), n)  # NaN stays
+        limited = self.greater(self.const(dtype, -most), limited)
+        return self._scale_in_steps(self.add(a, self.sub(limited, limited)), limited, dtype)
+
+    def within(self, a: Value, size: Value) -> Value:
+        width = self._tile(self._float_of(a))
+        if width is not None and self.target.has("avx512dq"):
+            # Immediate: the lesser of the sizes, with the sign of the first.
+            return self._avx512("range", width, a, size, ir.Constant(I32, 0b0010))
+        return self.greater(self.lesser(a, size), self.neg(size))
+
     def _scale_in_steps(self, a: Value, n: Value, dtype: DType) -> Value:
         """Two factors made by writing exponents; only the second product can round.
 
