@@ -58,7 +58,10 @@ class Plain:
         return [m.const(self.inner, self.row.identity(self.inner))]
 
     def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
-        return self.join(m, state, [cast(m, element, self.source, self.inner)])
+        element = cast(m, element, self.source, self.inner)
+        if self.row.compensated and self.source.is_float and self.source != self.inner:
+            return [m.add_aside(element, state[0])]
+        return self.join(m, state, [element])
 
     def join(self, m: LLVMMachine, first: State, second: State) -> State:
         return [SCALARS[self.row.scalar].lower(m, self.inner, first[0], second[0])]

@@ -292,6 +292,20 @@ class LLVMMachine:
         pick = ir.Constant(ir.VectorType(I32, lanes + extra), list(range(lanes + extra)))
         return self.builder.shuffle_vector(left, right, pick)
 
+    def add_aside(self, a: Value, b: Value) -> Value:
+        """a + b on the units that multiply, where others are kept busy by conversions."""
+        dtype = self._float_of(a)
+        width = self._tile(dtype)
+        if width is None or self.lanes is None:
+            return self.add(a, b)
+        with self.builder.goto_entry_block():  # a 1 of which LLVM does not know that it is one
+            one = constant(dtype, 1.0, width)
+            one = self.builder.asm(ir.FunctionType(one.type, [one.type]), "", "=v,0", [one], False)
+        every = ir.Constant(
+            ir.VectorType(I32, self.lanes), list(range(width)) * (self.lanes // width)
+        )
+        return self.fma(a, self.builder.shuffle_vector(one, one, every), b)
+
     # Integers and masks
 
     def divide_int(self, a: Value, b: Value, *, signed: bool) -> Value:
