@@ -16,6 +16,7 @@ from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
 from smelt.fusion.space import axis_classes, reads, regrouped
 from smelt.graph.ir import Node
+from smelt.kernel.bounds import proves_inside
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -243,6 +244,10 @@ class Pullback:
         return self.bind(IndexValue(position, dtype))
 
     def position(self, value: Value, extent: Index) -> Index:
+        known = self.bound.get(value.name) if isinstance(value, Ref) else None
+        if isinstance(known, IndexValue) and known.dtype == i64 and \
+                proves_inside(known.index, extent):  # fmt: skip
+            return known.index
         name = self.fresh(f"p{len(self.out.body)}")
         key = Cast(value, i64)
         for statement in self.out.body:

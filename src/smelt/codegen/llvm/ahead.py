@@ -116,7 +116,9 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
     nests = [n for n in s.nests if n.order]
     task = _task_axis(s)
     row = nests[0].vector if nests else None
-    if len(nests) < 2 or task is None or s.phase.regions() or row is None or row in s.block:
+    if len(nests) < 2 or task is None or row is None or row in s.block:
+        return {}
+    if len({n.time for n in nests}) > 1:
         return {}
     walks = ((row,), (task, row))
     if any(n.order not in walks or n.product for n in nests) or row in s.phase.cut:
@@ -139,6 +141,10 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
 
 def _task_axis(s: Schedule) -> str | None:
     """The axis along which neighbouring tasks are neighbours: whole rows, one or more to a task."""
+    regions = s.phase.regions()
+    if regions:
+        visits = [v for r in regions for v in r.visits]
+        return visits[0].axis if len(visits) == 1 and visits[0].size == 1 else None
     own = [g for g in s.phase.grid if g not in s.local or g in s.block]
     return own[-1] if own else None
 
