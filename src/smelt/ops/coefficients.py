@@ -185,6 +185,45 @@ ERF_SINGLE = _hex(
 )
 """2/√π in two parts, then (-ln erfc(a) / a - 2/√π) / a on [0, 4], for float32."""
 
+ERF_STEP = 17 / 64
+"""Distance of the places around which the tables below are."""
+
+ERF_TABLES: tuple[Series, ...] = (
+    _hex(
+        "0x0p+0 0x1.2bd9dcp-2 0x1.1855a6p-1 0x1.7b0058p-1 0x1.bbef1p-1 0x1.e11a3ep-1"
+        " 0x1.f39bc2p-1 0x1.fb9f6p-1 0x1.fea422p-1 0x1.ffa14ap-1 0x1.ffe96ap-1 0x1.fffb4ap-1"
+        " 0x1.ffff24p-1 0x1.ffffdep-1 0x1.fffffcp-1 0x1p+0"
+    ),
+    _hex(
+        "0x1.06eba8p-3 0x1.0d2fa8p+0 0x1.b3aafep-1 0x1.32281ep-1 0x1.75a91ap-2 0x1.8c0732p-3"
+        " 0x1.6c7e64p-4 0x1.2351c4p-5 0x1.94624ep-7 0x1.e7744ap-9 0x1.fe41cep-11 0x1.cfd4a6p-13"
+        " 0x1.6e2368p-15 0x1.f5f7dap-18 0x1.2acee4p-20 0x1.bd447p-18"
+    ),
+    _hex(
+        "0x1.52e994p-22 -0x1.1e025cp-2 -0x1.cee40ep-2 -0x1.e7f08ep-2 -0x1.8d04f4p-2"
+        " -0x1.06fbep-2 -0x1.227464p-3 -0x1.0ee0d2p-4 -0x1.adc038p-6 -0x1.23a066p-7"
+        " -0x1.51fab4p-9 -0x1.51d604p-11 -0x1.1db42p-13 -0x1.45936ep-15 -0x1.048d18p-16"
+        " 0x1.97f33ep-12"
+    ),
+    _hex(
+        "-0x1.812bc4p-2 -0x1.344e64p-2 -0x1.fa1176p-4 0x1.b8d856p-5 0x1.3953fcp-3 0x1.4db374p-3"
+        " 0x1.efba98p-4 0x1.1f2be2p-4 0x1.0ea512p-5 0x1.a7af0ap-7 0x1.16bfdep-8 0x1.36a542p-10"
+        " 0x1.26b614p-12 0x1.ddc7c2p-15 0x1.4bcd12p-17 0x1.0ccaf6p-7"
+    ),
+    _hex(
+        "0x1.4880eap-12 0x1.0eee32p-3 0x1.7567bp-3 0x1.18e578p-3 0x1.8cabb8p-5 -0x1.6ee9dp-6"
+        " -0x1.90cb4ep-5 -0x1.5bf426p-5 -0x1.ab2bc6p-6 -0x1.8a5d4cp-7 -0x1.549056p-8"
+        " -0x1.ad8a88p-10 -0x1.2b6e0ap-11 0x1.5094b4p-11 0x1.4843bap-11 0x1.20cd9ap-4"
+    ),
+    _hex(
+        "0x1.c60954p-4 0x1.3eae8ep-4 -0x1.147f2ep-10 -0x1.e4e226p-5 -0x1.0e3a2ap-4"
+        " -0x1.2ed298p-5 -0x1.52cc24p-8 0x1.66b0eep-7 0x1.97de78p-7 0x1.088d92p-7 0x1.f5c916p-9"
+        " 0x1.7683dcp-10 0x1.c675a8p-12 0x1.c85ddap-14 0x1.7f6c0cp-16 0x1.b2ae8p-3"
+    ),
+)
+"""For each of 16 places c a step apart: erf c, then the coefficients of (erf(c + d) - erf c) / d
+by d, up to half a step to either side; around 0 those of (erf d - d) / d.  For float32."""
+
 LOG2_MIXED = _hex(
     "0x1.71547652d8597p+1 0x1.ec709b53c757cp-1 0x1.2778a8481eebep-1"
     " 0x1.a51253724dfc0p-2 0x1.64cf2b8331f1ap-2"

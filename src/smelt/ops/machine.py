@@ -119,6 +119,15 @@ class Machine(Protocol[V]):
         AVX-512)."""
         ...
 
+    @property
+    def picks(self) -> bool:
+        """Whether `pick` is as fast as a multiplication; formulas may use it only then."""
+        ...
+
+    def pick(self, table: Sequence[float], at: V) -> V:
+        """Of 16 float32 numbers the one that the last four bits of each int32 tell."""
+        ...
+
     # Integers and masks
     def divide_int(self, a: V, b: V, *, signed: bool) -> V:
         """Quotient towards zero.  b may not be 0, nor a / b overflow."""

@@ -7,7 +7,7 @@ np.float32(2.5)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -30,7 +30,13 @@ _COMPARE: dict[Predicate, np.ufunc] = {
 
 
 class NumpyMachine:
-    """Registers are arrays (any shape) of the compute type; masks are bool arrays."""
+    """Registers are arrays (any shape) of the compute type; masks are bool arrays.
+
+    `picks` says which machines it stands for: those whose formulas use tables, or the others.
+    """
+
+    def __init__(self, *, picks: bool = False) -> None:
+        self.picks = picks
 
     def const(self, dtype: DType, value: float | int | bool) -> Array:
         if dtype.is_integer:
@@ -132,6 +138,9 @@ class NumpyMachine:
 
     def within(self, a: Array, size: Array) -> Array:
         return np.clip(np.where(np.isnan(a), size, a), -size, size)
+
+    def pick(self, table: Sequence[float], at: Array) -> Array:
+        return np.asarray(table, np.float32)[at & 15]
 
     def divide_int(self, a: Array, b: Array, *, signed: bool) -> Array:
         a, b = np.asarray(a), np.asarray(b)

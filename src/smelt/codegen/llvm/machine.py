@@ -306,6 +306,30 @@ class LLVMMachine:
         )
         return self.fma(a, self.builder.shuffle_vector(one, one, every), b)
 
+    @property
+    def picks(self) -> bool:
+        return self.avx512
+
+    def pick(self, table: Sequence[float], at: Value) -> Value:
+        """A permutation of the table; lane by lane where lanes fill no whole register."""
+        numbers = ir.Constant(ir.VectorType(ir.FloatType(), len(table)), list(table))
+        if self.lanes and self.lanes % len(table) == 0:
+            parts = [
+                self._call("llvm.x86.avx512.permvar.sf.512", numbers.type, numbers,
+                           self._slice(at, k, len(table)))
+                for k in range(0, self.lanes, len(table))
+            ]  # fmt: skip
+            return self._concatenate(parts)
+        at = self.and_(at, self.const(i32, len(table) - 1))
+        if self.lanes is None:
+            return self.builder.extract_element(numbers, at)
+        found = ir.Constant(self.register_type(f32), ir.Undefined)
+        for lane in range(self.lanes):
+            place = ir.Constant(I32, lane)
+            one = self.builder.extract_element(numbers, self.builder.extract_element(at, place))
+            found = self.builder.insert_element(found, one, place)
+        return found
+
     # Integers and masks
 
     def divide_int(self, a: Value, b: Value, *, signed: bool) -> Value:
