@@ -483,3 +483,10 @@ def test_recorded_graphs_are_well_formed() -> None:
     for graph in graphs(jitted):
         verify(graph)
         assert text(verify(parse(text(graph)))) == text(graph)
+
+
+@pytest.mark.parametrize("given", [1.5, 2, np.float64(1.5), np.float32(1.5), np.int32(3)])
+def test_numbers_have_the_shape_of_one_element(given: Any) -> None:
+    found = sm.jit(lambda x: (x * 2, x.ndim, x.shape, x.size))(given)
+    assert found[1:] == (0, (), 1)
+    assert float(found[0]) == 2 * float(given)

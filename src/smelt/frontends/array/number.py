@@ -39,6 +39,21 @@ class Number:
         """i64 or f64: the type it has beside no array."""
         raise NotImplementedError
 
+    @property
+    def ndim(self) -> int:
+        """0, as an array of rank 0 and NumPy's numbers say."""
+        return 0
+
+    @property
+    def shape(self) -> tuple[()]:
+        """()"""
+        return ()
+
+    @property
+    def size(self) -> int:
+        """1"""
+        return 1
+
     def value(self) -> int | float:
         """The number itself; the recording is valid for this one only."""
         raise NotImplementedError
