@@ -8,6 +8,8 @@ positions of an axis unless they say otherwise.
 (128, 256)
 >>> blocks.whole_rows(4096, 256, 4), blocks.whole_rows(4096, 4096, 4)
 (128, 48)
+>>> blocks.beside_rows(4096, 4), blocks.beside_rows(512, 4)
+(128, 64)
 """
 
 from __future__ import annotations
@@ -61,6 +63,9 @@ WHOLE_ROWS = 48
 """Rows that one task takes at least where it takes all columns."""
 WHOLE_BYTES = 1 << 17
 """Bytes of a panel of more whole rows: it stays in L2 beside what is packed."""
+BESIDE_BYTES = 512
+"""Bytes of a column at most of several products side by side whose rows nobody folds: these need
+not stay in L2 whole, and every task packs all of their operands."""
 STREAM_ROWS = 192
 """The same where the columns are streamed and their operands packed block by block."""
 COLUMNS = 256
@@ -113,6 +118,12 @@ def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) ->
     # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.
     fit = floordiv(WHOLE_BYTES // (8 * itemsize * products), maximum(columns, 16))
     return mul(8, maximum(WHOLE_ROWS // 8, minimum(fit, floordiv(rows, 8 * TASKS))))
+
+
+def beside_rows(rows: Index, itemsize: int) -> Index:
+    """The same of products side by side whose rows nobody folds."""
+    most = floordiv(rows, 8 * LEAST_TASKS)
+    return mul(8, maximum(WHOLE_ROWS // 8, minimum(BESIDE_BYTES // (8 * itemsize), most)))
 
 
 def has_parts(grid: Iterable[int], visits: int) -> bool:

@@ -111,8 +111,9 @@ def quantised(xp, x, w, scale):
 
 
 SIBLINGS = {
-    "plan_dtype": "three products that pack one array stay three kernels, and no decision says why"
-    " (beside in fusion/moves.py)"
+    "plan_dtype": "in half the bytes, reading one operand once saves less than packing the others"
+    " for fewer rows at a time costs: split by cost",
+    "plan_dtype f64": "",
 }
 HALVES = {
     "plan_dtype": "written in half the bytes, the sum costs less to store than its row to keep:"

@@ -259,7 +259,10 @@ class _Traffic:
                     continue
                 rows += max(times - (k == 0), 0) * walked * itemsize
         held = [(region.masks[u][0], max(model.itemsize[u], 4)) for u in bits(sweeps.kept)]
-        self.kept = sum(sweeps.row(axes) * itemsize for axes, itemsize in held)
+        sizes = {u: sweeps.row(axes) * itemsize
+                 for u, (axes, itemsize) in zip(bits(sweeps.kept), held, strict=True)}  # fmt: skip
+        beside = [n for u, n in sizes.items() if sweeps.beside >> u & 1]
+        self.kept = sum(sizes.values()) - sum(beside) + max(beside, default=0)
         self.row += self.kept
         self.scratch = 0.0
         if rows > 0 or held:

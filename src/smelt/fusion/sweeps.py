@@ -27,6 +27,7 @@ from smelt.blocks import (
     THIN,
     THIN_COLUMNS,
     WINDOW_ROWS,
+    beside_rows,
     product_rows,
     rows_together,
     whole_rows,
@@ -73,6 +74,8 @@ class Sweeps:
             self._collapse()
         self.cut: dict[int, int] = {}
         """Grid axes that tasks take in blocks, and how many positions."""
+        self.beside = 0
+        """Products side by side whose rows nobody folds: each is done with before the next."""
         if products:
             self._cut_products(products)
         elif self.vector & region.grid:
@@ -141,15 +144,16 @@ class Sweeps:
     def _cut_products(self, products: list[int]) -> None:
         """Blocks of the axes that only one operand of a contraction has."""
         grid = self.region.grid
-        for u in products:
-            sides = [self._side(u, edge) for edge in self.units.unit(u).edges]
-            if len(sides) != 2:
-                continue
-            own = [sides[0] & ~sides[1], sides[1] & ~sides[0]]
+        found = {u: [self._side(u, edge) for edge in self.units.unit(u).edges] for u in products}
+        pairs = {u: (s[0], s[1]) for u, s in found.items() if len(s) == 2}
+        if len(pairs) > 1 and not any((x ^ y) & self.region.folded for x, y in pairs.values()):
+            self.beside = sum(1 << u for u in pairs)
+        for u, (left, right) in pairs.items():
+            own = [left & ~right, right & ~left]
             if self._cut_windows(u, own):
                 continue
             chosen = [(x & ~grid or x).bit_length() - 1 for x in own]
-            free = self.volume((sides[0] | sides[1]) & grid)
+            free = self.volume((left | right) & grid)
             cut = self._product_block(u, chosen, free, len(products))
             for a, block in zip(chosen, cut, strict=True):
                 if a >= 0 and grid >> a & 1:
@@ -184,6 +188,8 @@ class Sweeps:
         itemsize = self.units.values[u].type.dtype.compute.itemsize
         if self.region.grid >> chosen[1] & 1:
             rows = product_rows(free, itemsize, products)
+        elif self.beside:
+            rows = beside_rows(free, itemsize)
         else:
             rows = whole_rows(free, self.sizes[chosen[1]], itemsize, products)
         return int(evaluate(rows, {})), COLUMNS

@@ -27,6 +27,7 @@ from smelt.blocks import (
     THIN_DEPTH,
     THIN_LINES,
     THIN_ROWS,
+    beside_rows,
     product_rows,
     whole_rows,
 )
@@ -367,6 +368,9 @@ def product_block(
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
     if all(other.n in phase.grid for other in every):
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
+    folded = {a for i in phase.items if isinstance(i.payload, Folding) for a in i.payload.over}
+    if len(every) > 1 and not any({other.m, other.n} & folded for other in every):
+        return beside_rows(free, c.item.dtype.itemsize), COLUMNS
     return whole_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS
 
 

@@ -156,17 +156,24 @@ class ThinEmitter:
             return multiply_add(self.machine, one, value, total, self.c.item)
         return step(self.machine, self.c.group, one, value, total)
 
-    def _add(self, k: Value, column: Value, found: Sequence[Sequence[Value]]) -> None:
-        """sum[i, columns] += left[i, units from k on] * found[unit][vector of columns]."""
+    def _ones(self, row: Value, k: Value, count: int) -> list[Value]:
+        """Units of the left operand from k on, each in all lanes."""
+        units = (load_scalar(self.scalar, self._left(row, k, t), self.c.unit, None)
+                 for t in range(count))  # fmt: skip
+        return [splat(self.b, one, self.lanes) for one in units]
+
+    def _add(
+        self, k: Value, column: Value, found: Sequence[Sequence[Value]], only: Sequence[Value]
+    ) -> None:
+        """sum[i, columns] += left[i, units from k on] * found[unit][vector of columns]; `only` are
+        the units of a single row."""
         b, m, dtype = self.b, self.machine, self.c.item.dtype
 
         def row(i: Value) -> None:
             places = [self._sum(i, b.add(column, number(v * self.lanes)) if v else column)
                       for v in range(len(found[0]))]  # fmt: skip
             totals = [load_vector(m, place, dtype, None) for place in places]
-            for t, across in enumerate(found):
-                one = load_scalar(self.scalar, self._left(i, k, t), self.c.unit, None)
-                one = splat(b, one, self.lanes)
+            for one, across in zip(only or self._ones(i, k, len(found)), found, strict=True):
                 totals = [self._multiplied(one, x, total)
                           for x, total in zip(across, totals, strict=True)]  # fmt: skip
             for place, total in zip(places, totals, strict=True):
@@ -194,6 +201,7 @@ class ThinEmitter:
         lines = self._lines(self.c.k, k, count, clamped)
         high = self.ranges[self.c.k][1]
         here = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
+        only = [] if self.c.m is not None else self._ones(number(0), k, count // together)
 
         def put(at: Value, mask: Value | None) -> None:
             values: list[Value] = []
@@ -204,10 +212,10 @@ class ThinEmitter:
             if mask is None and not clamped and self.c.m is not None:
                 self._ask(lines, at, (self.c.k, self.c.n), NEXT)
             if self.c.group is None:
-                self._add(k, at, [self._vectors(value) for value in values])
+                self._add(k, at, [self._vectors(value) for value in values], only)
                 return
             groups = (values[r : r + together] for r in range(0, count, together))
-            self._add(k, at, [interleaved(b, group) for group in groups])
+            self._add(k, at, [interleaved(b, group) for group in groups], only)
 
         self._along(put)
 
