@@ -15,36 +15,19 @@ True
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from importlib import import_module
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-import llvmlite
 import numpy as np
 
 from smelt import knobs
-from smelt.errors import SmeltError
-from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native_call as code
-from smelt.runtime.cache import Cache
 from smelt.runtime.executable import Executable, Prepared
-from smelt.runtime.interpreter import (
-    NEW_FROM_DESCR,
-    SET_BASE,
-    api,
-    function_at,
-    is_possible,
-    numpy_table,
-    offset_of,
-    word_at,
-)
-from smelt.runtime.loader import Loaded, load
-from smelt.runtime.memory import RING_BLOCKS, RING_LIMIT, STOCK, Block, Slab, address_of, allocate
-from smelt.runtime.native_code import generic_target
+from smelt.runtime.interpreter import is_possible
+from smelt.runtime.memory import RING_BLOCKS, RING_LIMIT, Slab
+from smelt.runtime.native_call_code import Face, Line, install, result_row, runner_at
 from smelt.runtime.threads import pool
 
 __all__ = [
@@ -67,26 +50,6 @@ it again costs a tenth of that, and nobody waits longer for it than for a slow P
 FROM_CALL: Final = 2
 """Nothing is loaded or written down for calls that do not repeat."""
 MOST_FRAME_WORDS: Final = 1024
-
-_FASTCALL, _KEYWORDS = 0x80, 0x80 | 0x02
-"""METH_FASTCALL, without and with METH_KEYWORDS."""
-
-
-class Face(NamedTuple):
-    """The classes of a front end, as far as calls read and make them."""
-
-    owner: type
-    """Its instances are called; the slot `line` of one holds what `line` makes of its records."""
-    array: type
-    """An argument or a result; its slot `node` holds a value."""
-    values: tuple[type, type, type]
-    """Values; only those of the first class have memory that nobody else may write to."""
-    slots: Mapping[str, str]
-    """A value's slots for "DATA", "OP", "INPUTS", "TYPE", "ORIGIN" and "SCOPE"."""
-    source: object
-    """The operator of a result's value."""
-    state: object
-    """A call is left to Python while `state.tapes` is not 0."""
 
 
 class Record:
@@ -121,201 +84,6 @@ class Argument(NamedTuple):
     number: type = float
 
 
-# ---- the state, and the code ---------------------------------------------------------------------
-
-_STATE: Final = (ctypes.c_int64 * (code.STATE_BYTES // 8))()
-
-
-def _fill() -> None:
-    """Fills in what no front end decides.  Raises ValueError, AttributeError."""
-    table = numpy_table() or 0
-    variable, scope = knobs.variable()
-    found: dict[str, int] = {
-        "BYTES": id(bytes), "NDARRAY": id(np.ndarray), "FLOAT": id(float), "INT": id(int),
-        "SETTINGS": id(variable), "PRINTED_AT": offset_of(scope, "printed"),
-        "EMPTY": id(_EMPTY), "NONE": id(None), "TAPES": id(_TAPES), "ZERO": id(0),
-        "DATA_PTR": id(_DATA_PTR),
-        "NEW_ARRAY": word_at(table + 8 * NEW_FROM_DESCR).value,
-        "SET_BASE": word_at(table + 8 * SET_BASE).value,
-    }  # fmt: skip
-    _set(found | {name: function_at(symbol) for name, symbol in _FUNCTIONS.items()})
-
-
-def _fill_face(face: Face, fallback: object) -> None:
-    """Fills in the classes of a front end.  Raises ValueError, AttributeError."""
-    found: dict[str, int] = {
-        "FALLBACK": id(fallback), "ARRAY": id(face.array), "SOURCE": id(face.source),
-        "LOCAL": id(face.state), "LINE_AT": offset_of(face.owner, "line"),
-        "NODE_AT": offset_of(face.array, "node"),
-    }  # fmt: skip
-    found |= {name: id(kind) for name, kind in zip(_VALUES, face.values, strict=True)}
-    for role, name in face.slots.items():
-        (found[f"{role}_AT"],) = {offset_of(kind, name) for kind in face.values}
-    _set(found)
-
-
-def _set(words: Mapping[str, int]) -> None:
-    for name, word in words.items():
-        _STATE[code.STATE[name] // 8] = word
-
-
-_EMPTY: Final[tuple[()]] = ()
-_DATA_PTR: Final = sys.intern("data_ptr")
-_TAPES: Final = sys.intern("tapes")
-_VALUES: Final = ("VALUE", "FOREIGN", "WATCHED")
-_FUNCTIONS: Final = {
-    "INCREF": "Py_IncRef",
-    "DECREF": "Py_DecRef",
-    "CONTEXT_GET": "PyContextVar_Get",
-    "GET_ATTRIBUTE": "PyObject_GetAttr",
-    "VECTORCALL": "PyObject_Vectorcall",
-    "CALL": "PyObject_CallNoArgs",
-    "CALL_ONE": "PyObject_CallOneArg",
-    "TUPLE_NEW": "PyTuple_New",
-    "TUPLE_SET": "PyTuple_SetItem",
-    "TUPLE_SIZE": "PyTuple_Size",
-    "LENGTH": "PySequence_Size",
-    "ITEM": "PySequence_GetItem",
-    "METHOD": "PyObject_VectorcallMethod",
-    "ALLOC": "PyType_GenericAlloc",
-    "AS_DOUBLE": "PyFloat_AsDouble",
-    "AS_LONG": "PyLong_AsLongLongAndOverflow",
-    "FROM_LONG": "PyLong_FromLongLong",
-    "MALLOC": "PyMem_Malloc",
-    "FREE": "PyMem_Free",
-    "NO_MEMORY": "PyErr_NoMemory",
-}
-
-
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )  # fmt: skip
-
-
-@cache
-def _loaded() -> Loaded | None:
-    """The native code, from the object cache or compiled now, tried out; it is never unloaded.
-    None where it cannot be used."""
-    if not is_possible():
-        return None
-    triple, cpu = generic_target()
-    text = code.ir()
-    key = f"smelt call 1 {(ABI_VERSION, triple, cpu, llvmlite.__version__, text)}".encode()
-    store = Cache.default()
-    entry = store.get(key)
-    try:
-        if entry is None:
-            made: bytes = import_module("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
-            store.put(key, {"what": "repeated calls"}, made)
-        else:
-            made = entry.code
-        found = load(made, code.SYMBOLS)
-        _fill()
-    except (AttributeError, KeyError, OSError, RuntimeError, ValueError, SmeltError):
-        return None
-    bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address("smelt_bind"))
-    bind(ctypes.addressof(_STATE))
-    _forever(found)
-    return found if _makes_arrays(found.address("smelt_array")) else None
-
-
-def _forever(x: object) -> None:
-    """A reference that is never given back: calls may be in progress until the process ends."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
-
-
-_INSTALLED: Final[dict[type, bool | None]] = {}
-
-
-def install(face: Face) -> bool | None:
-    """Give the class `face.owner` a native `__call__`, which leaves to the Python one what fits no
-    record; False, and nothing done, where that is not possible in this process, None while another
-    thread is at it.
-
-    There is one such class in a process.
-    """
-    token: Any = object()
-    if _INSTALLED.setdefault(face.owner, token) is not token:  # one atomic step, and no lock
-        known = _INSTALLED[face.owner]
-        return known if known.__class__ is bool else None
-    _INSTALLED[face.owner] = done = _install(face)
-    return done
-
-
-def _install(face: Face) -> bool:
-    loaded = _loaded()
-    if loaded is None:
-        return False
-    fallback = face.owner.__call__
-    try:
-        _fill_face(face, fallback)
-    except (AttributeError, ValueError):
-        return False
-    if not _makes_results(face, loaded.address("smelt_result")):
-        return False
-    method = _MethodDef(b"__call__", loaded.address("smelt_call"), _KEYWORDS, None)
-    _forever((face, fallback, method))
-    describe = api("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
-    face.owner.__call__ = describe(face.owner, ctypes.addressof(method))
-    return True
-
-
-@cache
-def runner_at() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
-    """at(record.address, inputs): runs a record of `record_at`; None where that is not possible.
-
-    The inputs are addresses, or objects with a method `data_ptr` that tells theirs.
-    """
-    loaded = _loaded()
-    if loaded is None:
-        return None
-    method = _MethodDef(b"at", loaded.address("smelt_at"), _FASTCALL, None)
-    _forever(method)
-    make = api("PyCFunction_NewEx", ctypes.py_object, *[ctypes.c_void_p] * 3)
-    return make(ctypes.addressof(method), None, None)
-
-
-def _makes_arrays(function: int) -> bool:
-    """Whether an array that the native code makes is as one of Python."""
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
-    dtype, plain = np.dtype(np.float32), object()
-    row = _result_row((2, 3), dtype, 24, None, kept := [], ring=False)
-    references, where = sys.getrefcount(dtype), ctypes.c_int64()
-    data: Array = make(row.buffer_info()[0], ctypes.addressof(where))
-    good = (
-        kept != [] and type(data) is np.ndarray and data.dtype is dtype
-        and (data.shape, data.strides) == ((2, 3), (12, 4))
-        and isinstance(data.base, Block) and data.base.nbytes == 24
-        and data.flags.num == allocate(24).array((2, 3), dtype).flags.num
-        and address_of(data) == where.value == data.base.address
-        and sys.getrefcount(data) == sys.getrefcount(plain)
-    )  # fmt: skip
-    data[...] = 1.0
-    del data
-    return good and references == sys.getrefcount(dtype)
-
-
-def _makes_results(face: Face, function: int) -> bool:
-    """The same of a front end's array."""
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
-    type_, plain, kept = object(), object(), list[Any]()
-    row = _result_row((2, 3), np.float32, 24, type_, kept, ring=False)
-    references, where = sys.getrefcount(type_), ctypes.c_int64()
-    made = make(row.buffer_info()[0], ctypes.addressof(where))
-    value = made.node
-    told = {role: getattr(value, name) for role, name in face.slots.items()}
-    data = told.pop("DATA")
-    good = (
-        type(made) is face.array and type(value) is face.values[0] and data.shape == (2, 3)
-        and told == {"OP": face.source, "INPUTS": (), "TYPE": type_, "ORIGIN": None, "SCOPE": None}
-        and sys.getrefcount(made) == sys.getrefcount(plain)
-    )  # fmt: skip
-    del made, value, data, told
-    return good and references == sys.getrefcount(type_)
-
-
 # ---- records -------------------------------------------------------------------------------------
 
 
@@ -326,7 +94,7 @@ def can_run(executable: object) -> bool:
 
 def line(records: Sequence[Record]) -> bytes:
     """What a function's slot holds: its records, those used last first.  The caller keeps them."""
-    return array("q", [len(records), *(r.address for r in records)]).tobytes()
+    return Line(array("q", [len(records), *(r.address for r in records)]).tobytes())
 
 
 def record(
@@ -406,10 +174,10 @@ def _written(
     rings = knobs.POOL_LIMIT.get() >= 2 * RING_LIMIT * RING_BLOCKS
     results = array("q")
     for (_, shape, dtype, nbytes, _), type_ in zip(p.results, types, strict=True):
-        results += _result_row(shape, dtype, nbytes, type_, kept, ring=rings)
+        results += result_row(shape, dtype, nbytes, type_, kept, ring=rings)
     arena = array("q")
     if p.arena_bytes:
-        arena = _result_row((), np.uint8, p.arena_bytes, None, kept, ring=rings)
+        arena = result_row((), np.uint8, p.arena_bytes, None, kept, ring=rings)
     patches = array("q")
     for slot, source, offset in p.addresses:
         patches.extend((slot, places[source], offset))
@@ -446,23 +214,6 @@ def _argument_rows(arguments: Sequence[Argument], kept: list[Any]) -> array[int]
             0 if flags & 1 else strides.buffer_info()[0],
         ))  # fmt: skip
     return rows
-
-
-def _result_row(
-    shape: tuple[int, ...], dtype: Any, nbytes: int, type_: object, kept: list[Any], *, ring: bool
-) -> array[int]:
-    dtype = np.dtype(dtype)
-    dims = array("q", shape)
-    maker = partial(_fresh, nbytes)
-    kept += [dtype, dims, type_, maker]
-    at = STOCK.ring(nbytes) if ring else 0
-    where = dims.buffer_info()[0]
-    return array("q", [id(dtype), len(shape), where, id(type_), at, id(maker)])
-
-
-def _fresh(nbytes: int) -> Array:
-    """An array on a new block: the native code takes the block, and where it is."""
-    return allocate(nbytes).array((0,), np.uint8)
 
 
 def _way_to_run(p: Prepared, kept: list[Any]) -> dict[str, int]:

@@ -38,7 +38,7 @@ _STATE_WORDS: Final = (
         "TAPES",
         "ZERO",
         "FALLBACK",
-        "BYTES",
+        "LINE",
         "NDARRAY",
         "ARRAY",
         "VALUE",

@@ -296,9 +296,9 @@ told:
   br i1 %three, label %known, label %slow
 known:
   %line.type = call ptr @word(ptr %line, i64 $KIND)
-  %bytes = call ptr @word(ptr %state, i64 $BYTES)
-  %is.bytes = icmp eq ptr %line.type, %bytes
-  br i1 %is.bytes, label %settings, label %slow
+  %expected = call ptr @word(ptr %state, i64 $LINE)
+  %is.line = icmp eq ptr %line.type, %expected
+  br i1 %is.line, label %settings, label %slow
 settings:
   %variable = call ptr @word(ptr %state, i64 $SETTINGS)
   %get = call ptr @word(ptr %state, i64 $CONTEXT_GET)

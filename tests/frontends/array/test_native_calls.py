@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import pickle
 import sys
 import threading
 import tracemalloc
@@ -19,7 +20,7 @@ import smelt as sm
 from smelt import knobs
 from smelt.errors import DonatedError, OutOfMemory, SmeltError
 from smelt.frontends.array.jit import Jit
-from smelt.runtime import calls, native_call
+from smelt.runtime import calls, native_call, native_call_code
 from smelt.runtime.memory import RING_LIMIT, Block, trim, usage
 
 pytestmark = pytest.mark.skipif(not calls.is_possible(), reason="another interpreter")
@@ -302,7 +303,7 @@ def test_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     warm(f, x)
     trim()
     with monkeypatch.context() as patched:
-        patched.setattr(calls, "allocate", refuse)
+        patched.setattr(native_call_code, "allocate", refuse)
         for _ in range(3):
             with pytest.raises(OutOfMemory):
                 f(x)
@@ -402,6 +403,20 @@ def test_copies_of_a_function() -> None:
     for n in range(20):
         assert other(np.arange(float(n))).shape == (n,)
     np.testing.assert_array_equal(other(x), x + 1)
+
+
+def test_only_our_own_lines_are_read() -> None:
+    f: Any = sm.jit(lambda x: x + 1)
+    x = np.arange(3.0)
+    warm(f, x)
+    twin = copy.deepcopy(f.line), copy.deepcopy(f.records)
+    assert twin == (f.line, f.records)
+    mine = f.line
+    for wrong in (None, bytes(f.line), b"", 3, bytearray(f.line)):
+        f.line = wrong
+        np.testing.assert_array_equal(f(x), x + 1)
+    with pytest.raises(TypeError):
+        pickle.dumps(mine)
 
 
 def test_methods() -> None:
