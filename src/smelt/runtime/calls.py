@@ -32,6 +32,7 @@ from smelt.runtime.threads import pool
 
 __all__ = [
     "Face",
+    "Nests",
     "Record",
     "can_run",
     "install",
@@ -77,6 +78,51 @@ def _settings() -> tuple[object, str]:
     return knobs.variable()[0].get(), knobs.fingerprint()
 
 
+class Nests:
+    """How the arguments of a call stand in its containers.
+
+    The items of a call are what is given by place, then by name, then what each container holds,
+    container after container.  `places` are those of the arguments among them, in the order in
+    which `leaves` has them; `rows` are kind, item, length, first item and keys of the containers.
+    """
+
+    def __init__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        self.positional, self.names = len(given), tuple(named)
+        self.leaves: list[Any] = []
+        self.places: list[int] = []
+        self.rows: list[tuple[int, int, int, int, tuple[Any, ...]]] = []
+        self._items = [*given, *named.values()]
+        order = {name: len(given) + k for k, name in enumerate(named)}
+        for place in (*range(len(given)), *(order[name] for name in sorted(named))):
+            self._walk(place)
+
+    @property
+    def count(self) -> int:
+        """The number of items."""
+        return len(self._items)
+
+    def _walk(self, place: int) -> None:
+        x = self._items[place]
+        kind = _NESTS.get(type(x))
+        if kind is None:
+            self.leaves.append(x)
+            self.places.append(place)
+            return
+        first = len(self._items)
+        held: Any = () if x is None else x
+        keys = tuple(held) if kind == code.NEST_DICT else ()
+        self._items += held.values() if kind == code.NEST_DICT else held
+        self.rows.append((kind, place, len(held), first, keys))
+        for k in range(len(held)):
+            self._walk(first + k)
+
+
+_NESTS: Final[Mapping[type, int]] = {
+    tuple: code.NEST_TUPLE, list: code.NEST_LIST, dict: code.NEST_DICT,
+    type(None): code.NEST_NONE,
+}  # fmt: skip
+
+
 class Argument(NamedTuple):
     """What an argument must be: an array like this one, or a number of this type."""
 
@@ -100,6 +146,7 @@ def line(records: Sequence[Record]) -> bytes:
 def record(
     prepared: Prepared,
     arguments: Sequence[Argument],
+    nests: Nests,
     captured: Sequence[tuple[object, Array]],
     sources: Sequence[int],
     types: Sequence[object],
@@ -115,9 +162,12 @@ def record(
     """
     arrays = [a.example for a in arguments] + [a for _, a in captured]
     places = [*sources, *range(len(arrays), len(arrays) + len(prepared.results))]
-    if len(arguments) > code.MOST_ARGUMENTS or not _is_simple(prepared, len(places)):
+    if (
+        len(arguments) > code.MOST_ARGUMENTS or nests.count > code.MOST_ITEMS
+        or not _is_simple(prepared, len(places))
+    ):  # fmt: skip
         return None
-    kept: list[Any] = [prepared, pack, captured]
+    kept: list[Any] = [prepared, pack, captured, nests.names, nests.rows]  # and no arguments
     scope, printed = _settings()
     frame = prepared.frame[:]
     for slot, source, d in prepared.strides:  # which are as they were, or the record does not fit
@@ -128,10 +178,13 @@ def record(
         {
             "COUNT": len(arguments), "SCOPE": id(scope), "PRINTED": id(printed),
             "CAPTURED_COUNT": len(captured), "SINGLE": single,
-            "PACK": 0 if pack is None else id(pack),
+            "PACK": 0 if pack is None else id(pack), "POSITIONAL": nests.positional,
+            "NAME_COUNT": len(nests.names), "NEST_COUNT": len(nests.rows),
         },
         {
-            "ARGUMENTS": _argument_rows(arguments, kept),
+            "ARGUMENTS": _argument_rows(arguments, nests.places, kept),
+            "NAMES": array("q", map(id, nests.names)),
+            "NESTS": _nest_rows(nests, kept),
             "CAPTURED": array("q", [w for v, a in captured for w in (id(v), id(a))]),
         },
     )  # fmt: skip
@@ -198,20 +251,31 @@ def _written(
     return found
 
 
-def _argument_rows(arguments: Sequence[Argument], kept: list[Any]) -> array[int]:
+def _nest_rows(nests: Nests, kept: list[Any]) -> array[int]:
     rows = array("q")
-    for a in arguments:
+    for kind, item, count, first, keys in nests.rows:
+        table = array("q", map(id, keys))
+        kept.append(table)
+        rows.extend((kind, item, count, first, table.buffer_info()[0] if keys else 0))
+    return rows
+
+
+def _argument_rows(
+    arguments: Sequence[Argument], places: Sequence[int], kept: list[Any]
+) -> array[int]:
+    rows = array("q")
+    for a, place in zip(arguments, places, strict=True):
         data = a.example
         if data is None:
             kind = code.KIND_FLOAT if a.number is float else code.KIND_INT
-            rows.extend((kind, 0, 0, 0, 0, 0))
+            rows.extend((kind, 0, 0, 0, 0, 0, place))
             continue
         dims, strides = array("q", data.shape), array("q", data.strides)
         flags = data.flags.num & code.READABLE
         kept += [data.dtype, dims, strides]
         rows.extend((
             code.KIND_ARRAY, id(data.dtype), flags, data.ndim, dims.buffer_info()[0],
-            0 if flags & 1 else strides.buffer_info()[0],
+            0 if flags & 1 else strides.buffer_info()[0], place,
         ))  # fmt: skip
     return rows
 

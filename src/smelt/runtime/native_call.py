@@ -22,12 +22,13 @@ from string import Template
 from typing import Final
 
 from smelt.runtime.memory import RING_BLOCKS
-from smelt.runtime.native_call_match import ARGUMENTS, AT, CALL, MATCH, OBJECTS
+from smelt.runtime.native_call_entry import AT, CALL
+from smelt.runtime.native_call_match import ARGUMENTS, MATCH, NESTS, OBJECTS
 from smelt.runtime.native_call_run import ANSWER, MEMORY, RUN
 
 SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")
 
-MOST_ARGUMENTS: Final = 32
+MOST_ARGUMENTS: Final = 64
 MOST_PLACES: Final = 1024
 """Arguments, captured arrays and results together."""
 
@@ -45,7 +46,7 @@ _STATE_WORDS: Final = (
         "FOREIGN",
         "WATCHED",
     ),
-    *("FLOAT", "INT", "SETTINGS"),
+    *("FLOAT", "INT", "TUPLE", "LIST", "DICT", "SETTINGS"),
     # offsets of slots
     *("LINE_AT", "PRINTED_AT", "NODE_AT", "DATA_AT", "OP_AT", "INPUTS_AT", "TYPE_AT"),
     *("ORIGIN_AT", "SCOPE_AT"),
@@ -53,7 +54,8 @@ _STATE_WORDS: Final = (
     *("SOURCE", "EMPTY", "NONE"),
     # functions of CPython and NumPy
     *("INCREF", "DECREF", "CONTEXT_GET", "GET_ATTRIBUTE", "VECTORCALL", "CALL", "CALL_ONE"),
-    *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "LENGTH", "ITEM", "METHOD", "DATA_PTR"),
+    *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "TUPLE_GET", "LIST_SIZE", "LIST_GET"),
+    *("DICT_SIZE", "DICT_NEXT", "LENGTH", "ITEM", "METHOD", "DATA_PTR"),
     *("NEW_ARRAY", "SET_BASE", "ALLOC", "AS_DOUBLE", "AS_LONG", "FROM_LONG"),
     *("MALLOC", "FREE", "NO_MEMORY"),
 )
@@ -62,7 +64,12 @@ STATE_BYTES: Final = 8 * len(_STATE_WORDS)
 
 _RECORD_WORDS: Final = (
     "OWNER",  # what keeps all of this alive
-    "COUNT",  # arguments
+    "COUNT",  # arguments: arrays and numbers, wherever they stand
+    "POSITIONAL",  # what is given by place, and names of the rest, and how many
+    "NAMES",
+    "NAME_COUNT",
+    "NESTS",  # rows of containers, and how many
+    "NEST_COUNT",
     "SCOPE",  # the settings in force, and their text
     "PRINTED",
     "ARGUMENTS",  # rows of arguments
@@ -88,9 +95,14 @@ _RECORD_WORDS: Final = (
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
 RECORD_WORDS: Final = len(_RECORD_WORDS)
 
-ARGUMENT_WORDS: Final = 6
-"""kind, descr, flags, rank, dimensions, strides (0: contiguous)"""
+ARGUMENT_WORDS: Final = 7
+"""kind, descr, flags, rank, dimensions, strides (0: contiguous), item"""
 KIND_ARRAY, KIND_FLOAT, KIND_INT = 0, 1, 2
+NEST_WORDS: Final = 5
+"""kind, item, how many items it holds, the first of them, keys"""
+NEST_TUPLE, NEST_LIST, NEST_DICT, NEST_NONE = 0, 1, 2, 3
+MOST_ITEMS: Final = 256
+"""What a call is given, and what that holds, all counted."""
 READABLE: Final = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
 
@@ -113,9 +125,12 @@ def ir() -> str:
     values: dict[str, int] = {
         **STATE, **RECORD, **OBJECT, **NDARRAY,
         "BYTES_AT": BYTES_AT, "CARRAY": _CARRAY, "READABLE": READABLE,
-        "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS, "RESULT_BYTES": 8 * RESULT_WORDS,
+        "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS, "NEST_BYTES": 8 * NEST_WORDS,
+        "MOST_ITEMS": MOST_ITEMS, "NEST_TUPLE": NEST_TUPLE,
+        "NEST_LIST": NEST_LIST, "NEST_DICT": NEST_DICT, "NEST_NONE": NEST_NONE,
+        "RESULT_BYTES": 8 * RESULT_WORDS,
         "RING_BLOCKS": RING_BLOCKS, "MOST_ARGUMENTS": MOST_ARGUMENTS,
         "KIND_ARRAY": KIND_ARRAY, "KIND_FLOAT": KIND_FLOAT, "KIND_INT": KIND_INT,
     }  # fmt: skip
-    parts = (OBJECTS, MATCH, ARGUMENTS, MEMORY, RUN, ANSWER, CALL, AT)
+    parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, MEMORY, RUN, ANSWER, CALL, AT)
     return "\n".join(Template(part).substitute(values) for part in parts)

@@ -86,6 +86,7 @@ def _fill() -> None:
     variable, scope = knobs.variable()
     found: dict[str, int] = {
         "LINE": id(Line), "NDARRAY": id(np.ndarray), "FLOAT": id(float), "INT": id(int),
+        "TUPLE": id(tuple), "LIST": id(list), "DICT": id(dict),
         "SETTINGS": id(variable), "PRINTED_AT": offset_of(scope, "printed"),
         "EMPTY": id(_EMPTY), "NONE": id(None), "TAPES": id(_TAPES), "ZERO": id(0),
         "DATA_PTR": id(_DATA_PTR),
@@ -128,6 +129,11 @@ _FUNCTIONS: Final = {
     "TUPLE_NEW": "PyTuple_New",
     "TUPLE_SET": "PyTuple_SetItem",
     "TUPLE_SIZE": "PyTuple_Size",
+    "TUPLE_GET": "PyTuple_GetItem",
+    "LIST_SIZE": "PyList_Size",
+    "LIST_GET": "PyList_GetItem",
+    "DICT_SIZE": "PyDict_Size",
+    "DICT_NEXT": "PyDict_Next",
     "LENGTH": "PySequence_Size",
     "ITEM": "PySequence_GetItem",
     "METHOD": "PyObject_VectorcallMethod",

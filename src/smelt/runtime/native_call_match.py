@@ -1,8 +1,8 @@
-"""LLVM IR of a repeated call, first part: the call, and whether a record is of it.
+"""LLVM IR of a repeated call, first part: whether a record is of a call.
 
 `$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
 
->>> "@smelt_call" in CALL
+>>> "@matches" in ARGUMENTS
 True
 """
 
@@ -171,22 +171,216 @@ no:
 }
 """
 
+NESTS: Final = """
+; Whether the call gives as many by place and the same names as the record says.
+define internal i1 @names_fit(ptr %state, ptr %record, i64 %n, ptr %keywords) {
+entry:
+  %positional = call i64 @number(ptr %record, i64 $POSITIONAL)
+  %name.count = call i64 @number(ptr %record, i64 $NAME_COUNT)
+  %same.n = icmp eq i64 %positional, %n
+  br i1 %same.n, label %named, label %no
+named:
+  %none = icmp eq ptr %keywords, null
+  br i1 %none, label %nothing, label %count
+nothing:
+  %expected.none = icmp eq i64 %name.count, 0
+  ret i1 %expected.none
+count:
+  %size = call ptr @word(ptr %state, i64 $TUPLE_SIZE)
+  %get = call ptr @word(ptr %state, i64 $TUPLE_GET)
+  %names = call ptr @word(ptr %record, i64 $NAMES)
+  %many = call i64 %size(ptr %keywords)
+  %same.count = icmp eq i64 %many, %name.count
+  br i1 %same.count, label %test, label %no
+test:
+  %k = phi i64 [ 0, %count ], [ %next, %more ]
+  %over = icmp sge i64 %k, %many
+  br i1 %over, label %yes, label %look
+look:
+  %name = call ptr %get(ptr %keywords, i64 %k)
+  %expected.at = getelementptr ptr, ptr %names, i64 %k
+  %expected = load ptr, ptr %expected.at
+  %same = icmp eq ptr %name, %expected
+  br i1 %same, label %more, label %no
+more:
+  %next = add i64 %k, 1
+  br label %test
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; Whether a container is of this kind and size; writes down what it holds.
+define internal i1 @holds(ptr %state, ptr %x, i64 %count, ptr %items, i64 %type.at, i64 %size.at,
+                          i64 %get.at) {
+entry:
+  %type = call ptr @word(ptr %x, i64 $KIND)
+  %wanted = call ptr @word(ptr %state, i64 %type.at)
+  %same.type = icmp eq ptr %type, %wanted
+  br i1 %same.type, label %size, label %no
+size:
+  %size.of = call ptr @word(ptr %state, i64 %size.at)
+  %many = call i64 %size.of(ptr %x)
+  %same.size = icmp eq i64 %many, %count
+  br i1 %same.size, label %begin, label %no
+begin:
+  %get = call ptr @word(ptr %state, i64 %get.at)
+  br label %test
+test:
+  %k = phi i64 [ 0, %begin ], [ %next, %take ]
+  %over = icmp sge i64 %k, %count
+  br i1 %over, label %yes, label %look
+look:
+  %item = call ptr %get(ptr %x, i64 %k)
+  %gone = icmp eq ptr %item, null
+  br i1 %gone, label %no, label %take
+take:
+  %to = getelementptr ptr, ptr %items, i64 %k
+  store ptr %item, ptr %to
+  %next = add i64 %k, 1
+  br label %test
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; The same of a dict with these keys in this order.
+define internal i1 @holds_by_key(ptr %state, ptr %x, i64 %count, ptr %items, ptr %keys) {
+entry:
+  %position = alloca i64
+  %key.at = alloca ptr
+  %value.at = alloca ptr
+  store i64 0, ptr %position
+  %type = call ptr @word(ptr %x, i64 $KIND)
+  %dict = call ptr @word(ptr %state, i64 $DICT)
+  %same.type = icmp eq ptr %type, %dict
+  br i1 %same.type, label %size, label %no
+size:
+  %size.of = call ptr @word(ptr %state, i64 $DICT_SIZE)
+  %many = call i64 %size.of(ptr %x)
+  %same.size = icmp eq i64 %many, %count
+  br i1 %same.size, label %begin, label %no
+begin:
+  %step = call ptr @word(ptr %state, i64 $DICT_NEXT)
+  br label %test
+test:
+  %k = phi i64 [ 0, %begin ], [ %next, %take ]
+  %over = icmp sge i64 %k, %count
+  br i1 %over, label %yes, label %look
+look:
+  %found = call i32 %step(ptr %x, ptr %position, ptr %key.at, ptr %value.at)
+  %end = icmp eq i32 %found, 0
+  br i1 %end, label %no, label %compare
+compare:
+  %key = load ptr, ptr %key.at
+  %expected.at = getelementptr ptr, ptr %keys, i64 %k
+  %expected = load ptr, ptr %expected.at
+  %same = icmp eq ptr %key, %expected
+  br i1 %same, label %take, label %no
+take:
+  %value = load ptr, ptr %value.at
+  %to = getelementptr ptr, ptr %items, i64 %k
+  store ptr %value, ptr %to
+  %next = add i64 %k, 1
+  br label %test
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; Whether the containers are those of the record; writes down all that they hold.
+define internal i1 @unfolds(ptr %state, ptr %record, ptr %items) {
+entry:
+  %rows = call ptr @word(ptr %record, i64 $NESTS)
+  %count = call i64 @number(ptr %record, i64 $NEST_COUNT)
+  br label %test
+test:
+  %k = phi i64 [ 0, %entry ], [ %next, %more ]
+  %over = icmp sge i64 %k, %count
+  br i1 %over, label %yes, label %look
+look:
+  %row.offset = mul i64 %k, $NEST_BYTES
+  %row = getelementptr i8, ptr %rows, i64 %row.offset
+  %kind = call i64 @number(ptr %row, i64 0)
+  %item = call i64 @number(ptr %row, i64 8)
+  %many = call i64 @number(ptr %row, i64 16)
+  %first = call i64 @number(ptr %row, i64 24)
+  %keys = call ptr @word(ptr %row, i64 32)
+  %x.at = getelementptr ptr, ptr %items, i64 %item
+  %x = load ptr, ptr %x.at
+  %to = getelementptr ptr, ptr %items, i64 %first
+  switch i64 %kind, label %no [ i64 $NEST_TUPLE, label %tuple
+                                i64 $NEST_LIST, label %list
+                                i64 $NEST_DICT, label %dict
+                                i64 $NEST_NONE, label %none ]
+tuple:
+  %a = call i1 @holds(ptr %state, ptr %x, i64 %many, ptr %to, i64 $TUPLE, i64 $TUPLE_SIZE,
+                      i64 $TUPLE_GET)
+  br i1 %a, label %more, label %no
+list:
+  %b = call i1 @holds(ptr %state, ptr %x, i64 %many, ptr %to, i64 $LIST, i64 $LIST_SIZE,
+                      i64 $LIST_GET)
+  br i1 %b, label %more, label %no
+dict:
+  %c = call i1 @holds_by_key(ptr %state, ptr %x, i64 %many, ptr %to, ptr %keys)
+  br i1 %c, label %more, label %no
+none:
+  %nothing = call ptr @word(ptr %state, i64 $NONE)
+  %d = icmp eq ptr %x, %nothing
+  br i1 %d, label %more, label %no
+more:
+  %next = add i64 %k, 1
+  br label %test
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+"""
+
 ARGUMENTS: Final = """
 ; Whether the record is of this call; fills in the arrays and numbers of the arguments.
-define internal i1 @matches(ptr %state, ptr %record, ptr %args, i64 %n, ptr %scope, ptr %printed,
-                            ptr %arrays, ptr %numbers) {
+define internal i1 @matches(ptr %state, ptr %record, ptr %args, i64 %given, ptr %keywords,
+                            ptr %scope, ptr %printed, ptr %arrays, ptr %numbers) {
 entry:
   %overflow = alloca i32
-  %count = call i64 @number(ptr %record, i64 $COUNT)
+  %room = alloca [$MOST_ITEMS x ptr], align 16
+  %n = call i64 @number(ptr %record, i64 $COUNT)
   %scope.was = call ptr @word(ptr %record, i64 $SCOPE)
   %printed.was = call ptr @word(ptr %record, i64 $PRINTED)
-  %same.count = icmp eq i64 %count, %n
+  %same.names = call i1 @names_fit(ptr %state, ptr %record, i64 %given, ptr %keywords)
   %same.scope = icmp eq ptr %scope, %scope.was
   %same.text = icmp eq ptr %printed, %printed.was
-  %two = and i1 %same.count, %same.scope
+  %two = and i1 %same.names, %same.scope
   %three = and i1 %two, %same.text
-  br i1 %three, label %rows, label %no
+  br i1 %three, label %nested, label %no
+nested:
+  %nests = call i64 @number(ptr %record, i64 $NEST_COUNT)
+  %flat = icmp eq i64 %nests, 0
+  br i1 %flat, label %rows, label %unfold.begin
+unfold.begin:
+  %names = call i64 @number(ptr %record, i64 $NAME_COUNT)
+  %all = add i64 %given, %names
+  br label %unfold.test
+unfold.test:
+  %u = phi i64 [ 0, %unfold.begin ], [ %u.next, %unfold.copy ]
+  %u.over = icmp sge i64 %u, %all
+  br i1 %u.over, label %unfold, label %unfold.copy
+unfold.copy:
+  %u.from = getelementptr ptr, ptr %args, i64 %u
+  %u.to = getelementptr ptr, ptr %room, i64 %u
+  %u.x = load ptr, ptr %u.from
+  store ptr %u.x, ptr %u.to
+  %u.next = add i64 %u, 1
+  br label %unfold.test
+unfold:
+  %unfolds = call i1 @unfolds(ptr %state, ptr %record, ptr %room)
+  br i1 %unfolds, label %rows, label %no
 rows:
+  %items = phi ptr [ %args, %nested ], [ %room, %unfold ]
   %rows.first = call ptr @word(ptr %record, i64 $ARGUMENTS)
   br label %test
 test:
@@ -196,7 +390,8 @@ test:
 look:
   %row.offset = mul i64 %k, $ARGUMENT_BYTES
   %row = getelementptr i8, ptr %rows.first, i64 %row.offset
-  %x.at = getelementptr ptr, ptr %args, i64 %k
+  %item = call i64 @number(ptr %row, i64 48)
+  %x.at = getelementptr ptr, ptr %items, i64 %item
   %x = load ptr, ptr %x.at
   %array.at = getelementptr ptr, ptr %arrays, i64 %k
   %number.at = getelementptr i64, ptr %numbers, i64 %k
@@ -267,233 +462,5 @@ yes:
   ret i1 true
 no:
   ret i1 false
-}
-"""
-
-CALL: Final = """
-; The call itself, as CPython makes it (METH_FASTCALL | METH_KEYWORDS).
-define ptr @smelt_call(ptr %self, ptr %args, i64 %n, ptr %keywords) {
-entry:
-  %arrays = alloca [$MOST_ARGUMENTS x ptr], align 16
-  %numbers = alloca [$MOST_ARGUMENTS x i64], align 16
-  %settings.at = alloca ptr
-  %state = load ptr, ptr @state
-  %local = call ptr @word(ptr %state, i64 $LOCAL)
-  %tapes = call ptr @word(ptr %state, i64 $TAPES)
-  %attribute = call ptr @word(ptr %state, i64 $GET_ATTRIBUTE)
-  %taping = call ptr %attribute(ptr %local, ptr %tapes)
-  %unknown = icmp eq ptr %taping, null
-  br i1 %unknown, label %fail, label %told
-told:
-  call void @drop(ptr %state, ptr %taping)
-  %zero = call ptr @word(ptr %state, i64 $ZERO)
-  %open = icmp eq ptr %taping, %zero
-  %plain = icmp eq ptr %keywords, null
-  %line = call ptr @slot(ptr %state, i64 $LINE_AT, ptr %self)
-  %has.line = icmp ne ptr %line, null
-  %two = and i1 %open, %plain
-  %three = and i1 %two, %has.line
-  br i1 %three, label %known, label %slow
-known:
-  %line.type = call ptr @word(ptr %line, i64 $KIND)
-  %expected = call ptr @word(ptr %state, i64 $LINE)
-  %is.line = icmp eq ptr %line.type, %expected
-  br i1 %is.line, label %settings, label %slow
-settings:
-  %variable = call ptr @word(ptr %state, i64 $SETTINGS)
-  %get = call ptr @word(ptr %state, i64 $CONTEXT_GET)
-  %status = call i32 %get(ptr %variable, ptr null, ptr %settings.at)
-  %failed = icmp slt i32 %status, 0
-  br i1 %failed, label %fail, label %compare
-compare:                                          ; the context holds the settings, too
-  %scope = load ptr, ptr %settings.at
-  %printed = call ptr @slot(ptr %state, i64 $PRINTED_AT, ptr %scope)
-  call void @drop(ptr %state, ptr %scope)
-  %line.words = getelementptr i8, ptr %line, i64 $BYTES_AT
-  %count = load i64, ptr %line.words
-  br label %test
-test:
-  %k = phi i64 [ 0, %compare ], [ %next, %other ]
-  %over = icmp sge i64 %k, %count
-  br i1 %over, label %slow, label %look
-look:
-  %next = add i64 %k, 1
-  %record.at = getelementptr i64, ptr %line.words, i64 %next
-  %record = load ptr, ptr %record.at
-  %found = call i1 @matches(ptr %state, ptr %record, ptr %args, i64 %n, ptr %scope, ptr %printed,
-                            ptr %arrays, ptr %numbers)
-  br i1 %found, label %hold.begin, label %other
-other:
-  br label %test
-
-hold.begin:                                       ; before anything may run Python code
-  %owner = call ptr @word(ptr %record, i64 $OWNER)
-  call void @hold(ptr %state, ptr %owner)
-  br label %hold.test
-hold.test:
-  %h = phi i64 [ 0, %hold.begin ], [ %h.next, %hold.more ]
-  %h.over = icmp sge i64 %h, %n
-  br i1 %h.over, label %answer, label %hold.look
-hold.look:
-  %h.at = getelementptr ptr, ptr %arrays, i64 %h
-  %h.array = load ptr, ptr %h.at
-  %h.none = icmp eq ptr %h.array, null
-  br i1 %h.none, label %hold.more, label %hold.one
-hold.one:
-  call void @hold(ptr %state, ptr %h.array)
-  br label %hold.more
-hold.more:
-  %h.next = add i64 %h, 1
-  br label %hold.test
-
-answer:
-  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers,
-                            i1 false)
-  br label %drop.test
-drop.test:
-  %d = phi i64 [ 0, %answer ], [ %d.next, %drop.more ]
-  %d.over = icmp sge i64 %d, %n
-  br i1 %d.over, label %done, label %drop.look
-drop.look:
-  %d.at = getelementptr ptr, ptr %arrays, i64 %d
-  %d.array = load ptr, ptr %d.at
-  %d.none = icmp eq ptr %d.array, null
-  br i1 %d.none, label %drop.more, label %drop.one
-drop.one:
-  call void @drop(ptr %state, ptr %d.array)
-  br label %drop.more
-drop.more:
-  %d.next = add i64 %d, 1
-  br label %drop.test
-done:
-  call void @drop(ptr %state, ptr %owner)
-  ret ptr %result
-
-slow:
-  %slow.result = call ptr @in_python(ptr %state, ptr %self, ptr %args, i64 %n, ptr %keywords)
-  ret ptr %slow.result
-fail:
-  ret ptr null
-}
-
-; The Python function, with `self` in front of the arguments.
-define internal ptr @in_python(ptr %state, ptr %self, ptr %args, i64 %n, ptr %keywords) noinline {
-entry:
-  %named = icmp ne ptr %keywords, null
-  br i1 %named, label %measure, label %room
-measure:
-  %size.at = call ptr @word(ptr %state, i64 $TUPLE_SIZE)
-  %many = call i64 %size.at(ptr %keywords)
-  br label %room
-room:
-  %extra = phi i64 [ 0, %entry ], [ %many, %measure ]
-  %all = add i64 %n, %extra
-  %with.self = add i64 %all, 1
-  %bytes = shl i64 %with.self, 3
-  %malloc = call ptr @word(ptr %state, i64 $MALLOC)
-  %given = call ptr %malloc(i64 %bytes)
-  %no.memory = icmp eq ptr %given, null
-  br i1 %no.memory, label %refuse, label %begin
-begin:
-  store ptr %self, ptr %given
-  br label %test
-test:
-  %k = phi i64 [ 0, %begin ], [ %next, %copy ]
-  %over = icmp sge i64 %k, %all
-  br i1 %over, label %go, label %copy
-copy:
-  %next = add i64 %k, 1
-  %from = getelementptr ptr, ptr %args, i64 %k
-  %to = getelementptr ptr, ptr %given, i64 %next
-  %x = load ptr, ptr %from
-  store ptr %x, ptr %to
-  br label %test
-go:
-  %places = add i64 %n, 1
-  %function = call ptr @word(ptr %state, i64 $FALLBACK)
-  %vectorcall = call ptr @word(ptr %state, i64 $VECTORCALL)
-  %result = call ptr %vectorcall(ptr %function, ptr %given, i64 %places, ptr %keywords)
-  %free = call ptr @word(ptr %state, i64 $FREE)
-  call void %free(ptr %given)
-  ret ptr %result
-refuse:
-  %no_memory = call ptr @word(ptr %state, i64 $NO_MEMORY)
-  %null = call ptr %no_memory()
-  ret ptr %null
-}
-"""
-
-AT: Final = """
-; at(address of a record, owners or addresses): a call whose inputs are told by their addresses, as
-; numbers or as objects with a method `data_ptr`.
-define ptr @smelt_at(ptr %self, ptr %args, i64 %n) {
-entry:
-  %overflow = alloca i32
-  %state = load ptr, ptr @state
-  %as.long = call ptr @word(ptr %state, i64 $AS_LONG)
-  %first = load ptr, ptr %args
-  %record.int = call i64 %as.long(ptr %first, ptr %overflow)
-  %record = inttoptr i64 %record.int to ptr
-  %given = call ptr @word(ptr %args, i64 8)
-  %count = call i64 @number(ptr %record, i64 $COUNT)
-  %size = call ptr @word(ptr %state, i64 $LENGTH)
-  %many = call i64 %size(ptr %given)
-  %as.many = icmp eq i64 %many, %count
-  br i1 %as.many, label %begin, label %fail
-begin:
-  %room = add i64 %count, 1
-  %arrays = alloca ptr, i64 %room, align 16
-  %numbers = alloca i64, i64 %room, align 16
-  %item = call ptr @word(ptr %state, i64 $ITEM)
-  %int = call ptr @word(ptr %state, i64 $INT)
-  br label %test
-test:
-  %k = phi i64 [ 0, %begin ], [ %next, %put ]
-  %over = icmp sge i64 %k, %count
-  br i1 %over, label %run, label %look
-look:
-  %next = add i64 %k, 1
-  %array.at = getelementptr ptr, ptr %arrays, i64 %k
-  store ptr null, ptr %array.at
-  %x = call ptr %item(ptr %given, i64 %k)
-  %none = icmp eq ptr %x, null
-  br i1 %none, label %fail, label %kind
-kind:
-  %type = call ptr @word(ptr %x, i64 $KIND)
-  %is.int = icmp eq ptr %type, %int
-  br i1 %is.int, label %read, label %ask
-ask:
-  %ask.it = call ptr @word(ptr %state, i64 $METHOD)
-  %name = call ptr @word(ptr %state, i64 $DATA_PTR)
-  store ptr %x, ptr %array.at
-  %answer = call ptr %ask.it(ptr %name, ptr %array.at, i64 1, ptr null)
-  store ptr null, ptr %array.at
-  call void @drop(ptr %state, ptr %x)
-  %silent = icmp eq ptr %answer, null
-  br i1 %silent, label %fail, label %verify
-verify:
-  %answer.type = call ptr @word(ptr %answer, i64 $KIND)
-  %sound = icmp eq ptr %answer.type, %int
-  br i1 %sound, label %read, label %refuse
-refuse:
-  call void @drop(ptr %state, ptr %answer)
-  ret ptr null
-read:
-  %told = phi ptr [ %x, %kind ], [ %answer, %verify ]
-  %address = call i64 %as.long(ptr %told, ptr %overflow)
-  call void @drop(ptr %state, ptr %told)
-  br label %put
-put:
-  %number.at = getelementptr i64, ptr %numbers, i64 %k
-  store i64 %address, ptr %number.at
-  br label %test
-run:
-  %owner = call ptr @word(ptr %record, i64 $OWNER)
-  call void @hold(ptr %state, ptr %owner)
-  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers, i1 true)
-  call void @drop(ptr %state, ptr %owner)
-  ret ptr %result
-fail:
-  ret ptr null
 }
 """

@@ -83,7 +83,7 @@ def _variants(path: Path) -> list[Callable[[], Any]]:
     return [*[lambda x=x: x for x in fixed], _pending]
 
 
-def _outcome(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+def outcome(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
     try:
         found = f(*args)
     except Exception as error:  # noqa: BLE001 - whatever it is, it must be the same
@@ -101,9 +101,9 @@ def test_all_kinds_of_arguments(tmp_path: Path) -> None:
         made = [variants[k]() for k in rng.integers(0, len(variants), 3)]
         args = tuple(x if rng.random() < 0.5 else base for x in made)
         with knobs.config(native_calls=False):
-            expected = _outcome(python, args)
+            expected = outcome(python, args)
         for _ in range(3):
-            assert _outcome(native, args) == expected, args
+            assert outcome(native, args) == expected, args
 
 
 def test_every_variant_repeats(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_every_variant_repeats(tmp_path: Path) -> None:
     for make in _variants(tmp_path):
         native = sm.jit(formula)
         with knobs.config(native_calls=False):
-            expected = _outcome(sm.jit(formula), (base, make(), base))
+            expected = outcome(sm.jit(formula), (base, make(), base))
         for _ in range(5):
-            assert _outcome(native, (base, make(), base)) == expected, make()
+            assert outcome(native, (base, make(), base)) == expected, make()
 
 
 def test_counts_and_keywords() -> None:

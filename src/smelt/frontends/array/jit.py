@@ -88,7 +88,7 @@ class Jit(Generic[P, R]):
             return self._general(self.options.bind(args, kwargs), exact, None)
         results = _again(found, buffers)
         if self._noticed and found.made <= MOST_RECORDS:
-            notice(self, found, args)
+            notice(self, found, args, {}, args)
         return results
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -121,8 +121,8 @@ class Jit(Generic[P, R]):
         if found is None:
             return self._general(bound, exact, None)
         results = _again(found, buffers)
-        if self._noticed and found.made <= MOST_RECORDS and not kwargs and self._plain:
-            notice(self, found, args)
+        if self._noticed and found.made <= MOST_RECORDS and self._plain:
+            notice(self, found, args, kwargs, bound.leaves)
         return results
 
     def _general(self, bound: Bound, exact: Hashable, out: Any) -> Any:

@@ -2,13 +2,14 @@
 
 The Python way of `Jit.__call__` finds an `Exact`: the recording and the sizes that arguments of
 these types and shapes lead to.  From the second such call on, what it does is written down as a
-record (`smelt.runtime.calls`), and calls that fit it need no Python any more.  Containers,
-keywords, donated arguments, `out=`, recordings that look at numbers and results that are arguments
-stay with Python.
+record (`smelt.runtime.calls`), and calls that fit it need no Python any more.  Donated and static
+arguments, `out=`, containers of other kinds than tuples, lists and dicts, recordings that look at
+numbers and results that are arguments stay with Python.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -55,8 +56,12 @@ class Remembering(Protocol):
     records: tuple[Record, ...]
 
 
-def notice(home: Remembering, found: Exact, given: tuple[Any, ...]) -> None:
-    """A call with these arguments was answered by Python: let native code answer the next one."""
+def notice(
+    home: Remembering, found: Exact, given: tuple[Any, ...], named: dict[str, Any],
+    leaves: Sequence[Any],
+) -> None:  # fmt: skip
+    """A call with these arguments was answered by Python: let native code answer the next one.
+    `leaves` are what the front end has found in them."""
     found.calls += 1
     if found.calls < FROM_CALL or found.made > MOST_RECORDS or not knobs.NATIVE_CALLS.get():
         return
@@ -65,7 +70,7 @@ def notice(home: Remembering, found: Exact, given: tuple[Any, ...]) -> None:
         ready = _install(type(home))
         if ready is None:
             return
-        made = _record(found, given) if ready else None
+        made = _record(found, given, named, leaves) if ready else None
         found.made += 1 if made is not None else MOST_RECORDS + 1
         if made is None:
             return
@@ -94,16 +99,19 @@ def _install(owner: type) -> bool | None:
     return ready
 
 
-def _record(found: Exact, given: tuple[Any, ...]) -> Record | None:
+def _record(
+    found: Exact, given: tuple[Any, ...], named: dict[str, Any], leaves: Sequence[Any]
+) -> Record | None:
     """The call written down; None if only Python can make it."""
     trace, sizes = found.trace, found.sizes
     calls = _calls()
-    arguments = [_argument(x) for x in given]
+    nests = calls.Nests(given, named)
+    arguments = [_argument(x) for x in leaves]
     executable: Any = trace.executable.executable
     captured = [(x, x.data) for x in trace.captured]
     if (
-        len(given) != trace.leaves or None in arguments
-        or (trace.fixed and any(x.__class__ in (float, int) for x in given))
+        None in arguments or [*map(id, nests.leaves)] != [*map(id, leaves)]
+        or (trace.fixed and any(x.__class__ in (float, int) for x in leaves))
         or not calls.can_run(executable)
         or any(x.__class__ is not Value or data.__class__ is not np.ndarray
                for x, data in captured)
@@ -113,10 +121,10 @@ def _record(found: Exact, given: tuple[Any, ...]) -> Record | None:
     if len(prepared.results) != len(trace.results) or not trace.plain:
         return None
     types = [intern(from_numpy(np.dtype(d)), shape) for _, shape, d, _, _ in prepared.results]
-    sources = [*trace.arguments, *range(len(given), len(given) + len(captured))]
+    sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
     made: Record | None = calls.record(
-        prepared, [calls.Argument(*a) for a in arguments if a is not None], captured, sources,
-        types, None if trace.single or _is_tuple(trace) else partial(_packed, trace),
+        prepared, [calls.Argument(*a) for a in arguments if a is not None], nests, captured,
+        sources, types, None if trace.single or _is_tuple(trace) else partial(_packed, trace),
         single=trace.single,
     )  # fmt: skip
     return made

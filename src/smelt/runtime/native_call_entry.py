@@ -1,0 +1,238 @@
+"""LLVM IR of a repeated call, third part: the functions that Python calls.
+
+`$NAME` stands where `native_call.ir` puts a number; `smelt.runtime.native_call` explains.
+
+>>> "@smelt_call" in CALL
+True
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CALL: Final = """
+; The call itself, as CPython makes it (METH_FASTCALL | METH_KEYWORDS).
+define ptr @smelt_call(ptr %self, ptr %args, i64 %n, ptr %keywords) {
+entry:
+  %arrays = alloca [$MOST_ARGUMENTS x ptr], align 16
+  %numbers = alloca [$MOST_ARGUMENTS x i64], align 16
+  %settings.at = alloca ptr
+  %state = load ptr, ptr @state
+  %local = call ptr @word(ptr %state, i64 $LOCAL)
+  %tapes = call ptr @word(ptr %state, i64 $TAPES)
+  %attribute = call ptr @word(ptr %state, i64 $GET_ATTRIBUTE)
+  %taping = call ptr %attribute(ptr %local, ptr %tapes)
+  %unknown = icmp eq ptr %taping, null
+  br i1 %unknown, label %fail, label %told
+told:
+  call void @drop(ptr %state, ptr %taping)
+  %zero = call ptr @word(ptr %state, i64 $ZERO)
+  %open = icmp eq ptr %taping, %zero
+  %line = call ptr @slot(ptr %state, i64 $LINE_AT, ptr %self)
+  %has.line = icmp ne ptr %line, null
+  %both = and i1 %open, %has.line
+  br i1 %both, label %known, label %slow
+known:
+  %line.type = call ptr @word(ptr %line, i64 $KIND)
+  %expected = call ptr @word(ptr %state, i64 $LINE)
+  %is.line = icmp eq ptr %line.type, %expected
+  br i1 %is.line, label %settings, label %slow
+settings:
+  %variable = call ptr @word(ptr %state, i64 $SETTINGS)
+  %get = call ptr @word(ptr %state, i64 $CONTEXT_GET)
+  %status = call i32 %get(ptr %variable, ptr null, ptr %settings.at)
+  %failed = icmp slt i32 %status, 0
+  br i1 %failed, label %fail, label %compare
+compare:                                          ; the context holds the settings, too
+  %scope = load ptr, ptr %settings.at
+  %printed = call ptr @slot(ptr %state, i64 $PRINTED_AT, ptr %scope)
+  call void @drop(ptr %state, ptr %scope)
+  %line.words = getelementptr i8, ptr %line, i64 $BYTES_AT
+  %count = load i64, ptr %line.words
+  br label %test
+test:
+  %k = phi i64 [ 0, %compare ], [ %next, %other ]
+  %over = icmp sge i64 %k, %count
+  br i1 %over, label %slow, label %look
+look:
+  %next = add i64 %k, 1
+  %record.at = getelementptr i64, ptr %line.words, i64 %next
+  %record = load ptr, ptr %record.at
+  %found = call i1 @matches(ptr %state, ptr %record, ptr %args, i64 %n, ptr %keywords,
+                            ptr %scope, ptr %printed, ptr %arrays, ptr %numbers)
+  br i1 %found, label %hold.begin, label %other
+other:
+  br label %test
+
+hold.begin:                                       ; before anything may run Python code
+  %owner = call ptr @word(ptr %record, i64 $OWNER)
+  %leaves = call i64 @number(ptr %record, i64 $COUNT)
+  call void @hold(ptr %state, ptr %owner)
+  br label %hold.test
+hold.test:
+  %h = phi i64 [ 0, %hold.begin ], [ %h.next, %hold.more ]
+  %h.over = icmp sge i64 %h, %leaves
+  br i1 %h.over, label %answer, label %hold.look
+hold.look:
+  %h.at = getelementptr ptr, ptr %arrays, i64 %h
+  %h.array = load ptr, ptr %h.at
+  %h.none = icmp eq ptr %h.array, null
+  br i1 %h.none, label %hold.more, label %hold.one
+hold.one:
+  call void @hold(ptr %state, ptr %h.array)
+  br label %hold.more
+hold.more:
+  %h.next = add i64 %h, 1
+  br label %hold.test
+
+answer:
+  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers,
+                            i1 false)
+  br label %drop.test
+drop.test:
+  %d = phi i64 [ 0, %answer ], [ %d.next, %drop.more ]
+  %d.over = icmp sge i64 %d, %leaves
+  br i1 %d.over, label %done, label %drop.look
+drop.look:
+  %d.at = getelementptr ptr, ptr %arrays, i64 %d
+  %d.array = load ptr, ptr %d.at
+  %d.none = icmp eq ptr %d.array, null
+  br i1 %d.none, label %drop.more, label %drop.one
+drop.one:
+  call void @drop(ptr %state, ptr %d.array)
+  br label %drop.more
+drop.more:
+  %d.next = add i64 %d, 1
+  br label %drop.test
+done:
+  call void @drop(ptr %state, ptr %owner)
+  ret ptr %result
+
+slow:
+  %slow.result = call ptr @in_python(ptr %state, ptr %self, ptr %args, i64 %n, ptr %keywords)
+  ret ptr %slow.result
+fail:
+  ret ptr null
+}
+
+; The Python function, with `self` in front of the arguments.
+define internal ptr @in_python(ptr %state, ptr %self, ptr %args, i64 %n, ptr %keywords) noinline {
+entry:
+  %named = icmp ne ptr %keywords, null
+  br i1 %named, label %measure, label %room
+measure:
+  %size.at = call ptr @word(ptr %state, i64 $TUPLE_SIZE)
+  %many = call i64 %size.at(ptr %keywords)
+  br label %room
+room:
+  %extra = phi i64 [ 0, %entry ], [ %many, %measure ]
+  %all = add i64 %n, %extra
+  %with.self = add i64 %all, 1
+  %bytes = shl i64 %with.self, 3
+  %malloc = call ptr @word(ptr %state, i64 $MALLOC)
+  %given = call ptr %malloc(i64 %bytes)
+  %no.memory = icmp eq ptr %given, null
+  br i1 %no.memory, label %refuse, label %begin
+begin:
+  store ptr %self, ptr %given
+  br label %test
+test:
+  %k = phi i64 [ 0, %begin ], [ %next, %copy ]
+  %over = icmp sge i64 %k, %all
+  br i1 %over, label %go, label %copy
+copy:
+  %next = add i64 %k, 1
+  %from = getelementptr ptr, ptr %args, i64 %k
+  %to = getelementptr ptr, ptr %given, i64 %next
+  %x = load ptr, ptr %from
+  store ptr %x, ptr %to
+  br label %test
+go:
+  %places = add i64 %n, 1
+  %function = call ptr @word(ptr %state, i64 $FALLBACK)
+  %vectorcall = call ptr @word(ptr %state, i64 $VECTORCALL)
+  %result = call ptr %vectorcall(ptr %function, ptr %given, i64 %places, ptr %keywords)
+  %free = call ptr @word(ptr %state, i64 $FREE)
+  call void %free(ptr %given)
+  ret ptr %result
+refuse:
+  %no_memory = call ptr @word(ptr %state, i64 $NO_MEMORY)
+  %null = call ptr %no_memory()
+  ret ptr %null
+}
+"""
+
+AT: Final = """
+; at(address of a record, owners or addresses): a call whose inputs are told by their addresses, as
+; numbers or as objects with a method `data_ptr`.
+define ptr @smelt_at(ptr %self, ptr %args, i64 %n) {
+entry:
+  %overflow = alloca i32
+  %state = load ptr, ptr @state
+  %as.long = call ptr @word(ptr %state, i64 $AS_LONG)
+  %first = load ptr, ptr %args
+  %record.int = call i64 %as.long(ptr %first, ptr %overflow)
+  %record = inttoptr i64 %record.int to ptr
+  %given = call ptr @word(ptr %args, i64 8)
+  %count = call i64 @number(ptr %record, i64 $COUNT)
+  %size = call ptr @word(ptr %state, i64 $LENGTH)
+  %many = call i64 %size(ptr %given)
+  %as.many = icmp eq i64 %many, %count
+  br i1 %as.many, label %begin, label %fail
+begin:
+  %room = add i64 %count, 1
+  %arrays = alloca ptr, i64 %room, align 16
+  %numbers = alloca i64, i64 %room, align 16
+  %item = call ptr @word(ptr %state, i64 $ITEM)
+  %int = call ptr @word(ptr %state, i64 $INT)
+  br label %test
+test:
+  %k = phi i64 [ 0, %begin ], [ %next, %put ]
+  %over = icmp sge i64 %k, %count
+  br i1 %over, label %run, label %look
+look:
+  %next = add i64 %k, 1
+  %array.at = getelementptr ptr, ptr %arrays, i64 %k
+  store ptr null, ptr %array.at
+  %x = call ptr %item(ptr %given, i64 %k)
+  %none = icmp eq ptr %x, null
+  br i1 %none, label %fail, label %kind
+kind:
+  %type = call ptr @word(ptr %x, i64 $KIND)
+  %is.int = icmp eq ptr %type, %int
+  br i1 %is.int, label %read, label %ask
+ask:
+  %ask.it = call ptr @word(ptr %state, i64 $METHOD)
+  %name = call ptr @word(ptr %state, i64 $DATA_PTR)
+  store ptr %x, ptr %array.at
+  %answer = call ptr %ask.it(ptr %name, ptr %array.at, i64 1, ptr null)
+  store ptr null, ptr %array.at
+  call void @drop(ptr %state, ptr %x)
+  %silent = icmp eq ptr %answer, null
+  br i1 %silent, label %fail, label %verify
+verify:
+  %answer.type = call ptr @word(ptr %answer, i64 $KIND)
+  %sound = icmp eq ptr %answer.type, %int
+  br i1 %sound, label %read, label %refuse
+refuse:
+  call void @drop(ptr %state, ptr %answer)
+  ret ptr null
+read:
+  %told = phi ptr [ %x, %kind ], [ %answer, %verify ]
+  %address = call i64 %as.long(ptr %told, ptr %overflow)
+  call void @drop(ptr %state, ptr %told)
+  br label %put
+put:
+  %number.at = getelementptr i64, ptr %numbers, i64 %k
+  store i64 %address, ptr %number.at
+  br label %test
+run:
+  %owner = call ptr @word(ptr %record, i64 $OWNER)
+  call void @hold(ptr %state, ptr %owner)
+  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers, i1 true)
+  call void @drop(ptr %state, ptr %owner)
+  ret ptr %result
+fail:
+  ret ptr null
+}
+"""
