@@ -15,7 +15,8 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -204,15 +205,31 @@ def _runner(torch: Any, peer: str, model: Any, given: Mapping[str, Any]) -> Call
 
 
 def _session(torch: Any, model: Any, given: Mapping[str, Any]) -> Any:
-    """The model in ONNX Runtime with one thread.  Raises ImportError without its packages."""
+    """The model in ONNX Runtime with one thread, without the cache of earlier words that it may
+    return: those cannot be exported.  Raises ImportError without its packages."""
     runtime = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        program = torch.onnx.export(model, kwargs=dict(given), dynamo=True, verbose=False)
+        with _without_cache(model):
+            program = torch.onnx.export(model, kwargs=dict(given), dynamo=True, verbose=False)
         program.save(path)
         return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+@contextmanager
+def _without_cache(model: Any) -> Iterator[None]:
+    """The model returns no cache of earlier words for a while."""
+    settings = model.config
+    before = getattr(settings, "use_cache", None)
+    if before is not None:
+        settings.use_cache = False
+    try:
+        yield
+    finally:
+        if before is not None:
+            settings.use_cache = before
 
 
 def _times(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:

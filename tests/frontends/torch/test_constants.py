@@ -135,6 +135,38 @@ def test_a_change_is_noticed(change):
         agrees(f, m, given)
 
 
+def _one_element(m) -> None:
+    m[0].weight.data[101, 7] += 9.0
+
+
+def _one_element_by_numpy(m) -> None:
+    m[0].weight.detach().numpy()[3, 3] = 5.0
+
+
+@pytest.mark.parametrize("change", [_one_element, _one_element_by_numpy])
+def test_one_element_that_torch_does_not_count_is_noticed_soon(change):
+    m, given = model(), x()
+    f = compiled(m)
+    agrees(f, m, given)
+    turns = -(-4 * 40 * 256 // prelude.STRETCH)
+    for _ in range(2):
+        change(m)
+        with torch.no_grad():
+            for _ in range(turns):
+                f(given)
+        agrees(f, m, given)
+
+
+def test_a_second_model_reads_a_changed_parameter_as_it_is():
+    a = torch.nn.Linear(40, 256).eval()
+    b = torch.nn.Sequential(torch.nn.Linear(40, 256), torch.nn.ReLU()).eval()
+    b[0].weight = a.weight
+    given = x()
+    agrees(compiled(a), a, given)
+    a.weight.data[101, 7] += 9.0
+    agrees(compiled(b), b, given)
+
+
 def test_a_buffer_that_changes_is_noticed():
     class Scaled(torch.nn.Module):
         def __init__(self):
