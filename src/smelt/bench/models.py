@@ -15,7 +15,7 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -219,7 +219,7 @@ def _session(torch: Any, model: Any, given: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _without_cache(model: Any) -> Iterator[None]:
+def _without_cache(model: Any) -> Generator[None]:
     """The model returns no cache of earlier words for a while."""
     settings = model.config
     before = getattr(settings, "use_cache", None)
