@@ -23,7 +23,7 @@ from smelt.codegen.llvm.scope import Scope
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Atom, Index, add, atoms, floordiv, mul
+from smelt.types.expr import Atom, Index, add, atoms, floordiv, mul, product
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -120,14 +120,17 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
         return {}
     if len({n.time for n in nests}) > 1:
         return {}
-    walks = ((row,), (task, row))
-    if any(n.order not in walks or n.product for n in nests) or row in s.phase.cut:
+    walked = {_row_axes(n, task) for n in nests}
+    if len(walked) > 1 or any(n.product for n in nests) or row in s.phase.cut:
+        return {}
+    axes = walked.pop()
+    if axes[-1:] != (row,) or len(axes) > 2:
         return {}
     rows = dict.fromkeys(
         i.payload
         for n in nests
         for i in n.items
-        if isinstance(i.payload, Access) and _steps_on(i.payload, task, row)
+        if isinstance(i.payload, Access) and _steps_on(i.payload, task, axes, s)
     )
     begin = Fraction(0)
     found: dict[Nest, list[Ask]] = {}
@@ -156,12 +159,19 @@ def _parts(weights: list[float]) -> list[Fraction]:
     return [Fraction(b - a, 8) for a, b in zip([0, *ends], ends, strict=False)]
 
 
-def _steps_on(access: Access, task: str, row: str) -> bool:
+def _row_axes(nest: Nest, task: str) -> tuple[str, ...]:
+    """The axes that a nest walks a row along."""
+    return nest.order[1:] if nest.order[:1] == (task,) else nest.order
+
+
+def _steps_on(access: Access, task: str, axes: tuple[str, ...], s: Schedule) -> bool:
     """Whether neighbouring tasks read neighbouring rows in one run each."""
     step = coefficient(access.offset, task)
     plain = step is not None and step != 0 and not any(a.kind == "axis" for a in atoms(step))
     known = not any(a.kind == "value" for a in atoms(access.offset))
-    return plain and known and coefficient(access.offset, row) == 1 and not access.limits
+    steps = [coefficient(access.offset, a) for a in axes]
+    return plain and known and steps == [*(s.phase.axes[a] for a in axes[1:]), 1] \
+        and not access.limits  # fmt: skip
 
 
 def spare_cycles(nest: Nest) -> float:
@@ -177,16 +187,27 @@ class RowAhead:
     def __init__(self, home: NestEmitter, scope: Scope) -> None:
         self.home, self.asks = home, home.home.shares.get(home.nest, [])
         self.starts = [self._start(ask, scope) for ask in self.asks]
+        self.before: Value = number(0)
+        """Positions of the row that lie before those of its inner axis."""
+        if self.asks and len(self._axes()) > 1:
+            outer, inner = self._axes()
+            extent = home.home.index(home.s.phase.axes[inner])
+            self.before = home.b.mul(scope.axis(outer), extent)
+
+    def _axes(self) -> tuple[str, ...]:
+        task = _task_axis(self.home.s)
+        assert task is not None
+        return _row_axes(self.home.nest, task)
 
     def _start(self, ask: Ask, scope: Scope) -> Value:
         home, b, s = self.home, self.home.b, self.home.s
-        row = home.nest.order[-1]
-        own = Atom("axis", row)
+        own = {Atom("axis", a) for a in self._axes()}
         dtype, base = home.home.dtypes[ask.access.buffer], home.home.buffers[ask.access.buffer]
         task = _task_axis(s)
         assert task is not None
-        here = depth_terms(ask.access.offset, lambda a: int(a == own), 2)[0]
-        skipped = floordiv(mul(s.phase.axes[row], ask.begin.numerator), ask.begin.denominator)
+        here = depth_terms(ask.access.offset, lambda a: int(a in own), 2)[0]
+        whole = product(s.phase.axes[a] for a in self._axes())
+        skipped = floordiv(mul(whole, ask.begin.numerator), ask.begin.denominator)
         step = mul(coefficient(ask.access.offset, task) or 0, s.block.get(task, 1))
         there = add(add(here, step), skipped)
         return element_address(b, base, home.index(there, scope), dtype)
@@ -194,6 +215,7 @@ class RowAhead:
     def emit(self, position: Value) -> None:
         """Asks for what belongs to one step of the loop, which is at `position` of the row."""
         b, step = self.home.b, self.home.s.lanes * self.home.nest.wide
+        position = b.add(self.before, position)
         for ask, start in zip(self.asks, self.starts, strict=True):
             itemsize = self.home.home.dtypes[ask.access.buffer].itemsize
             part = ask.share
