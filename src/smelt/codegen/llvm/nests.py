@@ -51,7 +51,10 @@ from smelt.target import Target
 from smelt.types.expr import Index, minimum, product
 
 TILE = 64
-"""Side of the square tiles in which arrays that are walked across their rows are turned."""
+"""Side of the square pieces in which operands that are walked across their rows are packed."""
+SIDE = 32
+"""Side of the tiles in which arrays are turned: rows that lie a power of two apart share a cache's
+sets, which hold what this many rows ask for beside what is read, not twice as many."""
 DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""
 CHEAP = 4.0
@@ -166,7 +169,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     plain = block and not products and not phase.regions()
     across = across_axis(phase, vector) if plain else None
     if vector is not None and across is not None:
-        block = {across: TILE, vector: TILE}
+        side = turned_side(lanes_of(phase, target))
+        block = {across: side, vector: side}
         # Neighbouring tasks go on along the rows that they read; what they store is not read.
         phase.grid = [*(a for a in phase.grid if a != across), across]
     elif vector is not None and plain and not folded:
@@ -185,6 +189,11 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     local = {a: local[a] for a in phase.axes if a in local}
     planner = _Planner(phase, local, vector, lanes_of(phase, target), across, products, rows)
     return planner.run(block)
+
+
+def turned_side(lanes: int) -> int:
+    """Side of a turned tile: whole vectors."""
+    return max(SIDE, lanes)
 
 
 class _Planner:
@@ -438,7 +447,7 @@ class _Planner:
         nest.stages = stages(nest)
         nest.wide = 2 if nest.stages or v in serial else vectors_together(nest, self.lanes)
         if nest.turned:
-            nest.wide = min(nest.wide, TILE // self.lanes)
+            nest.wide = min(nest.wide, turned_side(self.lanes) // self.lanes)
 
     def _arrange_pack(self, pack: Nest, c: Contraction | Placed | None) -> None:
         """The order is given; vectors are as wide as the tile, loads across are turned."""

@@ -1,7 +1,7 @@
 """Tiles of arrays that are walked across their rows, turned through registers.
 
 A load that is contiguous along axis u while the loop's vectors run along v would gather.  Instead a
-tile of TILE x TILE elements is copied to scratch with u and v exchanged: vectors are read along u,
+tile of 32 x 32 elements is copied to scratch with u and v exchanged: vectors are read along u,
 square blocks of them are transposed in registers (Eklundh's butterfly), and vectors along v are
 written.  The loops then read whole rows of the turned tile.
 """
@@ -17,7 +17,7 @@ from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.nests import TILE
+from smelt.codegen.llvm.nests import turned_side
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import TURNED_PART
 from smelt.types.affine import coefficient
@@ -36,7 +36,7 @@ def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
     m = LLVMMachine(b, home.s.lanes, home.home.target)
 
     def put(row: Value, first: Value, column: Value) -> None:
-        offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), number(TILE)),
+        offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), number(turned_side(home.s.lanes))),
                        b.sub(first, home.ranges[v][0]))  # fmt: skip
         to = element_address(b, place, offset, item.dtype)
         store_vector(m, to, column, item.dtype, None)
@@ -68,7 +68,9 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
             address = element_address(b, base, offset, dtype)
             found.append(load_vector(m, address, dtype, mask if masked else None))
             if across:
-                prefetch(b, element_address(b, address, number(TILE), dtype))  # the next task's
+                prefetch(
+                    b, element_address(b, address, number(turned_side(home.s.lanes)), dtype)
+                )  # the next task's
         return found
 
     def either(u0: Value, v0: Value) -> list[Value]:
@@ -120,7 +122,7 @@ def turned_row(home: NestEmitter, item: Item, scope: Scope) -> Value:
     """The vector of a turned tile at the current position."""
     b = home.b
     u, v = home.nest.order[-2:]
-    row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), number(TILE))
+    row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), number(turned_side(home.s.lanes)))
     column = b.sub(scope.axis(v), home.ranges[v][0])
     at = element_address(b, home.storage.at[item, TURNED_PART], b.add(row, column), item.dtype)
     return load_vector(home.machine(scope, True), at, item.dtype,
