@@ -168,3 +168,14 @@ def test_sums_and_weights_stay_in_registers(
     assert counts == sorted(5 * h for h in heights)
     for body in loops:
         assert not re.search(r"mm\d+, -?\d*\(%r[sb]p", body), body  # nothing is spilled
+
+
+def test_what_is_gathered_is_gathered_once_for_all_positions_of_a_task() -> None:
+    """Nine weights of each channel lie nine apart: they are kept beside the loop over positions."""
+    source = plain(LAST, u=3, v=3, p=1)
+    kernel = lower.run(one_cluster(parse(source)), "eager", {})
+    (made,) = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
+    first, last = made.nests
+    assert len(first.saves) == 9 and first.order == ("c",) and last.stores
+    for shapes in (((2, 5, 6, 37), (37, 3, 3)), ((1, 3, 4, 2100), (2100, 3, 3))):
+        check(whole(source), *random(*shapes))

@@ -13,6 +13,7 @@ from smelt.blocks import (
     BLOCK,
     rows_together,
 )
+from smelt.codegen.llvm.clone import FOLDS
 from smelt.codegen.llvm.contract import (
     Contraction,
     Form,
@@ -23,6 +24,7 @@ from smelt.codegen.llvm.contract import (
 )
 from smelt.codegen.llvm.cuts import fit_rows, fold_columns, streamed_rows
 from smelt.codegen.llvm.items import (
+    Access,
     Folding,
     Item,
     Phase,
@@ -32,6 +34,7 @@ from smelt.codegen.llvm.items import (
     chain,
     still_axes,
 )
+from smelt.codegen.llvm.memory import FARTHEST_STEP
 from smelt.codegen.llvm.stages import Stage, stages
 from smelt.codegen.llvm.stencil import Stencil, stencils
 from smelt.codegen.llvm.upright import Upright
@@ -48,6 +51,7 @@ from smelt.codegen.llvm.windowed import Windowed, windowed
 from smelt.codegen.llvm.written import short_products
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
+from smelt.types.affine import coefficient
 from smelt.types.expr import Index, minimum, product
 
 TILE = 64
@@ -205,7 +209,7 @@ class _Planner:
         self.across, self.products, self.rows = across, products, rows
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
-        self.apart = self._scans_apart()
+        self.apart = self._apart_items()
         self.direct = {c.left: c for c in products.values()
                        if isinstance(c, Contraction) and c.direct}  # fmt: skip
         self.first: list[int] = []
@@ -281,9 +285,10 @@ class _Planner:
             self.last.append(high)
         return levels
 
-    def _scans_apart(self) -> set[Item]:
-        """Scans that run in nests of their own, once: those that a contraction packs, block by
-        block, and those that something with more axes reads."""
+    def _apart_items(self) -> set[Item]:
+        """What is computed in nests of its own, once: scans that a contraction packs, block by
+        block, or that something with more axes reads; loads that gather, where other loops would
+        gather the same again."""
         found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
@@ -293,13 +298,28 @@ class _Planner:
         for setting in self.phase.settings:
             reach[setting.value] |= setting.state.axes & self._local(setting.time)
         for item in reversed(self.phase.items):
-            if item.kind == "scan" and reach[item] - self._domain(item):
+            again = item.kind == "scan" or self._gathers(item)
+            if again and reach[item] - self._domain(item):
                 found.add(item)
             inner = item.kind == "fold" or item in found
             for a in item.args:
                 reach[a] |= {"packed"} if item.kind == "dot" else \
                     self._domain(item) if inner else reach[item]  # fmt: skip
         return found
+
+    def _gathers(self, item: Item) -> bool:
+        """Whether a load takes its lanes from far apart, in a phase of scalar operators alone."""
+        access, v = item.payload, self.vector
+        if not isinstance(access, Access) or v not in item.axes or access.limits or item.args:
+            return False
+        if (
+            self.phase.regions()
+            or access.positions
+            or any(i.kind in FOLDS for i in self.phase.items)
+        ):
+            return False
+        step = coefficient(access.offset, v or "")
+        return step is not None and not (isinstance(step, int) and abs(step) <= FARTHEST_STEP)
 
     def _domain(self, item: Item) -> frozenset[str]:
         """Local axes that a fold or a kept value is computed over."""
