@@ -9,7 +9,9 @@ product.  PyTorch takes the shortest way that it has: scaled_dot_product_attenti
 the operators one after another.  Times are processor time, in turns, the best of the rounds.  The
 floor counts two multiply-adds for each element of a head and each pair of a query and a key that
 the mask leaves, at the measured peak: a tile that a mask cuts counts with its visible pairs alone.
-Or it is the time in which a sum reads the queries, keys and values once, if that is longer.
+Or it is the time in which a sum reads the queries, keys and values once, if that is longer.  With
+bfloat16, of which the processor multiplies twice as many at a time, scores and their exponentials
+are not rounded on the way (`rounding="fast"`), as PyTorch's own kernel does not.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from smelt.bench.process import command, kept_to, variables
 from smelt.bench.products import Call, Timed, best_times
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
+from smelt.types.dtype import DType, bf16, f32
 
 Array = np.ndarray[Any, Any]
 Scores = Callable[..., Any]
@@ -52,13 +55,15 @@ class Case:
     """How many there are, where that is not as many as keys."""
     group: int = 1
     """Query heads to each head of keys."""
+    dtype: DType = f32
 
     @property
     def title(self) -> str:
         """What a row of the table is called."""
         queries = f"{self.queries} of " if self.queries else ""
         heads = f"{self.heads}/{self.heads // self.group}" if self.group > 1 else f"{self.heads}"
-        return f"{self.variant}, {heads} heads, {queries}{self.keys}×{self.dim}"
+        dtype = "" if self.dtype == f32 else f", {self.dtype.long}"
+        return f"{self.variant}, {heads} heads, {queries}{self.keys}×{self.dim}{dtype}"
 
     @property
     def rows(self) -> int:
@@ -97,6 +102,7 @@ CASES = (
     Case("ALiBi, causal", 2048), Case("softcap", 2048), Case("plain", 2048, group=3),
     Case("causal", 2048, dim=128), Case("plain", 32768, heads=8, queries=1),
     Case("plain", 32768, heads=32, queries=1, group=4),
+    *(Case(v, 2048, dim=d, dtype=bf16) for d in (64, 128) for v in ("plain", "causal")),
 )  # fmt: skip
 
 
@@ -144,7 +150,7 @@ def arrays(case: Case) -> list[Array]:
     lead = (groups, case.group) if case.group > 1 else (groups,)
     k = (groups, 1) if case.group > 1 else (groups,)
     shapes = [(*lead, case.rows, case.dim), *[(*k, case.keys, case.dim)] * 2]
-    found = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    found = [rng.standard_normal(s).astype(case.dtype.numpy) for s in shapes]
     if case.variant == "documents":
         found.append(documents(case.keys))
     if case.variant == "ALiBi, causal":
@@ -159,7 +165,12 @@ def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
     if "smelt" in peers:
         change = CHANGES[case.variant]
         ours = sm.jit(lambda q, k, v, *more: plain(q, k, v, change, *more))
-        found["smelt"] = lambda: ours(*given)
+
+        def run_ours() -> Any:
+            with sm.config(rounding="eager" if case.dtype == f32 else "fast"):
+                return ours(*given)
+
+        found["smelt"] = run_ours
     with suppress(ImportError):
         if "torch" in peers:
             torch: Any = importlib.import_module("torch")
@@ -171,8 +182,11 @@ def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
 def _torch(torch: Any, case: Case, given: list[Array]) -> Call:
     """PyTorch's shortest way."""
     heads = case.heads, case.heads // case.group, case.heads // case.group
-    q, k, v = (torch.from_numpy(a).reshape(1, h, -1, case.dim)
+    halves = case.dtype == bf16  # of which torch takes the bits
+    q, k, v = (torch.from_numpy(a.view(np.int16) if halves else a).reshape(1, h, -1, case.dim)
                for a, h in zip(given[:3], heads, strict=True))  # fmt: skip
+    if halves:
+        q, k, v = (x.view(torch.bfloat16) for x in (q, k, v))
     attention = torch.nn.functional.scaled_dot_product_attention
     if case.variant == "softcap":
         scale = case.dim**-0.5
@@ -195,7 +209,10 @@ def _torch(torch: Any, case: Case, given: list[Array]) -> Call:
 
 def arithmetic_ns(case: Case) -> float:
     """Nanoseconds that one core needs at least for the multiply-adds of the visible pairs."""
-    return 4 * case.heads * case.pairs * case.dim / driver.host().fma_gflops
+    target = driver.host()
+    pairs = case.dtype == bf16 and target.has("avx512bf16")
+    rate = target.fma_gflops * (2 if pairs else 1)
+    return 4 * case.heads * case.pairs * case.dim / rate
 
 
 def _read(case: Case) -> Call:
@@ -228,7 +245,7 @@ def table(found: list[Timed]) -> Table:
         share = f"{100 * timed.floor / own:.0f} %" if own else NOTHING
         cells = (duration(timed.times.get(p)) for p in PEERS)
         rows.append((timed.title, *cells, duration(timed.floor), against, share))
-    headers = ("attention, float32", *PEERS, "floor", "torch / smelt", "floor / smelt")
+    headers = ("attention", *PEERS, "floor", "torch / smelt", "floor / smelt")
     return Table("Attention on one core", headers, tuple(rows))
 
 

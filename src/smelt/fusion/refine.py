@@ -112,9 +112,11 @@ class Refinement:
         return moves
 
     def _grown(self, row: Sequence[int], start: int) -> Iterator[tuple[int, Verdict]]:
-        """The runs that begin at a place in the row: where they end, and what they are."""
+        """The runs that begin at a place in the row: where they end, and what they are.  Where one
+        of them streams, more than traffic may be saved: what a mask rules out."""
         state = self.state
         whole = state.clusters[row[start]]
+        streams = whole.cost.stream >= 0
         old = 1 << row[start]
         for end in range(start + 2, len(row) + 1):
             c = row[end - 1]
@@ -124,7 +126,8 @@ class Refinement:
                 return
             shared = self._traffic(whole.stored & other.reads | whole.reads & other.reads)
             least = min(whole.cost.burden, other.cost.burden)
-            if not shared or shared + other.cost.launch < WORTH * least:
+            streams = streams or other.cost.stream >= 0
+            if not shared or (not streams and shared + other.cost.launch < WORTH * least):
                 return
             reads = (whole.reads | other.reads) & ~members
             old |= 1 << c

@@ -152,7 +152,8 @@ class Search(State):
         if fresh:
             self.reach = Reach({c: self.successors(c) for c in self.clusters})
             self.most.clear()
-            self._join(fresh)
+            near = (p for c in fresh for p in bits(self.producers(c)))
+            self._join(dict.fromkeys((*fresh, *near)))
         self._carried()
         self._refusals()
 

@@ -129,7 +129,7 @@ class _Reader:
             case Reduce(arg=arg, over=over, dtype=dtype) if self.axis in over:
                 return terms.fold(v.combine, self.term(arg), over, dtype.compute)
             case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
-                return terms.dot(self.term(left), self.term(right), over, dtype.compute)
+                return terms.dot(self.term(left), self.term(right), over, dtype)
             case _:
                 return self._other(v)
 
@@ -216,7 +216,7 @@ class _Streamed:
             parts = tuple(self._value(a, inner) for a in s.block.args)
             taken: Value = Reduce(s.combine, parts[0], s.block.over, s.dtype)
             if len(parts) == 2:
-                taken = Dot(parts[0], parts[1], s.block.over, s.dtype)
+                taken = Dot(parts[0], parts[1], s.block.over, s.block.value or s.dtype)
             old = self.terms.state(k, s.block.axes, s.dtype) if s.carry is None else s.carry
             carried = self._value(old, inner)
             update = Apply(row.scalar, (carried, taken))

@@ -18,6 +18,7 @@ from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.graph.text import parse
+from smelt.kernel.text_print import text as kernel_text
 from smelt.target import Target
 from smelt.types.dtype import bf16
 
@@ -200,6 +201,25 @@ class TestBfloat16:
         assert not grouped(exact)
         assert (exact(tiny, great)[0].astype("f8") == 8 * 2.0**-10).all()
         assert (made("bf16 bf16")(tiny, great)[0] == 0).all()
+
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_factors_that_nobody_has_rounded_are_rounded_to_nearest(self, side: str) -> None:
+        """Not cut off: the rounding errors of many factors cancel."""
+        first, second = ("a", "y") if side == "left" else ("x", "a")
+        given = "x" if side == "left" else "y"
+        code = (f"graph f(x: bf16[m,k], y: bf16[k,n], z: f32[]) {{\n"
+                f" w = cast({given}) {{dtype=f32}}\n t = mul(w, z)\n a = cast(t) {{dtype=bf16}}\n"
+                f' s = contract({first}, {second}) {{spec="{PLAIN}"}}\n return s\n}}')  # fmt: skip
+        kernel = whole(code, usual=True, features=MORE, rounding="fast")
+        assert grouped(kernel)
+        assert "bf16(" not in kernel_text(kernel.kernel)
+        x, y = drawn("bf16", (30, 700), 1), drawn("bf16", (700, 50), 2)
+        third = np.array(1 / 3, np.float32)
+        a, b = ((v.astype("f4") * third).astype(bf16.numpy) if place == side else v
+                for v, place in ((x, "left"), (y, "right")))  # fmt: skip
+        want = a.astype("f8") @ b.astype("f8")
+        (found,) = kernel(x, y, third)
+        assert np.allclose(found.astype("f8"), want, rtol=2.0**-8, atol=1e-3)
 
     def test_float32_products_of_bfloat16_arrays_stay_float32(self) -> None:
         code = source("bf16 bf16").replace('n"}', 'n", dtype=f32}')

@@ -14,6 +14,9 @@ The last one wants one operand unsigned and one signed.  If both are alike, the 
 with its highest bit flipped, which moves it by 128 into the other range, and the sums of the right
 operand's columns, times 128, put that right where a tile begins.
 
+A factor that is computed in the kernel is rounded to bfloat16 when it is packed, which changes
+nothing unless its rounding was dropped before (`rounding="fast"`).
+
 The error of the bfloat16 step: a product of two bfloat16 numbers is exact in float32, so a sum of k
 products is within k·2^-24·Σ|a·b| of the exact one as any float32 sum is, in whatever order the
 instruction adds its pair; beside that, factors and sums below 2^-126 count as 0.
@@ -31,6 +34,7 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.items import Access, Converting, Item
 from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.ops import halves
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.dtype import DType, bf16, f32, i8, i16, i32, u8
@@ -83,7 +87,9 @@ def group_of(
     has no instruction for them."""
     factors = getattr(item.payload, "factors", None)
     if item.dtype == f32 and factors == bf16:
-        known = all(_is_bfloat(x, buffers) for x in (left, right))
+        sides = [_is_bfloat(x, buffers) for x in (left, right)]
+        loaded = [isinstance(x.payload, Access) for x in (left, right)]
+        known = all(is_bfloat or not load for is_bfloat, load in zip(sides, loaded, strict=True))
         has = target.isa == "avx512" and target.has("avx512bf16")
         return Group("bfloats", bf16) if known and has else None
     if item.dtype != i32 or target.isa == "neon":
@@ -154,6 +160,8 @@ def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
     kind: Any = I8 if group.dtype == i8 else I16
     kind = kind if m.lanes is None else ir.VectorType(kind, m.lanes)
     if group.step == "bfloats":
+        if not isinstance(item.payload, (Access, Converting)):  # one that nobody has rounded yet
+            return b.trunc(halves.to_bfloat16(m, value), kind)
         bits = m.bitcast(value, i32)
         return b.trunc(m.lshr(bits, m.const(i32, 16)), kind)
     width = item.dtype.bits

@@ -246,7 +246,9 @@ class _Sum:
             factors = [*product.plain, *((g, 1) for g in growing)]
             sides.append(self._element(factors, product.masks, side))
             whole = whole.times(product)
-        block = self.terms.dot(sides[0], sides[1], self.fold.over, self.fold.dtype)
+        block = self.terms.dot(
+            sides[0], sides[1], self.fold.over, self.fold.value or self.fold.dtype
+        )
         dtype = self.fold.dtype.compute
         number = len(self.carrier.states)
         carry = None

@@ -160,7 +160,7 @@ class _Collector:
         return self.terms.apply(op.name, *args)
 
     def cast(self, value: Term, dtype: DType) -> Term:
-        return self.terms.cast(value, dtype)
+        return self.terms.cast(value, dtype.compute if self.rounding == "fast" else dtype)
 
     def constant(self, value: float | int | bool, dtype: DType) -> Term:
         return self.terms.const(value, dtype.compute)
@@ -197,7 +197,8 @@ class _Collector:
         if self.name not in over:
             axes = (left.axes | right.axes) - set(over)
             return self.terms.opaque(("fold", "", over), (left, right), axes, dtype.compute)
-        return self.terms.dot(left, right, over, dtype.compute)
+        exact = self.rounding == "exact"
+        return self.terms.dot(left, right, over, dtype.compute if exact else dtype)
 
     def _over(
         self, extents: Place, body: Callable[[Place], tuple[Term, ...]]

@@ -138,9 +138,10 @@ class Terms:
         return self.make("fold", combine, args, axes, i64, None, over)
 
     def dot(self, left: Term, right: Term, over: tuple[str, ...], dtype: DType) -> Term:
-        """A sum of products over axes."""
+        """A sum of products over axes; of factors of a half type (`value` says so) in float32."""
         axes = _axes((left, right)) - set(over)
-        return self.make("dot", "", (left, right), axes, dtype, None, over)
+        half = dtype if dtype.compute != dtype else None
+        return self.make("dot", "", (left, right), axes, dtype.compute, half, over)
 
     def count(self, over: tuple[str, ...], dtype: DType) -> Term:
         """How many elements axes have."""

@@ -1,0 +1,99 @@
+"""Section E in bfloat16: one kernel, two products of bfloat16 numbers, float32 in between.
+
+With `rounding="fast"` neither scores nor their exponentials are rounded on the way, except where a
+product takes them by pairs.  The bound on the error follows from that: weights within 2^-9 of their
+own size, and the result within 2^-9 of its size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.catalogue.harness import MACHINE, REFERENCE
+from tests.catalogue.test_e_attention import (
+    HEADS,
+    LONG,
+    Variant,
+    arguments,
+    causal,
+    grouped,
+    padded,
+    plain,
+    window,
+)
+
+import smelt as sm
+from smelt import driver, knobs
+from smelt.kernel.ir import Dot, Stream
+from smelt.kernel.walk import statements, values_of, visit
+from smelt.types.dtype import bf16
+
+Array = np.ndarray[Any, Any]
+VARIANTS = (
+    Variant("plain", plain), Variant("causal", causal, told="to"),
+    Variant("window", window, told="from to"), Variant("padded", padded, ("lengths",), told="to"),
+    Variant("grouped", grouped, group=3),
+)  # fmt: skip
+EVERY = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+_MADE: dict[str, tuple[Any, driver.Compiled]] = {}
+
+
+def halves(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
+    given = arguments(v, heads, n, seed)
+    return [a if a.dtype.kind in "ib" else a.astype(ml_dtypes.bfloat16) for a in given]
+
+
+def made(v: Variant) -> tuple[Any, driver.Compiled]:
+    if v.name not in _MADE:
+        with knobs.config(rounding="fast"):
+            trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*halves(v, 2, 5)).trace
+            values = trace.match(*(n for a in halves(v, HEADS, LONG) for n in a.shape))
+            assert values is not None
+            hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
+            _MADE[v.name] = trace, driver.compile(trace.graph, hints=hints, target=MACHINE)
+    return _MADE[v.name]
+
+
+@EVERY
+def test_one_stream_and_two_products_by_pairs(variant: Variant) -> None:
+    _, program = made(variant)
+    (kernel,) = program.kernels
+    assert kernel is not None
+    stream = next(s for s in kernel.body if isinstance(s, Stream))
+    (block,) = stream.blocks
+    ends = {"from": block.start, "to": block.stop}
+    assert {word for word, end in ends.items() if end is not None} == set(variant.told.split())
+    values = [v for s in statements(kernel) for r in values_of(s) for v in visit(r)]
+    assert [v.dtype for v in values if isinstance(v, Dot)] == [bf16, bf16]
+
+
+@EVERY
+def test_numbers(variant: Variant) -> None:
+    trace, program = made(variant)
+    for heads, n in ((1, 1), (2, 7), (3, 129)):
+        given = halves(variant, heads, n, seed=n)
+        values = trace.match(*(d for a in given for d in a.shape))
+        (found,) = program.run([given[k] for k in trace.arguments], tuple(values))
+        wide = [a if a.dtype.kind in "ib" else a.astype(np.float64) for a in given]
+        with np.errstate(all="ignore"):
+            want = variant.code(REFERENCE, *wide)
+            sizes = variant.code(REFERENCE, *wide[:2], abs(wide[2]), *wide[3:])
+        allowed = 2.0**-9 * (sizes + abs(want)) + 1e-5
+        assert np.all(abs(found.astype(np.float64) - want) <= allowed)
+
+
+def test_explicit_roundings_stay_unless_told_otherwise() -> None:
+    """Only `rounding="fast"` looks through conversions; what is stored is rounded even then."""
+    x = np.linspace(1, 2, 1001, dtype=np.float32)
+
+    def code(x: Any) -> Any:
+        return sm.astype(sm.astype(x, sm.bfloat16), sm.float32) * 3
+
+    rounded = x.astype(ml_dtypes.bfloat16).astype(np.float32) * 3
+    assert np.array_equal(np.asarray(sm.jit(code)(x)), rounded)
+    with sm.config(rounding="fast"):
+        stored = np.asarray(sm.jit(lambda x: sm.astype(x * 3, sm.bfloat16))(x))
+    assert np.array_equal(stored, (x * 3).astype(ml_dtypes.bfloat16))
