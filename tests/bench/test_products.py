@@ -28,6 +28,8 @@ SMALL = (
     Case("batch", (5, 8, 16), (5, 16, 8)),
     Case("bfloat16", (24, 40), (40, 32), dtype=bf16),
     Case("int8", (24, 40), (40, 32), dtype=i8),
+    Case("bfloat16 constant", (24, 40), (200, 40), True, True, bf16),
+    Case("int8 constant", (24, 40), (40, 200), False, True, i8),
 )
 
 

@@ -5,8 +5,10 @@
 
 Times are processor time, so that a busy machine changes them little; the peers stand in one process
 and take turns, the best of the rounds counts.  That process keeps to one CPU: libraries that work
-on threads of their own are measured whole.  The floor is what the machine cannot beat: multiply-
-adds at the measured peak, or the operands read once at the measured bandwidth, whichever is longer.
+on threads of their own are measured whole.  Constants may be packed whatever memory that takes
+(`constants_extra=none`), which a product alone does not by default.  The floor is what the machine
+cannot beat: multiply-adds at the measured peak, or the operands read once at the measured
+bandwidth, whichever is longer.
 """
 
 from __future__ import annotations
@@ -89,6 +91,12 @@ CASES: tuple[Case, ...] = (
         for m in (1, 4)
     ),
     *(Case(f"{n}³, int8", (n, n), (n, n), dtype=i8) for n in (256, 1024)),
+    Case("1024³, bfloat16, right constant", (1024, 1024), (1024, 1024), False, True, bf16),
+    Case("1024³, int8, right constant", (1024, 1024), (1024, 1024), False, True, i8),
+    Case(
+        "4 rows × 4096², transposed, bfloat16, constant", (4, 4096), (4096, 4096), True, True, bf16
+    ),
+    Case("16 rows × 4096², transposed, int8, constant", (16, 4096), (4096, 4096), True, True, i8),
 )
 
 
@@ -174,7 +182,7 @@ def best_times(known: dict[str, Call], rounds: int) -> dict[str, float]:
     """Nanoseconds of processor time of each call, the best of rounds in which they take turns."""
     best: dict[str, float] = {}
     repeat: dict[str, int] = {}
-    with sm.config(threads=1):
+    with sm.config(threads=1, constants_extra=None):
         for name, call in known.items():
             call()
             spent = _seconds(call, 1)
