@@ -53,6 +53,11 @@ LEAST_TASKS = 8
 SPLIT_ABOVE = 1 << 15
 """Elements of a fold below which one thread is faster than a split."""
 
+WIDE_TAKEN, LEAST_TAKEN = 1 << 18, 64
+"""Elements of a value that a visit of a stream makes at most, where it makes whole rows, and how
+many rows it takes at least: such values are worked on in the second cache or near it, and what a
+visit packs serves all of its rows."""
+
 ROWS = 128
 """Rows of a product that one task takes at least: a multiple of most register tiles' height."""
 ROW_BYTES = 1024
@@ -124,6 +129,13 @@ def beside_rows(rows: Index, itemsize: int) -> Index:
     """The same of products side by side whose rows nobody folds."""
     most = floordiv(rows, 8 * LEAST_TASKS)
     return mul(8, maximum(WHOLE_ROWS // 8, minimum(BESIDE_BYTES // (8 * itemsize), most)))
+
+
+def rows_taken(most: int, width: int) -> int:
+    """Rows of so many elements that one visit of a stream takes, if not `most`: few steps from one
+    number to the next, so that calls of about the same size share a kernel."""
+    fit = WIDE_TAKEN // max(width, 1)
+    return min(most, max(1 << fit.bit_length() - 1 if fit else 0, LEAST_TAKEN))
 
 
 def has_parts(grid: Iterable[int], visits: int) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt.fusion.cost import Cost, Model
-from smelt.fusion.plan import Plan
+from smelt.fusion.plan import Cluster, Plan
 from smelt.fusion.region import region_of
 from smelt.fusion.sets import Hints
+from smelt.fusion.streams import streamed_along
 from smelt.fusion.units import Units
 from smelt.target import Target
 
@@ -22,4 +23,15 @@ def predict(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
     """The predicted cost of every cluster, in order."""
     units = Units(plan.graph)
     model = Model(units, target, Hints(sizes))
-    return [model.cost(region_of(units, cluster)) for cluster in plan.clusters]
+    return [_cost(model, cluster) for cluster in plan.clusters]
+
+
+def _cost(model: Model, cluster: Cluster) -> Cost:
+    region = region_of(model.units, cluster)
+    if cluster.stream is not None:
+        node, place = cluster.stream
+        axis = region.ends[model.units.number[node]][place]
+        found = streamed_along(model, region, axis)
+        if found is not None:
+            return found
+    return model.cost(region)

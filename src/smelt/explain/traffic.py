@@ -146,9 +146,10 @@ class _Visit:
                 case Store(param=param, index=index, where=where) if self._points(index):
                     access = self._access(index, sure and where is None)
                     self.stores.setdefault(param, []).append(access)
-                case Stream(blocks=blocks, body=inner):
+                case Stream(blocks=blocks, body=inner, sees=sees):
                     if all(self.extents[b.axis] for b in blocks):
-                        self._statements(inner, sure and all(b.stop is None for b in blocks))
+                        whole = not sees and all(b.stop is None for b in blocks)
+                        self._statements(inner, sure and whole)
                 case _:
                     pass
 

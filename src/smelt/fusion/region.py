@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations
 from typing import TypeAlias
 
 from smelt.fusion.plan import Cluster
@@ -117,6 +118,10 @@ class _Pull:
         self.units, self.region, self.walked = units, region, walked
         self.origins: list[int] = []
         self.classes: dict[int, int] | None = None
+        self.own: dict[int, int] | None = None
+        self.beside: set[tuple[int, int]] = set()
+        """Classes of axes that some member has beside one another, both ways."""
+        self.square = region.members & units.square
         self.picks: dict[str, int] = {}
         self.known_masks: dict[Place, int] = {}
         self.expressed: set[Place] = set()
@@ -156,7 +161,7 @@ class _Pull:
             if extent == self.units.one:
                 place.append(STILL)
                 continue
-            a = self._axis(extent, used, unit.number * 32 + d)
+            a = self._axis(extent, used, unit.number * 32 + d, own=shape is None)
             used |= 1 << a
             place.append(a)
         return tuple(place) if shape is None else self._regrouped(unit, shape, place)
@@ -180,28 +185,49 @@ class _Pull:
             self.expressed.add(place)
         return place
 
-    def _axis(self, extent: int, used: int, key: int) -> int:
+    def _axis(self, extent: int, used: int, key: int, *, own: bool = True) -> int:
         """An axis of an extent that is not used yet: of the same class if there are several."""
         axes = self.region.axes
         free = [a for a, e in enumerate(axes) if e == extent and not used >> a & 1]
+        if free and self.square and own:
+            free = self._apart(free, key)
         if not free:
             axes.append(extent)
             self.origins.append(key)
             return len(axes) - 1
         if len(free) > 1:
             if self.classes is None:
-                self.classes = self._classes()
+                self.classes = self._classes(self.units.everything)
             kind = _find(self.classes, key)
             for a in free:
                 if _find(self.classes, self.origins[a]) == kind:
                     return a
         return free[0]
 
-    def _classes(self) -> dict[int, int]:
-        """Which dimensions are the same axis by the edges inside the region (union-find)."""
+    def _apart(self, free: list[int], key: int) -> list[int]:
+        """Of some axes those of the same class by the edges between members, if there are; else
+        those that no member has beside it: as many queries as keys are two axes still."""
+        if self.own is None:
+            self.own = self._classes(self.region.members)
+            for u in bits(self.square):
+                same = combinations(enumerate(self.units.unit(u).axes), 2)
+                pairs = [(u * 32 + d, u * 32 + k) for (d, e), (k, n) in same if e == n]
+                for one, other in pairs:
+                    a, b = _find(self.own, one), _find(self.own, other)
+                    self.beside |= {(a, b), (b, a)}
+        kind = _find(self.own, key)
+        kinds = {a: _find(self.own, self.origins[a]) for a in free}
+        alike = [a for a in free if kinds[a] == kind]
+        return alike or [a for a in free if (kinds[a], kind) not in self.beside]
+
+    def _classes(self, producers: int) -> dict[int, int]:
+        """Which dimensions are the same axis by the edges from `producers` to members
+        (union-find)."""
         parent: dict[int, int] = {}
         for u in bits(self.region.members):
             for edge in self.units.unit(u).edges:
+                if not producers >> edge.producer & 1:
+                    continue
                 for d, term in enumerate(edge.terms):
                     if isinstance(term, int) and term >= 0:
                         a, b = _find(parent, u * 32 + term), _find(parent, edge.producer * 32 + d)

@@ -18,8 +18,9 @@ dimension start a new class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
+from itertools import permutations
 from typing import Any
 
 from smelt.graph.ir import Node
@@ -143,6 +144,36 @@ def axis_classes(nodes: Iterable[Node]) -> dict[Dim, int]:
                     partition.unite(named.setdefault(name, (x, d)), (x, d))
     numbers: dict[Any, int] = {}
     return {dim: numbers.setdefault(partition.find(dim), len(numbers)) for dim in dims}
+
+
+def own_classes(
+    nodes: Collection[Node],
+) -> tuple[dict[tuple[Node, str], int], set[tuple[int, int]]]:
+    """Class number of every axis of the nodes (o0, o1, .., and e1, e2, .. which end there) by what
+    they read of one another, and the pairs of classes that some node has beside one another with
+    one extent, both ways: these are two axes, however alike."""
+    partition, inside = AxisClasses(), set(nodes)
+    axes: dict[Node, dict[str, Index]] = {}
+    for node in nodes:
+        own = axes[node] = {f"o{d}": n for d, n in enumerate(node.type.shape)}
+        for operand, index in reads(node):
+            x = node.inputs[operand]
+            for d, term in enumerate(index):
+                name = bare_axis(term)
+                if name is not None:
+                    own.setdefault(name, x.type.shape[d])
+                    if x in inside:
+                        partition.unite((node, name), (x, f"o{d}"))
+    numbers: dict[Any, int] = {}
+    found: dict[tuple[Node, str], int] = {}
+    beside: set[tuple[int, int]] = set()
+    for node, own in axes.items():
+        for name in own:
+            kind = numbers.setdefault(partition.find((node, name)), len(numbers))
+            found[node, name] = kind
+        beside |= {(found[node, a], found[node, b]) for a, b in permutations(own, 2)
+                   if own[a] == own[b] != 1}  # fmt: skip
+    return found, beside
 
 
 def regrouped(walked: Shape, shape: Shape, at: tuple[Index, ...]) -> tuple[Index, ...]:

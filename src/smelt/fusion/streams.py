@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from smelt import knobs
-from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, STREAM_PARTS, THIN, has_parts
+from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, STREAM_PARTS, THIN, has_parts, rows_taken
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
-from smelt.fusion.cascade.term import Term, evaluate
-from smelt.fusion.cascade.visible import Visible, visible
+from smelt.fusion.cascade.term import Term
+from smelt.fusion.cascade.visible import visible
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
+from smelt.fusion.shares import TOLD, Shares
 from smelt.fusion.sweeps import slides
 from smelt.fusion.trace import MOVE_COST, STEP_COST
-from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
+from smelt.target import Level
 from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, axes_of
-from smelt.types.expr import evaluate as evaluate_index
 
 COMPILED = True
 """Whether the back end can compile carried states."""
@@ -42,9 +41,6 @@ TAKEN, MADE = (64, 512), (192, 256)
 MASKING = 0.1
 """Part of the cost of masks and positions that remains: blocks that they rule out are not visited,
 in others they are not computed.  What does not even vary along the rows costs nothing."""
-TOLD = 0.75
-"""Part of an axis that is visited where data tells from where to where, such as lengths: about what
-padding leaves of texts of unequal length."""
 WIDE_COST = 3.0
 """Row cost of folding an element of single precision in double: conversions, and twice as many
 steps.  Charged for the folds that an unstreamed kernel does not have."""
@@ -55,10 +51,8 @@ MARGIN = 1.04
 SLOW_DOUBLE, SLOW_COLUMNS = 2.0, 6.0
 """How much slower elements in double precision are than their size tells: nothing else in the
 kernel is vectorised as widely as it could be, and columns keep their sums in memory."""
-SAMPLES = 8
-"""Tasks of which it is looked at how much of a streamed axis their masks let them see."""
 STATE_SHARE = 0.5
-"""Part of the second-level cache that carried states and a block may fill."""
+"""Part of the second-level cache that states of some rows of the grid may fill."""
 
 WORTH = 0.06
 """Part of a kernel's time that later sweeps must take for a stream, which saves them, to be asked
@@ -97,16 +91,25 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
         if not beyond and not masked and model.extents[region.axes[a]] <= SHORT:
             continue
         try:
-            found = collect(model.units, region, a, knobs.ROUNDING.get())
+            price = _price(model, region, a)
         except NotCollected:
             continue
-        cascade = analyse(found.terms, found.roots.values(), f"a{a}")
-        price = _Price(model, region, a, found, cascade)
         several = beyond or (model.extents[region.axes[a]] > SHORT and price.visits > 1)
         cost = price.cost() if several or (masked and price.is_cut()) else None
         if cost is not None and (best is None or cost.burden < best.burden):
             best = cost
     return best
+
+
+def streamed_along(model: Model, region: Region, a: int) -> Cost | None:
+    """The cost of a region with its axis number `a` streamed, None where its states do not fit."""
+    return _price(model, region, a).cost()
+
+
+def _price(model: Model, region: Region, a: int) -> _Price:
+    found = collect(model.units, region, a, knobs.ROUNDING.get())
+    cascade = analyse(found.terms, found.roots.values(), f"a{a}")
+    return _Price(model, region, a, found, cascade)
 
 
 def _products_terms(model: Model, region: Region) -> Iterator[int | Expr]:
@@ -162,10 +165,6 @@ def _cascaded(model: Model, region: Region) -> int:
     return found & rows
 
 
-class _Unknown(Exception):
-    """A number that only data tells."""
-
-
 class _Price:
     """The cost of one streamed axis."""
 
@@ -184,17 +183,25 @@ class _Price:
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
         self.split = self._is_split()
+        self.still = frozenset(self.grid) - frozenset(self.cut)
+        self.shares = Shares(self.sizes, {**self.cut, self.name: self.block}, model.hints)
 
     def cost(self) -> Cost | None:
         """The price, or None where the states do not fit."""
         model, region = self.model, self.region
         states = self._state_bytes()
-        if states > model.target.l2_bytes * STATE_SHARE:
+        resting = model.target.level(states)
+        if self.cut and states > model.target.l2_bytes * STATE_SHARE:
+            return None  # whole rows of a result are carried, which might as well be written
+        if resting not in ("l1", "l2"):
+            resting = model.target.level(states * model.cores)  # each core has its own
+        if resting == "dram":
             return None
         parts = list(self._sweeps())
         shares = list(map(self._share, parts))
         around = self._around(parts)
-        work = sum(map(self._work, parts, shares)) + self._work(around, 1.0, visits=1)
+        seen_parts = list(map(self._seen, parts))
+        work = sum(map(self._work, parts, shares, seen_parts)) + self._work(around, 1.0, {}, 1)
         tasks = self._tasks(len(parts)) * (PARTS if self.split else 1)
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
@@ -210,6 +217,7 @@ class _Price:
                     touch, sweeps = touch + first, sweeps + again * share
                     read += 0 if v in seen else self._distinct(t, v)
                     seen.add(v)
+        sweeps += self._carrying(resting, states, tasks, threads)
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         launch = model.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
@@ -229,12 +237,11 @@ class _Price:
 
     def is_cut(self) -> bool:
         """Whether masks tell where visits start or stop: then even one visit may be less."""
-        fixed = frozenset(self.grid) - frozenset(self.cut)
         swept = [t for t in self.found.roots.values() if self.name in t.axes]
         states = self.cascade.states
         if swept or not states or any(s.sweep for s in states):
             return False
-        seen = visible(self.found.terms, states, self.name, fixed)
+        seen = visible(self.found.terms, states, self.name, self.still)
         return any(t is not None for t in (seen.start, seen.stop, seen.seen))
 
     def _extra(self) -> set[Term]:
@@ -275,7 +282,8 @@ class _Price:
             self.cut[rows[-1]], block = TAKEN if taken else MADE
             return block
         if any(units.unit(u).trace.dots for u in self.region.ended):
-            return TAKEN[1]
+            local = {n: s for n, s in self.sizes.items() if n not in self.grid}
+            return rows_taken(TAKEN[1], self.found.terms.width(self.name, local))
         most = max((len(p) for found in self.region.loads.values() for p in found), default=0)
         lasts = {f"a{p[-1]}" for found in self.region.loads.values() for p in found
                  if p and len(p) == most}  # fmt: skip
@@ -334,6 +342,15 @@ class _Price:
         split = dots and sweeps == 1 and has_parts((tasks,), self.visits)
         return tasks * STREAM_PARTS if split else tasks
 
+    def _carrying(self, resting: Level, states: int, tasks: int, threads: int) -> float:
+        """Nanoseconds of what states of a task move that outgrow a core's own caches: in each visit
+        they are brought to it and back, and so is what is added to them; around they are set and
+        read."""
+        if resting in ("l1", "l2"):
+            return 0.0
+        moved = states * (4.0 * self.visits + 2.0) * tasks
+        return moved * self.model.ns_per_byte(resting, "copy", threads)
+
     def _state_bytes(self) -> int:
         states = self.cascade.states
         return sum(self._held(s.block.axes) * s.dtype.itemsize for s in states)
@@ -375,39 +392,25 @@ class _Price:
         states = [s for s in self.cascade.states if s.block in part]
         if not states or any(t in part for t in self.found.roots.values()):
             return 1.0
-        fixed = frozenset(self.grid) - frozenset(self.cut)
-        seen = visible(self.found.terms, states, self.name, fixed)
-        if seen.start is None and seen.stop is None:
-            return 1.0 if seen.seen is None else TOLD
-        return sum(self._visited(seen, (k + 0.5) / SAMPLES) for k in range(SAMPLES)) / SAMPLES
+        seen = visible(self.found.terms, states, self.name, self.still)
+        if seen.start is None and seen.stop is None and seen.seen is not None:
+            return TOLD
+        return self.shares.between(seen.start, seen.stop, self.name)
 
-    def _visited(self, seen: Visible, at: float) -> float:
-        """How much of the axis a task visits that stands at a part of the rows."""
-        extent = self.sizes[self.name]
+    def _seen(self, part: list[Term]) -> dict[str, float]:
+        """How much the blocks of one sweep see of other axes."""
+        others = [n for n in self.sizes if n not in self.grid and n != self.name]
+        return self.shares.seen(
+            self.found.terms, dict.fromkeys(part), self.cascade.states, self.found.roots.values(),
+            self.name, others, self.still,
+        )  # fmt: skip
 
-        def given(t: Term) -> Any:
-            if t.kind != "extreme" or not isinstance(t.args[0].value, IndexValue):
-                raise _Unknown
-            (a,) = t.args[0].axes
-            block = self.cut.get(a, 1)
-            first = int(self.sizes[a] * at) // block * block
-            last = min(first + block, self.sizes[a]) - 1
-            here = {**self.sizes, a: last if t.value else first}
-            return evaluate_index(t.args[0].value.index, self.model.hints, here)
-
-        ends: list[int] = []
-        told = 1.0
-        for t, default in ((seen.start, 0), (seen.stop, extent)):
-            try:
-                end = default if t is None else int(evaluate(t, given))
-            except _Unknown:
-                end, told = default, TOLD
-            ends.append(min(max(end, 0), extent))
-        return told * max(ends[1] - ends[0], 1) / max(extent, 1)
-
-    def _work(self, terms: list[Term], share: float, visits: int = 0) -> float:
-        """Nanoseconds of one sweep on one core that visits a share of the axis; what stands still
-        is done in each of its `visits`, as many as there are blocks if 0."""
+    def _work(
+        self, terms: list[Term], share: float, seen: dict[str, float], visits: int = 0
+    ) -> float:  # fmt: skip
+        """Nanoseconds of one sweep on one core that visits a share of the axis, and sees shares of
+        others; what stands still is done in each of its `visits`, as many as there are blocks if
+        0."""
         found = 0.0
         for t in terms:
             axes, cost = t.axes, 0.0
@@ -431,6 +434,8 @@ class _Price:
                 times = self._evaluations(axes)
                 if self.name not in axes:
                     times *= visits or self.visits
+                else:
+                    times *= prod(part for n, part in seen.items() if n in axes)
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
                 if not all(a.dtype.is_float for a in t.args):
                     cost *= MASKING if axes & set(self.cut) else 0.0

@@ -138,6 +138,9 @@ class Units:
             self.operands.append(sum({1 << e.producer for e in unit.edges}))
         self.folds = sum(1 << u.number for u in self.units if u.is_fold or u.along >= 0)
         """Units that fold or scan."""
+        self.square = sum(1 << u.number for u in self.units if self._is_square(u))
+        """Units with two axes of one extent."""
+        self.everything = (1 << len(self.values)) - 1
         self.calls = 0
         self.size = [0.0] * len(self.inputs)
         for unit in self.units:
@@ -148,6 +151,10 @@ class Units:
         for node in graph.outputs:
             if not isinstance(node.op, Input):
                 self.outputs |= 1 << self.number[node]
+
+    def _is_square(self, unit: Unit) -> bool:
+        long = [e for e in unit.axes if e != self.one]
+        return len(set(long)) < len(long) and not unit.is_library
 
     def is_unit(self, node: Node) -> bool:
         """Whether a node is computed (or written) by itself, not looked through."""

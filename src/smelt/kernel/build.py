@@ -222,8 +222,9 @@ class Builder:
 
     @contextmanager
     def stream(
-        self, *blocks: Block, states: Sequence[State] = (), where: Value | None = None
-    ) -> Generator[None]:
+        self, *blocks: Block, states: Sequence[State] = (), where: Value | None = None,
+        sees: Sequence[Block] = (),
+    ) -> Generator[None]:  # fmt: skip
         """The statements inside become a stream's body."""
         outer, body = self.env, self.body
         head = Stream(blocks, tuple(states), ())
@@ -233,7 +234,7 @@ class Builder:
             yield
         finally:
             own, self.env, self.body = self.body, outer, body
-        self.body.append(Stream(blocks, tuple(states), tuple(own), where))
+        self.body.append(Stream(blocks, tuple(states), tuple(own), where, tuple(sees)))
 
     def update(self, state: str, v: Operand) -> Ref:
         """The state's new value."""

@@ -266,27 +266,36 @@ class _Run:
         axes = [b.axis for b in s.blocks]
         for chosen in itertools.product(*(self._visits(b, place) for b in s.blocks)):
             inner = place.inner(dict(zip(axes, chosen, strict=True)))
-            inner.states = {state.name: state for state in s.states}
             if s.where is not None and not inner.value(s.where).data.all():
                 continue
+            if s.sees:
+                inner = inner.inner({b.axis: self._seen(b, inner) for b in s.sees})
+            inner.states = {state.name: state for state in s.states}
             self._body(s.body, inner)
             for state in s.states:
                 if state.name in inner.new:
-                    place.names[state.name] = inner.new[state.name]
+                    new = inner.new[state.name]
+                    place.names[state.name] = _put(place.names[state.name], new) if s.sees else new
 
     def _visits(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
         """The blocks of a stream's axis, up to its stop and inside its part."""
-        whole = place.space.ranges[block.axis]
-        start, stop = (
-            e if v is None else self._end(block.axis, v, whole, place)
-            for v, e in ((block.start, whole.start), (block.stop, whole.stop))
-        )
+        seen = self._seen(block, place)
+        start, stop = seen.start, seen.stop
         if block.part is not None:
             part = self.parts[block.part]
             unit = self.size_of(block) or 1
             each = _ceil(_ceil(stop - start, unit), part.stop) * unit
             start, stop = start + part.start * each, min(start + (part.start + 1) * each, stop)
         yield from self.cut(range(start, max(stop, start)), block)
+
+    def _seen(self, block: ir.Block, place: Evaluator) -> range:
+        """The positions of an axis from a block's start to its stop."""
+        whole = place.space.ranges[block.axis]
+        start, stop = (
+            e if v is None else self._end(block.axis, v, whole, place)
+            for v, e in ((block.start, whole.start), (block.stop, whole.stop))
+        )
+        return range(start, max(start, stop))
 
     def _end(self, axis: str, v: ir.Value, whole: range, place: Evaluator) -> int:
         """Where the visits to an axis start or stop."""
@@ -308,6 +317,15 @@ def _narrow(state: ir.State, tile: Tile) -> Tile:
             raise VerifyError(f"{state.name} varies along {a}, which its declaration does not name")
     data = tile.data.reshape(tuple(tile.data.shape[k] for k in keep))
     return Tile(tuple(tile.axes[k] for k in keep), tuple(tile.start[k] for k in keep), data)
+
+
+def _put(old: Tile, new: Tile) -> Tile:
+    """A state of which a block has set what it sees; the rest stays."""
+    cuts = tuple(slice(a - b, a - b + n)
+                 for a, b, n in zip(new.start, old.start, new.data.shape, strict=True))  # fmt: skip
+    data = old.data.copy()
+    data[cuts] = new.data
+    return Tile(old.axes, old.start, data)
 
 
 def _carried(name: str, tile: Tile, place: Evaluator) -> Tile:

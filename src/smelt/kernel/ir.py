@@ -279,12 +279,17 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Visits blocks in order, but for those where `where` (one bool for a block) does not hold.
-    Inside, a state is its old value; afterwards its final one."""
+    Inside, a state is its old value; afterwards its final one.
+
+    Of the axes in `sees` a block sees a part, from `start` up to `stop`, which are told anew for
+    each block: what lies outside is as if it were not there, and of states it stays.  Outside
+    nothing is folded but identities, so that a back end may let a block see more."""
 
     blocks: tuple[Block, ...]
     states: tuple[State, ...]
     body: tuple[Statement, ...]
     where: Value | None = None
+    sees: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ UNARY: Final = MappingProxyType({"-": "neg", "~": "not"})
 
 RESERVED: Final = frozenset(
     {"if", "else", "where", "over", "along", "as", "in", "of", "from", "to", "with", "for", "each"}
-) | {"inf", "nan", "none", "true", "false"}
+) | {"seeing", "inf", "nan", "none", "true", "false"}
 """Words that cannot name an axis, a position, a value or a state."""
 
 Flexible: TypeAlias = Literal["number", "index"]

@@ -206,12 +206,17 @@ class _Reader:
                 c.fail("a block has at least one element")
         if c.accept("of"):
             block = replace(block, part=c.name("a part"))
+        block = self._ends(c, block)
+        if block.size == 1:
+            self.fixed |= {axis}
+        return block
+
+    def _ends(self, c: Cursor, block: ir.Block) -> ir.Block:
+        """The block with where it starts and stops."""
         if c.accept("from"):
             block = replace(block, start=self._operand(c).value)
         if c.accept("to"):
             block = replace(block, stop=self._operand(c).value)
-        if block.size == 1:
-            self.fixed |= {axis}
         return block
 
     # ---- statements ----------------------------------------------------------------------------
@@ -343,6 +348,11 @@ class _Reader:
         while c.accept(","):
             found.append(self._block(c))
         where = self._operand(c).value if c.accept("where") else None
+        sees: list[ir.Block] = []
+        if c.accept("seeing"):
+            sees.append(self._ends(c, ir.Block(self._axis(c))))
+            while c.accept(","):
+                sees.append(self._ends(c, ir.Block(self._axis(c))))
         states: list[ir.State] = []
         if c.accept("with"):
             states.append(self._state(c))
@@ -357,7 +367,7 @@ class _Reader:
         self.names.env, self.names.hoisted, self.fixed = env, hoisted, outer
         if not body:
             c.fail("a stream needs statements, further right than itself", token)
-        return ir.Stream(tuple(found), tuple(states), tuple(body), where)
+        return ir.Stream(tuple(found), tuple(states), tuple(body), where, tuple(sees))
 
     def _state(self, c: Cursor) -> ir.State:
         token = self._new_name(c)

@@ -194,11 +194,12 @@ class _Printer:
             out += "/all" if block.size is None else f"/{block.size}"
         if block.part is not None:
             out += f" of {block.part}"
-        if block.start is not None:
-            out += f" from {self._loose(block.start, None)}"
-        if block.stop is not None:
-            out += f" to {self._loose(block.stop, None)}"
-        return out
+        return out + self._ends(block)
+
+    def _ends(self, block: ir.Block) -> str:
+        """Where a block starts and stops."""
+        ends = (("from", block.start), ("to", block.stop))
+        return "".join(f" {w} {self._loose(v, None)}" for w, v in ends if v is not None)
 
     # ---- statements ----------------------------------------------------------------------------
 
@@ -247,6 +248,8 @@ class _Printer:
         out = f"stream {', '.join(self._block(b) for b in s.blocks)}"
         if s.where is not None:
             out += f" where {self._loose(s.where, None)}"
+        if s.sees:
+            out += f" seeing {', '.join(b.axis + self._ends(b) for b in s.sees)}"
         if s.states:
             out += f" with {', '.join(self._state(x) for x in s.states)}"
         return out

@@ -34,6 +34,7 @@ from smelt.kernel.races import determined, disjoint
 from smelt.kernel.text_grammar import RESERVED
 from smelt.kernel.text_print import statement_text, text
 from smelt.kernel.verify_values import Place, refuse
+from smelt.ops.combine import COMBINES
 from smelt.types import expr
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index
@@ -61,6 +62,8 @@ class _Verifier:
         self.inputs = {p.name for p in kernel.inputs}
         self.split: ir.Split | None = None
         self.merged = False
+        self.seen: frozenset[str] = frozenset()
+        """Axes of which the statement sees a part."""
         self.parts: set[str] = set()
         """Split axes over which a stream around the statement is spread."""
         self.shared: frozenset[str] | None = None
@@ -172,6 +175,7 @@ class _Verifier:
             case ir.Let(name=name, value=value):
                 self._fresh(name, kept=_keeps_old(s))
                 place.check(value)
+                self._whole_folds(value)
                 place.env.bind(s)
                 place.lets[name] = value
             case ir.Position(name=name, value=value, extent=extent):
@@ -188,6 +192,13 @@ class _Verifier:
                 self._stream(s)
             case ir.Merge():
                 self._merge(s, top)
+
+    def _whole_folds(self, value: ir.Value) -> None:
+        """What asks for places along an axis sees all of it."""
+        for v in walk.visit(value):
+            if isinstance(v, ir.Reduce) and COMBINES[v.combine].positional:
+                for a in self.seen & set(v.over):
+                    refuse(f"{v.combine} asks for a place along {a}, of which a part is seen")
 
     def _fresh(self, name: str, *, kept: bool = False) -> None:
         _check_name(name, "value", RESERVED)
@@ -265,9 +276,23 @@ class _Verifier:
         place.lets = dict(place.lets)
         if s.where is not None and place.scalar(s.where, "what is visited") != bool_:
             refuse("what follows `where` is no bool")
+        seen = self.seen
+        for block in s.sees:
+            self._seen(block)
         self._body(s.body)
         place.env, place.fixed, place.open_streams, place.states, place.lets, self.parts = outer
-        self.statement = s
+        self.statement, self.seen = s, seen
+
+    def _seen(self, block: ir.Block) -> None:
+        """A part of an axis, of which nothing outside is stored or told by its place."""
+        place = self.place
+        self._block(block)
+        if block.axis in self.seen | place.open_streams | place.whole | place.fixed:
+            refuse(f"no part of {block.axis} can be told here: it is cut already")
+        if block.size is not None or block.part is not None:
+            refuse(f"what is seen of {block.axis} is one run of positions")
+        self._check_ends(block)
+        self.seen |= {block.axis}
 
     def _stream_block(self, block: ir.Block) -> None:
         place = self.place
@@ -281,6 +306,10 @@ class _Verifier:
             split is None or (split.name, split.axis) != (block.part, block.axis)
         ):
             refuse(f"the grid does not split {block.axis} into {block.part}")
+        self._check_ends(block)
+
+    def _check_ends(self, block: ir.Block) -> None:
+        place = self.place
         for end, what in ((block.start, "start"), (block.stop, "stop")):
             if end is not None and not place.scalar(end, f"a {what}").is_integer:
                 refuse(f"the {what} of {block.axis} is no integer")
@@ -319,6 +348,8 @@ class _Verifier:
         needed = (place.whole | place.open_streams | own) - self._single()
         if self.split is not None and self.split.name in self.parts and self.split.axis in told:
             needed -= {self.split.name}  # parts have no element in common
+        if self.seen & own:
+            refuse(f"a part of {min(self.seen & own)} is seen, the rest would not be stored")
         missing = sorted(needed - told)
         if missing:
             refuse(f"several positions of {missing[0]} may store the same element of {s.param}")

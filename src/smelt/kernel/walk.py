@@ -153,8 +153,8 @@ def values_of(statement: Statement) -> tuple[Value, ...]:
             return (value,)
         case Store(value=value, where=where):
             return (value,) if where is None else (value, where)
-        case Stream(blocks=blocks, states=states, where=where):
-            ends = (e for b in blocks for e in (b.start, b.stop))
+        case Stream(blocks=blocks, states=states, where=where, sees=sees):
+            ends = (e for b in (*blocks, *sees) for e in (b.start, b.stop))
             told = tuple(e for e in (*ends, where) if e is not None)
             return (*told, *(s.init for s in states))
         case Merge():
@@ -169,12 +169,13 @@ def map_statement(statement: Statement, change: Callable[[Value], Value]) -> Sta
         case Store(where=where):
             new = None if where is None else change(where)
             return replace(statement, value=change(statement.value), where=new)
-        case Stream(blocks=blocks, states=states, body=body, where=where):
+        case Stream(blocks=blocks, states=states, body=body, where=where, sees=sees):
             return Stream(
                 tuple(_map_block(b, change) for b in blocks),
                 tuple(replace(s, init=change(s.init)) for s in states),
                 tuple(map_statement(s, change) for s in body),
                 None if where is None else change(where),
+                tuple(_map_block(b, change) for b in sees),
             )
         case Merge():
             return statement

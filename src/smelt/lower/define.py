@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
-from smelt.fusion.space import axis_classes, reads, regrouped
+from smelt.fusion.space import axis_classes, own_classes, reads, regrouped
 from smelt.graph.ir import Node
 from smelt.kernel.bounds import proves_inside
 from smelt.kernel.ir import (
@@ -95,6 +95,8 @@ class Pullback:
         self.classes = axis_classes(cluster.nodes)
         self.params: dict[Node, Param] = {}
         self.axis_class: dict[str, int] = {}
+        self.own, self.beside = own_classes(cluster.nodes)
+        self.axis_own: dict[str, int] = {}
         self.known: dict[Value, Ref] = {}
         self.bound: dict[str, Value] = {}
         self.memo: dict[tuple[Node, Position_, bool], Value] = {}
@@ -127,11 +129,16 @@ class Pullback:
         self.taken.add(name)
         return name
 
-    def new_axis(self, extent: Index, kind: int) -> Index:
+    def new_axis(self, extent: Index, kind: int, own: int = -1) -> Index:
         """An axis of that extent which the current position does not use: one of the same class
-        if there is, else any, else a new one."""
+        (`own`: by what nodes of the cluster read of one another) if there is, else any that no node
+        has beside it, else a new one."""
         used = self.busy[-1]
         free = [a for a in self.out.axes.values() if a.extent == extent and a.name not in used]
+        if own >= 0 and self.beside:
+            kinds = {a.name: self.axis_own[a.name] for a in free}
+            alike = [a for a in free if kinds[a.name] == own]
+            free = alike or [a for a in free if (kinds[a.name], own) not in self.beside]
         same = [a for a in free if self.axis_class[a.name] == kind]
         if same or free:
             found = (same or free)[0]
@@ -141,6 +148,7 @@ class Pullback:
             found = Axis(self.fresh(symbol), extent)
             self.out.axes[found.name] = found
             self.axis_class[found.name] = kind
+            self.axis_own[found.name] = own
         return found.index
 
     # ---- elements ------------------------------------------------------------------------------
@@ -294,8 +302,8 @@ class Pullback:
         node = self.current[-1][0]
         kinds = self._ended_classes(node, len(extents))
         axes: list[Index] = []
-        for extent, kind in zip(extents, kinds, strict=True):
-            axes.append(self.new_axis(extent, kind))
+        for k, (extent, kind) in enumerate(zip(extents, kinds, strict=True)):
+            axes.append(self.new_axis(extent, kind, self.own.get((node, f"e{k + 1}"), -1)))
             self.busy[-1].add(bare_axis(axes[-1]) or "")
         names = tuple(bare_axis(a) or "" for a in axes)
         self.out.ended.update({(node, k): name for k, name in enumerate(names)})
@@ -375,7 +383,8 @@ def define(cluster: Cluster, rounding: str) -> Definition:
             if extent == 1:
                 index.append(0)
                 continue
-            index.append(pull.new_axis(extent, pull.classes[node, d] if own else -1))
+            kinds = (pull.classes[node, d], pull.own[node, f"o{d}"]) if own else (-1, -1)
+            index.append(pull.new_axis(extent, *kinds))
             pull.busy[-1].add(bare_axis(index[-1]) or "")
         pull.busy.pop()
         at = tuple(index)

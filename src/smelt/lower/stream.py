@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE
+from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, rows_taken
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
-from smelt.fusion.cascade.term import Term, Terms
+from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.kernel.ir import (
     Apply,
@@ -56,9 +56,11 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import refs, substitute_index, transform
 from smelt.lower import roles
 from smelt.lower.define import Definition
+from smelt.lower.reader import Reader
+from smelt.lower.sees import parts_seen
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, i64
+from smelt.types.dtype import i64
 from smelt.types.expr import Atom, Expr, Index, add, product, rebuild
 from smelt.types.expr import value as position_index
 
@@ -87,70 +89,12 @@ def stream(name: str, d: Definition, axis: str, hints: Mapping[str, int]) -> Ker
     return _Streamed(d, axis).kernel(name, hints)
 
 
-class _Reader:
-    """The statements of a definition as terms."""
-
-    def __init__(self, d: Definition, axis: str) -> None:
-        self.d, self.axis = d, axis
-        self.terms = Terms()
-        self.facts = roles.analyse(d.body)
-        self.of: dict[str, Term] = {}
-        self.origin: dict[Term, tuple[str, int]] = {}
-        """The name that a term has in the definition, and the node it came from."""
-        dtypes = {p.name: p.dtype.compute for p in d.inputs}
-        self.loaded = dtypes
-        self.extents = {a.name: a.extent for a in d.axes.values()}
-        for s in d.body:
-            if isinstance(s, Let):
-                self.of[s.name] = found = self.term(s.value)
-                self.origin.setdefault(found, (s.name, s.origin))
-            elif isinstance(s, Position):
-                axes = self.facts.axes[s.name]
-                args = tuple(self.of[n] for n in refs(s))
-                self.of[s.name] = self.terms.opaque(s, args, axes, i64)
-                self.origin[self.of[s.name]] = (s.name, -1)
-
-    def term(self, v: Value) -> Term:
-        """The term of a value."""
-        terms = self.terms
-        match v:
-            case Const(value=number, dtype=dtype):
-                return terms.const(number, dtype.compute)
-            case Ref(name=name):
-                return self.of[name]
-            case Apply(op=op, args=args):
-                return terms.apply(op, *map(self.term, args))
-            case Cast(arg=arg, dtype=dtype):
-                return terms.cast(self.term(arg), dtype)
-            case Reduce(combine=combine, arg=arg, over=over) if (
-                self.axis in over and COMBINES[combine].positional
-            ):
-                return terms.winner(combine, self.term(arg), over, self.extents)
-            case Reduce(arg=arg, over=over, dtype=dtype) if self.axis in over:
-                return terms.fold(v.combine, self.term(arg), over, dtype.compute)
-            case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
-                return terms.dot(self.term(left), self.term(right), over, dtype)
-            case _:
-                return self._other(v)
-
-    def _other(self, v: Value) -> Term:
-        axes = roles.value_axes(v, self.facts.axes)
-        args = tuple(self.of[n] for n in refs(v))
-        if isinstance(v, Load):
-            dtype: DType = self.loaded[v.param]
-        elif isinstance(v, (IndexValue, Reduce, Dot)):
-            dtype = v.dtype.compute
-        else:
-            raise InternalError(f"a stream along {self.axis} has no place for {v}")
-        return self.terms.opaque(v, args, axes, dtype)
-
-
 class _Streamed:
     """Writes the kernel."""
 
     def __init__(self, d: Definition, axis: str) -> None:
         self.d, self.axis = d, axis
-        self.read = _Reader(d, axis)
+        self.read = Reader(d, axis)
         self.terms = self.read.terms
         self.stores = [s for s in d.body if isinstance(s, Store)]
         roots = [t for s in self.stores for t in self._roots(s)]
@@ -169,7 +113,7 @@ class _Streamed:
         d = self.d
         grid = [a for a in roles.independent(d, self.read.facts) if a.name != self.axis]
         self.grid = [a.name for a in grid]
-        cut, size = self._blocks(grid)
+        cut, size = self._blocks(grid, hints)
         blocks: list[Block | Split] = [*cut]
         if self._is_split(cut, hints):
             part = self._fresh("part")
@@ -229,8 +173,17 @@ class _Streamed:
             return
         start, stop = self._ends(seen)
         where = None if seen.where is None else self._told(seen.where)
-        cut = Block(self.axis, size, stop, start=start)
-        self.top.body.append(Stream((cut,), tuple(states), _read(inner.body), where))
+        block = Block(self.axis, size, stop, start=start)
+        sees = tuple(self._sees(sweep, fixed, written))
+        self.top.body.append(Stream((block,), tuple(states), _read(inner.body), where, sees))
+
+    def _sees(self, sweep: int, fixed: set[str], written: list[Store]) -> Iterator[Block]:
+        """The parts of other axes outside of which no block of a sweep takes anything up."""
+        states = [s for s in self.cascade.states if s.sweep == sweep]
+        for part in parts_seen(self.read, states, written, self.grid, frozenset(fixed)):
+            ends = (None if t is None else self._told(t) for t in (part.start, part.stop))
+            start, stop = ends
+            yield Block(part.axis, None, stop, start=start)
 
     def _is_split(self, blocks: list[Block], hints: Mapping[str, int]) -> bool:
         """Whether one sweep of folds that do not wait for one another is all, in too few tasks."""
@@ -412,7 +365,7 @@ class _Streamed:
 
     # ---- blocks --------------------------------------------------------------------------------
 
-    def _blocks(self, grid: list[Axis]) -> tuple[list[Block], int]:
+    def _blocks(self, grid: list[Axis], hints: Mapping[str, int]) -> tuple[list[Block], int]:
         """The blocks of the grid, and how many elements of the streamed axis a visit takes."""
         names = [a.name for a in grid]
         rows = [a for a in self._rows() if a in names]
@@ -422,7 +375,9 @@ class _Streamed:
             return [Block(a, cut if a == rows[-1] else 1) for a in names], size
         runs = roles.fastest(self.d)
         if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
-            return [Block(a, 1) for a in names], TAKEN[1]
+            sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+            width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
+            return [Block(a, 1) for a in names], rows_taken(TAKEN[1], width)
         if self.axis in runs or not names or names[-1] not in runs:
             return [Block(a, 1) for a in names], ROW_BLOCK
         return [Block(a, COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK

@@ -46,7 +46,7 @@ def is_bound(phase: Phase, name: str) -> bool:
 
 
 def _visits(phase: Phase) -> list[Visit]:
-    return [v for r in phase.regions() for v in r.visits]
+    return [v for r in phase.regions() for v in r.cuts]
 
 
 def _is_walked_through(phase: Phase, name: str) -> bool:
@@ -57,7 +57,7 @@ def _is_walked_through(phase: Phase, name: str) -> bool:
     return (
         name not in edges
         and bool(own)
-        and not any(v.part or v.stop or v.first or v.size == 1 for v in own)
+        and not any(v.part or v.stop or v.start or v.first or v.size == 1 for v in own)
     )
 
 

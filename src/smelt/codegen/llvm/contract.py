@@ -414,7 +414,7 @@ def _lies_in_panels(
     access, (k, n) = load_of(right), axes
     if access is None or not packs_as_it_is(right, item, group, phase.dtypes[access.buffer]):
         return False
-    cut = {*phase.cut, *(v.axis for r in phase.regions() for v in r.visits)}
+    cut = {*phase.cut, *(v.axis for r in phase.regions() for v in r.cuts)}
     count = 1 if group is None else group.count
     if n in cut or (count > 1 and k in cut) or panel_step(access, k, count) is None:
         return False

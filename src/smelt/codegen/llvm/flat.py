@@ -95,10 +95,9 @@ class PhaseBuilder:
         found, used = max((a.time for a in args), default=0), set(axes)
         for region in chain(self.region):
             around = region.parent
-            if region.where is None:
-                inside = any(v.axis in used for v in region.visits)
-            else:  # what every block tells anew is told in those that are taken up alone
-                inside = around is not None and found >= self.latest[around]
+            inside = any(v.axis in used for v in region.cuts)
+            if region.is_inner:  # what every block tells anew is told in those taken up alone
+                inside |= around is not None and found >= self.latest[around]
             if inside:
                 found = max(found, self.latest[region])
         return found
@@ -312,12 +311,8 @@ class PhaseBuilder:
 
     def _stream(self, s: k.Stream) -> None:
         parts = {e.name: e.parts for e in self.kernel.grid if isinstance(e, k.Split)}
-        visits: list[Visit] = []
-        for b in s.blocks:
-            start, stop = (None if e is None else self.convert(self.value(e), i64)
-                           for e in (b.start, b.stop))  # fmt: skip
-            part = None if b.part is None else (b.part, parts[b.part])
-            visits.append(Visit(b.axis, b.size, 0, stop, part, start))
+        visits = [self._visit(b, None if b.part is None else (b.part, parts[b.part]))
+                  for b in s.blocks]  # fmt: skip
         starts: list[tuple[Carried, Item]] = []
         for state in s.states:
             init = self.value(state.init)
@@ -326,19 +321,27 @@ class PhaseBuilder:
         outer = self.names, self.old, self.new, self.states
         self.names, self.new = dict(self.names), {}
         self.open(tuple(visits), starts)
-        if s.where is None:
+        if s.where is None and not s.sees:
             self.body(s.body)
         else:
-            self._within(self.value(s.where), s.body)
+            where = None if s.where is None else self.value(s.where)
+            sees = tuple(self._visit(b, None) for b in s.sees)
+            self._within(Region(self.region, (), where, sees), s.body)
         self.close()
         self.names, self.old, self.new, self.states = outer
         for carried, _ in starts:
             self.names[carried.name] = self.read(carried)
 
-    def _within(self, where: Item, body: Iterable[k.Statement]) -> None:
-        """The statements of a stream's body, in a region for the blocks that it takes up."""
+    def _visit(self, b: k.Block, part: tuple[str, int] | None) -> Visit:
+        """A block with the items of its ends."""
+        start, stop = (None if e is None else self.convert(self.value(e), i64)
+                       for e in (b.start, b.stop))  # fmt: skip
+        return Visit(b.axis, b.size, 0, stop, part, start)
+
+    def _within(self, inner: Region, body: Iterable[k.Statement]) -> None:
+        """The statements of a stream's body, in a region for what it takes up of the blocks."""
         outer = self.region
-        self.region = Region(outer, (), where)
+        self.region = inner
         self._segment()
         self.body(body)
         self._settle()

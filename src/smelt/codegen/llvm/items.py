@@ -113,11 +113,22 @@ class Visit:
 @dataclass(eq=False)
 class Region:
     """The body of a stream, inside `parent`; or that part of a body which runs in the blocks where
-    `where` holds: it visits nothing itself."""
+    `where` holds, or `sees` a part of some axes: it visits nothing itself."""
 
     parent: Region | None
     visits: tuple[Visit, ...]
     where: Item | None = None
+    sees: tuple[Visit, ...] = ()
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether this is a part of a stream's body."""
+        return self.where is not None or bool(self.sees)
+
+    @property
+    def cuts(self) -> tuple[Visit, ...]:
+        """The axes of which there is but a part inside."""
+        return (*self.visits, *self.sees)
 
 
 def chain(region: Region | None) -> list[Region]:
@@ -137,6 +148,16 @@ def still_axes(region: Region | None) -> set[str]:
 def visited_axes(region: Region | None) -> set[str]:
     """The axes that a region and those around it visit block by block."""
     return {v.axis for r in chain(region) for v in r.visits}
+
+
+def cut_axes(region: Region | None) -> set[str]:
+    """The axes of which a region and those around it have a part at a time."""
+    return {v.axis for r in chain(region) for v in r.cuts}
+
+
+def seen_axes(region: Region | None) -> set[str]:
+    """The axes of which a region and those around it see a part."""
+    return {v.axis for r in chain(region) for v in r.sees}
 
 
 @dataclass(eq=False)
@@ -212,7 +233,7 @@ class Phase:
         """Where streams start and stop and what they visit, with the segment at whose end that has
         to be known."""
         return [(item, self.segments.index(r) - 1) for r in self.regions()
-                for item in (r.where, *(end for v in r.visits for end in (v.start, v.stop)))
+                for item in (r.where, *(end for v in r.cuts for end in (v.start, v.stop)))
                 if item is not None]  # fmt: skip
 
     def roots(self) -> list[Item]:

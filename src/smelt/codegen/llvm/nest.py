@@ -29,7 +29,7 @@ from smelt.codegen.llvm.items import (
     Item,
     Region,
     StoreItem,
-    visited_axes,
+    cut_axes,
 )
 from smelt.codegen.llvm.limits import Limit, inside_limits, row_limits
 from smelt.codegen.llvm.machine import LLVMMachine, emit
@@ -318,7 +318,7 @@ class NestEmitter:
             return None
         found = coefficient(access.offset, axis)
         region = self.s.phase.segments[self.nest.time]
-        if found is None and axis not in {*self.s.phase.cut, *visited_axes(region)}:
+        if found is None and axis not in {*self.s.phase.cut, *cut_axes(region)}:
             return coefficient(steady(access.offset, axis, self.s.lanes * self.nest.wide), axis)
         return found
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
+WHOLE = 64
+"""Positions at a multiple of which what a block sees of an axis starts: vectors, tiles and panels
+begin there."""
 
 
 def run_segments(home: NestEmitter, region: Region | None = None, at: int = 0) -> int:
@@ -50,11 +53,22 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
     home.top = Scope(outer)
     if region.where is not None:
         with home.b.if_then(home.top.value(region.where)):
+            _narrow(home, region)
             inside(0)
     else:
+        _narrow(home, region)
         inside(0)
     home.top, home.ranges, home.starts = outer, ranges, starts
     return after
+
+
+def _narrow(home: NestEmitter, region: Region) -> None:
+    """Cuts axes to what a block sees of them: from a whole group of vectors on."""
+    for visit in region.sees:
+        first, _ = home.ranges[visit.axis]
+        low, stop = _span(home, visit)
+        before = home.b.and_(home.b.sub(low, first), number(-WHOLE))
+        home.ranges[visit.axis] = home.b.add(first, before), stop
 
 
 def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None:

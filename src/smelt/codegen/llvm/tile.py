@@ -14,7 +14,7 @@ from smelt.codegen.llvm.ahead import LINE, next_task
 from smelt.codegen.llvm.contract import Contraction, Tile, load_of, panel_step
 from smelt.codegen.llvm.grouped import ones, step
 from smelt.codegen.llvm.indexing import I64, iota, number, splat
-from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.items import Access, Item, seen_axes
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import (
     element_address,
@@ -63,6 +63,8 @@ class TileEmitter:
         if c.m is not None:
             low, high = home.ranges[c.m]
             self.rows = self.b.sub(high, low)
+        self.part = c.m if c.m in seen_axes(home.s.region(c.item)) else None
+        """The axis of the rows, where the block sees a part of it."""
         low, high = home.ranges[c.k]
         self.depth = self.b.sub(high, low)
         if c.group is not None:
@@ -83,6 +85,13 @@ class TileEmitter:
         if c.direct:
             self.left.base = home.storage.at[c.left, 0]
             self.left.origin = self.b.sub(home.ranges[c.k][0], home.scratch.start(c.left, c.k))
+            if self.part is not None:
+                before = self.b.mul(self._skipped(c.left, self.part), number(c.pitch))
+                self.left.origin = self.b.add(self.left.origin, before)
+
+    def _skipped(self, item: Item, axis: str) -> Value:
+        """Positions of an axis that an array in scratch has before those that are seen."""
+        return self.b.sub(self.home.ranges[axis][0], self.home.scratch.start(item, axis))
 
     def open_right(self, nest: Nest, scope: Scope) -> None:
         """Finds the right operand's block where it lies."""
@@ -258,6 +267,8 @@ class TileEmitter:
     def _places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
         """Addresses of the tile's vectors in the result."""
         b, item = self.b, self.c.item
+        if self.part is not None:
+            row = b.add(row, self._skipped(item, self.part))
         at = b.add(b.mul(row, self.stride), b.add(self.column, column))
         first = element_address(b, self.home.storage.at[item, 0], at, item.dtype)
         found: list[Value] = []

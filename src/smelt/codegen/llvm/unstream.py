@@ -33,7 +33,7 @@ def as_folds(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
 
 def _folds(s: k.Stream) -> list[k.Statement] | None:
     cut = any(e is not None for b in s.blocks for e in (b.start, b.stop, b.part))
-    if cut or s.where is not None or not s.states:
+    if cut or s.where is not None or s.sees or not s.states:
         return None
     states = {state.name: state for state in s.states}
     updates = {u.state: u for u in s.body if isinstance(u, k.Update)}

@@ -22,7 +22,7 @@ from math import prod
 
 from smelt.blocks import SHORT_SUM
 from smelt.codegen.llvm.clone import Cloner, folds, reached, renumber
-from smelt.codegen.llvm.items import Access, Folding, Item, Phase, visited_axes
+from smelt.codegen.llvm.items import Access, Folding, Item, Phase, cut_axes
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
 
@@ -45,7 +45,7 @@ def written_out(phase: Phase) -> Phase:
 
 def _is_small_window(phase: Phase, fold: Item, folding: Folding) -> bool:
     over, (arg, *edges) = set(folding.over), fold.args
-    bound = visited_axes(phase.segments[fold.time]) | phase.cut.keys()
+    bound = cut_axes(phase.segments[fold.time]) | phase.cut.keys()
     if folding.row.positional or not folding.row.idempotent or edges or over & bound:
         return False
     count = 1
@@ -90,7 +90,7 @@ def _is_short_sum(phase: Phase, dot: Item) -> bool:
     over = {*dot.payload.over}
     left, right = (a.axes - over for a in dot.args)
     sizes = [n for a in over if isinstance(n := phase.axes[a], int)]
-    bound = visited_axes(phase.segments[dot.time]) | phase.cut.keys() | {*phase.grid}
+    bound = cut_axes(phase.segments[dot.time]) | phase.cut.keys() | {*phase.grid}
     if len(sizes) < len(over) or over & bound or any(folds(a, over) for a in dot.args):
         return False
     return 0 < prod(sizes) <= SHORT_SUM and (left <= right or right <= left)

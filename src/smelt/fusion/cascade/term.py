@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -240,6 +241,11 @@ class Terms:
         return self.apply("select", condition, then, otherwise)
 
     # ---- ways through --------------------------------------------------------------------------
+
+    def width(self, name: str, sizes: Mapping[str, int]) -> int:
+        """The most elements that any term has at one position of an axis, along axes of `sizes`."""
+        return max((prod(sizes[a] for a in t.axes if a in sizes and a != name)
+                    for t in self.known.values() if name in t.axes), default=1)  # fmt: skip
 
     def swap(self, term: Term, new: Mapping[Term, Term]) -> Term:
         """`term` with terms in it replaced; what folds read is left alone."""

@@ -74,6 +74,21 @@ def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[s
     return found
 
 
+def bounds(
+    terms: Terms, blocks: list[Term], name: str, fixed: frozenset[str]
+) -> tuple[Term | None, Term | None]:
+    """Between which positions of the axis `name` some folds take up anything at all in a block of
+    other axes: the first one and the one behind the last, None where that is open."""
+    start: Term | None = None
+    stop: Term | None = None
+    rules = Blocks(terms, name, fixed)
+    for condition, answer in _masks(terms, blocks, name):
+        hull = rules.hull(condition, not answer)
+        start = _joined(terms.greater, start, hull.start)
+        stop = _joined(terms.lesser, stop, hull.stop)
+    return start, stop
+
+
 def _joined(join: object, one: Term | None, other: Term | None) -> Term | None:
     if one is None or other is None:
         return other if one is None else one

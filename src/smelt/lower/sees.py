@@ -1,0 +1,90 @@
+"""What the blocks of a stream see of other axes.
+
+A mask that rules out pairs of positions lets a stream skip blocks.  Where the streamed axis is that
+of the rows, each block of rows has whole rows of columns, of which the mask leaves a part, such as
+those up to the last row's own: nothing is computed beyond it.
+
+    stream m/512 seeing n to last(m) + 1 with dk = 0 [n,d]
+
+It holds where every fold over the columns, and everything that is added to carried columns, takes
+up nothing outside of that part, and no element of it is stored.  How the mask is spelled does not
+matter (`smelt.fusion.cascade.visible`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from smelt.fusion.cascade.carry import State
+from smelt.fusion.cascade.term import Term, cone
+from smelt.fusion.cascade.visible import bounds
+from smelt.kernel.ir import Dot, Let, Reduce, Scan, Store
+from smelt.lower import roles
+from smelt.lower.reader import Reader
+from smelt.ops.combine import COMBINES
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The positions of an axis from `start` up to `stop`; None where that is open."""
+
+    axis: str
+    start: Term | None
+    stop: Term | None
+
+
+def parts_seen(
+    read: Reader, states: Sequence[State], written: Sequence[Store], grid: Collection[str],
+    fixed: frozenset[str],
+) -> Iterator[Part]:  # fmt: skip
+    """The parts that the blocks of one sweep see.  `written` is stored in them; of `fixed` axes a
+    block has one position."""
+    known = read.facts.axes
+    stored = frozenset[str]().union(*(roles.index_axes(s.index, known) for s in written))
+    roots = [a for s in states for a in s.block.args] + [read.term(s.value) for s in written]
+    near = {t for root in roots for t in cone(root)}
+    for axis in read.d.axes:
+        if axis == read.axis or axis in stored or axis in grid:
+            continue
+        folds = _folds(read, states, near, axis)
+        if not folds:
+            continue
+        start, stop = bounds(read.terms, folds, axis, fixed)
+        if start is not None or stop is not None:
+            yield Part(axis, start, stop)
+
+
+def _folds(
+    read: Reader, states: Sequence[State], near: set[Term], axis: str
+) -> list[Term] | None:  # fmt: skip
+    """What a block folds over an axis, of the terms `near` that it computes, and what it adds to
+    states along it; None where more than that is done with its elements."""
+    found: list[Term] = []
+    for s in states:
+        if axis in frozenset[str]().union(*(a.axes for a in s.block.args)):
+            if s.carry is not None or COMBINES[s.combine].positional:
+                return None
+            found.append(s.block)
+    known = read.facts.axes
+    for s in read.d.body:
+        if not isinstance(s, Let) or not isinstance(s.value, (Reduce, Dot, Scan)):
+            continue
+        if read.of[s.name] not in near:
+            continue
+        v = s.value
+        parts = (v.left, v.right) if isinstance(v, Dot) else (v.arg,)
+        axes = frozenset[str]().union(*(roles.value_axes(p, known) for p in parts))
+        if isinstance(v, Scan):
+            if axis in axes:
+                return None
+        elif axis in v.over and read.axis in axes - set(v.over):
+            if isinstance(v, Reduce) and COMBINES[v.combine].positional:
+                return None
+            terms = [read.term(p) for p in parts]
+            found.append(
+                read.terms.fold(v.combine, terms[0], v.over, v.dtype.compute)
+                if isinstance(v, Reduce)
+                else read.terms.dot(terms[0], terms[1], v.over, v.dtype)
+            )
+    return found
