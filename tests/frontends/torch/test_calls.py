@@ -177,6 +177,23 @@ def test_unusual_tensors(make):
         torch.testing.assert_close(found, expected)
 
 
+@torch.library.custom_op("smelt_tests::wider", mutates_args=())
+def wider(x: torch.Tensor) -> torch.Tensor:
+    """Announces float32 and gives float64, as attention's sums do in torch 2.6."""
+    return x.double() * 2
+
+
+@wider.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_a_result_of_another_type_than_announced_is_not_misread():
+    x = torch.randn(7, 5)
+    got = compiled(lambda x: torch.exp(wider(x * 3)) + 1)(x)
+    torch.testing.assert_close(got, torch.exp(x * 6) + 1, rtol=1e-5, atol=1e-5)
+
+
 def test_errors_are_those_of_torch():
     fast = compiled(lambda x, i: torch.linalg.cholesky(x) + 1)
     with pytest.raises(RuntimeError, match="positive"):

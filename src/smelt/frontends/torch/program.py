@@ -134,11 +134,12 @@ class Program:
         order = memory_order(fake)
         if order is not None and order != list(range(len(order))):
             name = f"{name}.permute({order})"
-        if order is None and node.op == "placeholder":
+        plain = order is None or order == list(range(len(order)))
+        if node.op == "placeholder" and plain and _is_guarded(node):
             return name
-        if node.op == "placeholder" and order == list(range(len(order or ()))):
-            return name if _is_guarded(node) else f"{name}.contiguous()"
-        return f"{name}.contiguous()"
+        if not _is_guarded(node):  # some versions of torch announce another type than they give
+            name = f"{name}.to({self._show(fake.dtype)})"
+        return name if order is None and node.op == "placeholder" else f"{name}.contiguous()"
 
     def _name(self, node: Any) -> str:
         """The variable that holds a value, computed now if it is a view or a size."""
