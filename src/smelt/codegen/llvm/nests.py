@@ -54,11 +54,9 @@ from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, minimum, product
 
-TILE = 64
-"""Side of the square pieces in which operands that are walked across their rows are packed."""
 SIDE = 32
-"""Side of the tiles in which arrays are turned: rows that lie a power of two apart share a cache's
-sets, which hold what this many rows ask for beside what is read, not twice as many."""
+"""Side of the tiles in which arrays and operands are turned: rows that lie a power of two apart
+share a cache's sets, which hold what this many rows ask for beside what is read, not twice that."""
 DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""
 CHEAP = 4.0
@@ -478,6 +476,8 @@ class _Planner:
             return
         other, vector = pack.order
         pack.turned = [i for i in pack.items if runs_across(i, vector, other)]
+        if pack.turned:
+            pack.wide = min(pack.wide, turned_side(self.lanes) // self.lanes)
 
     def _ended(self, nest: Nest, v: str | None) -> list[str]:
         """Axes to run innermost: those ended by the folds that end the vector axis, if any do;

@@ -15,7 +15,7 @@ from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, store_vector
-from smelt.codegen.llvm.nests import TILE, Nest
+from smelt.codegen.llvm.nests import Nest, turned_side
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.types.expr import Index
@@ -60,13 +60,14 @@ class Packer:
         """Runs `inside` with the range of an axis cut to what is turned at once."""
         b, home = self.b, self.home
         low, high = home.ranges[axis]
+        side = turned_side(home.s.lanes)
 
         def piece(at: Value) -> None:
-            end = b.add(at, number(TILE))
+            end = b.add(at, number(side))
             home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
             inside()
 
-        home.loop(low, high, TILE, piece)
+        home.loop(low, high, side, piece)
         home.ranges[axis] = (low, high)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:

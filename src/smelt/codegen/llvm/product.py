@@ -22,7 +22,7 @@ from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, prefetch, store_vector
-from smelt.codegen.llvm.nests import TILE, Nest
+from smelt.codegen.llvm.nests import Nest, turned_side
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.thin import ThinEmitter
@@ -166,8 +166,9 @@ class ProductEmitter:
             turned(self.home, pack.turned[0], top, self._putter(pack))
             return
         first, second = pack.order
+        side = turned_side(self.home.s.lanes)
         self._blocks(
-            first, TILE, lambda: self._blocks(second, TILE, lambda: self.home.run(pack, scope))
+            first, side, lambda: self._blocks(second, side, lambda: self.home.run(pack, scope))
         )
 
     def put(self, pack: Nest, value: Value, scope: Scope) -> None:

@@ -11,7 +11,7 @@ from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
-from smelt.codegen.llvm.nests import TILE, Nest, Schedule
+from smelt.codegen.llvm.nests import Nest, Schedule, turned_side
 from smelt.codegen.llvm.stages import STAGE_PART, STRIP
 from smelt.codegen.llvm.stencil import Stencil
 from smelt.codegen.llvm.upright import Upright
@@ -58,7 +58,7 @@ class Storage:
             self._reserve((state, 0), count, state.dtype)
         packs = [pack for nest in s.nests for pack in nest.packs]
         for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
-            self._reserve((item, TURNED_PART), TILE * TILE, item.dtype)
+            self._reserve((item, TURNED_PART), turned_side(s.lanes) ** 2, item.dtype)
         staged = (i for nest in s.nests for stage in nest.stages for i in stage.keeps)
         for item in dict.fromkeys(staged):
             self._reserve((item, STAGE_PART), STRIP, item.dtype)
