@@ -33,6 +33,7 @@ from smelt import driver, fusion, knobs, lower, passes
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.storage import Storage
+from smelt.explain.predict import predict
 from smelt.frontends.array.trace import Trace
 from smelt.fusion.plan import Plan
 from smelt.journal import Journal
@@ -125,6 +126,19 @@ def test_blocks_see_what_masks_leave(variant: Variant) -> None:
     ]  # fmt: skip
     wanted = set(SEEN.get(variant.name, "").split())
     assert told == ([wanted] if wanted else [])
+
+
+def test_what_masks_leave_is_what_is_charged() -> None:
+    """The planner's arithmetic follows what blocks see: half of the pairs, or a narrow band."""
+
+    def arithmetic(name: str) -> float:
+        _, plan, _, sizes = planned(next(v for v in BACKWARD if v.name == name))
+        with knobs.config(rounding="fast"):
+            return sum(cost.arithmetic for cost in predict(plan, MACHINE, sizes))
+
+    whole = arithmetic("E1 plain")
+    assert 0.4 * whole < arithmetic("E1 causal") < 0.75 * whole
+    assert arithmetic("E1 window") < 0.3 * whole
 
 
 @pytest.mark.parametrize("name", MEASURED)
