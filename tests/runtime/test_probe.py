@@ -291,7 +291,7 @@ def test_background_measures_once_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "_background", [])
-    monkeypatch.setattr(probe, "measure", _mine)
+    monkeypatch.setattr(probe, "measure_with_share", lambda: (_mine(), 1.0))
     told: list[Target] = []
     finished = threading.Event()
 
@@ -312,12 +312,61 @@ def test_background_measures_once_a_process(
 def test_a_failing_measurement_stays_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> Target:
+    def fail() -> tuple[Target, float]:
         raise MemoryError
 
     monkeypatch.setattr(probe, "_background", [])
-    monkeypatch.setattr(probe, "measure", fail)
+    monkeypatch.setattr(probe, "measure_with_share", fail)
     thread = probe.start_background(tmp_path)
     assert thread is not None
     thread.join(30)
     assert list(tmp_path.iterdir()) == []
+
+
+def _in_background(
+    place: Path, monkeypatch: pytest.MonkeyPatch, found: Target, share: float
+) -> list[Target]:
+    """What a process is told that measures this with so much of a processor."""
+    monkeypatch.setattr(probe, "_background", [])
+    monkeypatch.setattr(probe, "measure_with_share", lambda: (found, share))
+    told: list[Target] = []
+    thread = probe.start_background(place, told.append)
+    assert thread is not None
+    thread.join(30)
+    return told
+
+
+def test_a_busy_machine_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {name: 3 * ns for name, ns in _mine().op_ns.items()}
+    disturbed = replace(_mine(), op_ns=slow, dispatch_ns=9 * _mine().dispatch_ns)
+    assert _in_background(tmp_path, monkeypatch, disturbed, 0.4) == []
+    assert host.load(tmp_path) is None
+    assert _in_background(tmp_path, monkeypatch, _mine(), 1.0) == [host.load(tmp_path)]
+    found = host.load(tmp_path)
+    assert found is not None
+    assert found.op_ns == _mine().op_ns
+    assert found.dispatch_ns == _mine().dispatch_ns
+
+
+def test_a_machine_that_is_always_busy_is_believed_at_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for attempt in range(1, host.TRIES):
+        one = replace(_mine(), dispatch_ns=1000.0 / attempt, nt_copy_gbs=float(attempt))
+        assert _in_background(tmp_path, monkeypatch, one, 0.5) == []
+    (found,) = _in_background(tmp_path, monkeypatch, _mine(), 0.5)
+    assert found == host.load(tmp_path)
+    assert found.dispatch_ns == min(_mine().dispatch_ns, 1000.0 / (host.TRIES - 1))
+    assert found.nt_copy_gbs == max(_mine().nt_copy_gbs, host.TRIES - 1.0)
+
+
+def test_the_better_of_each_figure_stays(measured: Target) -> None:
+    worse = replace(
+        measured,
+        op_ns={name: 2 * ns for name, ns in measured.op_ns.items()},
+        all_threads=measured.one_thread,
+        launch_ns=2 * measured.launch_ns,
+    )
+    assert probe.better(worse, measured) == probe.better(measured, worse)
+    assert probe.better(measured, worse).op_ns == measured.op_ns
+    assert probe.better(measured, worse).launch_ns == measured.launch_ns

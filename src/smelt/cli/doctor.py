@@ -42,7 +42,15 @@ def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
 
 
 def _probe() -> None:
-    found = probe.measure(say=lambda part: click.echo(f"measuring {part} ...", err=True))
+    found, share = probe.measure_with_share(
+        say=lambda part: click.echo(f"measuring {part} ...", err=True)
+    )
+    if share < probe.QUIET:
+        click.echo(
+            f"others took {1 - share:.0%} of the processor meanwhile: these are the figures of a "
+            "busy machine, and plans will suit that; ask again when it is quiet",
+            err=True,
+        )
     if host.store(found) is None:
         click.echo("the figures could not be stored: the cache directory is not usable", err=True)
 

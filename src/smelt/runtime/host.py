@@ -14,7 +14,7 @@ import hashlib
 import json
 import platform
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -29,13 +29,35 @@ from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.quota import cpu_budget
 from smelt.target import Target
 
-__all__ = ["file_name", "host", "host_processor", "host_target", "load", "machine_id", "store",
-           "usable_host"]  # fmt: skip
+__all__ = [
+    "TRIES",
+    "Attempts",
+    "attempts",
+    "file_name",
+    "host",
+    "host_processor",
+    "host_target",
+    "load",
+    "machine_id",
+    "store",
+    "usable_host",
+]
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever the stored file or the way of measuring changes: old files are ignored."""
 
 MAX_STORED_BYTES = 1 << 16
+
+TRIES = 4
+"""Measurements on a busy machine whose better figures are trusted at last."""
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The better figures of so many measurements; one that nobody disturbed counts as enough."""
+
+    target: Target
+    tries: int
 
 
 def host() -> Target:
@@ -108,10 +130,13 @@ def file_name(target: Target) -> str:
     return f"machine-{machine_id(target)}.json"
 
 
-def store(target: Target, directory: Path | None = None) -> Path | None:
+def store(
+    target: Target, directory: Path | None = None, *, tries: int = TRIES
+) -> Path | None:  # fmt: skip
     """Write the figures as one file; None where the directory is unsafe or cannot be written.
 
     `directory` is by default that of the object cache, and the same rules of ownership hold.
+    Figures of fewer than TRIES are for the next measurement alone: `load` does not give them.
     """
     place = directory or Cache.default().path
     if place is None:
@@ -120,6 +145,7 @@ def store(target: Target, directory: Path | None = None) -> Path | None:
         "format": FORMAT,
         "machine": machine_id(target),
         "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "tries": tries,
         "target": json.loads(target.to_json()),
     }
     text = json.dumps(record, indent=1, sort_keys=True)
@@ -133,6 +159,12 @@ def store(target: Target, directory: Path | None = None) -> Path | None:
 
 def load(directory: Path | None = None) -> Target | None:
     """Stored figures for this very machine; None if there are none, or they cannot be trusted."""
+    found = attempts(directory)
+    return found.target if found is not None and found.tries >= TRIES else None
+
+
+def attempts(directory: Path | None = None) -> Attempts | None:
+    """What was measured of this very machine so far, to be trusted or not."""
     place = directory or Cache.default().path
     host = usable_host()
     if place is None:
@@ -142,11 +174,11 @@ def load(directory: Path | None = None) -> Target | None:
             record: Any = json.loads(files.read(file_name(host), MAX_STORED_BYTES))
         if record["format"] != FORMAT or record["machine"] != machine_id(host):
             return None
-        target = Target.from_json(json.dumps(record["target"]))
+        target, tries = Target.from_json(json.dumps(record["target"])), int(record["tries"])
     except (Refused, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     same = machine_id(target) == machine_id(host) and target.measured
-    return target if same else None
+    return Attempts(target, tries) if same else None
 
 
 def host_target(directory: Path | None = None) -> Target:
