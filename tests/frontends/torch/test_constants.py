@@ -12,7 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from smelt import config  # noqa: E402 - torch may be missing
+from smelt.bench.peak import eager_peak, smelt_peak  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
+from smelt.runtime.memory import STOCK  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -425,3 +427,29 @@ def test_halves_under_autocast_are_cast_once():
         torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2)
         assert prelude.held_bytes() == 2 * 2 * 256 * 40
         _add(m)
+
+
+class _Wide(torch.nn.Module):
+    """Layers between whose products eager code holds several arrays."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(256, 256) for _ in range(4))
+
+    def forward(self, given):
+        for layer in self.layers:
+            given = layer(torch.tanh(given) * torch.sin(given) + given * torch.cos(given))
+        return given
+
+
+@pytest.mark.parametrize("rows", [3, 200, 1000])
+def test_no_more_memory_than_eager_code_holds(rows):
+    m, given = _Wide().eval(), torch.randn(rows, 256)
+    before = STOCK.usage().asked
+    with torch.no_grad(), config(constants_extra=0):
+        f = compiled(m)
+        torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
+        eager = eager_peak(lambda: m(given))
+        assert smelt_peak(lambda: f(given), before) <= eager
+        assert prelude.held_bytes() <= eager
+        assert (prelude.held_bytes() > 0) == (rows >= 200)
