@@ -46,8 +46,11 @@ PRODUCT_PARTS, LONG_SUM = 16, 1 << 15
 its results are stored and merged."""
 CUT_SCORE = 0.5
 """What an axis of which a task has but a part counts as one to run vectors along."""
-STREAM_PARTS = 16
-"""The same of a streamed axis: each part carries states of its own."""
+STREAM_VISITS = 16
+"""Blocks of a streamed axis from which on each may be a part, which carries states of its own."""
+STREAM_BYTES = 1 << 14
+"""Bytes of a streamed row that are visited at once: the first cache of any machine holds them,
+beside those that are asked for ahead."""
 LEAST_TASKS = 8
 """Independent tasks below which a fold is split."""
 SPLIT_ABOVE = 1 << 15
@@ -140,4 +143,4 @@ def rows_taken(most: int, width: int) -> int:
 
 def has_parts(grid: Iterable[int], visits: int) -> bool:
     """Whether a stream of so many visits is split over the grid: where that has too few tasks."""
-    return prod(grid) < LEAST_TASKS and visits >= STREAM_PARTS
+    return prod(grid) < LEAST_TASKS and visits >= STREAM_VISITS

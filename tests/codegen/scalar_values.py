@@ -105,7 +105,8 @@ ULP_F64 = {name: max(1.5, limit) for name, limit in ULP_F32.items()} | {
 
 def error_limit(op: ScalarOp, dtype: DType) -> int:
     """How many representable numbers a result may lie from the rounded reference."""
-    if op.name not in ULP_F32 or not dtype.is_float:
+    name = op.name.removesuffix("_over").removesuffix("_moved")
+    if name not in ULP_F32 or not dtype.is_float:
         return 0
-    limit = {32: ULP_F32, 64: ULP_F64}.get(dtype.bits, {}).get(op.name, 0.6)
+    limit = {32: ULP_F32, 64: ULP_F64}.get(dtype.bits, {}).get(name, 0.6)
     return int(limit + 0.5)

@@ -18,6 +18,7 @@ NAMES = {
     "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "floor", "ceil", "round", "trunc",
     "copysign", "signbit", "nextafter", "hypot", "isnan", "isinf", "isfinite", "eq", "ne", "lt",
     "le", "gt", "ge", "and", "or", "xor", "not", "shl", "shr", "select", "ldexp", "philox",
+    "exp_far", "exp_whole", "exp2_whole", "exp_over", "exp2_over", "exp_moved", "exp2_moved",
 }  # fmt: skip
 INFIX = {"+", "-", "*", "/", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>"}
 

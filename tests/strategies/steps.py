@@ -72,6 +72,10 @@ def _wrapper(row: ScalarOp) -> int:
     return 0
 
 
+OF_KERNELS = {name for row in SCALARS.values() for name in row.over}
+"""Rows that no front end asks for: what carried sums of exponentials are made of."""
+
+
 def _unary(b: Builder) -> None:
     x = b.value()
     if x is None:
@@ -79,7 +83,9 @@ def _unary(b: Builder) -> None:
     rows = [
         r
         for r in SCALARS.values()
-        if r.arity == 1 and x.type.dtype.kind in r.rule.accepts[0] and r.name not in b.excluded
+        if r.arity == 1
+        and x.type.dtype.kind in r.rule.accepts[0]
+        and r.name not in b.excluded | OF_KERNELS
     ]
     row = b.choose(rows)
     assert isinstance(row, ScalarOp)
@@ -120,6 +126,7 @@ def _binary(b: Builder) -> None:
         r
         for r in SCALARS.values()
         if r.arity == 2
+        and r.name not in OF_KERNELS
         and x.type.dtype.kind in r.rule.accepts[0]
         and r.rule.accepts[0] == r.rule.accepts[1]
         and r.cost < 50

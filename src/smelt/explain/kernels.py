@@ -92,7 +92,7 @@ def _axes(kernel: Kernel, sizes: Sizes) -> tuple[AxisData, ...]:
     for role, cut in _cuts(kernel):
         roles[cut.axis] = role
         blocks[cut.axis] = cut.size
-    parts = {s.axis: s.parts for s in kernel.grid if isinstance(s, Split)}
+    parts = {s.axis: int(evaluate(s.parts, sizes)) for s in kernel.grid if isinstance(s, Split)}
     return tuple(
         AxisData(
             name=a.name,

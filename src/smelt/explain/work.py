@@ -76,7 +76,9 @@ class _Count:
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         self.kernel = kernel
         self.extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes}
-        self.extents |= {s.name: s.parts for s in kernel.grid if isinstance(s, Split)}
+        self.extents |= {
+            s.name: int(evaluate(s.parts, sizes)) for s in kernel.grid if isinstance(s, Split)
+        }
         self.fixed = frozenset(b.axis for b in kernel.grid if isinstance(b, Block) and b.size == 1)
         self.names: dict[str, Axes] = {}
         self.new: dict[str, Axes] = {}

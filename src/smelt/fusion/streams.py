@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from smelt import knobs
-from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, STREAM_PARTS, THIN, has_parts, rows_taken
+from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, THIN, has_parts, rows_taken
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
 from smelt.fusion.cascade.term import Term
@@ -340,7 +340,7 @@ class _Price:
         tasks = int(self._evaluations(frozenset()))
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
         split = dots and sweeps == 1 and has_parts((tasks,), self.visits)
-        return tasks * STREAM_PARTS if split else tasks
+        return tasks * self.visits if split else tasks
 
     def _carrying(self, resting: Level, states: int, tasks: int, threads: int) -> float:
         """Nanoseconds of what states of a task move that outgrow a core's own caches: in each visit

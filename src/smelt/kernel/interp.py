@@ -178,15 +178,16 @@ class _Run:
             len(self.kernel.body),
         )
         ends: dict[int, Evaluator] = {}
-        for part in self._ordered(list(range(split.parts))):
+        parts = int(evaluate(split.parts, place.sizes))
+        for part in self._ordered(list(range(parts))):
             self.block += 1
             ends[part] = place.inner({split.name: range(part, part + 1)})
-            self.parts = {split.name: range(part, split.parts)}
+            self.parts = {split.name: range(part, parts)}
             self._body(self.kernel.body[:joined], ends[part])
         self.block += 1
         first = ends[0]
         if joined < len(self.kernel.body):
-            for part in range(1, split.parts):
+            for part in range(1, parts):
                 first.names.update(self._merged(first, ends[part]))
             self._body(self.kernel.body[joined + 1 :], first)
 
@@ -278,15 +279,19 @@ class _Run:
                     place.names[state.name] = _put(place.names[state.name], new) if s.sees else new
 
     def _visits(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
-        """The blocks of a stream's axis, up to its stop and inside its part."""
-        seen = self._seen(block, place)
+        """The blocks of a stream's axis, between its ends and inside its part.  They are cut at
+        multiples of their size from the beginning of the axis, wherever the visits start."""
+        whole, seen = place.space.ranges[block.axis], self._seen(block, place)
         start, stop = seen.start, seen.stop
         if block.part is not None:
             part = self.parts[block.part]
             unit = self.size_of(block) or 1
-            each = _ceil(_ceil(stop - start, unit), part.stop) * unit
-            start, stop = start + part.start * each, min(start + (part.start + 1) * each, stop)
-        yield from self.cut(range(start, max(stop, start)), block)
+            each = _ceil(_ceil(len(whole), unit), part.stop) * unit
+            first = whole.start + part.start * each
+            start, stop = max(start, first), min(first + each, stop)
+        size = self.size_of(block) or max(len(whole), 1)
+        for at in range(start - (start - whole.start) % size, stop, size):
+            yield range(max(at, start), min(at + size, stop))
 
     def _seen(self, block: ir.Block, place: Evaluator) -> range:
         """The positions of an axis from a block's start to its stop."""

@@ -305,11 +305,15 @@ Statement: TypeAlias = Let | Position | Store | Update | Stream | Merge
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A grid axis `name` that numbers the parts of another axis: `p in split(n, parts)`."""
+    """A grid axis `name` that numbers the parts of another axis: `p in split(n, parts)`, where
+    `parts` is an expression over sizes of at least 1.
+
+    All parts but the last ones, which may be shorter or empty, have as many whole blocks of the
+    stream through them, counted from the beginning of the axis."""
 
     name: str
     axis: str
-    parts: int
+    parts: Index
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ class _Reader:
             c.expect("(")
             axis = self._axis(c)
             c.expect(",")
-            parts = c.number("the number of parts")
+            parts = IndexReader(c, self.names).sizes_only()
             c.expect(")")
             self.fixed |= {name}
             self.names.parts[name] = parts

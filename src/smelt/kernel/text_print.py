@@ -178,7 +178,7 @@ class _Printer:
             return "each"
         if isinstance(entry, ir.Split):
             self.fixed |= {entry.name}
-            return f"{entry.name} in split({entry.axis}, {entry.parts})"
+            return f"{entry.name} in split({entry.axis}, {expr.text(entry.parts)})"
         return self._block(entry)
 
     def _block(self, block: ir.Block) -> str:

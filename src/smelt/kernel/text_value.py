@@ -71,7 +71,7 @@ class Names:
     extents: dict[str, Index]
     """Extents of the axes that were declared or met so far."""
     sizes: set[str]
-    parts: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, Index] = field(default_factory=dict)
     """Split axes and how many parts they have."""
     hoisted: list[ir.Statement] = field(default_factory=list)
     """Positions that an index expression computed in place."""

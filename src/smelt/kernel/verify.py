@@ -143,8 +143,10 @@ class _Verifier:
         cut = [e.axis for e in kernel.grid if isinstance(e, ir.Block)]
         _check_unique([*cut, *(s.axis for s in parts), *(s.name for s in parts)], "grid entries")
         for s in parts:
-            if s.parts < 1 or self.place.extents[s.name] != s.parts:
-                refuse(f"{s.name} numbers {s.parts} parts")
+            _check_sizes(s.parts, f"the number of parts {s.name}")
+            few = isinstance(s.parts, int) and s.parts < 1
+            if few or self.place.extents[s.name] != s.parts:
+                refuse(f"{s.name} numbers {expr.text(s.parts)} parts")
         for e in kernel.grid:
             if isinstance(e, ir.Block):
                 self._block(e)

@@ -1,11 +1,13 @@
 """A stream in parts: where there are too few tasks, several share the streamed axis.
 
-One query against a long cache of keys is one task for each head.  Each part of the keys is visited
-by a task of its own, with states of its own; these are merged in the order of the parts, whatever
-thread was done first, so that the bits do not depend on the number of threads (T. Dao et al.,
-"Flash-Decoding for long-context inference", 2023; the merge is `smelt.kernel.merge`).
+One query against a long cache of keys is one task for each head.  Each block of the keys is visited
+by a task of its own, with states of its own; these are merged in the order of the blocks, whatever
+thread was done first (T. Dao et al., "Flash-Decoding for long-context inference", 2023; the merge
+is `smelt.kernel.merge`).  A task that visits all blocks adds them up in the same order, and what a
+block adds is brought from gauge to gauge by powers of 2, without rounding: the result is the same
+to the last bit whether an axis is split or not.
 
-    grid b, h, p in split(n, 16)
+    grid b, h, p in split(n, n//512 + 1)
     stream n/512 of p with m = -inf, l = 0, acc = 0 [d]
     merge p: (m, l, acc)
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from smelt.blocks import STREAM_PARTS, has_parts
+from smelt.blocks import has_parts
 from smelt.errors import VerifyError
 from smelt.kernel.ir import (
     Block,
@@ -31,7 +33,7 @@ from smelt.kernel.ir import (
 )  # fmt: skip
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.walk import statements, states, visit
-from smelt.types.expr import evaluate
+from smelt.types.expr import add, evaluate, floordiv
 
 
 def in_parts(kernel: Kernel, hints: Mapping[str, int]) -> Kernel:
@@ -54,7 +56,9 @@ def in_parts(kernel: Kernel, hints: Mapping[str, int]) -> Kernel:
     parted = replace(found[0], blocks=(replace(block, part=part),))
     merge = Merge(part, tuple(s.name for s in parted.states))
     body = tuple(x for s in kernel.body for x in ((parted, merge) if s is found[0] else (s,)))
-    split = replace(kernel, grid=(*grid, Split(part, block.axis, STREAM_PARTS)), body=body)
+    assert block.size is not None  # one visit is no reason to split
+    parts = add(floordiv(kernel.axis(block.axis).extent, block.size), 1)
+    split = replace(kernel, grid=(*grid, Split(part, block.axis, parts)), body=body)
     try:
         merge_rules(split)
     except VerifyError:
@@ -67,7 +71,7 @@ def _visits(kernel: Kernel, block: Block, hints: Mapping[str, int]) -> int:
     try:
         extent = int(evaluate(kernel.axis(block.axis).extent, hints))
     except KeyError:
-        return STREAM_PARTS - 1
+        return 1
     return -(-extent // (block.size or max(extent, 1)))
 
 

@@ -11,11 +11,12 @@ subnormals are neither read nor written as zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from smelt.ops.coefficients import EXP2_SINGLE, TANH_SINGLE, Fit
 from smelt.ops.machine import Machine, polynomial
-from smelt.types.dtype import f32
+from smelt.types.dtype import f32, i32
 
 V = TypeVar("V")
 
@@ -64,6 +65,97 @@ def exp2(m: Machine[V], fit: Fit, x: V) -> V:
         r = m.mul(f, m.const(d, sum(fit.ln2)))
         y = m.fma(m.mul(r, r), polynomial(m, d, r, fit.exp), r)
     return m.scale(m.add(y, m.const(d, 1.0)), n)
+
+
+def over_limit(fit: Fit) -> float:
+    """Up to this size of x, e^x / 2^n is as accurate as e^x: there are bits to spare in a whole
+    number of the type that is near x."""
+    return 2.0 ** min(fit.mantissa - 4, 29)
+
+
+def _is_near(m: Machine[V], fit: Fit, y: V) -> V:
+    return m.compare("lt", m.abs(y), m.const(fit.dtype, over_limit(fit) / 2))
+
+
+def exp_far(m: Machine[V], fit: Fit, y: V) -> V:
+    """y where a power of 2 says too little of e^y (beyond `over_limit` / 2, infinite, NaN), else 0.
+
+    A y of -inf, the greatest of no numbers, counts as 0."""
+    d = fit.dtype
+    usual = m.or_(_is_near(m, fit, y), m.compare("eq", y, m.const(d, -INF)))
+    return m.select(usual, m.const(d, 0.0), y)
+
+
+def _whole(m: Machine[V], fit: Fit, y: V, per: float) -> V:
+    near = m.select(_is_near(m, fit, y), y, m.const(fit.dtype, 0.0))
+    return m.rint(m.mul(near, m.const(fit.dtype, per)))
+
+
+def exp_whole(m: Machine[V], fit: Fit, y: V) -> V:
+    """The whole number nearest y / ln 2, as an int32; 0 where y is far."""
+    return m.convert(_whole(m, fit, y, fit.log2_e[0]), fit.dtype, i32)
+
+
+def exp2_whole(m: Machine[V], fit: Fit, y: V) -> V:
+    """The whole number nearest y, as an int32; 0 where y is far."""
+    return m.convert(_whole(m, fit, y, 1.0), fit.dtype, i32)
+
+
+def exp_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
+    """e^x / 2^n.  The power is subtracted from the exponent: the digits are those of e^x for every
+    n.  With the n of the greatest x so far, this is what sums of exponentials are carried in, and
+    what brings such a sum to another n is a power of 2, which rounds nothing."""
+    own, y = _whole_exp(m, fit, x)
+    return m.scale_any(y, m.sub(own, m.convert(n, i32, fit.dtype)))
+
+
+def exp2_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
+    """2^x / 2^n, likewise."""
+    own, y = _whole_exp2(m, fit, x)
+    return m.scale_any(y, m.sub(own, m.convert(n, i32, fit.dtype)))
+
+
+def _whole_exp(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
+    """(n, y) with e^x = 2^n y; of a far x only n says something."""
+    n, r = _reduce(m, fit, x)
+    r = m.within(r, m.const(fit.dtype, 1.0))
+    return n, polynomial(m, fit.dtype, r, (1.0, 1.0, *fit.exp))
+
+
+def _whole_exp2(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
+    """(n, y) with 2^x = 2^n y."""
+    d, n = fit.dtype, m.rint(x)
+    f = m.within(m.sub(x, n), m.const(d, 1.0))
+    if d == f32:
+        return n, polynomial(m, d, f, (1.0, *EXP2_SINGLE))
+    r = m.mul(f, m.const(d, sum(fit.ln2)))
+    return n, polynomial(m, d, r, (1.0, 1.0, *fit.exp))
+
+
+def exp_moved(m: Machine[V], fit: Fit, y: V, z: V) -> V:
+    """What e^y is brought down by, over what e^z is: 2^(whole y - whole z) e^(far y - far z)."""
+    apart = m.sub(_whole(m, fit, y, fit.log2_e[0]), _whole(m, fit, z, fit.log2_e[0]))
+    return _moved(m, fit, y, z, apart, _whole_exp)
+
+
+def exp2_moved(m: Machine[V], fit: Fit, y: V, z: V) -> V:
+    """The same for powers of 2."""
+    apart = m.sub(_whole(m, fit, y, 1.0), _whole(m, fit, z, 1.0))
+    return _moved(m, fit, y, z, apart, _whole_exp2)
+
+
+def _moved(
+    m: Machine[V], fit: Fit, y: V, z: V, apart: V, parts: Callable[..., tuple[V, V]]
+) -> V:  # fmt: skip
+    d = fit.dtype
+    a, b, one = exp_far(m, fit, y), exp_far(m, fit, z), m.const(d, 1.0)
+
+    def from_afar() -> V:
+        own, power = parts(m, fit, m.sub(a, b))
+        return m.scale_any(power, m.add(own, apart))
+
+    found = m.rare(m.not_(m.compare("eq", a, b)), m.scale_any(one, apart), from_afar)
+    return m.select(m.compare("eq", y, m.const(d, -INF)), m.const(d, 0.0), found)
 
 
 def expm1(m: Machine[V], fit: Fit, x: V) -> V:

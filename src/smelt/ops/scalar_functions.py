@@ -14,19 +14,21 @@ from typing import Any
 import numpy as np
 
 from smelt.ops import approximate, approximate_circular, approximate_special
-from smelt.ops.coefficients import FITS
+from smelt.ops.coefficients import FITS, Fit
 from smelt.ops.machine import Machine
-from smelt.ops.reference import Array, accurate, each
+from smelt.ops.reference import Array, accurate, each, plain
 from smelt.ops.scalar_arithmetic import (
     BINARY,
     FLOAT_BINARY,
     FLOAT_UNARY,
+    FLOATS,
     integer_power,
     reference_integer_power,
 )
-from smelt.ops.spec_scalar import Lower, ScalarOp
-from smelt.types.dtype import DType
+from smelt.ops.spec_scalar import Lower, Rule, ScalarOp
+from smelt.types.dtype import DType, i32
 
+_ap, _ac, _as = approximate, approximate_circular, approximate_special
 M = Machine[Any]
 V = Any
 
@@ -56,13 +58,73 @@ def _sigmoid_reference(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
 
 
+LN2_HIGH, LN2_LOW = 0xB17217F7 / 2**32, 1.9082149292705877e-10
+"""ln 2 as a sum of which the first part has 32 bits: whole numbers of 20 bits (in extended
+precision: 32) times it are exact."""
+
+
+def _fit(x: Array) -> Fit:
+    return FITS["f64" if x.dtype == np.float64 else "f32"]
+
+
+def _scaled(x: Array, n: Array, base: float) -> Array:
+    """b^x / 2^n as (b^f) · 2^(k - n), so that n does not reach the rounding of b^f."""
+    v = x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+    wide = v.dtype.type
+    k = np.rint(v if base == 2.0 else v * wide(_fit(x).log2_e[0]))
+    high, low = wide(LN2_HIGH), wide(LN2_LOW)
+    r = (v - k) * (high + low) if base == 2.0 else v - k * high - k * low
+    r = np.where(np.isfinite(r), np.clip(r, -1, 1), np.where(np.isnan(x), np.nan, 0))
+    apart = np.clip(np.nan_to_num(k - n, posinf=5000, neginf=-5000), -5000, 5000).astype(np.int32)
+    return np.ldexp(np.exp(r).astype(np.float64), apart).astype(x.dtype)
+
+
+def _far(y: Array) -> Array:
+    near = abs(y) < approximate.over_limit(_fit(y)) / 2
+    return np.where(near | (y == -np.inf), 0, y).astype(y.dtype)
+
+
+def _whole(y: Array, base: float) -> Array:
+    near = np.where(abs(y) < approximate.over_limit(_fit(y)) / 2, y, 0)
+    return np.rint(near * y.dtype.type(1.0 if base == 2.0 else _fit(y).log2_e[0])).astype(np.int32)
+
+
+def _moved(y: Array, z: Array, base: float) -> Array:
+    a, c = _far(y), _far(z)
+    found = _scaled(np.where(a == c, 0, a - c), _whole(z, base) - _whole(y, base), base)
+    return np.where(y == -np.inf, 0, found)
+
+
+def _over(
+    name: str, b: str, base: float, whole: Any, over: Any, moved: Any
+) -> tuple[ScalarOp, ...]:
+    """Powers of a base by whole powers of 2.  Only kernels that carry sums of exponentials have
+    these rows: no derivative is ever asked for."""
+    return (
+        ScalarOp(
+            f"{name}_whole", 1, f"the whole n of the power of 2 nearest {b}^x; 0 for a far x",
+            Rule((FLOATS,), i32), plain(lambda y: _whole(y, base)), _formula(whole), cost=2.0,
+        ),
+        ScalarOp(
+            f"{name}_over", 2, f"{b}^x / 2^n, n of type int32, in the same digits for every n",
+            Rule((FLOATS, ("int",)), fixed=((1, i32),)), plain(lambda x, n: _scaled(x, n, base)),
+            _formula(over), cost=5.5 if base == 2.0 else 6.5, monotone=(1, -1),
+        ),
+        ScalarOp(
+            f"{name}_moved", 2, f"2^(n - k) of the whole n and k of {b}^x and {b}^y",
+            FLOAT_BINARY, plain(lambda y, z: _moved(y, z, base)), _formula(moved), cost=5.0,
+            monotone=(1, 0),
+        ),
+    )  # fmt: skip
+
+
 def _unary(
     name: str, doc: str, reference: Any, formula: Callable[..., Any], cost: float,
-    partial: Callable[..., Any], monotone: int = 0, base: float = 0.0,
+    partial: Callable[..., Any], monotone: int = 0, base: float = 0.0, over: tuple[str, ...] = (),
 ) -> ScalarOp:  # fmt: skip
     return ScalarOp(
         name, 1, doc, FLOAT_UNARY, accurate(reference), _formula(formula), cost=cost,
-        monotone=(monotone,), base=base, derivative=(partial,),
+        monotone=(monotone,), base=base, over=over, derivative=(partial,),
     )  # fmt: skip
 
 
@@ -90,17 +152,23 @@ def _power_exponent(a: Any, x: Any, y: Any, r: Any) -> Any:
     return a.select(at_zero, none, a.mul(r, a.log(safe)))
 
 
-_ap, _ac, _as = approximate, approximate_circular, approximate_special
-
 ROWS = (
     ScalarOp(
         "pow", 2, "x^y; integers wrap, and reciprocals are truncated", BINARY,
         _power_reference, _power,
         cost=38.0, monotone=(0, 0), derivative=(_power_base, _power_exponent),
     ),
-    _unary("exp", "e^x", np.exp, _ap.exp, 6.5, lambda a, x, r: r, 1, math.e),
+    _unary("exp", "e^x", np.exp, _ap.exp, 6.5, lambda a, x, r: r, 1, math.e,
+           ("exp_far", "exp_whole", "exp_over", "exp_moved")),
     _unary("exp2", "2^x", np.exp2, _ap.exp2, 5.5, lambda a, x, r: a.mul(r, a.const(LN2)), 1,
-           2.0),
+           2.0, ("exp_far", "exp2_whole", "exp2_over", "exp2_moved")),
+    ScalarOp(
+        "exp_far", 1, "x where its exponential is no power of 2 nearly: infinite, NaN, beyond 2^18"
+        " (float64: 2^28); else 0, as for -inf", FLOAT_UNARY, plain(_far), _formula(_ap.exp_far),
+        cost=1.5,
+    ),
+    *_over("exp", "e", math.e, _ap.exp_whole, _ap.exp_over, _ap.exp_moved),
+    *_over("exp2", "2", 2.0, _ap.exp2_whole, _ap.exp2_over, _ap.exp2_moved),
     _unary("expm1", "e^x - 1", np.expm1, _ap.expm1, 10.0,
            lambda a, x, r: a.add(r, a.const(1.0)), 1),
     _unary("log", "the natural logarithm", np.log, _ap.log, 8.0,

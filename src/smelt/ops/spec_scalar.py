@@ -88,6 +88,9 @@ class ScalarOp:
     """The result is the product of the operands, each to its power here."""
     base: float = 0.0
     """The b of b^x: f(x + y) = f(x) · f(y).  0 for rows without that law."""
+    over: tuple[str, ...] = ()
+    """Where `base` is b: the rows by which sums of b^x are carried under a whole power of 2: what
+    of x is too far for that, n of x, b^x / 2^n, and from the power of one x to that of another."""
     chooses: bool = False
     """The result is one of the later operands, picked by the first."""
     spaced: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from smelt.blocks import FOLD_COLUMNS, STREAM_ROWS, WHOLE_ROWS
+from smelt.blocks import FOLD_COLUMNS, STREAM_BYTES, STREAM_ROWS, WHOLE_ROWS
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.items import Access, Edge, Phase
 from smelt.target import CACHE_SHARE, Target
@@ -13,14 +13,15 @@ LEAST_ROW = 1024
 """Positions of a streamed row that a block has at least: what a fold's end costs is spread."""
 
 
-def fit_rows(phase: Phase, vector: str | None, target: Target) -> None:
-    """Streams along rows take blocks that the first cache holds from the first nest to the last,
-    beside those that are asked for; smaller ones would only cost more ends of folds."""
+def fit_rows(phase: Phase, vector: str | None) -> None:
+    """Streams along rows take blocks that the first cache holds from the first nest to the last;
+    smaller ones would only cost more ends of folds.  They are the same on every machine, because
+    the order in which sums are added up follows from them."""
     for visit in [r.visits[0] for r in phase.regions() if len(r.visits) == 1]:
         if visit.axis == vector and visit.size is not None and visit.size > LEAST_ROW:
             read = {i.payload.buffer: i.dtype.itemsize for i in phase.items
                     if isinstance(i.payload, Access) and vector in i.axes}  # fmt: skip
-            fitting = target.l1_bytes // 3 // max(sum(read.values()), 1)
+            fitting = STREAM_BYTES // max(sum(read.values()), 1)
             visit.size = min(visit.size, max(fitting // LEAST_ROW, 1) * LEAST_ROW)
 
 

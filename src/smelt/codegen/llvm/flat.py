@@ -332,7 +332,7 @@ class PhaseBuilder:
         for carried, _ in starts:
             self.names[carried.name] = self.read(carried)
 
-    def _visit(self, b: k.Block, part: tuple[str, int] | None) -> Visit:
+    def _visit(self, b: k.Block, part: tuple[str, Index] | None) -> Visit:
         """A block with the items of its ends."""
         start, stop = (None if e is None else self.convert(self.value(e), i64)
                        for e in (b.start, b.stop))  # fmt: skip

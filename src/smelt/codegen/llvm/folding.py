@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.folds import across
 from smelt.codegen.llvm.indexing import number, splat
-from smelt.codegen.llvm.items import Folding, Item
+from smelt.codegen.llvm.items import Folding, Item, visited_axes
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
@@ -94,12 +94,25 @@ class FoldEmitter:
             if self._in_registers(fold) and self._opens_at(fold) == depth:
                 self._finish(fold, scope)
 
+    def rest(self) -> int:
+        """Lanes of what is left behind the last whole wide vector: a single vector, or a wide one
+        where a stream goes on with the sum.  Then each lane adds up positions that lie a wide
+        vector apart, wherever visits start and stop, and lanes join by halves: what is added to
+        what does not change if the positions before or behind add nothing."""
+        nest, lanes = self.home.nest, self.home.s.lanes
+        wide = lanes * nest.wide
+        visited = visited_axes(self.home.s.phase.segments[nest.time])
+        if nest.vector not in visited or not power_of_two(wide):
+            return lanes
+        sums = [f for f in nest.folds if isinstance(f.payload, Folding) and f.payload.row.wide]
+        return wide if sums else lanes
+
     def _widths(self, fold: Item) -> list[int]:
         nest = self.home.nest
         assert isinstance(fold.payload, Folding)
         if nest.vector is None or nest.vector not in fold.payload.over:
             return [1]
-        return sorted({self.home.s.lanes, self.home.s.lanes * nest.wide})
+        return sorted({self.rest(), self.home.s.lanes * nest.wide})
 
     def _start(self, fold: Item) -> None:
         acc = self.home.storage.fold(fold)
@@ -237,6 +250,11 @@ def _moved(b: ir.IRBuilder, value: Value, start: Value, distance: int) -> Value:
     lanes = value.type.count
     of = [k if k < distance else lanes + k - distance for k in range(lanes)]
     return b.shuffle_vector(start, value, ir.Constant(ir.VectorType(ir.IntType(32), lanes), of))
+
+
+def power_of_two(n: int) -> bool:
+    """Whether n is 1, 2, 4, ..."""
+    return n & (n - 1) == 0
 
 
 def splat_to(b: ir.IRBuilder, value: Value, lanes: int | None) -> Value:

@@ -100,13 +100,13 @@ class Edge:
 class Visit:
     """How a region walks an axis: in blocks of `size` (1: held still, None: all at once) from
     `first` (or `start`) up to `stop`, or through a part (the axis that numbers it, how many there
-    are)."""
+    are).  Blocks end at multiples of their size from `first`, wherever the walk starts."""
 
     axis: str
     size: int | None
     first: int = 0
     stop: Item | None = None
-    part: tuple[str, int] | None = None
+    part: tuple[str, Index] | None = None
     start: Item | None = None
 
 

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.ahead import LINE, RowAhead, fetch_ahead
 from smelt.codegen.llvm.contract import Contraction
-from smelt.codegen.llvm.folding import FoldEmitter
+from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
 from smelt.codegen.llvm.indexing import (
     I64,
     IndexEmitter,
@@ -184,8 +184,8 @@ class NestEmitter:
                 self._vector_loops(scope, depth)
 
     def _vector_loops(self, scope: Scope, depth: int) -> None:
-        """A main loop over whole wide vectors, then masked single vectors."""
-        name, lanes = self.nest.order[depth], self.s.lanes
+        """A main loop over whole wide vectors, then masked ones."""
+        name = self.nest.order[depth]
         low, high = self.ranges[name]
         b, wide = self.b, self.s.lanes * self.nest.wide
         ahead = RowAhead(self, scope)
@@ -209,7 +209,7 @@ class NestEmitter:
 
         if self.nest.once and around(self, scope, at):
             return
-        if _power_of_two(wide):
+        if power_of_two(wide):
 
             def walk() -> None:
                 if self.nest.stages:
@@ -218,7 +218,8 @@ class NestEmitter:
                     self.loop(low, middle, wide, at(wide, False))
 
             self._main_loop(low, wide, walk, scope)
-        self.loop(middle, high, lanes, at(lanes, True))
+        step = self.folds.rest()
+        self.loop(middle, high, step, at(step, True))
 
     def _main_loop(
         self, low: Value, step: int, walk: Callable[[], None], scope: Scope
@@ -483,7 +484,3 @@ def _both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value |
     if first is None or second is None:
         return second if first is None else first
     return b.and_(first, second)
-
-
-def _power_of_two(n: int) -> bool:
-    return n & (n - 1) == 0

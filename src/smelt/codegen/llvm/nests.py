@@ -146,7 +146,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         products = {} if phase.regions() else windowed(phase, target, form)
         products = products or contractions(phase, target, form)
     vector = vector_axis(phase, candidates(phase))
-    fit_rows(phase, vector, target)
+    fit_rows(phase, vector)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
         last = [c.n for c in products.values()]

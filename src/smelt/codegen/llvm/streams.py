@@ -76,24 +76,38 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
     b = home.b
     low, stop = _span(home, visit)
     size = b.sub(stop, low) if visit.size is None else number(visit.size)
+    aligned = visit.size in (None, 1) or visit.start is None
+    begin = low if aligned else _block_of(home, visit, low)
 
     def block(at: Value) -> None:
         if visit.size == 1:
             home.top.axes[visit.axis] = at
         end = stop if visit.size is None else _lesser(b, b.add(at, size), stop)
+        at = at if aligned else _greater(b, at, low)
         home.ranges[visit.axis] = at, end
         home.starts[region, visit.axis] = at
         inside()
 
-    home.loop(low, stop, size, block)
+    home.loop(begin, stop, size, block)
+
+
+def _first(home: NestEmitter, visit: Visit) -> Value:
+    """Where the first block of an axis begins."""
+    low, _ = home.ranges[visit.axis]
+    return home.b.add(low, number(visit.first)) if visit.first else low
+
+
+def _block_of(home: NestEmitter, visit: Visit, at: Value) -> Value:
+    """Where the block begins in which a position lies."""
+    b = home.b
+    return b.sub(at, b.srem(b.sub(at, _first(home, visit)), number(visit.size or 1)))
 
 
 def _span(home: NestEmitter, visit: Visit) -> tuple[Value, Value]:
     """Where the blocks of an axis begin and end in this task."""
     b = home.b
-    low, stop = home.ranges[visit.axis]
-    if visit.first:
-        low = b.add(low, number(visit.first))
+    _, stop = home.ranges[visit.axis]
+    low = _first(home, visit)
     first, last = low, stop
     if visit.start is not None:
         low = _lesser(b, _greater(b, home.top.value(visit.start), first), last)
@@ -102,14 +116,15 @@ def _span(home: NestEmitter, visit: Visit) -> tuple[Value, Value]:
     if visit.part is None:
         return low, stop
     name, count = visit.part
-    length = _ceil(b, b.sub(stop, low), visit.size or 1)
-    each = b.mul(_ceil(b, length, count), number(visit.size or 1))
-    low = _lesser(b, b.add(low, b.mul(home.top.axis(name), each)), stop)
-    return low, _lesser(b, b.add(low, each), stop)
+    unit = number(visit.size or 1)
+    blocks = _ceil(b, b.sub(last, first), unit)
+    each = b.mul(_ceil(b, blocks, home.home.index(count)), unit)
+    begin = b.add(first, b.mul(home.top.axis(name), each))
+    return _greater(b, low, begin), _lesser(b, b.add(begin, each), stop)
 
 
-def _ceil(b: Any, a: Value, by: int) -> Value:
-    return b.sdiv(b.add(a, number(by - 1)), number(by))
+def _ceil(b: Any, a: Value, by: Value) -> Value:
+    return b.sdiv(b.add(a, b.sub(by, number(1))), by)
 
 
 def _lesser(b: Any, x: Value, y: Value) -> Value:

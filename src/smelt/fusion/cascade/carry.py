@@ -30,17 +30,19 @@ from smelt.fusion.cascade.forms import (
     build,
     is_odd,
     linear,
-    multiplied,
     products,
     same,
     scaled,
+    without,
 )  # fmt: skip
 from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_total, opposite
 from smelt.fusion.cascade.monotone import outside
+from smelt.fusion.cascade.powers import greatest, moved, over
 from smelt.fusion.cascade.term import Term, Terms, folds_in
 from smelt.ops.combine import COMBINES, FIRST, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
+from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, f64, i64
 
 MOST_STATES = 8
@@ -213,6 +215,8 @@ class _Sum:
         self.carrier, self.terms, self.fold = carrier, carrier.terms, fold
         self.sorts, self.gauges, self.sweep = sorts, gauges, sweep
         self.rescaling: Term | None = None
+        self.made_up: Term | None = None
+        """What brings a sum under powers of 2 to the gauges themselves, at the end."""
         self.bare: dict[Gauge, bool] = {}
         self.hoisted: list[tuple[Term, int]] = []
         self.wide = False
@@ -279,7 +283,7 @@ class _Sum:
     def _growing(self, factor: Growing) -> Term:
         """The element of an exponential under its gauge; notes how old ones shrink."""
         form = dict(factor.exponent)
-        terms, op = self.terms, factor.term.op
+        terms, row = self.terms, SCALARS[factor.term.op]
         for atom, k in form.items():
             if atom is None or not self.sorts.moves(atom):
                 continue
@@ -288,20 +292,25 @@ class _Sum:
             if known is None or not self._is_bound(form, known[0], c):
                 continue
             gauge, finite = known
-            old, new = (self._at(atom, gauge, finite, new=n) for n in (False, True))
-            shrunk = terms.apply(op, multiplied(terms, terms.sub(old, new), c))
-            state = terms.state(gauge.state, gauge.fold.axes, gauge.fold.dtype.compute)
-            none = terms.const(0.0, shrunk.dtype)
-            self._scale(terms.where_equal(state, gauge.bottom, none, shrunk))
+            moving = [a for a in form if a is not None and self.sorts.moves(a)]
+            self._rescale(row, gauge, c)
             self.bare[gauge] = self.bare.get(gauge, False) or not finite
-            rest: Linear = {a: c for a, c in form.items()
-                            if a is not None and a is not atom and self.sorts.moves(a)}  # fmt: skip
-            if not rest:
-                return terms.swap(factor.term, {atom: new})
-            self.hoisted.append((terms.apply(op, build(terms, rest, factor.term)), 1))
-            kept = {new if a is atom else a: c for a, c in form.items() if a not in rest}
-            return terms.apply(op, build(terms, kept, factor.term))
-        raise NotSeparable(op)
+            rest: Linear = {a: form[a] for a in moving if a is not atom}
+            if rest:
+                self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
+            power = without(terms, factor.term.args[0], frozenset(moving))
+            return over(terms, row, power, greatest(terms, gauge, c, new=True))
+        raise NotSeparable(row.name)
+
+    def _rescale(self, row: ScalarOp, gauge: Gauge, c: Coefficient) -> None:
+        """Notes how what was summed shrinks when a gauge moves, and what makes up for the
+        difference between the gauge and a power of 2 at the end."""
+        last = greatest(self.terms, gauge, c, new=False)
+        self.rescaling = self._with(self.rescaling, moved(self.terms, row, gauge, c))
+        self.made_up = self._with(self.made_up, over(self.terms, row, last, last))
+
+    def _with(self, known: Term | None, factor: Term) -> Term:
+        return factor if known is None else self.terms.mul(known, factor)
 
     def _is_bound(self, form: Linear, gauge: Gauge, c: Coefficient) -> bool:
         """Whether what varies in an exponent is at most c times the gauge."""
@@ -311,10 +320,6 @@ class _Sum:
 
         above = gauge.bottom < 0
         return (c.number > 0) == above and same(varying(form), scaled(varying(gauge.form), c))
-
-    def _scale(self, factor: Term) -> None:
-        known = self.rescaling
-        self.rescaling = factor if known is None else self.terms.mul(known, factor)
 
     def _shift(self, term: Term, growing: bool) -> _Shift:
         """A sum of what varies and what moves."""
@@ -463,6 +468,9 @@ class _Sum:
         terms = self.terms
         dtype = self.fold.dtype.compute
         found = total if self.wide else terms.cast(total, dtype)
+        if self.made_up is not None:
+            once = terms.div(terms.const(1.0, self.made_up.dtype), self.made_up)
+            found = terms.mul(found, terms.cast(once, found.dtype))
         if product.number != 1.0:
             found = terms.mul(found, terms.const(product.number, found.dtype))
         for t, p in self.hoisted:

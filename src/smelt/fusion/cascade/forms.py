@@ -146,6 +146,29 @@ def build(terms: Terms, form: Mapping[Term | None, Coefficient], like: Term) -> 
     return terms.const(0.0, like.dtype) if found is None else found
 
 
+def without(terms: Terms, term: Term, gone: frozenset[Term]) -> Term:
+    """A sum without some of its atoms, otherwise as it was written."""
+    found = _left(terms, term, gone)
+    return terms.const(0.0, term.dtype) if found is None else found
+
+
+def _left(terms: Terms, t: Term, gone: frozenset[Term]) -> Term | None:
+    """What remains of a sum; None if nothing does."""
+    if t in gone:
+        return None
+    row = SCALARS[t.op] if t.kind == "apply" else None
+    if row is None or not (row.linear or row.powers):
+        return t
+    parts = [_left(terms, a, gone) for a in t.args]
+    kept = [p for p in parts if p is not None]
+    if len(kept) == len(parts):
+        return t if tuple(kept) == t.args else terms.apply(t.op, *kept)
+    if not row.linear or not kept:
+        return None
+    (number,) = [k for p, k in zip(parts, row.linear, strict=True) if p is not None]
+    return multiplied(terms, kept[0], Coefficient(float(number)))
+
+
 def _positive(terms: Terms, base: Term, c: Coefficient) -> Term:
     return multiplied(terms, base, Coefficient(-c.number, c.fixed))
 
