@@ -183,7 +183,8 @@ class _Price:
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
         self.split = self._is_split()
-        self.still = frozenset(self.grid) - frozenset(self.cut)
+        self.held = self._held_axes()
+        self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
         self.shares = Shares(self.sizes, {**self.cut, self.name: self.block}, model.hints)
 
     def cost(self) -> Cost | None:
@@ -427,7 +428,7 @@ class _Price:
                 case "opaque" if isinstance(t.value, tuple) and t.value[0] == "fold":
                     row = COMBINES.get(t.value[1])
                     axes = axes | set(t.value[2])
-                    cost = STEP_COST if row is None else SCALARS[row.scalar].cost
+                    cost = STEP_COST if row is None else SCALARS[row.scalar].cost  # fmt: skip
                 case _:
                     pass
             if cost:
@@ -444,6 +445,20 @@ class _Price:
                     cost *= SLOW_COLUMNS if columns else SLOW_DOUBLE
                 found += self.model.target.compute_ns(cost, times, width)
         return found * share
+
+    def _held_axes(self) -> frozenset[str]:
+        """Shorter axes of which each position is visited apart (`smelt.lower.sees`)."""
+        states, name = self.cascade.states, self.name
+        plain = all(s.carry is None and s.sweep == 0 for s in states)
+        if not states or not plain or not any(s.block.kind == "dot" for s in states):
+            return frozenset()
+        written = [t.axes for t in self.found.roots.values() if name in t.axes]
+        return frozenset(
+            n for n, size in self.sizes.items()
+            if n not in (name, *self.grid) and size <= self.sizes[name]
+            and all({n, name} <= {*s.block.over} for s in states)
+            and all(n in axes for axes in written)
+        )  # fmt: skip
 
     # ---- memory --------------------------------------------------------------------------------
 

@@ -41,7 +41,11 @@ def in_parts(kernel: Kernel, hints: Mapping[str, int]) -> Kernel:
 
     Contractions alone: other folds are as fast as memory, which few tasks use up."""
     found = [s for s in kernel.body if isinstance(s, Stream)]
-    if len(found) != 1 or any(isinstance(s, Store) for s in found[0].body):
+    if (
+        len(found) != 1
+        or len(found[0].blocks) != 1
+        or any(isinstance(s, Store) for s in found[0].body)
+    ):
         return kernel
     if not any(isinstance(v, Dot) for u in found[0].body if isinstance(u, Update)
                for v in visit(u.value)):  # fmt: skip

@@ -13,7 +13,7 @@ matter (`smelt.fusion.cascade.visible`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.fusion.cascade.carry import State
@@ -87,4 +87,32 @@ def _folds(
                 if isinstance(v, Reduce)
                 else read.terms.dot(terms[0], terms[1], v.over, v.dtype)
             )
+    return found
+
+
+def held_axes(
+    read: Reader, states: Sequence[State], sweep: int, written: Sequence[Store],
+    grid: Collection[str], hints: Mapping[str, int],
+) -> list[str]:  # fmt: skip
+    """Shorter axes that every state of a sweep ends together with the streamed one, as gradients of
+    keys end the heads of a group: each of their positions is visited apart, so that products have
+    rows and columns alone."""
+    own = [s for s in states if s.sweep == sweep]
+    plain = own and all(s.carry is None and not COMBINES[s.combine].positional for s in own)
+    if not plain or not any(s.block.kind == "dot" for s in own):
+        return []
+    known, sizes = read.facts.axes, read.extents
+    roots = [a for s in own for a in s.block.args] + [read.term(s.value) for s in written]
+    near = {t for root in roots for t in cone(root)}
+    found: list[str] = []
+    for axis in read.d.axes:
+        short = roles.number(sizes[axis], hints) <= roles.number(sizes[read.axis], hints)
+        if axis == read.axis or axis in grid or not short:
+            continue
+        ended = all(axis in s.block.over and read.axis in s.block.over for s in own)
+        told = all(axis in roles.index_axes(s.index, known) for s in written)
+        inner = (t.value for t in near if t.kind == "opaque")
+        folded = any(axis in v.over for v in inner if isinstance(v, (Reduce, Dot)))
+        if ended and told and not folded:
+            found.append(axis)
     return found

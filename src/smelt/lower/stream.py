@@ -57,7 +57,7 @@ from smelt.kernel.walk import refs, substitute_index, transform
 from smelt.lower import roles
 from smelt.lower.define import Definition
 from smelt.lower.reader import Reader
-from smelt.lower.sees import parts_seen
+from smelt.lower.sees import held_axes, parts_seen
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
@@ -101,6 +101,7 @@ class _Streamed:
         self.cascade: Cascade = analyse(self.terms, roots, axis)
         self.top = _Scope()
         self.grid: list[str] = []
+        self.hints: Mapping[str, int] = {}
         self.moving: dict[Term, bool] = {}
         self.cuts: dict[Term, tuple[Term, Term]] = {}
         self.parted: Block | None = None  # how parts of the axis are visited, where it is split
@@ -110,7 +111,7 @@ class _Streamed:
 
     def kernel(self, name: str, hints: Mapping[str, int]) -> Kernel:
         """All sweeps."""
-        d = self.d
+        d, self.hints = self.d, hints
         grid = [a for a in roles.independent(d, self.read.facts) if a.name != self.axis]
         self.grid = [a.name for a in grid]
         cut, size = self._blocks(grid, hints)
@@ -173,9 +174,11 @@ class _Streamed:
             return
         start, stop = self._ends(seen)
         where = None if seen.where is None else self._told(seen.where)
+        held = tuple(Block(a, 1) for a in held_axes(self.read, self.cascade.states, sweep, written,
+                                                    self.grid, self.hints))  # fmt: skip
         block = Block(self.axis, size, stop, start=start)
-        sees = tuple(self._sees(sweep, fixed, written))
-        self.top.body.append(Stream((block,), tuple(states), _read(inner.body), where, sees))
+        sees = tuple(self._sees(sweep, fixed | {b.axis for b in held}, written))
+        self.top.body.append(Stream((*held, block), tuple(states), _read(inner.body), where, sees))
 
     def _sees(self, sweep: int, fixed: set[str], written: list[Store]) -> Iterator[Block]:
         """The parts of other axes outside of which no block of a sweep takes anything up."""
