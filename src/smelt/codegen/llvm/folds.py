@@ -100,10 +100,13 @@ class Compensated:
 
 
 class Winner:
-    """The best value so far and where it stood; the first of equals, NaN before all."""
+    """The best value so far and where it stood; the first of equals, NaN before all.
 
-    def __init__(self, row: Combine, source: DType) -> None:
-        self.row, self.source = row, source
+    A lane that walks one axis meets positions in order, and keeps what it met first; the loops over
+    several axes may stand in any order, so that each element is asked where it stands."""
+
+    def __init__(self, row: Combine, source: DType, *, in_order: bool) -> None:
+        self.row, self.source, self.in_order = row, source, in_order
         self.parts: tuple[DType, ...] = (source, i64)
 
     def start(self, m: LLVMMachine) -> State:
@@ -111,6 +114,8 @@ class Winner:
         return [m.const(self.source, lowest), m.const(i64, FARTHEST)]
 
     def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+        if not self.in_order:
+            return self.join(m, state, [element, position])
         wins = self._beats(m, element, state[0])
         return [m.select(wins, element, state[0]), m.select(wins, position, state[1])]
 
@@ -133,11 +138,13 @@ class Winner:
         return m.or_(better, first_nan)
 
 
-def accumulator(row: Combine, source: DType, result: DType, *, plain: bool = False) -> Accumulator:
-    """How `row` folds elements of `source` into `result` (both register types); `plain` where
-    double precision is enough as it is."""
+def accumulator(
+    row: Combine, source: DType, result: DType, *, plain: bool = False, axes: int = 1
+) -> Accumulator:
+    """How `row` folds elements of `source` into `result` (both register types) over so many `axes`;
+    `plain` where double precision is enough as it is."""
     if row.positional:
-        return Winner(row, source)
+        return Winner(row, source, in_order=axes == 1)
     if row.compensated and source == f64 and not plain:
         return Compensated(row)
     return Plain(row, source, result)

@@ -148,7 +148,8 @@ class Storage:
         """The accumulator of a fold or scan item."""
         assert isinstance(item.payload, Folding)
         folding = item.payload
-        return accumulator(folding.row, item.args[0].dtype, item.dtype, plain=folding.plain)
+        return accumulator(folding.row, item.args[0].dtype, item.dtype, plain=folding.plain,
+                           axes=len(folding.over))  # fmt: skip
 
     def in_parts(self, item: Item) -> bool:
         """Whether an array holds accumulator states rather than finished values."""
