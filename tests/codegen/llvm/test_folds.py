@@ -148,14 +148,19 @@ def test_nan_and_infinity_at_every_place(combine: str, dtype: str) -> None:
 def test_the_first_of_equals_wins_in_any_order_of_the_loops(combine: str) -> None:
     """Vectors run along the rows of narrow products, so that a lane meets later rows first."""
     fold = {"argmax": "max", "argmin": "min"}[combine]
-    kernel = whole(f"""graph f(x: f64[n,k], w: f64[k,c]) {{
+    kernel = whole(
+        f"""graph f(x: f64[n,k], w: f64[k,c]) {{
   z = contract(x, w) {{spec="n,k; k,c -> n,c"}}
   m = reduce.{fold}(z) {{axes=(1,)}}
   r = reshape(m) {{shape=(n,1)}}
   d = sub(z, r)
   i = reduce.{combine}(d) {{axes=(0,1)}}
   return i
-}}""", n=300, k=4, c=2)
+}}""",
+        n=300,
+        k=4,
+        c=2,
+    )
     rng = np.random.default_rng(2)
     for shape in ((300, 2), (193, 2), (64, 3), (300, 8)):
         x, w = rng.integers(-9, 9, (shape[0], 4)), rng.integers(-9, 9, (4, shape[1]))
