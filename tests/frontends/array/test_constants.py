@@ -106,6 +106,21 @@ def test_memory_that_somebody_else_may_write_is_read_in_every_call():
     assert prelude.held_bytes() == 0
 
 
+@pytest.mark.parametrize("n", [3, 60])
+def test_what_others_write_to_captured_memory_is_seen_by_the_next_call(n):
+    data = np.zeros((n, n), np.float32)
+    shared = sm.asarray(data)
+
+    @sm.jit
+    def f(x):
+        return x @ shared + shared
+
+    x = np.ones((n, n), np.float32)
+    for k in range(5):
+        data[...] = k
+        assert np.array_equal(np.asarray(f(x)), np.full((n, n), (n + 1) * k, np.float32))
+
+
 def test_an_array_that_is_given_out_is_read_anew_from_then_on():
     w = owned(weights())
     f = layer(w)

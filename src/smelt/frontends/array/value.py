@@ -266,10 +266,11 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     for x in inputs:
         if x.scope is not None:
             scope = x.scope
-        elif x.__class__ is not Value:
-            x.touch()
-    if scope is not None:
+    if scope is not None:  # which reads what it captures in every call, as it is then
         return scope.record(op, inputs)
+    for x in inputs:
+        if x.__class__ is not Value:
+            x.touch()
     return Value(op, inputs, infer(op, inputs), here(2))
 
 
