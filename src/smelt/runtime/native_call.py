@@ -93,7 +93,6 @@ _RECORD_WORDS: Final = (
     "SINGLE",  # whether the only result is returned as it is
 )
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
-RECORD_WORDS: Final = len(_RECORD_WORDS)
 
 ARGUMENT_WORDS: Final = 7
 """kind, descr, flags, rank, dimensions, strides (0: contiguous), item"""
