@@ -37,7 +37,10 @@ part even where they hide."""
 INLINE_NS = 8_000.0
 """Work below which a kernel runs in the calling thread (the runtime's limit)."""
 INLINE_LAUNCH_NS = 400.0
-"""Starting a kernel in the calling thread, whose code has to come into the cache."""
+"""What a plan is charged for a kernel that starts in the calling thread: its code has to come into
+the cache, and a plan made for the small sizes of a first call serves all others."""
+INLINE_START_NS = 80.0
+"""What starting one more kernel of a call takes where that call is repeated."""
 REACH = 3
 """Between writing an intermediate and reading it again, about this many times its bytes move."""
 STREAMS = 20
