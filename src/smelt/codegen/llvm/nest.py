@@ -256,7 +256,10 @@ class NestEmitter:
     def loop(
         self, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None]
     ) -> None:
-        """for position in range(low, high, step)"""
+        """for position in range(low, high, step)
+
+        Where tiles of products are in the loops, LLVM is not told how positions go on: it would
+        spend most of its time on steps for thousands of addresses, and gain nothing."""
         b = self.b
         body = b.append_basic_block("loop")
         done = b.append_basic_block("next")
@@ -265,7 +268,7 @@ class NestEmitter:
         b.position_at_end(body)
         position = b.phi(I64)
         position.add_incoming(low, before)
-        inside(position)
+        inside(opaque(b, position) if self.s.products else position)
         after = b.add(position, number(step) if isinstance(step, int) else step)
         position.add_incoming(after, b.block)
         b.cbranch(b.icmp_signed("<", after, high), body, done)
