@@ -25,7 +25,11 @@ from smelt.bench.workloads import WORKLOADS
 
 @click.command("bench")
 @click.option("--only", metavar="ROWS", help="Rows by id, apart by commas; a prefix takes several.")
-@click.option("--peers", metavar="NAMES", help=f"Libraries: {', '.join(PEERS)}.")
+@click.option(
+    "--peers",
+    metavar="NAMES",
+    help=f"Libraries: {', '.join(PEERS)}; with --models: {', '.join(models_bench.PEERS)}.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Threads for all (default: all cores).")
 @click.option("--quick", is_flag=True, help="Fewer rounds, no cold starts.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write results as JSON.")
@@ -52,8 +56,9 @@ def command(
 ) -> None:
     """Smelt against its peers and the memory floor.
 
-    Needs the peers (torch, jax) installed by whoever wants them compared; those that are not
-    there are left out. A whole run takes some minutes, most of them the peers' compile times.
+    Needs the peers (torch, jax, onnxruntime) installed by whoever wants them compared; those that
+    are not there are left out. A whole run takes some minutes, most of them the peers' compile
+    times.
     """
     screen = Console(highlight=False)
     if list_rows:

@@ -65,7 +65,7 @@ def versions() -> Iterator[Check]:
     lib = ".".join(str(part) for part in llvm.llvm_version_info)
     yield Check("versions", "llvmlite", f"{llvmlite.__version__} (LLVM {lib})", "ok")
     yield Check("versions", "ml_dtypes", metadata.version("ml_dtypes"), "ok")
-    for peer in ("torch", "jax", "triton", "onnx"):
+    for peer in ("torch", "jax", "onnxruntime"):
         try:
             yield Check("versions", peer, metadata.version(peer), "", "optional")
         except metadata.PackageNotFoundError:
