@@ -97,3 +97,26 @@ def test_explicit_roundings_stay_unless_told_otherwise() -> None:
     with sm.config(rounding="fast"):
         stored = np.asarray(sm.jit(lambda x: sm.astype(x * 3, sm.bfloat16))(x))
     assert np.array_equal(stored, (x * 3).astype(ml_dtypes.bfloat16))
+
+
+def test_gradients_of_plain_attention_in_one_kernel():
+    """A fold of keys beside the stream of queries reads scores whose widening has no name."""
+    rng = np.random.default_rng(0)
+    whole = [rng.standard_normal((2048, 16)).astype(np.float32) for _ in range(3)]
+    q, k, v = (sm.astype(sm.asarray(x), sm.bfloat16) for x in whole)
+
+    def loss(q, k, v):
+        return sm.sum(sm.nn.softmax(q @ sm.matrix_transpose(k) / 4, axis=-1) @ v)
+
+    step = sm.jit(sm.grad(loss, argnums=(0, 1, 2)))
+    assert len(sm.explain(step, q, k, v).kernels) == 1
+    a, b, c = (np.asarray(x).astype(np.float64) for x in (q, k, v))
+    scores = a @ b.T / 4
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    ones = np.repeat(c.sum(1)[None], len(a), 0)
+    ds = p * (ones - (p * ones).sum(1, keepdims=True)) / 4
+    wanted = ds @ b, ds.T @ a, np.repeat(p.sum(0)[:, None], 16, 1)
+    for found, w in zip(step(q, k, v), wanted, strict=True):
+        off = np.abs(np.asarray(found).astype(np.float64) - w)
+        assert off.max() <= 0.05 * np.abs(w).max()

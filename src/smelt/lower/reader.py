@@ -23,7 +23,7 @@ from smelt.kernel.ir import (
     Ref,
     Value,
 )  # fmt: skip
-from smelt.kernel.walk import refs
+from smelt.kernel.walk import refs, transform
 from smelt.lower import roles
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES
@@ -79,6 +79,7 @@ class Reader:
     def _other(self, v: Value) -> Term:
         axes = roles.value_axes(v, self.facts.axes)
         args = tuple(self.of[n] for n in refs(v))
+        v = transform(v, self._named)
         if isinstance(v, Load):
             dtype: DType = self.loaded[v.param]
         elif isinstance(v, (IndexValue, Reduce, Dot)):
@@ -86,3 +87,7 @@ class Reader:
         else:
             raise InternalError(f"a stream along {self.axis} has no place for {v}")
         return self.terms.opaque(v, args, axes, dtype)
+
+    def _named(self, v: Value) -> Value:
+        """A value by the name that its term has: one that only changes its type has none."""
+        return Ref(self.origin[self.of[v.name]][0]) if isinstance(v, Ref) else v
