@@ -24,6 +24,7 @@ ORIGINS = st.builds(
 )
 PLAIN = {
     "str": st.text(max_size=12),
+    "bool": st.booleans(),
     "int": st.integers(-(2**63), 2**63),
     "float": st.floats(allow_nan=False, allow_infinity=False),
     "float | None": st.none() | st.floats(allow_nan=False, allow_infinity=False),

@@ -105,3 +105,15 @@ def test_arguments_are_not_kept() -> None:
     del arrays
     gc.collect()
     assert [r() for r in dead] == [None] * 3
+
+
+def test_a_number_beyond_the_type_of_the_array_beside_it_is_refused() -> None:
+    multiply = sm.jit(lambda x, n: x * n)
+    x = np.arange(4, dtype=np.int32)
+    for n in (3, 4, 2**31 - 1):
+        np.testing.assert_array_equal(np.asarray(multiply(x, n)), x * np.int32(n))
+    for n in (2**31, 2**40, -(2**31) - 1, 2**70):
+        with pytest.raises(sm.errors.ArgumentError, match="int32"):
+            multiply(x, n)
+    wide = x.astype(np.int64)
+    np.testing.assert_array_equal(np.asarray(multiply(wide, 2**40)), wide * 2**40)

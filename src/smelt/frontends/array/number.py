@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import LeakError
+from smelt.errors import ArgumentError, LeakError
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import Scope
@@ -183,7 +183,18 @@ class Scalar(Number):
     def node(self, dtype: DType) -> Value:
         if not self.scope.open:
             raise LeakError(value=str(self.rank0.type), function=self.scope.name)
+        if dtype.is_integer and dtype is not i64 and isinstance(self.hint, int):
+            self._must_fit(np.iinfo(dtype.numpy), dtype)
         return cast(self.rank0, dtype)
+
+    def _must_fit(self, info: Any, dtype: DType) -> None:
+        """NumPy refuses a number beyond the type of the array beside it, and so does this."""
+        if not info.min <= self.hint <= info.max:
+            raise ArgumentError(
+                op=self.scope.name, argument="operand", value=self.hint,
+                expected=f"a number that {dtype} holds",
+            )  # fmt: skip
+        self.scope.bound_scalar(self.rank0, int(info.min), int(info.max))
 
     def __index__(self) -> int:
         return operator.index(self.value())  # type: ignore[arg-type]

@@ -36,6 +36,7 @@ class Scope(Sizes):
         self._renamed: dict[Value, Value] = {}
         self.scalars: dict[Value, tuple[str, Any]] = {}
         self.fixed: dict[str, Any] = {}
+        self.ranges: dict[str, tuple[int, int]] = {}
 
     def allowed(self) -> None:
         """Raises LeakError when the recording has ended."""
@@ -83,6 +84,14 @@ class Scope(Sizes):
             self.pin(node.op.expr)
         for x in node.inputs:
             self.pin_scalars(x)
+
+    def bound_scalar(self, node: Value, low: int, high: int) -> None:
+        """The recording is valid only where `node`, if it is a number as it was given, lies in a
+        range."""
+        if node in self.scalars:
+            name, _ = self.scalars[node]
+            least, most = self.ranges.get(name, (low, high))
+            self.ranges[name] = max(low, least), min(high, most)
 
     def capture(self, x: Value) -> Value:
         """A value from outside as an input that is the same in every call."""

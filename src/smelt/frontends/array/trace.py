@@ -279,7 +279,7 @@ def _finish(
         tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
         {n: scope.hints[n] for n in names},
         free, len(leaves),
-        _sizer(scope, leaves, results), bool(scope.fixed),
+        _sizer(scope, leaves, results), bool(scope.fixed or scope.ranges),
     )  # fmt: skip
 
 
@@ -352,8 +352,9 @@ def _parameters(scope: Scope, leaves: list[Value]) -> str:
 
 
 def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
-    fixed = tuple(f"{name} == {value!r}" for name, value in scope.fixed.items())
-    return scope.matcher(_parameters(scope, leaves), names, fixed)
+    asked = [f"{name} == {value!r}" for name, value in scope.fixed.items()]
+    asked += [f"{low} <= {name} <= {high}" for name, (low, high) in scope.ranges.items()]
+    return scope.matcher(_parameters(scope, leaves), names, tuple(asked))
 
 
 def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable[..., Any] | None:
