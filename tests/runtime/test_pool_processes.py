@@ -20,6 +20,8 @@ from smelt import knobs
 from smelt.runtime import memory
 from smelt.runtime.threads import pool
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
+
 def run(work, threads=2, scratch=0):
     with knobs.config(threads=threads):
         pool().run(*work.tables(), scratch)
