@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import inner_loops
-from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.windows import check, products, random
 
 from smelt import lower
 from smelt.codegen.build import asm_text
@@ -72,28 +72,6 @@ def plain(
     source: str = FIRST, p: int = 3, s: int = 1, d: int = 1, u: int = 7, v: int = 7, t: str = "f32"
 ) -> str:  # fmt: skip
     return source.format(p=p, s=s, d=d, u=u, v=v, t=t)
-
-
-def check(kernel: Whole, *arrays: np.ndarray) -> None:
-    """Native code between forbidden pages says what the graph's interpreter says."""
-    expected = kernel.expected(*arrays)[0]
-    for at_end in (False, True):
-        (found,) = run_guarded(kernel, arrays, at_end=at_end)
-        scale = float(np.abs(expected).max(initial=1.0))
-        eps = np.finfo(expected.dtype).eps
-        assert np.abs(found - expected).max(initial=0.0) <= 64 * eps * scale
-
-
-def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
-    rng = np.random.default_rng(5)
-    return [rng.standard_normal(s).astype(dtype) for s in shapes]
-
-
-def products(source: str) -> list[type]:
-    """What the products of a graph become, as one kernel."""
-    kernel = lower.run(one_cluster(parse(source)), "eager", {})
-    made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
-    return [type(c) for s in made for c in s.products.values()]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import inner_loops
-from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.windows import check, random
 
 from smelt import lower
 from smelt.blocks import ROWS
@@ -62,21 +62,6 @@ MEAN = """graph f(x: f32[b,c,h,w], k: f32[o,c], e: f32[p,o]) {
 
 def plain(p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "f32") -> str:
     return PLAIN.format(p=p, s=s, d=d, u=u, v=v, t=t)
-
-
-def check(kernel: Whole, *arrays: np.ndarray) -> None:
-    """Native code between forbidden pages says what the graph's interpreter says."""
-    expected = kernel.expected(*arrays)[0]
-    for at_end in (False, True):
-        (found,) = run_guarded(kernel, arrays, at_end=at_end)
-        scale = float(np.abs(expected).max(initial=1.0))
-        eps = np.finfo(expected.dtype).eps
-        assert np.abs(found - expected).max(initial=0.0) <= 64 * eps * scale
-
-
-def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
-    rng = np.random.default_rng(5)
-    return [rng.standard_normal(s).astype(dtype) for s in shapes]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -23,6 +23,7 @@ from smelt.codegen.llvm.places import Slid
 from smelt.codegen.llvm.stencil import Stencil
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
+from smelt.codegen.llvm.tiling import function_apart
 from smelt.target import Target
 from smelt.types.dtype import i64
 
@@ -130,15 +131,9 @@ def tile_function(module: ir.Module, c: Stencil, height: int, target: Target) ->
     tall, count = c.tall, len(c.taps)
     name = (f"stencil.{c.item.dtype}.{height}x{c.tile.lanes}.{count}x{tall.taps}"
             f".{tall.step}.{tall.dilation}.{'vector' if c.shared else 'scalar'}")  # fmt: skip
-    found = module.globals.get(name)
-    if found is None:
-        found = ir.Function(module, TILE_TYPE, name)
-        found.linkage = "internal"
-        for attribute in ("noinline", "nounwind"):
-            found.attributes.add(attribute)
-        found.args[0].add_attribute("noalias")
-        _Tile(found, c, height, target).fill(count)
-    return found
+    return function_apart(
+        module, name, TILE_TYPE, lambda f: _Tile(f, c, height, target).fill(count)
+    )
 
 
 def pinned(b: ir.IRBuilder, target: Target, vector: Value) -> Value:

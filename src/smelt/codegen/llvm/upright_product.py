@@ -7,7 +7,6 @@ that it reads, for each channel it broadcasts a number of each and multiplies a 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product as positions
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
+from smelt.codegen.llvm.tiling import every_tile, function_apart
 from smelt.codegen.llvm.upright import Upright
-from smelt.codegen.llvm.windowed_product import whole_tiles
 from smelt.target import Target
 from smelt.types.dtype import i64
 
@@ -123,21 +122,13 @@ class UprightEmitter(Packer):
         if len(sizes) > 1:
             pitch = home.home.index(home.storage.extent(c.item, c.columns[-1].axis))
             rows = b.add(rows, b.mul(b.sub(sizes[0], number(1)), pitch))
-        whole = whole_tiles(b, rows, c.tile.rows, c.fewer)
         low, high = home.ranges[c.n]
         columns = b.sub(high, low)
 
-        def line(column: Value, vectors: int) -> None:
-            for height, start, end in ((c.tile.rows, number(0), whole), (c.fewer, whole, rows)):
-                home.loop(start, end, height, lambda row, height=height: self._tile(
-                    replace(c.tile, rows=height, vectors=vectors), row, column, depth, first
-                ))  # fmt: skip
+        def put(tile: Tile, row: Value, column: Value) -> None:
+            self._tile(tile, row, column, depth, first)
 
-        over = b.srem(columns, number(c.tile.columns))
-        few = b.icmp_signed("<=", over, number(c.tile.lanes))
-        wide = b.select(few, b.sub(columns, over), columns)
-        home.loop(number(0), wide, c.tile.columns, lambda at: line(at, c.tile.vectors))
-        home.loop(wide, columns, c.tile.columns, lambda at: line(at, 1))
+        every_tile(home, c.tile, c.fewer, rows, columns, put)
 
     def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
         """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
@@ -157,15 +148,7 @@ TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, BIT])
 def tile_function(module: ir.Module, c: Upright, tile: Tile, target: Target) -> ir.Function:
     """The register tile as a function of its own, where nothing else is kept in registers."""
     name = f"upright.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}"
-    found = module.globals.get(name)
-    if found is None:
-        found = ir.Function(module, TILE_TYPE, name)
-        found.linkage = "internal"
-        for attribute in ("noinline", "nounwind"):
-            found.attributes.add(attribute)
-        found.args[0].add_attribute("noalias")
-        _Tile(found, c, tile, target).fill()
-    return found
+    return function_apart(module, name, TILE_TYPE, lambda f: _Tile(f, c, tile, target).fill())
 
 
 class _Tile:

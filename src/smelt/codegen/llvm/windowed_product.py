@@ -8,7 +8,6 @@ element lies that it is multiplied with; so a register tile reads consecutive co
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product as positions
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
+from smelt.codegen.llvm.tiling import every_tile, function_apart
 from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.target import Target
 from smelt.types.dtype import i64
@@ -137,19 +137,11 @@ class WindowedEmitter(Packer):
         columns = sizes[-1]
         for size, k in zip(sizes[:-1], c.columns, strict=False):
             columns = b.add(columns, b.mul(b.sub(size, number(1)), self.strides[k.place]))
-        whole = whole_tiles(b, rows, c.tile.rows, c.fewer)
 
-        def line(column: Value, vectors: int) -> None:
-            for height, low, high in ((c.tile.rows, number(0), whole), (c.fewer, whole, rows)):
-                home.loop(low, high, height, lambda row, height=height: self._tile(
-                    replace(c.tile, rows=height, vectors=vectors), row, column, depth, first
-                ))  # fmt: skip
+        def put(tile: Tile, row: Value, column: Value) -> None:
+            self._tile(tile, row, column, depth, first)
 
-        over = b.srem(columns, number(c.tile.columns))
-        few = b.icmp_signed("<=", over, number(c.tile.lanes))
-        wide = b.select(few, b.sub(columns, over), columns)
-        home.loop(number(0), wide, c.tile.columns, lambda at: line(at, c.tile.vectors))
-        home.loop(wide, columns, c.tile.columns, lambda at: line(at, 1))
+        every_tile(home, c.tile, c.fewer, rows, columns, put)
 
     def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
         """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
@@ -162,18 +154,6 @@ class WindowedEmitter(Packer):
         b.call(function, [to, self.row, left, right, table, depth, first])
 
 
-def whole_tiles(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
-    """Rows that whole tiles take: two lower ones do the last of these with the few rows that would
-    be left, and a whole one more what is nearly whole."""
-    over = b.srem(rows, number(high))
-    whole, none = b.sub(rows, over), b.icmp_signed("==", over, number(0))
-    few = b.icmp_signed("<=", over, number(2 * low - high))
-    few = b.and_(b.and_(few, b.not_(none)), b.icmp_signed(">", whole, number(0)))
-    many = b.icmp_signed(">", over, number(low))
-    whole = b.select(few, b.sub(whole, number(high)), whole)
-    return b.select(many, b.add(whole, number(high)), whole)
-
-
 PTR = ir.PointerType()
 TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, ir.IntType(1)])
 
@@ -184,15 +164,7 @@ def tile_function(module: ir.Module, item: Item, tile: Tile, target: Target) -> 
     Among the loops that pack, constants of those would be kept in the registers of the sums.
     """
     name = f"tile.{item.dtype}.{tile.rows}x{tile.columns}"
-    found = module.globals.get(name)
-    if found is None:
-        found = ir.Function(module, TILE_TYPE, name)
-        found.linkage = "internal"
-        for attribute in ("noinline", "nounwind"):
-            found.attributes.add(attribute)
-        found.args[0].add_attribute("noalias")
-        _fill(found, tile, item, target)
-    return found
+    return function_apart(module, name, TILE_TYPE, lambda f: _fill(f, tile, item, target))
 
 
 def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:

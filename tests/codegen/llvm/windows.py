@@ -1,0 +1,35 @@
+"""What tests of products over windows share: inputs, forbidden pages, what a product becomes."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.whole import Whole, one_cluster
+
+from smelt import lower
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.graph.text import parse
+from smelt.target import Target
+
+
+def check(kernel: Whole, *arrays: np.ndarray) -> None:
+    """Native code between forbidden pages says what the graph's interpreter says."""
+    expected = kernel.expected(*arrays)[0]
+    for at_end in (False, True):
+        (found,) = run_guarded(kernel, arrays, at_end=at_end)
+        scale = float(np.abs(expected).max(initial=1.0))
+        eps = np.finfo(expected.dtype).eps
+        assert np.abs(found - expected).max(initial=0.0) <= 64 * eps * scale
+
+
+def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.standard_normal(s).astype(dtype) for s in shapes]
+
+
+def products(source: str) -> list[type]:
+    """What the products of a graph become, as one kernel."""
+    kernel = lower.run(one_cluster(parse(source)), "eager", {})
+    made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
+    return [type(c) for s in made for c in s.products.values()]
