@@ -305,6 +305,8 @@ NATIVE_CALLS = _switch(
     True,
     "Answer repeated calls of a jitted function by native code; off: by Python, to find a bug.",
 )
+NATIVE_FROM_CALL = 2
+"""Nothing is loaded or written down for calls that do not repeat."""
 STRICT = _switch(
     "strict",
     False,

@@ -48,8 +48,6 @@ Array = np.ndarray[Any, Any]
 LOCKED_NS: Final = 20_000.0
 """Predicted time up to which kernels run with the interpreter lock held: letting it go and taking
 it again costs a tenth of that, and nobody waits longer for it than for a slow Python function."""
-FROM_CALL: Final = 2
-"""Nothing is loaded or written down for calls that do not repeat."""
 MOST_FRAME_WORDS: Final = 1024
 
 

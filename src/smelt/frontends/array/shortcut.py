@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Exact", "Remembering", "notice"]
 
-FROM_CALL = 2
-"""Nothing is loaded or written down for calls that do not repeat."""
 _SLOTS = {name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope")}
 MOST_RECORDS = 8
 """Made for one `Exact`: settings that change all the time are not worth more."""
@@ -63,7 +61,11 @@ def notice(
     """A call with these arguments was answered by Python: let native code answer the next one.
     `leaves` are what the front end has found in them."""
     found.calls += 1
-    if found.calls < FROM_CALL or found.made > MOST_RECORDS or not knobs.NATIVE_CALLS.get():
+    if (
+        found.calls < knobs.NATIVE_FROM_CALL
+        or found.made > MOST_RECORDS
+        or not knobs.NATIVE_CALLS.get()
+    ):
         return
     made = found.record
     if made is None or not made.current:

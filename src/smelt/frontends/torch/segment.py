@@ -106,7 +106,7 @@ class _Repeats:
             self._seen.clear()
             self.known.clear()
         self._seen[sizes] = count = self._seen.get(sizes, 0) + 1
-        if count != calls.FROM_CALL or not knobs.NATIVE_CALLS.get():
+        if count != knobs.NATIVE_FROM_CALL or not knobs.NATIVE_CALLS.get():
             return
         at = calls.runner_at()
         record = None if at is None else calls.record_at(self._executable, sizes, self._wrap)
