@@ -7,15 +7,23 @@ import random
 from tests.fusion.formulas import Formula
 
 from smelt.graph.ir import Graph, Node
+from smelt.types.expr import add
 
 UNARY = ("exp", "abs", "square", "neg", "erf")
 BINARY = ("add", "mul", "sub", "max")
 
 
 def random_graph(
-    seed: int, operators: int, *, folds: float = 0.15, sorts: float = 0.0, results: int = 3
+    seed: int,
+    operators: int,
+    *,
+    folds: float = 0.15,
+    sorts: float = 0.0,
+    cuts: float = 0.0,
+    results: int = 3,
 ) -> tuple[Formula, Graph]:
-    """About `operators` operators; `folds` and `sorts` of them are broadcast sums and calls."""
+    """About `operators` operators; `folds`, `sorts` and `cuts` of them are broadcast sums, calls,
+    and calls on what a slice has left, padded again."""
     r = random.Random(seed)
     g = Formula(n=r.choice((64, 1000, 4096)), m=r.choice((64, 777, 2048)))
     values = [g.input(f"x{k}", "n", "m") for k in range(r.randint(1, 4))]
@@ -32,6 +40,10 @@ def random_graph(
             values.append(g.of("sub", b if b.type.rank == 2 else a, folded))
         elif kind < folds + sorts and a.type.rank == 2:
             values.append(g.sort(a))
+        elif kind < folds + sorts + cuts and a.type.rank == 2:
+            low, high = r.randint(0, 2), r.randint(1, 2)
+            inner = g.sort(g.cut(a, 1, low, add(g.dim("m"), -low - high)))
+            values.append(g.pad(g.of("exp", inner), (0, low), (0, high)))
         elif kind < 0.5:
             values.append(g.of(r.choice(UNARY), a))
         else:

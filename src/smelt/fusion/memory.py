@@ -11,8 +11,8 @@
    a maximum of sums of sizes.  At other sizes the packing is less tight, but never wrong.
 
 Greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
-(2020).  Sums are polynomials in the sizes with positive coefficients, so that a sum whose
-coefficients are all at least another's is never smaller.
+(2020).  Sums are polynomials in the sizes, which are never negative: a sum whose coefficients are
+all at least another's, absent ones being 0, is never smaller.
 
 >>> n = size("n")
 >>> ceiling([rounded(n * 256), rounded(n * 128), rounded(n * 100)], {"n": 10})
@@ -298,19 +298,29 @@ def ceiling(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]:
 
 
 def _covers(a: Index, b: Index) -> bool:
-    """a >= b, seen by every coefficient."""
-    mine = dict(terms_of(a))
-    return all(c <= mine.get(m, 0) for m, c in terms_of(b))
+    """a >= b, seen by every coefficient of either: `a` may take something away that `b` has not.
+
+    >>> n, m = size("n"), size("m")
+    >>> _covers(n * m, n * m - n), _covers(n * m - n, n * m)
+    (True, False)
+    """
+    mine, other = dict(terms_of(a)), dict(terms_of(b))
+    return all(mine.get(m, 0) >= other.get(m, 0) for m in mine.keys() | other.keys())
 
 
 def _common(a: Index, b: Index) -> Index:
-    """A sum that is at least as large as both."""
-    found = dict(terms_of(a))
-    for m, c in terms_of(b):
-        found[m] = max(c, found.get(m, 0))
+    """A sum that is at least as large as both.
+
+    >>> n, m = size("n"), size("m")
+    >>> _common(n * m - n, m * 4)
+    m*4 + m*n
+    """
+    mine, other = dict(terms_of(a)), dict(terms_of(b))
     total: Index = 0
-    for m, c in found.items():
-        total = add(total, Expr(((m, c),)) if m else c)
+    for m in mine | other:
+        c = max(mine.get(m, 0), other.get(m, 0))
+        if c:
+            total = add(total, Expr(((m, c),)) if m else c)
     return total
 
 

@@ -45,7 +45,7 @@ from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.streams import steps
 from smelt.fusion.units import Units
-from smelt.fusion.verify import verify
+from smelt.fusion.verify import disjoint, verify
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Journal, Planned
 from smelt.target import Target
@@ -114,6 +114,7 @@ def plan(
     clusters, launches = clusters_of(units, search.groups(), sizes)
     slots = memory.assign(graph, clusters, launches, sizes, search.reuses(), donated)
     result = Plan(graph, clusters, launches, tuple(decisions.found), slots)
+    disjoint(result, sizes)
     if knobs.VERIFY.get():
         verify(result)
     if journal is not None:
