@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from smelt.types.expr import Index, floordiv, maximum, minimum, mul
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, sub
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
@@ -87,6 +87,10 @@ WINDOW_COLUMNS = 512
 """Columns of 4 bytes of a product over windows that one task takes, more or less: whole lines of an
 image."""
 
+HALO = 8
+"""Lines of a product that a task computes for each one that its neighbour computes as well, where
+windows are folded over them."""
+
 SMALL, SMALL_DEPTH = 192, 384
 """Rows and columns, and summed positions, up to which a product reads operands as they lie."""
 
@@ -111,6 +115,27 @@ def rows_together(columns: Index) -> Index:
 def window_columns(itemsize: int) -> int:
     """Columns of a product over windows that one task takes: as many bytes of every type."""
     return max(WINDOW_COLUMNS * 4 // max(itemsize, 1), 1)
+
+
+def is_window(step: int, dilation: int, taps: int) -> bool:
+    """Whether windows leave no places out, and their places can be numbered by one axis."""
+    return min(step, dilation) == 1 and 1 <= step <= (taps - 1) * dilation + 1
+
+
+def band_of_windows(windows: Index, step: int, length: int, width: Index, most: int) -> Index:
+    """How many of so many windows, each `length` places, one task takes that holds about `most`
+    places: along the innermost axis (a width of 0), or of lines of `width` places."""
+    if width == 0:
+        pieces = ceiling(add(mul(sub(windows, 1), step), length), most)
+    else:
+        least = max(-(-HALO * max(length - step, 0) // step), 1)
+        pieces = ceiling(windows, maximum(floordiv(most, maximum(mul(width, step), 1)), least))
+    return ceiling(windows, maximum(pieces, 1))
+
+
+def ceiling(n: Index, by: Index) -> Index:
+    """n / by, rounded up."""
+    return floordiv(add(n, sub(by, 1)), by)
 
 
 def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:

@@ -32,7 +32,9 @@ from smelt.fusion.sets import bits
 from smelt.fusion.space import regrouped
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Edge, Unit, Units
+from smelt.fusion.windows import Window, windows_of
 from smelt.ops.contract import bare_axis
+from smelt.types.dtype import f32, f64
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, product, rebuild, value
 
 Place: TypeAlias = tuple[Term, ...]
@@ -75,6 +77,8 @@ class Region:
     """The unit that the fault is about."""
     ends: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """The same axes as `ended` in the order in which a fold ends them, where it stands first."""
+    peeked: dict[int, list[Window]] = field(default_factory=dict[int, "list[Window]"])
+    """The windows through which folds read each product that is computed once for each place."""
 
     @property
     def all_axes(self) -> int:
@@ -406,11 +410,28 @@ class _Pull:
         (place, *others) = self.region.places[unit.number]
         if others or unit.along >= 0:
             return False
-        if unit.trace.dots and not self._is_blocked(place):
-            return False
+        if unit.trace.dots and self._is_peeked(unit, place):
+            return True
         extents = self.units.extents
         walked = product(extents[self.region.axes[a]] for a in bits(self.mask(place)))
+        if unit.trace.dots and not self._is_blocked(place):
+            return False
         return walked == self.units.values[unit.number].type.elements
+
+    def _is_peeked(self, unit: Unit, place: Place) -> bool:
+        """Whether folds read a product through windows, which no other product looks through."""
+        units, region = self.units, self.region
+        taps = barred = 0
+        for u, ended in region.ended.items():
+            if units.unit(u).trace.dots:
+                barred |= ended
+            else:
+                taps |= ended
+        found = windows_of(place, taps & ~barred, lambda a: units.extents[region.axes[a]])
+        if not found or units.values[unit.number].type.dtype.compute not in (f32, f64):
+            return False
+        region.peeked[unit.number] = found
+        return True
 
     def _is_blocked(self, place: Place) -> bool:
         """Whether a product may be blocked along the axes of a place: they are its readers' own,

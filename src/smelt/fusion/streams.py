@@ -84,7 +84,7 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     """The least cost of a region with one of its folded axes streamed; None if none can be, or if
     one visit is all, but where a row is `beyond` fast memory or a mask ends the visit early."""
     best: Cost | None = None
-    if region.scanned or any(map(slides, _products_terms(model, region))):
+    if region.scanned or region.peeked or any(map(slides, _products_terms(model, region))):
         return None  # products over windows are blocked by tasks, not by streams
     for a in bits(_cascaded(model, region)):
         masked = _is_masked(model, region)

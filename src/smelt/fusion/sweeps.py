@@ -37,6 +37,7 @@ from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, Term
 from smelt.fusion.units import STILL, Edge, Units
+from smelt.fusion.windows import bands, places_for_each
 from smelt.ops.contract import bare_axis
 from smelt.types.dtype import f64
 from smelt.types.expr import Expr, axes_of, evaluate
@@ -150,7 +151,8 @@ class Sweeps:
             self.beside = sum(1 << u for u in pairs)
         for u, (left, right) in pairs.items():
             own = [left & ~right, right & ~left]
-            if self._cut_windows(u, own):
+            if self._cut_windows(u, own) or u in self.region.peeked:
+                self._cut_bands(u)
                 continue
             chosen = [(x & ~grid or x).bit_length() - 1 for x in own]
             free = self.volume((left | right) & grid)
@@ -178,6 +180,13 @@ class Sweeps:
             self.cut |= {a: n for a, n in blocks.items() if self.region.grid >> a & 1}
             return True
         return False
+
+    def _cut_bands(self, u: int) -> None:
+        """Blocks of the axes whose windows peek at a product."""
+        windows = self.region.peeked.get(u)
+        if windows:
+            itemsize = self.units.values[u].type.dtype.compute.itemsize
+            self.cut |= bands(windows, self.sizes, itemsize)
 
     def _product_block(
         self, u: int, chosen: list[int], free: int, products: int
@@ -364,7 +373,12 @@ class Sweeps:
                 for mask, place in zip(region.masks[u], region.places[u], strict=True):
                     if not self.inner(mask | over) & ~walked:
                         times = self.evaluations(mask | over)
-                        if self.packs and not over and any(map(slides, place)):
+                        if u in region.peeked:
+                            times *= places_for_each(
+                                region.peeked[u], self.sizes,
+                                self.units.values[u].type.dtype.compute.itemsize,
+                            )  # fmt: skip
+                        elif self.packs and not over and any(map(slides, place)):
                             times = min(times, self._packed_once(u, mask))
                         found += step_ns[u] * times
         return found

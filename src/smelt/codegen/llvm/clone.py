@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from smelt.codegen.llvm.items import Access, Clamping, Item, Payload, Phase
+from smelt.codegen.llvm.items import Access, Clamping, Folding, Item, Payload, Peek, Phase
 from smelt.types.expr import Expr, Index, atoms, axes_of, substitute
 from smelt.types.expr import value as value_of
 
@@ -38,6 +38,10 @@ class Cloner:
             args = tuple(self.of(a) for a in item.args)
             payload = self._payload(item)
             axes = frozenset[str]().union(*(a.axes for a in args))
+            if isinstance(payload, Peek):
+                axes -= {a for a, _ in payload.at}
+            elif isinstance(payload, Folding) and item.kind != "scan":
+                axes -= {*payload.over}
             for e in indices(payload):
                 axes |= self._axes(e)
             found = Item(0, item.kind, payload, args, axes, item.dtype, item.time)
@@ -61,6 +65,8 @@ class Cloner:
             limits = [(self._put(e), self._put(n)) for e, n in payload.limits]
             limits += [pair for a, pair in self.limits.items() if a in item.axes]
             return Access(payload.buffer, self._put(payload.offset), tuple(limits), payload.other)
+        if isinstance(payload, Peek):
+            return Peek(tuple((a, self._put(e)) for a, e in payload.at))
         if isinstance(payload, Clamping):
             name = self._position_name(payload)
             return Clamping(name, self._put(payload.extent))
@@ -78,6 +84,8 @@ def indices(payload: Payload) -> list[Index]:
     """The index expressions of an item."""
     if isinstance(payload, Access):
         return [payload.offset, *(e for pair in payload.limits for e in pair)]
+    if isinstance(payload, Peek):
+        return [e for _, e in payload.at]
     return [payload] if isinstance(payload, Expr) else []
 
 

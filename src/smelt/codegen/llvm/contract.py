@@ -344,7 +344,7 @@ def stored_axis(phase: Phase) -> str | None:
     for s in sorted(phase.stores, key=lambda s: -len(s.axes)):
         for a in phase.axes:
             if a in s.axes and coefficient(s.access.offset, a) == 1:
-                return a
+                return next((p for p, r in phase.places.items() if r.axis == a), a)
     return None
 
 

@@ -17,7 +17,7 @@ from smelt.types.expr import Index, atoms
 
 Kind = Literal[
     "const", "index", "load", "apply", "branch", "cast", "fold", "dot", "scan", "position", "state",
-    "edge",
+    "edge", "peek",
 ]  # fmt: skip
 
 
@@ -179,9 +179,28 @@ class Setting:
     time: int
 
 
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Where a value is read that a task holds for many places: the index along each axis of them
+    (`smelt.codegen.llvm.peeks`)."""
+
+    at: tuple[tuple[str, Index], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What an axis of places covers: from position `axis`*`step` on, `length` places for each
+    position of another axis."""
+
+    axis: str
+    step: int
+    length: int
+
+
 Payload = (
     float | int | bool | Index | Access | str | Converting | Folding | Clamping | Edge | Carried
-)
+    | Peek
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +243,11 @@ class Phase:
     dtypes: dict[str, DType] = field(default_factory=dict)
     """Element types of the kernel's arrays, as they lie in memory."""
     lanes: str | None = None
+    places: dict[str, Reach] = field(default_factory=dict)
+    """Axes of places that windows of other axes reach: a task's part follows from theirs."""
+
+    carried: set[Item] = field(default_factory=set[Item])
+    """What is in double precision because sums are, though all else is narrower."""
 
     def regions(self) -> list[Region]:
         """Every region once, outer before inner."""

@@ -373,6 +373,8 @@ class NestEmitter:
             assert isinstance(item.payload, Carried)
             axes = self.storage.state_axes(item.payload)
             return self.scratch.fetch((item.payload, 0), axes, scope)
+        if item.kind == "peek":
+            return self.scratch.peek(item, scope)
         if item.kind == "edge":
             assert isinstance(item.payload, Edge)
             return edge(self, item.payload, scope)

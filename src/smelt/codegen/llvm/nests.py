@@ -9,22 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from smelt.blocks import (
-    BLOCK,
-    rows_together,
-)
 from smelt.codegen.llvm.clone import FOLDS
 from smelt.codegen.llvm.contract import (
     Contraction,
     Form,
     contractions,
     packing_axes,
-    product_block,
     runs_across,
 )
-from smelt.codegen.llvm.cuts import fit_rows, fold_columns, streamed_rows
+from smelt.codegen.llvm.cuts import fit_rows
 from smelt.codegen.llvm.items import (
-    Access,
     Folding,
     Item,
     Phase,
@@ -34,40 +28,27 @@ from smelt.codegen.llvm.items import (
     chain,
     still_axes,
 )
-from smelt.codegen.llvm.memory import FARTHEST_STEP
+from smelt.codegen.llvm.peeks import covered
 from smelt.codegen.llvm.stages import Stage, stages
-from smelt.codegen.llvm.stencil import Stencil, stencils
-from smelt.codegen.llvm.upright import Upright
+from smelt.codegen.llvm.stencil import stencils
+from smelt.codegen.llvm.tasks import Placed, Products, gathers, task_blocks, turned_side
 from smelt.codegen.llvm.vectors import (
-    across_axis,
     candidates,
     lanes_of,
-    pinned,
     turned_axis,
     vector_axis,
 )
 from smelt.codegen.llvm.width import vectors_together
-from smelt.codegen.llvm.windowed import Windowed, windowed
+from smelt.codegen.llvm.windowed import windowed
 from smelt.codegen.llvm.written import short_products
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, minimum, product
+from smelt.types.expr import Index
 
-SIDE = 32
-"""Side of the tiles in which arrays and operands are turned: rows that lie a power of two apart
-share a cache's sets, which hold what this many rows ask for beside what is read, not twice that."""
 DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""
 CHEAP = 4.0
 """Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
-
-
-Placed = Windowed | Stencil | Upright
-"""Products whose operands are packed place by place."""
-Products = (
-    dict[Item, Contraction] | dict[Item, Windowed] | dict[Item, Stencil] | dict[Item, Upright]
-)
 
 
 @dataclass(eq=False)
@@ -151,51 +132,16 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         stored = {a for s in phase.stores for a in s.axes}
         last = [c.n for c in products.values()]
         vector = next((n for n in last if n in stored), last[0])
-    grid = set(phase.grid) - pinned(phase)
-    folded = any(i.kind == "fold" for i in phase.items)
-    wide = fold_columns(phase, target) if folded else BLOCK
-    block: dict[str, Index] = {}
-    if vector in grid and vector is not None:
-        block[vector] = wide
-    plainer = [c for c in products.values() if isinstance(c, Contraction)]
-    for c in products.values():
-        if not isinstance(c, Contraction):
-            block |= c.blocks(phase)
-            continue
-        cut = product_block(c, phase, plainer)
-        if phase.regions() and not c.thin:
-            cut = streamed_rows(phase, products.values(), target), cut[1]
-        for a, n in zip((c.m, c.n), cut, strict=True):
-            if a in grid and a is not None:
-                block[a] = minimum(n, block[a]) if a in block and a != vector else n
-    plain = block and not products and not phase.regions()
-    across = across_axis(phase, vector) if plain else None
-    if vector is not None and across is not None:
-        side = turned_side(lanes_of(phase, target))
-        block = {across: side, vector: side}
-        # Neighbouring tasks go on along the rows that they read; what they store is not read.
-        phase.grid = [*(a for a in phase.grid if a != across), across]
-    elif vector is not None and plain and not folded:
-        for outer in [a for a in phase.grid if a in grid and a != vector][-1:]:
-            block[outer] = rows_together(phase.axes[vector])
-    rows = frozenset[str]()
-    if vector is not None and folded and not (block or products or phase.regions() or phase.cut):
-        # Rows that folds end: while one waits for its last sum, the next ones are computed.
-        rows = frozenset([a for a in phase.grid if a in grid][-1:])
-        whole = product(n for a, n in phase.axes.items() if a not in phase.grid)
-        block |= dict.fromkeys(rows, rows_together(whole))
+    cut = task_blocks(phase, products, vector, target)
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
-    local |= block
+    local |= cut.block
+    local |= {a: covered(local[r.axis], r) for a, r in phase.places.items()}
     local = {a: local[a] for a in phase.axes if a in local}
-    planner = _Planner(phase, local, vector, lanes_of(phase, target), across, products, rows)
-    return planner.run(block)
-
-
-def turned_side(lanes: int) -> int:
-    """Side of a turned tile: whole vectors."""
-    return max(SIDE, lanes)
+    lanes = lanes_of(phase, target)
+    planner = _Planner(phase, local, vector, lanes, cut.across, products, cut.rows)
+    return planner.run(cut.block)
 
 
 class _Planner:
@@ -277,6 +223,7 @@ class _Planner:
                 used = ((a, item.kind == "dot" and a in self.direct) for a in item.args)
                 below = max((levels[a] + before for a, before in used), default=low)
                 own = item.kind in ("fold", "dot") or item in self.apart
+                own |= item.kind == "peek" and item.args[0].kind != "dot"
                 levels[item] = max(below, low) + own
                 high = max(high, levels[item])
             self.first.append(low)
@@ -307,17 +254,9 @@ class _Planner:
 
     def _gathers(self, item: Item) -> bool:
         """Whether a load takes its lanes from far apart, in a phase of scalar operators alone."""
-        access, v = item.payload, self.vector
-        if not isinstance(access, Access) or v not in item.axes or access.limits or item.args:
+        if self.phase.regions() or any(i.kind in FOLDS for i in self.phase.items):
             return False
-        if (
-            self.phase.regions()
-            or access.positions
-            or any(i.kind in FOLDS for i in self.phase.items)
-        ):
-            return False
-        step = coefficient(access.offset, v or "")
-        return step is not None and not (isinstance(step, int) and abs(step) <= FARTHEST_STEP)
+        return gathers(item, self.vector)
 
     def _domain(self, item: Item) -> frozenset[str]:
         """Local axes that a fold or a kept value is computed over."""
@@ -391,6 +330,10 @@ class _Planner:
             if item.axes & self._local(item.time) and item not in self.kept:
                 self._keep(item)
             return
+        if item.kind == "peek":
+            wanted.add(item)
+            self._hold(item.args[0])
+            return
         if item in self.apart and (item not in nest.saves or nest.packed):
             if item not in self.kept:
                 self._keep(item)
@@ -411,6 +354,15 @@ class _Planner:
         wanted.add(item)
         for a in item.args:
             self._need(a, nest, wanted)
+
+    def _hold(self, item: Item) -> None:
+        """Has a value that is peeked at kept: for all places, by a nest before."""
+        if item not in self.kept:
+            self._keep(item)
+            if item.kind not in ("fold", "dot"):
+                home = self._group(self.levels[item], self._domain(item))
+                home.saves.append(item)
+                home.once = True
 
     def _keep(self, item: Item) -> None:
         if item in self.products:
@@ -440,7 +392,7 @@ class _Planner:
         if item.kind == "scan":
             return float("inf")
         own = SCALARS[item.payload].cost if item.kind == "apply" and isinstance(item.payload, str) \
-            else 0.5 if item.kind in ("load", "cast", "state") else 0.0  # fmt: skip
+            else 0.5 if item.kind in ("load", "cast", "state", "peek") else 0.0  # fmt: skip
         found = own + sum(self._cost(a, wide, limit) for a in item.args)
         return 0.0 if not wide <= item.axes and found > limit else found
 

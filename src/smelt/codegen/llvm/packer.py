@@ -15,9 +15,10 @@ from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, store_vector
-from smelt.codegen.llvm.nests import Nest, turned_side
+from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.tasks import turned_side
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:

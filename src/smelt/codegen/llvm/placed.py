@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.nests import Nest, Placed
+from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.stencil import Stencil
 from smelt.codegen.llvm.stencil_product import StencilEmitter
+from smelt.codegen.llvm.tasks import Placed
 from smelt.codegen.llvm.upright_product import UprightEmitter
 from smelt.codegen.llvm.windowed import Windowed
 from smelt.codegen.llvm.windowed_product import WindowedEmitter

@@ -136,11 +136,6 @@ def flattened(
     return Cloner(phase, user, at).of(operand), name
 
 
-def ceiling(n: Index, by: Index) -> Index:
-    """n / by, rounded up."""
-    return floordiv(add(n, sub(by, 1)), by)
-
-
 def fresh(phase: Phase, wanted: str, extent: Index) -> str:
     """A new axis inside every task."""
     name, k = wanted, 1

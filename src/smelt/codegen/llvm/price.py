@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.items import Item, still_axes
-from smelt.codegen.llvm.nests import Placed, Schedule
+from smelt.codegen.llvm.nests import Schedule
+from smelt.codegen.llvm.tasks import Placed
 from smelt.codegen.llvm.vectors import part_numbers
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import Index, add, floordiv, maximum, mul, product

@@ -22,9 +22,10 @@ from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, prefetch, store_vector
-from smelt.codegen.llvm.nests import Nest, turned_side
+from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.tasks import turned_side
 from smelt.codegen.llvm.thin import ThinEmitter
 from smelt.codegen.llvm.tile import TileEmitter, whole_units
 from smelt.codegen.llvm.turn import Put, turned

@@ -14,6 +14,7 @@ from dataclasses import replace
 from smelt.codegen.llvm.collapse import collapse
 from smelt.codegen.llvm.flat import PhaseBuilder
 from smelt.codegen.llvm.items import Access, Buffer, Carried, Item, Phase, Program, StoreItem, Visit
+from smelt.codegen.llvm.peeks import peeking
 from smelt.codegen.llvm.refine import refine
 from smelt.codegen.llvm.rowwise import row_by_row
 from smelt.codegen.llvm.unstream import as_folds, block_fold
@@ -50,7 +51,7 @@ def program(kernel: k.Kernel) -> Program:
         phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel))
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
-    out.phases = [prune(written_out(collapse(refine(p)))) for p in out.phases]
+    out.phases = [prune(written_out(peeking(collapse(refine(p))))) for p in out.phases]
     return out
 
 

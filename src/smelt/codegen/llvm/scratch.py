@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm.indexing import iota, number, splat
-from smelt.codegen.llvm.items import Carried, Item, chain
+from smelt.codegen.llvm.items import Carried, Item, Peek, chain
 from smelt.codegen.llvm.memory import (
+    FARTHEST_STEP,
     element_address,
     gather,
     load_scalar,
+    load_strided,
     load_vector,
     scatter,
     store_scalar,
@@ -17,6 +19,8 @@ from smelt.codegen.llvm.memory import (
 )
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Key
+from smelt.types.affine import coefficient
+from smelt.types.expr import Index
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -68,6 +72,37 @@ class ScratchEmitter:
             return load_vector(m, address, memory, scope.lanes.mask)
         offsets = self._scratch_offsets(key, axes, scope)
         return gather(m, self.storage.at[key], offsets, memory, scope.lanes.mask)
+
+    def peek(self, item: Item, scope: Scope) -> Value:
+        """The register of a value that is held for many places, at one of them."""
+        assert isinstance(item.payload, Peek)
+        (held,), at = item.args, dict(item.payload.at)
+        axes = self.home.s.kept[held]
+        memory = held.dtype.compute
+        lanes = scope.lanes if scope.lanes is not None and scope.lanes.axis in item.axes else None
+        offset, apart = number(0), list[Value]()
+        step: Index | None = 0
+        for a in axes:
+            extent = self.task.index(self.storage.extent(held, a))
+            here = self.home.index(at[a], scope) if a in at else scope.axis(a)
+            offset = self.b.add(self.b.mul(offset, extent), self.b.sub(here, self.start(held, a)))
+            if lanes is not None:
+                step = coefficient(at[a], lanes.axis) if a in at else int(a == lanes.axis)
+                assert step is not None
+                apart = [self.b.mul(s, extent) for s in apart]
+                apart += [] if step == 0 else [self.task.index(step)]
+        base, m = self.storage.at[held, 0], self.home.machine(scope, lanes is not None)
+        if lanes is None:
+            return load_scalar(m, element_address(self.b, base, offset, memory), memory, None)
+        if isinstance(step, int) and 0 < step <= FARTHEST_STEP:
+            address = element_address(self.b, base, offset, memory)
+            return load_strided(m, address, step, memory, lanes.mask)
+        far: Value = number(0)
+        for s in apart:
+            far = self.b.add(far, s)
+        steps = self.b.mul(splat(self.b, far, lanes.count), iota(lanes.count))
+        offsets = self.b.add(splat(self.b, offset, lanes.count), steps)
+        return gather(m, base, offsets, memory, lanes.mask)
 
     def keep(self, key: Key, axes: tuple[str, ...], value: Value, scope: Scope) -> None:
         """The register into a scratch array."""

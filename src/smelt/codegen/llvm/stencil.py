@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from smelt.blocks import window_columns
+from smelt.blocks import ceiling, window_columns
 from smelt.codegen.llvm.clone import folds, renumber
 from smelt.codegen.llvm.contract import Tile, stored_axis
 from smelt.codegen.llvm.items import Folding, Item, Phase
-from smelt.codegen.llvm.places import Slid, ceiling, flattened, placed, sliding
+from smelt.codegen.llvm.places import Slid, flattened, placed, sliding
 from smelt.target import Target
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, floordiv, maximum, mul

@@ -11,9 +11,10 @@ from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
-from smelt.codegen.llvm.nests import Nest, Schedule, turned_side
+from smelt.codegen.llvm.nests import Nest, Schedule
 from smelt.codegen.llvm.stages import STAGE_PART, STRIP
 from smelt.codegen.llvm.stencil import Stencil
+from smelt.codegen.llvm.tasks import turned_side
 from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.windowed import PITCH, Windowed

@@ -17,9 +17,9 @@ from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.nests import turned_side
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import TURNED_PART
+from smelt.codegen.llvm.tasks import turned_side
 from smelt.types.affine import coefficient
 
 if TYPE_CHECKING:

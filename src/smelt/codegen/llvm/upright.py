@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from smelt.blocks import window_columns
+from smelt.blocks import ceiling, window_columns
 from smelt.codegen.llvm.contract import SKEW, Tile
 from smelt.codegen.llvm.items import Item, Phase
-from smelt.codegen.llvm.places import Slid, ceiling
+from smelt.codegen.llvm.places import Slid
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product
 
 DEPTH = 400

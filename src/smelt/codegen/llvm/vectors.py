@@ -81,7 +81,8 @@ def lanes_of(phase: Phase, target: Target) -> int:
     """Lanes of one vector: as many as the widest floating-point (else integer) type allows that is
     worked with where most work is; a carried sum in double precision does not count beside
     that."""
-    found = [i for i in phase.items if i.kind in ("load", "apply", "cast")]
+    kinds = ("load", "apply", "cast")
+    found = [i for i in phase.items if i.kind in kinds and i not in phase.carried]
     most = max((len(i.axes) for i in found), default=0)
     worked = [i.dtype for i in found if len(i.axes) == most]
     floats = [d.bits for d in worked if d.is_float]

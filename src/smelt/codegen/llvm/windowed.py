@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from smelt.blocks import WINDOW_ROWS, window_columns
+from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.clone import folds, renumber
 from smelt.codegen.llvm.contract import SKEW, Tile, runs_along, stored_axis, tile_of
 from smelt.codegen.llvm.items import Folding, Item, Phase
-from smelt.codegen.llvm.places import NO_AXIS, Slid, ceiling, flattened, placed, sliding
+from smelt.codegen.llvm.places import NO_AXIS, Slid, flattened, placed, sliding
 from smelt.codegen.llvm.upright import Upright
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target

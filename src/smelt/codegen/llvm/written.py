@@ -11,8 +11,8 @@ becomes that many operators too:
 
     dot(x[i + u], w[u] over u)    is    x[i]*w[0] + x[i + 1]*w[1] + ..
 
-Only folds whose order does not matter to the last bit are written out: sums are carried in double
-precision where they are looped over.
+Sums are carried in double precision, as they are where they are looped over; of doubles, which
+would have to carry their errors along, none are written out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,20 @@ from math import prod
 
 from smelt.blocks import SHORT_SUM
 from smelt.codegen.llvm.clone import Cloner, folds, reached, renumber
-from smelt.codegen.llvm.items import Access, Folding, Item, Phase, cut_axes
+from smelt.codegen.llvm.items import (
+    Access,
+    Converting,
+    Folding,
+    Item,
+    Kind,
+    Payload,
+    Phase,
+    cut_axes,
+)
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
+from smelt.types.dtype import DType, f32, f64
+from smelt.types.expr import Index
 
 STEPS = 25
 """Elements of a window that is written out at most: 5 by 5."""
@@ -46,7 +57,7 @@ def written_out(phase: Phase) -> Phase:
 def _is_small_window(phase: Phase, fold: Item, folding: Folding) -> bool:
     over, (arg, *edges) = set(folding.over), fold.args
     bound = cut_axes(phase.segments[fold.time]) | phase.cut.keys()
-    if folding.row.positional or not folding.row.idempotent or edges or over & bound:
+    if folding.row.positional or edges or over & bound or not _is_free(fold, folding):
         return False
     count = 1
     for a in over:
@@ -55,15 +66,23 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding) -> bool:
     varying = list(reached(arg, over))
     if not 1 <= count <= STEPS or count * len(varying) > MOST or folds(arg, over):
         return False
-    loads = [i.payload for i in varying if isinstance(i.payload, Access)]
+    loads = [i.payload.offset for i in varying if isinstance(i.payload, Access)]
+    if any(i.kind == "peek" for i in varying):  # beside which other loads count for little
+        return True
     return bool(loads) and all(_slides(x, over, set(fold.axes)) for x in loads)
 
 
-def _slides(access: Access, over: set[str], kept: set[str]) -> bool:
+def _is_free(fold: Item, folding: Folding) -> bool:
+    """Whether terms may be joined in any order: nothing rounds, or it does in double precision."""
+    row, source = folding.row, fold.args[0].dtype
+    return row.idempotent or (row.wide and (source == f32 or source.is_integer))
+
+
+def _slides(offset: Index, over: set[str], kept: set[str]) -> bool:
     """Whether neighbouring results read neighbouring elements, with steps of the fold between."""
-    steps = [coefficient(access.offset, a) for a in kept]
+    steps = [coefficient(offset, a) for a in kept]
     near = any(isinstance(s, int) and 1 <= s <= NEAREST for s in steps)
-    return near and any(coefficient(access.offset, a) == 1 for a in over)
+    return near and any(coefficient(offset, a) == 1 for a in over)
 
 
 def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
@@ -71,10 +90,20 @@ def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
     counts = [n for a in folding.over if isinstance(n := phase.axes[a], int)]
     terms = [Cloner(phase, fold, dict(zip(folding.over, at, strict=True))).of(arg)
              for at in positions(*map(range, counts))]  # fmt: skip
-    fold.kind, fold.payload = "apply", folding.row.scalar
-    fold.args = _in_pairs(phase, fold, folding.row.scalar, terms)
-    if len(terms) == 1:
-        fold.args *= 2  # what is folded once more stays the same
+    row = folding.row
+    if row.idempotent:
+        fold.kind, fold.payload = "apply", row.scalar
+        fold.args = _in_pairs(phase, fold, row.scalar, terms, fold.dtype)
+        if len(terms) == 1:
+            fold.args *= 2  # what is folded once more stays the same
+        return
+    wide = f64 if arg.dtype == f32 else fold.dtype
+    if wide != arg.dtype:
+        terms = [_add(phase, fold, "cast", Converting(wide), (t,), wide) for t in terms]
+    if len(terms) > 1:
+        pair = _in_pairs(phase, fold, row.scalar, terms, wide)
+        terms = [_apply(phase, fold, row.scalar, pair, wide)]
+    fold.kind, fold.payload, fold.args = "cast", Converting(fold.dtype), tuple(terms)
 
 
 def short_products(phase: Phase) -> None:
@@ -104,22 +133,35 @@ def _write_products(phase: Phase, dot: Item) -> None:
     terms: list[Item] = []
     for at in positions(*(range(n) for a in over if isinstance(n := phase.axes[a], int))):
         clone = Cloner(phase, dot, dict(zip(over, at, strict=True)))
-        terms.append(_apply(phase, dot, times, *map(clone.of, dot.args)))
-    dot.kind, dot.payload, dot.args = "apply", plus, _in_pairs(phase, dot, plus, terms)
+        terms.append(_apply(phase, dot, times, tuple(map(clone.of, dot.args)), dot.dtype))
+    dot.kind, dot.payload = "apply", plus
+    dot.args = _in_pairs(phase, dot, plus, terms, dot.dtype)
     if len(terms) == 1:
         dot.payload, dot.args = times, terms[0].args
 
 
-def _in_pairs(phase: Phase, user: Item, scalar: str, terms: list[Item]) -> tuple[Item, ...]:
+def _in_pairs(
+    phase: Phase, user: Item, scalar: str, terms: list[Item], dtype: DType
+) -> tuple[Item, ...]:  # fmt: skip
     """Terms joined in pairs until two are left, or the only one."""
     while len(terms) > 2:
-        pairs = [_apply(phase, user, scalar, *two)
+        pairs = [_apply(phase, user, scalar, two, dtype)
                  for two in zip(terms[::2], terms[1::2], strict=False)]  # fmt: skip
         terms = [*pairs, *terms[2 * len(pairs) :]]
     return tuple(terms)
 
 
-def _apply(phase: Phase, user: Item, name: str, a: Item, b: Item) -> Item:
-    found = Item(0, "apply", name, (a, b), a.axes | b.axes, user.dtype, user.time)
+def _apply(phase: Phase, user: Item, name: str, args: tuple[Item, ...], dtype: DType) -> Item:
+    return _add(phase, user, "apply", name, args, dtype)
+
+
+def _add(
+    phase: Phase, user: Item, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType
+) -> Item:  # fmt: skip
+    """A new item just before `user`."""
+    axes = frozenset[str]().union(*(a.axes for a in args))
+    found = Item(0, kind, payload, args, axes, dtype, user.time)
     phase.items.insert(phase.items.index(user), found)
+    if dtype == f64 != user.dtype:
+        phase.carried.add(found)
     return found

@@ -1,0 +1,159 @@
+"""Peeks: what windows read of a product is computed once for each place, and held by the task.
+
+    max over i, j of relu(dot(x, w)[o, 2*p + i, 2*q + j])
+
+A pooling reads a convolution at places which neighbouring windows share.  The product gets axes of
+its places instead of the pairs of p and i, and is blocked along them like any other; a task holds
+the places that its own windows reach in scratch memory, where the windows *peek* at them:
+
+    peek(dot(x, w)[o, y, x], y = 2*p + i, x = 2*q + j)
+
+Lines that the windows of two tasks reach are computed by both: tasks take lines enough for these
+to be few.  The test for a pair of axes is that of `smelt.codegen.llvm.places`: nothing changes when
+p moves by d while i moves back by s.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import TypeAlias
+
+from smelt.blocks import WINDOW_ROWS, band_of_windows, is_window, window_columns
+from smelt.codegen.llvm.clone import FOLDS, Cloner, indices, reached, renumber
+from smelt.codegen.llvm.contract import stored_axis
+from smelt.codegen.llvm.items import Access, Folding, Item, Peek, Phase, Reach
+from smelt.codegen.llvm.places import STEPS, fresh
+from smelt.types.expr import Index, add, axes_of, axis, mul, sub, substitute
+
+Pair: TypeAlias = tuple[str, str, int, int]
+"""An axis of results, the one of its windows, how far apart windows and their elements are."""
+
+SHARED = 2
+"""Windows that read each place, from which on holding what they read beats testing it again."""
+
+
+def peeking(phase: Phase) -> Phase:
+    """Products that folds read through windows get axes of places."""
+    if phase.regions() or phase.cut:
+        return phase
+    for fold in [i for i in phase.items if i.kind == "fold"]:
+        assert isinstance(fold.payload, Folding)
+        over, arg = fold.payload.over, fold.args[0]
+        products = _products(arg)
+        for item in products or [arg]:
+            pairs = _pairs(phase, item, over)
+            if pairs and (products or _is_tested(phase, item, pairs)):
+                _peek(phase, item, pairs)
+    return phase
+
+
+def _is_tested(phase: Phase, item: Item, pairs: list[Pair]) -> bool:
+    """Whether windows share most of what they read, and each reading has lanes that are tested."""
+    taps = [n for _, tap, *_ in pairs if isinstance(n := phase.axes[tap], int)]
+    shared = prod(taps) // prod(step for _, _, step, _ in pairs)
+    lying = stored_axis(phase)
+    loads = [i.payload for i in reached(item, {p[0] for p in pairs})
+             if isinstance(i.payload, Access)]  # fmt: skip
+    tested = any(lying in axes_of(e) for x in loads for e, _ in x.limits)
+    plain = not any(i.kind in FOLDS for i in reached(item, {t for _, t, *_ in pairs}))
+    return shared >= SHARED and tested and plain and lying in {p[0] for p in pairs}
+
+
+def _products(root: Item) -> list[Item]:
+    """The products that a value is computed from, with scalar operators between alone."""
+    pending, seen, found = [root], {root}, list[Item]()
+    while pending:
+        item = pending.pop()
+        if item.kind == "dot":
+            found.append(item)
+        elif item.kind not in ("fold", "scan", "peek"):
+            more = [a for a in item.args if a not in seen]
+            seen.update(more)
+            pending += more
+    return found
+
+
+def _pairs(phase: Phase, dot: Item, over: tuple[str, ...]) -> list[Pair]:
+    """The axes of a product along which windows of a fold slide over it."""
+    found: list[Pair] = []
+    for tap in (a for a in over if a in dot.axes):
+        taken = {name for name, *_ in found}
+        for name in (a for a in phase.axes if a in dot.axes and a not in (*over, *taken)):
+            steps = _steps(phase, dot, name, tap)
+            if steps is not None:
+                found.append((name, tap, *steps))
+                break
+    return found
+
+
+def _steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, int] | None:
+    """How far apart the windows of one axis and their elements along another lie, if nothing else
+    tells the two apart."""
+    taps = phase.axes[tap]
+    if not isinstance(taps, int):
+        return None
+    touched = list(reached(dot, {name, tap}))
+    if any(i.kind in ("scan", "state", "edge", "peek") for i in touched):
+        return None
+    for step in range(1, STEPS + 1):
+        for dilation in range(1, STEPS + 1):
+            if gcd(step, dilation) > 1 or not is_window(step, dilation, taps):
+                continue
+            moves = {name: dilation, tap: -step}
+            by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
+            if all(substitute(e, by) == e for i in touched for e in indices(i.payload)):
+                return step, dilation
+    return None
+
+
+def _peek(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
+    """Puts a peek at the product's places in the place of the product."""
+    at: dict[str, Index] = {}
+    peeks: list[tuple[str, Index]] = []
+    for name, tap, step, dilation in pairs:
+        taps, extent = phase.axes[tap], phase.axes[name]
+        assert isinstance(taps, int)
+        reach = Reach(name, step, (taps - 1) * dilation + 1)
+        whole = add(mul(sub(extent, 1), step), reach.length)
+        place = fresh(phase, f"{name}.near", whole)
+        phase.places[place] = reach
+        here = axis(place, whole)
+        at |= {name: 0, tap: here} if dilation == 1 else {name: here, tap: 0}
+        there = add(mul(axis(name, extent), step), mul(axis(tap, taps), dilation))
+        peeks.append((place, there))
+    moved = Cloner(phase, dot, at).of(dot)
+    found = Item(0, "peek", Peek(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time)
+    phase.items.insert(phase.items.index(dot), found)
+    for item in phase.items:
+        item.args = tuple(found if a is dot else a for a in item.args)
+    phase.items.remove(dot)
+    renumber(phase)
+
+
+# ---- how work is cut -----------------------------------------------------------------------------
+
+
+def place_blocks(phase: Phase, itemsize: int) -> dict[str, Index]:
+    """How the axes whose windows peek are cut into tasks."""
+    most = window_columns(itemsize)
+    found: dict[str, Index] = {}
+    width: Index = 0
+    for reach in reversed(phase.places.values()):
+        if reach.axis not in phase.grid:
+            continue
+        whole = phase.axes[reach.axis]
+        found[reach.axis] = band_of_windows(whole, reach.step, reach.length, width, most)
+        width = mul(width or 1, covered(found[reach.axis], reach))
+    return found
+
+
+def place_rows(phase: Phase) -> int:
+    """Rows of a product over windows that a task takes beside its places: fewer where windows
+    overlap, because then it holds more lines."""
+    overlap = any(r.length > r.step for r in phase.places.values())
+    return WINDOW_ROWS // 2 if overlap else WINDOW_ROWS
+
+
+def covered(positions: Index, reach: Reach) -> Index:
+    """Places that so many neighbouring windows reach."""
+    return add(mul(sub(positions, 1), reach.step), reach.length)

@@ -1,0 +1,208 @@
+"""Windows over products and over margins: what they share is computed once, whatever its kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.windows import check, products, random
+
+from smelt import lower
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.stencil import Stencil
+from smelt.codegen.llvm.upright import Upright
+from smelt.codegen.llvm.windowed import Windowed
+from smelt.graph.text import parse
+from smelt.target import Target
+from smelt.types.expr import evaluate
+
+FIRST = """graph f(x: {t}[b,c,h,w], k: {t}[o,c,{u},{u}]) {{
+  v0 = pad(x) {{low=(0, 0, {p}, {p}), high=(0, 0, {p}, {p}), value=0}}
+  v1 = window(v0) {{axis=2, extent={u}, step={s}}}
+  v2 = window(v1) {{axis=3, extent={u}, step={s}}}
+  v3 = contract(v2, k) {{spec="b,c,h,w,u,v; o,c,u,v -> b,o,h,w"}}
+  v4 = tanh(v3)
+  v5 = pad(v4) {{low=(0, 0, {q}, {q}), high=(0, 0, {q}, {q}), value=-3.0}}
+  v6 = window(v5) {{axis=2, extent={i}, step={r}, dilation={d}}}
+  v7 = window(v6) {{axis=3, extent={i}, step={r}, dilation={d}}}
+  v8 = reduce.{f}(v7) {{axes=(4, 5)}}
+  return v8
+}}"""
+"""A convolution, tanh, and a fold over windows of it."""
+LAST = """graph f(x: {t}[b,h,w,c], k: {t}[{u},{u},c,o]) {{
+  v0 = pad(x) {{low=(0, {p}, {p}, 0), high=(0, {p}, {p}, 0), value=0}}
+  v1 = window(v0) {{axis=1, extent={u}, step={s}}}
+  v2 = window(v1) {{axis=2, extent={u}, step={s}}}
+  v3 = contract(v2, k) {{spec="b,h,w,c,u,v; u,v,c,o -> b,h,w,o"}}
+  v5 = pad(v3) {{low=(0, {q}, {q}, 0), high=(0, {q}, {q}, 0), value=-3.0}}
+  v6 = window(v5) {{axis=1, extent={i}, step={r}, dilation={d}}}
+  v7 = window(v6) {{axis=2, extent={i}, step={r}, dilation={d}}}
+  v8 = reduce.{f}(v7) {{axes=(4, 5)}}
+  return v8
+}}"""
+"""The same with channels last."""
+DEPTHWISE = """graph f(x: {t}[b,c,h,w], k: {t}[c,{u},{u}]) {{
+  v0 = pad(x) {{low=(0, 0, {p}, {p}), high=(0, 0, {p}, {p}), value=0}}
+  v1 = window(v0) {{axis=2, extent={u}, step={s}}}
+  v2 = window(v1) {{axis=3, extent={u}, step={s}}}
+  v3 = contract(v2, k) {{spec="b,c,h,w,u,v; c,u,v -> b,c,h,w"}}
+  v6 = window(v3) {{axis=2, extent={i}, step={r}, dilation={d}}}
+  v7 = window(v6) {{axis=3, extent={i}, step={r}, dilation={d}}}
+  v8 = reduce.{f}(v7) {{axes=(4, 5)}}
+  return v8
+}}"""
+LINE = """graph f(x: f32[b,c,w], k: f32[o,c,3]) {
+  v1 = window(x) {axis=2, extent=3}
+  v3 = contract(v1, k) {spec="b,c,w,u; o,c,u -> b,o,w"}
+  v6 = window(v3) {axis=2, extent=3, step=2}
+  v8 = reduce.max(v6) {axes=(3,)}
+  return v8
+}"""
+SPACE = """graph f(x: f32[b,c,t,h,w], k: f32[o,c,2,2,2]) {
+  v0 = window(x) {axis=2, extent=2}
+  v1 = window(v0) {axis=3, extent=2}
+  v2 = window(v1) {axis=4, extent=2}
+  v3 = contract(v2, k) {spec="b,c,t,h,w,r,u,v; o,c,r,u,v -> b,o,t,h,w"}
+  v5 = window(v3) {axis=2, extent=2, step=2}
+  v6 = window(v5) {axis=3, extent=2, step=2}
+  v7 = window(v6) {axis=4, extent=2, step=2}
+  v8 = reduce.max(v7) {axes=(5, 6, 7)}
+  return v8
+}"""
+CHAIN = """graph f(x: f32[b,c,h,w], k: f32[c,3,3], p: f32[o,c]) {
+  v1 = window(x) {axis=2, extent=3}
+  v2 = window(v1) {axis=3, extent=3}
+  v3 = contract(v2, k) {spec="b,c,h,w,u,v; c,u,v -> b,c,h,w"}
+  v4 = contract(v3, p) {spec="b,c,h,w; o,c -> b,o,h,w"}
+  v6 = window(v4) {axis=2, extent=2, step=2}
+  v7 = window(v6) {axis=3, extent=2, step=2}
+  v8 = reduce.max(v7) {axes=(4, 5)}
+  return v8
+}"""
+"""Depthwise, pointwise, pooling."""
+AROUND = """graph f(x: f32[b,c,h,w], k: f32[o,c,1,1], r: f32[b,o,h,w]) {
+  v1 = window(x) {axis=2, extent=1}
+  v2 = window(v1) {axis=3, extent=1}
+  v3 = contract(v2, k) {spec="b,c,h,w,u,v; o,c,u,v -> b,o,h,w"}
+  v4 = add(v3, r)
+  v6 = window(v4) {axis=2, extent=2, step=2}
+  v7 = window(v6) {axis=3, extent=2, step=2}
+  v8 = reduce.max(v7) {axes=(4, 5)}
+  v9 = reduce.sum(v7) {axes=(4, 5)}
+  v10 = sub(v8, v9)
+  return v10
+}"""
+"""A residual before two poolings of one convolution."""
+ROWS = """graph f(x: f32[n,m,c], k: f32[o,c]) {
+  v3 = contract(x, k) {spec="n,m,c; o,c -> n,m,o"}
+  v6 = window(v3) {axis=1, extent=3}
+  v8 = reduce.max(v6) {axes=(3,)}
+  return v8
+}"""
+"""No convolution: the greatest of three neighbouring rows of a product."""
+
+
+def text(
+    source: str = FIRST, p: int = 1, u: int = 3, s: int = 1, i: int = 2, r: int = 2, d: int = 1,
+    q: int = 0, f: str = "max", t: str = "f32",
+) -> str:  # fmt: skip
+    return source.format(p=p, u=u, s=s, i=i, r=r, d=d, q=q, f=f, t=t)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        text(i=3, q=1),
+        text(i=3, r=1),
+        text(i=3, r=3),
+        text(i=3, r=4),  # places are left out: each window computes its own
+        text(i=3, d=2, r=1),
+        text(s=2, i=3, q=1),
+        text(f="sum", i=3, q=1),
+        text(i=7, r=1, q=3),  # too many steps to be written out
+    ],
+)
+def test_every_size_stays_inside_its_arrays(source: str) -> None:
+    kernel = whole(source)
+    for x, (o, c) in (
+        ((1, 2, 9, 10), (3, 2)),
+        ((2, 3, 40, 70), (20, 3)),  # tiles of every height, several bands
+        ((1, 1, 8, 1300), (2, 1)),  # several pieces of lines
+    ):
+        check(kernel, *random(x, (o, c, 3, 3)))
+
+
+@pytest.mark.parametrize(
+    ("source", "shapes"),
+    [
+        (text(LAST), ((2, 9, 11, 3), (3, 3, 3, 20))),
+        (text(LAST, i=3, q=1), ((1, 23, 40, 5), (3, 3, 5, 33))),
+        (text(DEPTHWISE), ((1, 3, 20, 37), (3, 3, 3))),
+        (text(DEPTHWISE, u=7, p=3, i=3), ((2, 2, 21, 40), (2, 7, 7))),
+        (text(DEPTHWISE, u=5, p=2, i=3, f="sum"), ((1, 2, 17, 600), (2, 5, 5))),
+        (LINE, ((2, 3, 700), (5, 3, 3))),
+        (SPACE, ((1, 2, 5, 7, 19), (3, 2, 2, 2, 2))),
+        (CHAIN, ((1, 5, 12, 30), (5, 3, 3), (7, 5))),
+        (AROUND, ((2, 3, 8, 20), (5, 3, 1, 1), (2, 5, 8, 20))),
+        (ROWS, ((3, 40, 17), (50, 17))),
+    ],
+)  # fmt: skip
+def test_whatever_is_looked_at(source: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    check(whole(source), *random(*shapes))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_every_instruction_set(isa: str) -> None:
+    check(whole(text(i=3, q=1), isa), *random((1, 3, 20, 45), (5, 3, 3, 3)))
+
+
+def test_double_precision() -> None:
+    check(whole(text(t="f64")), *random((1, 2, 9, 40), (3, 2, 3, 3), dtype=np.float64))
+
+
+def test_margins_hide_infinities_and_nothing_else() -> None:
+    x, k = random((1, 2, 12, 40), (3, 2, 3, 3))
+    x[0, 0, 5, 7], x[0, 1, 0, 39], x[0, 1, 11, 0] = np.inf, np.nan, -np.inf
+    kernel = whole(text(i=3, q=1))
+    (found,) = kernel(x, k)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(kernel.expected(x, k)[0]))
+
+
+def test_products_stay_products() -> None:
+    assert products(text()) == [Windowed]
+    assert products(text(i=7, r=1, q=3)) == [Windowed]
+    assert products(text(LAST)) == [Upright]
+    assert products(text(DEPTHWISE, u=7, p=3)) == [Stencil]
+    assert products(text(DEPTHWISE)) == []  # written out
+
+
+def kinds(source: str) -> list[str]:
+    kernel = lower.run(one_cluster(parse(source)), "eager", {})
+    (phase,) = program(kernel).phases
+    return [i.kind for i in phase.items]
+
+
+def test_windows_with_margins_look_at_places_too() -> None:
+    pool = """graph f(x: f32[b,h,w]) {{
+      v0 = pad(x) {{low=(0, {p}, {p}), high=(0, {p}, {p}), value=-inf}}
+      v1 = window(v0) {{axis=1, extent=3, step={s}}}
+      v2 = window(v1) {{axis=2, extent=3, step={s}}}
+      v3 = reduce.max(v2) {{axes=(3, 4)}}
+      return v3
+    }}"""
+    assert kinds(pool.format(p=1, s=2)).count("peek") == 9
+    known = pool.replace("b,h,w", "b,9,33")
+    assert "peek" not in kinds(known.format(p=0, s=2))  # nothing is tested
+    assert "peek" not in kinds(pool.format(p=1, s=3))  # nothing is shared
+
+
+@pytest.mark.parametrize(("i", "r", "most"), [(2, 2, 1.0), (3, 2, 1.13), (3, 1, 1.13)])
+def test_neighbouring_tasks_share_few_lines(i: int, r: int, most: float) -> None:
+    kernel = lower.run(one_cluster(parse(text(i=i, r=r))), "eager", {})
+    (phase,) = program(kernel).phases
+    made = schedule(phase, Target.for_isa("avx512"))
+    sizes = dict(zip("bcohw", (1, 64, 64, 112, 112), strict=True))
+    place, reach = next(iter(phase.places.items()))
+    lines = evaluate(made.local[place], sizes)
+    assert lines <= most * reach.step * evaluate(made.block[reach.axis], sizes) + 1e-9
