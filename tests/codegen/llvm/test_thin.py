@@ -12,7 +12,7 @@ from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
-from smelt.codegen.build import form_for
+from smelt.codegen.build import asm_text, form_for
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.target import Target
@@ -83,6 +83,21 @@ def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
         assert np.array_equal(found, kernel.expected(x, y)[0]), (k, n)
         inside = run_guarded(kernel, [x, y], at_end=True, one_by_one=True)[0]
         assert np.array_equal(inside, found)
+
+
+@pytest.mark.parametrize("spec", ["k; n,k -> n", "m,k; n,k -> m,n"])
+def test_lines_that_come_next_are_asked_for(spec: str) -> None:
+    """However short they are, and for a single row too: what is asked for need not exist."""
+    kernel = whole(matrices("f32", spec))
+    assert "m" in spec or "prefetch" in asm_text(kernel.kernel, kernel.target)
+    for k, n in ((1, 9), (3, 40), (16, 5), (64, 70), (70, 4)):
+        known = {"m": 3, "n": n, "k": k}
+        x, y = (
+            whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", 3)
+            for node in kernel.graph.inputs
+        )
+        found = run_guarded(kernel, [x, y], at_end=True)[0]
+        assert np.array_equal(found, kernel.expected(x, y)[0]), (k, n)
 
 
 def test_few_rows_in_the_usual_code_too() -> None:

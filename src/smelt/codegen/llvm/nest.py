@@ -254,12 +254,14 @@ class NestEmitter:
         return found if self.home.streaming and whole and not self.nest.folds else []
 
     def loop(
-        self, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None]
-    ) -> None:
+        self, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None],
+        *, told: bool = False,
+    ) -> None:  # fmt: skip
         """for position in range(low, high, step)
 
         Where tiles of products are in the loops, LLVM is not told how positions go on: it would
-        spend most of its time on steps for thousands of addresses, and gain nothing."""
+        spend most of its time on steps for thousands of addresses, and gain nothing.  Unless it is
+        `told`, where addresses are few and each instruction keeps memory waiting."""
         b = self.b
         body = b.append_basic_block("loop")
         done = b.append_basic_block("next")
@@ -268,7 +270,7 @@ class NestEmitter:
         b.position_at_end(body)
         position = b.phi(I64)
         position.add_incoming(low, before)
-        inside(opaque(b, position) if self.s.products else position)
+        inside(opaque(b, position) if self.s.products and not told else position)
         after = b.add(position, number(step) if isinstance(step, int) else step)
         position.add_incoming(after, b.block)
         b.cbranch(b.icmp_signed("<", after, high), body, done)

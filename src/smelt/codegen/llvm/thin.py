@@ -71,6 +71,7 @@ class ThinEmitter:
         self.lanes, self.wide = c.tile.lanes, c.tile.lanes * c.together
         if c.along == c.n and c.group is None and c.m is not None:
             self.wide *= 2  # a number of the left operand serves two vectors
+        self.ahead = dict[int, tuple[Value, Value]]()
         self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
 
@@ -116,7 +117,7 @@ class ThinEmitter:
         b, wide = self.b, self.wide
         low, high = self.ranges[self.c.along]
         middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
-        self.home.loop(low, middle, wide, lambda at: put(at, None))
+        self.home.loop(low, middle, wide, lambda at: put(at, None), told=True)
 
         def masked(at: Value) -> None:
             put(at, b.icmp_signed("<", iota(wide), splat(b, b.sub(high, at), wide)))
@@ -192,6 +193,7 @@ class ThinEmitter:
         many = LINES if self.home.home.target.registers >= 32 else LINES // 2
         many = FEW if self.c.m is None or len(self.right.items) > SHORT else many
         middle = b.add(low, b.and_(b.sub(high, low), number(-many)))
+        self._foresee(self.c.n, NEXT)
         self.home.loop(low, middle, many, lambda k: self._some(k, many, False))
         self.home.loop(middle, high, FEW, lambda k: self._some(k, FEW, True))
 
@@ -210,7 +212,7 @@ class ThinEmitter:
                 zero = ir.Constant(value.type, None)
                 values.append(b.select(here[r], value, zero) if clamped and r else value)
             if mask is None and not clamped and self.c.m is not None:
-                self._ask(lines, at, (self.c.k, self.c.n), NEXT)
+                self._ask(lines, at, (self.c.k, self.c.n))
             if self.c.group is None:
                 self._add(k, at, [self._vectors(value) for value in values], only)
                 return
@@ -240,13 +242,14 @@ class ThinEmitter:
         b, (low, high) = self.b, self.ranges[self.c.k]
         end = b.add(at, number(CHUNK))
         self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
-        self._sweep(rows, FEW // 2)
+        self._sweep(rows, FEW // 2, b.icmp_signed("<", number(CHUNK), b.sub(high, low)))
         self.ranges[self.c.k] = low, high
 
-    def _sweep(self, rows: int, count: int) -> None:
-        """All lines, `count` at a time, with all rows, `rows` at a time."""
+    def _sweep(self, rows: int, count: int, pieces: Value | None = None) -> None:
+        """All lines, or `pieces` of them, `count` at a time, with all rows, `rows` at a time."""
         b, (low, high) = self.b, self.ranges[self.c.n]
         middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
+        self._foresee(self.c.k, AHEAD, pieces)
         for first, last, many in ((low, middle, count), (middle, high, 1)):
 
             def some(n: Value, many: int = many) -> None:
@@ -264,8 +267,8 @@ class ThinEmitter:
         def put(at: Value, mask: Value | None) -> None:
             values = [self._value(line, at, mask) for line in lines]
             values = values if c.group is None else [units(b, x) for x in values]
-            if mask is None and c.m is not None:
-                self._ask(lines, at, (c.n, c.k), AHEAD, b.icmp_signed("==", i, number(0)))
+            if mask is None:
+                self._ask(lines, at, (c.n, c.k), b.icmp_signed("==", i, number(0)))
             for g, sums in enumerate(places):
                 one = load_vector(m, self._left(b.add(i, number(g)), at), c.unit, None)
                 for value, place in zip(values, sums, strict=True):
@@ -307,11 +310,10 @@ class ThinEmitter:
         store_scalar(self.scalar, where, self.scalar.add(before, total), dtype, None)
 
     def _ask(
-        self, lines: list[Scope], at: Value, axes: tuple[str, str], far: int,
-        asked: Value | None = None,
-    ) -> None:  # fmt: skip
-        """Has the processor fetch what lies `far` bytes on along the lines, or at their end on the
-        next ones; axes: the one across lines and the one along them.  Nothing new unless `asked`.
+        self, lines: list[Scope], at: Value, axes: tuple[str, str], asked: Value | None = None
+    ) -> None:
+        """Has the processor fetch what lies ahead along the lines, or at their end on the next
+        ones; axes: the one across lines and the one along them.  Nothing new unless `asked`.
         """
         b, home, (across, along) = self.b, self.home, axes
         for item in self.right.items:
@@ -322,11 +324,12 @@ class ThinEmitter:
             if step is None or any(a.kind == "axis" for a in atoms(step)):
                 continue
             dtype = home.home.dtypes[access.buffer]
-            (low, high), more = self.ranges[along], far // dtype.itemsize
+            low, high = self.ranges[along]
             later = b.mul(home.index(step, self.top), number(len(lines)))
-            beyond = b.add(b.sub(number(more), b.sub(high, low)), later)
-            inside = b.icmp_signed("<", b.add(at, number(more)), high)
-            ahead = b.select(inside, number(more), beyond)
+            groups, more = self.ahead[dtype.itemsize]
+            inside = b.icmp_signed("<", b.add(at, more), high)
+            ahead = b.select(inside, more, b.add(b.sub(more, b.sub(high, low)), later))
+            ahead = b.add(b.mul(groups, later), ahead)
             if asked is not None:
                 ahead = b.select(asked, ahead, number(0))
             ahead = b.add(at, ahead)
@@ -336,6 +339,20 @@ class ThinEmitter:
                     there = b.add(place, number(k))
                     prefetch(b, element_address(b, home.home.buffers[access.buffer], there, dtype),
                              near=True)  # fmt: skip
+
+    def _foresee(self, along: str, far: int, pieces: Value | None = None) -> None:
+        """How many whole lines `far` bytes are, and elements what is left: short lines are asked
+        for some groups of them before, so that as much is under way as along long ones.  Of pieces
+        of long lines the next ones are asked for, which are visited next."""
+        b, (low, high) = self.b, self.ranges[along]
+        length = b.sub(high, low)
+        length = b.select(b.icmp_signed("<", length, number(1)), number(1), length)
+        for size in {self.home.home.dtypes[x.payload.buffer].itemsize
+                     for x in self.right.items if isinstance(x.payload, Access)}:  # fmt: skip
+            whole = b.udiv(number(far // size), length)
+            if pieces is not None:
+                whole = b.select(pieces, number(0), whole)
+            self.ahead[size] = whole, b.sub(number(far // size), b.mul(whole, length))
 
     def _vectors(self, value: Value) -> list[Value]:
         """A wide register as registers of the processor."""
