@@ -77,6 +77,17 @@ def test_sizes_beyond_blocks() -> None:
         assert np.array_equal(kernel(x, y)[0], x @ y), (m, n, k)
 
 
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_short_rows_are_multiplied_where_they_lie(isa: str) -> None:
+    """Whole panels wide or not, and beyond blocks of depth: others are packed by the same code."""
+    kernel = whole(matrices("f32", "m,k; k,n -> m,n"), isa, usual=True)
+    for n, k in product((16, 31, 32, 64, 96, 127, 128, 160, 288), (1, 40, 256, 259)):
+        x, y = whole_numbers((13, k), "f4", 1), whole_numbers((k, n), "f4", 2)
+        (found,) = kernel(x, y)
+        assert np.array_equal(found, x @ y), (n, k)
+        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], found), (n, k)
+
+
 def test_rounding_is_that_of_a_chain_of_multiply_adds() -> None:
     rng = np.random.default_rng(4)
     for isa, (dtype, step) in product(RUNNABLE, (("f4", 2.0**-24), ("f8", 2.0**-53))):

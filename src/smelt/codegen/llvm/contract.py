@@ -144,6 +144,11 @@ class Contraction:
         lies = plain and _lies_open(self.right, self.item.dtype, axes, axes[1:])
         return self.panels or lies
 
+    def lies_in_rows(self) -> bool:
+        """Whether the right operand lies in plain rows, which are not packed if they are short."""
+        plain = self.kind == "packed" and self.group is None and not self.panels
+        return plain and _lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
+
     @property
     def deep(self) -> bool:
         """Whether the few rows at hand are multiplied panel by panel, each one read to its end."""

@@ -121,6 +121,9 @@ class ProductEmitter:
                 tiles.open_right(right, scope)
             elif c.group is not None:
                 GroupPacker(self.home, c, right, scope).run()
+            elif c.lies_in_rows():
+                with self.b.if_then(self.b.not_(tiles.open_short(right, scope))):
+                    self._pack(right, scope)
             else:
                 self._pack(right, scope)
             if c.group is not None and c.group.moved:

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 Value = Any
 
 
+SHORT = 4
+"""Panels of a right operand whose rows lie side by side up to which it is not packed: its panels
+take few more pages than packed ones would."""
+
+
 @dataclass
 class Place:
     """Where an operand lies: element (i, k) or (k, column) at origin + first*a + second*b."""
@@ -59,6 +64,9 @@ class TileEmitter:
 
     def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
+        self.short: Value = None
+        """Whether a right operand is read where it lies that would be packed if its rows were
+        longer."""
         self.rows = number(1)
         if c.m is not None:
             low, high = home.ranges[c.m]
@@ -105,6 +113,21 @@ class TileEmitter:
         step = home.index(floordiv(step or 0, self.c.together), top)
         self.right = Place(home.home.buffers[access.buffer], number(0), (step, number(1)),
                            self.c.unit, True, (access, top))  # fmt: skip
+
+    def open_short(self, nest: Nest, scope: Scope) -> Value:
+        """Whether the right operand's rows are short and whole panels wide: then they are read
+        where they lie, or else in panels."""
+        b, c, packed = self.b, self.c, self.right
+        place = self._open(nest, c.right, (c.k, c.n), scope)
+        (low, high), apart = self.home.ranges[c.n], place.steps[0]
+        left_over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+        short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
+        self.short = b.and_(short, b.icmp_signed("==", left_over, number(0)))
+        first = element_address(b, place.base, place.origin, place.dtype)
+        steps = b.select(self.short, apart, packed.steps[0]), packed.steps[1]
+        base = b.select(self.short, first, packed.base)
+        self.right = Place(base, number(0), steps, packed.dtype, True)
+        return self.short
 
     def run(self, fresh: Value | None, tile: Tile | None = None) -> None:
         """The block's products into the result in scratch: added, or where `fresh` stored; by the
@@ -220,7 +243,8 @@ class TileEmitter:
             at = self.home.index(access.offset, Scope(top, {self.c.n: first}))
             return at if self.c.together == 1 else b.udiv(at, number(self.c.together))
         inside = b.and_(column, number(self.c.tile.columns - 1))
-        return b.add(b.mul(b.sub(column, inside), number(DEPTH)), inside)
+        panel = b.add(b.mul(b.sub(column, inside), number(DEPTH)), inside)
+        return panel if self.short is None else b.select(self.short, column, panel)
 
     def _tile(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
