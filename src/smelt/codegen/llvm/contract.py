@@ -230,7 +230,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     left, right = item.args
     if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
         return None
-    stored = stored_axis(phase)
+    stored = stored_axis(phase, over)
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
     still = still_axes(phase.segments[item.time])
@@ -344,9 +344,10 @@ def _own_axis(
     return (inner or own or [None])[-1]
 
 
-def stored_axis(phase: Phase) -> str | None:
-    """The axis along which the largest results are stored in unit steps."""
-    for s in sorted(phase.stores, key=lambda s: -len(s.axes)):
+def stored_axis(phase: Phase, over: tuple[str, ...] = ()) -> str | None:
+    """The axis along which the largest results are stored in unit steps: those of what is summed
+    `over` some axes rather than an operand, which has these axes."""
+    for s in sorted(phase.stores, key=lambda s: (not s.axes.isdisjoint(over), -len(s.axes))):
         for a in phase.axes:
             if a in s.axes and coefficient(s.access.offset, a) == 1:
                 return next((p for p, r in phase.places.items() if r.axis == a), a)
