@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,41 @@ def misses(act: Callable[[], Any]) -> tuple[Any, list[str]]:
         return act(), reasons
     finally:
         stop()
+
+
+HEAD = """graph head(x: f32[n,d], w: f32[v,d], g: f32[n,1]) {
+  z = contract(x, w) {spec="m,k; n,k -> m,n"}
+  a = reduce.max(z) {axes=(1,)}
+  b = reshape(a) {shape=(n,1)}
+  c = sub(z, b)
+  e = exp(c)
+  s = reduce.sum(e) {axes=(1,)}
+  t = reshape(s) {shape=(n,1)}
+  p = div(e, t)
+  q = mul(p, g)
+  dx = contract(q, w) {spec="m,n; n,k -> m,k"}
+  dw = contract(q, x) {spec="m,n; m,k -> n,k"}
+  return s, dx, dw
+}"""
+
+
+def test_rounds_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their body, without planning; as many rows as there are, whatever the first call had."""
+    tiny = replace(driver.host(), l3_bytes=1 << 14)
+    monkeypatch.setattr(warm, "host", lambda: tiny)
+    graph = parse(HEAD)
+    first = start(HEAD, n=150, d=24, v=301)
+    assert first.plan.in_rounds
+    rng = np.random.default_rng(0)
+    for rows in (150, 1, 49, 0):
+        given = [
+            rng.standard_normal(s).astype(np.float32) for s in ((rows, 24), (301, 24), (rows, 1))
+        ]
+        wanted = run(first, given, graph)
+        found = again(HEAD, n=150, d=24, v=301)
+        assert isinstance(found, Found)
+        assert all(map(same_bits, run(found, given, graph), wanted))
+    assert plan_text(found.plan) == plan_text(first.plan)
 
 
 # ---- the same bits -------------------------------------------------------------------------------

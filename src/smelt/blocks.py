@@ -14,10 +14,12 @@ positions of an axis unless they say otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
-from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, sub
+from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mul, sub
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
@@ -105,6 +107,45 @@ THIN_LINES = 64
 """The same where the larger operand lies along the summed axis: long rows, a few at a time."""
 THIN_DEPTH = 2048
 """Summed positions for which the thin operand is packed: they stay in L1 and L2."""
+
+ROUND_ROWS = 48
+"""Rounds take a multiple of so many rows where they take more: whole register tiles."""
+WHOLE, FIRST_ROW = -1, -2
+"""In place of the axis of a `Cut`: all of it in every round; the number of its first row."""
+
+
+class Cut(NamedTuple):
+    """What rounds read or make: of the operand or result at `place` a block along `axis`, or WHOLE.
+
+    A whole result is joined with what there is so far by the scalar operator `combine`."""
+
+    place: int
+    axis: int
+    combine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How a part of a program is run for a block of rows after the other.
+
+    The body's inputs are `reads`, then for each whole result what there is so far; its results are
+    `makes`.  The rows of a block are its size `rows`."""
+
+    reads: tuple[Cut, ...]
+    makes: tuple[Cut, ...]
+    extent: Index
+    rows: str
+    block: int
+    """Rows of one round at most."""
+
+    def each(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+        """The first row of each round and the one behind its last: as many rounds as blocks are
+        needed, all about as long but for the last one."""
+        total = int(evaluate(self.extent, sizes))
+        times = max(-(-total // self.block), 1)
+        step = max(min(self.block, -(-total // (times * ROUND_ROWS)) * ROUND_ROWS), 1)
+        for low in range(0, total, step):
+            yield low, min(low + step, total)
 
 
 def rows_together(columns: Index) -> Index:

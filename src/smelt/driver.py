@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite
 import numpy as np
@@ -23,10 +23,9 @@ from smelt.ahead import Ahead, beyond, room_of
 from smelt.codegen.build import build, forms
 from smelt.errors import UnsupportedError
 from smelt.fusion.plan import Cluster, Plan
-from smelt.fusion.rounds import InRounds, block, in_rounds
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import size_names
+from smelt.graph.walk import size_names, sizes
 from smelt.journal import Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.built import Form, Forms, form_for
@@ -34,15 +33,13 @@ from smelt.kernel.canonical import canonical
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
-from smelt.ops.combine import COMBINES
 from smelt.ops.create import Input
 from smelt.passes.prelude import Split, split
 from smelt.runtime.code import Code, add, find, key_of
-from smelt.runtime.executable import CallStep, Executable, Value
+from smelt.runtime.executable import Executable, Value
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Compiler, Run
-from smelt.runtime.recipe import CallUse, KernelUse, Recipe
-from smelt.runtime.rounds import Cut, Made, Rounds
+from smelt.runtime.recipe import CallUse, KernelUse, Recipe, RoundsUse
 from smelt.runtime.sources import generator
 from smelt.target import Target
 from smelt.tune.memory import Program
@@ -61,7 +58,7 @@ class Compiled:
     graph: Graph
     plan: Plan
     kernels: tuple[Kernel | None, ...]
-    """One for each cluster; None for a library call."""
+    """One for each of `plan.every`; None for a library call and for what runs in rounds."""
     target: Target
     journal: Journal
     executable: Executable
@@ -69,10 +66,6 @@ class Compiled:
     """What the executable was made of, as data."""
     named: tuple[Named | None, ...]
     size_names: tuple[str, ...]
-    round: Compiled | None = None
-    """Where the graph runs in rounds over some rows: one of them."""
-    rows: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The size by which a round names its rows, and how many they are at most."""
 
     def code(self, use: KernelUse, form: Form, streaming: bool) -> Code:
         """The code of a form of one of the kernels, made now unless it is known."""
@@ -122,29 +115,37 @@ def compile(  # noqa: A001 - the field's word, as re.compile
 
 
 def _compile(
-    program: Program, donate: tuple[int, ...], journal: Journal, target: Target,
-    compiler: Compiler, *, part: bool = False,
-) -> Compiled:  # fmt: skip
-    """Graph to executable under the settings in force; a `part` of another is not cut again."""
+    program: Program, donate: tuple[int, ...], journal: Journal, target: Target, compiler: Compiler
+) -> Compiled:
+    """Graph to executable under the settings in force."""
     graph, named = program.graph, program.sizes
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
     plan, ahead = _planned(graph, program, donate, journal, target)
-    cut = knobs.FUSE.get() and not part and not ahead.computes
-    if cut and (parts := in_rounds(plan, named, target.l3_bytes)) is not None:
-        return _in_rounds(parts, program, journal, target, compiler)
-    lowered = [_lowered(c, journal, named) for c in plan.clusters]
-    kernels = ahead.packed(plan.clusters, lowered, target, named, journal)
-    given_names = [None if k is None else identify(k, target) for k in kernels]
-    known = [() if k is None else forms(k, target) for k in kernels]
-    codes = [None if k is None else _code(k, target, journal, form_for(f, named))
-             for k, f in zip(given_names, known, strict=True)]  # fmt: skip
-    recipe, executable = assemble(
-        plan, given_names, known, codes, target, journal, ahead, compiler
+    hints = _hints(plan, named)
+    lowered = [_lowered(c, journal, at) for c, at in zip(plan.every, hints, strict=True)]
+    count = len(plan.clusters)
+    kernels = (
+        *ahead.packed(plan.clusters, lowered[:count], target, named, journal), *lowered[count:]
     )  # fmt: skip
+    given_names = [None if k is None else identify(k, target) for k in kernels]
+    made: dict[Cluster, Made] = {}
+    for cluster, kernel, of, at in zip(plan.every, kernels, given_names, hints, strict=True):
+        if kernel is not None and of is not None:
+            known = forms(kernel, target)
+            made[cluster] = Made(of, known, _code(of, target, journal, form_for(known, at)))
+    recipe, executable = assemble(plan, made, target, journal, ahead, compiler)
     return Compiled(
         graph, plan, kernels, target, journal, executable, recipe, tuple(given_names),
         size_names(graph),
     )  # fmt: skip
+
+
+def _hints(plan: Plan, named: Mapping[str, int]) -> list[Mapping[str, int]]:
+    """For each of `plan.every` the sizes it is compiled for: those of a round know its rows."""
+    found: list[Mapping[str, int]] = [named] * len(plan.clusters)
+    for _, body in plan.in_rounds:
+        found += _hints(body.plan, {**named, body.rounds.rows: body.rounds.block})
+    return found
 
 
 def _planned(
@@ -175,44 +176,8 @@ def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Com
         return compile(graph, hints=sizes, target=target)
 
 
-def _in_rounds(
-    parts: InRounds, program: Program, journal: Journal, target: Target, compiler: Compiler
-) -> Compiled:
-    """A graph whose large values are made for a few rows at a time; explained by the rounds."""
-    named, inputs = program.sizes, parts.before.inputs
-    rows = block(parts, named, target.l3_bytes * 3 // 4)
-    before, after = (_compile(Program(g, named), (), Journal(), target, compiler, part=True)
-                     for g in (parts.before, parts.after))  # fmt: skip
-    given = tuple(range(len(parts.reads), len(parts.body.inputs)))
-    hints = {**named, parts.rows: rows}
-    body = _compile(Program(parts.body, hints), given, journal, target, compiler, part=True)
-    every = (*inputs, *parts.before.outputs, *(m.node for m in parts.makes), *parts.behind)
-    number = {n: k for k, n in enumerate(every)}
-    first = {row.scalar: row.identity for row in COMBINES.values() if not row.positional}
-    results = tuple(n for n in dict.fromkeys(parts.outputs) if not isinstance(n.op, Input))
-    rounds = Rounds(
-        before, body, after, tuple(Cut(number.get(p.node, -1), p.axis) for p in parts.reads),
-        tuple(Made(Cut(number[p.node], p.axis), p.node.type.shape, p.node.type.dtype.numpy,
-                   first[p.combine](p.node.type.dtype) if p.combine else None)
-              for p in parts.makes),
-        tuple(number[x] for x in parts.handed), tuple(number[n] for n in results),
-        parts.extent, parts.rows, rows,
-    )  # fmt: skip
-    values = [Value(x.type.dtype, x.type.shape, "input", k) for k, x in enumerate(inputs)]
-    values += [Value(x.type.dtype, x.type.shape, "output", k) for k, x in enumerate(results)]
-    places = {x: k for k, x in enumerate((*inputs, *results))}
-    step = CallStep("rounds", rounds.call, tuple(range(len(inputs))),
-                    tuple(places[n] for n in results))  # fmt: skip
-    outputs = [places[n] for n in parts.outputs]
-    names = size_names(parts.before)
-    return replace(
-        body, executable=Executable(names, values, [[step]], (), outputs), size_names=names,
-        recipe=replace(body.recipe, rounds=True), round=body, rows={parts.rows: rows},
-    )  # fmt: skip
-
-
 def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Kernel | None:
-    if cluster.is_extern:
+    if cluster.is_extern or cluster.body is not None:
         return None
     start = perf_counter()
     kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
@@ -272,48 +237,72 @@ def _code(
 # ---- assembly ----------------------------------------------------------------------------------
 
 
+class Made(NamedTuple):
+    """The code of a kernel, in the form that its first call needs, and the forms that there are."""
+
+    named: Named
+    forms: Forms
+    code: Code
+
+
 def assemble(
-    plan: Plan, kernels: Sequence[Named | None], known: Sequence[Forms],
-    codes: Sequence[Code | None], target: Target, journal: Journal, ahead: Ahead,
+    plan: Plan, made: Mapping[Cluster, Made], target: Target, journal: Journal, ahead: Ahead,
     compiler: Compiler,
 ) -> tuple[Recipe, Executable]:  # fmt: skip
-    """The plan's steps over numbered values; `known` are the forms of each kernel."""
-    numbers, values = _values(plan, ahead)
+    """The plan's steps over numbered values; `made` are the clusters that are kernels."""
+    recipe = _recipe(plan, made, target, ahead)
+    by_name = {m.named.kernel.name: m for m in made.values()}
+
+    def look_up(use: KernelUse, form: Form, streaming: bool) -> Code:
+        return _code(by_name[use.name].named, target, journal, form, streaming=streaming)
+
+    codes = [by_name[use.name].code for use in recipe.kernels]
+    return recipe, recipe.executable(codes, look_up, compiler)
+
+
+def _recipe(
+    plan: Plan, made: Mapping[Cluster, Made], target: Target, ahead: Ahead | None
+) -> Recipe:
+    """A plan as data; `ahead` is what is computed once, None for a part of another plan."""
+    given = plan.graph.inputs if ahead is None else ahead.given
+    numbers, values = _values(plan, given)
     held: dict[Value, int] = {}
 
-    def reads(cluster: Cluster, named: Named | None) -> list[int]:
+    def reads(cluster: Cluster) -> list[int]:
         """The numbers of the values that a cluster reads, in order."""
         found: list[int] = []
         for k, node in enumerate(cluster.inputs):
-            param = "" if named is None else named.kernel.inputs[k].name
-            value = ahead.held(cluster.name, param, node)
+            param = made[cluster].named.kernel.inputs[k].name if cluster in made else ""
+            value = None if ahead is None else ahead.held(cluster.name, param, node)
             if value is not None and value not in held:
                 held[value] = len(values)
                 values.append(value)
             found.append(numbers[node] if value is None else held[value])
         return found
 
-    steps: list[KernelUse | CallUse] = [
-        _call(cluster, reads(cluster, None), numbers) if named is None or code is None
-        else _use(cluster, named, forms, code.built.form, reads(cluster, named), numbers)
-        for cluster, named, forms, code in zip(plan.clusters, kernels, known, codes, strict=True)
-    ]  # fmt: skip
-    recipe = Recipe(
-        size_names(plan.graph), tuple(values), tuple(steps), plan.launches,
+    def step(cluster: Cluster) -> KernelUse | CallUse | RoundsUse:
+        if cluster in made:
+            return _use(cluster, made[cluster], reads(cluster), numbers)
+        if cluster.body is None:
+            return _call(cluster, reads(cluster), numbers)
+        body = _recipe(cluster.body.plan, made, target, None)
+        return RoundsUse(cluster.name, cluster.body.rounds, body, tuple(reads(cluster)),
+                         tuple(numbers[n] for n in cluster.outputs))  # fmt: skip
+
+    steps = tuple(map(step, plan.clusters))
+    names = dict.fromkeys(size_names(plan.graph))
+    if ahead is None:  # whose sizes are told, not matched
+        names |= dict.fromkeys(sizes(plan.graph))
+    return Recipe(
+        tuple(names), tuple(values), steps, plan.launches,
         tuple(add_index(s.offset, s.nbytes) for s in plan.slots
               if s.offset is not None and s.within is None),
         tuple(numbers[n] for n in plan.graph.outputs), target.l3_bytes * 3 // 4,
-        tuple(ahead.parts),
+        () if ahead is None else tuple(ahead.parts),
     )  # fmt: skip
-    by_name = {n.kernel.name: n for n in kernels if n is not None}
-
-    def look_up(use: KernelUse, form: Form, streaming: bool) -> Code:
-        return _code(by_name[use.name], target, journal, form, streaming=streaming)
-
-    return recipe, recipe.executable(codes, look_up, compiler)
 
 
-def _values(plan: Plan, ahead: Ahead) -> tuple[dict[Node, int], list[Value]]:
+def _values(plan: Plan, given: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
     """Where everything lives that the caller passes or that kernels write, and its number."""
     numbers: dict[Node, int] = {}
     values: list[Value] = []
@@ -323,7 +312,7 @@ def _values(plan: Plan, ahead: Ahead) -> tuple[dict[Node, int], list[Value]]:
             numbers[node] = len(values)
             values.append(value)
 
-    for k, node in enumerate(ahead.given):
+    for k, node in enumerate(given):
         add(node, Value(node.type.dtype, node.type.shape, "input", k))
     results = [n for n in dict.fromkeys(plan.graph.outputs) if not isinstance(n.op, Input)]
     over = {s.node: numbers[s.reuses] for s in plan.slots
@@ -339,13 +328,15 @@ def _values(plan: Plan, ahead: Ahead) -> tuple[dict[Node, int], list[Value]]:
 
 
 def _use(
-    cluster: Cluster, named: Named, forms: Forms, form: Form, reads: Sequence[int],
-    numbers: Mapping[Node, int],
-) -> KernelUse:  # fmt: skip
+    cluster: Cluster, made: Made, reads: Sequence[int], numbers: Mapping[Node, int]
+) -> KernelUse:
+    named = made.named
     params = (*named.kernel.inputs, *named.kernel.outputs)
     places = (*reads, *(numbers[n] for n in cluster.outputs))
     values = {p.name: n for p, n in zip(params, places, strict=True)}
-    return KernelUse(named.kernel.name, named.stem, form, forms, named.names, values)
+    return KernelUse(
+        named.kernel.name, named.stem, made.code.built.form, made.forms, named.names, values
+    )  # fmt: skip
 
 
 def _call(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> CallUse:

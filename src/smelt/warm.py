@@ -106,8 +106,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     if stored is not None:
         return Found(program, donate, target, *stored, journal)
     made = raced or make()
-    if not made.recipe.rounds:
-        _store(store, key, parts, made.recipe, journal)
+    _store(store, key, parts, made.recipe, journal)
     return made
 
 
@@ -191,8 +190,8 @@ def _store(
 
 def _stored(
     store: Cache, key: bytes, parts: Mapping[str, str], journal: Journal
-) -> tuple[Recipe, list[Code | None]] | None:
-    """The stored plan with the code of its steps; None, and why, if anything is missing."""
+) -> tuple[Recipe, list[Code]] | None:
+    """The stored plan with the code of its kernels; None, and why, if anything is missing."""
     start = perf_counter()
     entry = store.get(key)
     if entry is None:
@@ -204,13 +203,11 @@ def _stored(
         journal.record(CacheMiss(key.hex(), "a plan of another form"))
         return None
     journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
-    codes: list[Code | None] = []
-    for use in recipe.steps:
-        code = None
-        if isinstance(use, KernelUse):
-            code = find(key_of(use.stem, use.form, streaming=False), journal)
-            if code is None:
-                return None
+    codes: list[Code] = []
+    for use in recipe.kernels:
+        code = find(key_of(use.stem, use.form, streaming=False), journal)
+        if code is None:
+            return None
         codes.append(code)
     return recipe, codes
 
@@ -223,9 +220,9 @@ class Found:
 
     def __init__(
         self, program: Program, donate: tuple[int, ...], target: Target, recipe: Recipe,
-        codes: Sequence[Code | None], found: Journal,
+        codes: Sequence[Code], found: Journal,
     ) -> None:  # fmt: skip
-        """`codes` are the code of the recipe's steps, `found` says where everything came from."""
+        """`codes` are the code of the recipe's kernels, `found` says where everything came from."""
         self.target = target
         self.recipe = recipe
         self.executable: Executable = recipe.executable(codes, self._look_up, compile_part)
@@ -253,16 +250,6 @@ class Found:
             self._hits.get(f.key, f) if isinstance(f, CacheHit) else f for f in journal.facts
         ]
         return made
-
-    @property
-    def round(self) -> Compiled | None:
-        """None: a program in rounds is not stored."""
-        return None
-
-    @property
-    def rows(self) -> Mapping[str, int]:
-        """No rows: as above."""
-        return {}
 
     @property
     def graph(self) -> Graph:

@@ -17,7 +17,7 @@ from tests.strategies.judge import may_overflow
 from smelt import driver, knobs
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph, Node
-from smelt.kernel import interp as kernel_interp
+from smelt.lower import interp as plan_interp
 from smelt.ops.create import Input
 from smelt.types.expr import sizes_of
 
@@ -131,22 +131,14 @@ def kernels_agree(
     program: Any, arrays: Sequence[Array], sizes: Mapping[str, int], allowed: Sequence[Array]
 ) -> str:
     """Runs every kernel in the kernel interpreter in place of the native code, and compares."""
-    values: dict[Node, Array] = dict(zip(program.plan.graph.inputs, arrays, strict=True))
     with np.errstate(all="ignore"):
-        for cluster, kernel in zip(program.plan.clusters, program.kernels, strict=True):
-            if kernel is None:
-                for node in cluster.nodes:
-                    values[node] = evaluate_node(node, [values[x] for x in node.inputs], sizes)
-                continue
-            given = [values[x] for x in cluster.inputs]
-            found = kernel_interp.run(kernel, given, sizes)
-            for param, node in zip(kernel.outputs, cluster.outputs, strict=True):
-                values[node] = found[param.name]
+        found = plan_interp.run(program.plan, program.kernels, arrays, sizes)
     native = program.run(list(arrays), tuple(sizes[n] for n in program.size_names))
-    for k, (node, got) in enumerate(zip(program.plan.graph.outputs, native, strict=True)):
+    outputs = program.plan.graph.outputs
+    for k, (node, want, got) in enumerate(zip(outputs, found, native, strict=True)):
         if isinstance(node.op, Input):
             continue
-        problem = agree(values[node], got, allowed[k])
+        problem = agree(want, got, allowed[k])
         if problem:
             return f"output {k}, kernel interpreter and native code: {problem}"
     return ""

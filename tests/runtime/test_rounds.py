@@ -11,9 +11,16 @@ import pytest
 
 import smelt as sm
 from smelt import driver
+from smelt.errors import VerifyError
+from smelt.explain.analysis import memory_analysis
 from smelt.explain.report import report
+from smelt.fusion.text import parse, text
+from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph
 from smelt.journal import Journal
+from smelt.lower import interp
+from smelt.runtime.executable import CallStep
+from smelt.runtime.rounds import Turns
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)
@@ -90,9 +97,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
 def test_rounds_give_what_one_visit_gives(name: str) -> None:
     code, arrays = CASES[name]
     made = compiled(code, *arrays)
-    assert made.round is not None, "its large values are stored whole"
-    (rows,) = made.rows.values()
-    assert rows < arrays[0].shape[-2]
+    assert made.plan.in_rounds, "its large values are stored whole"
+    ((_, body),) = made.plan.in_rounds
+    assert body.rounds.block < arrays[0].shape[-2]
     found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
     whole = sm.jit(code)(*arrays)
     for got, want in zip(found, map(np.asarray, whole), strict=True):
@@ -124,7 +131,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     x, w, y = (a.astype(np.float64) if a.dtype.kind == "f" else a for a in CASES["head"][1])
     made = compiled(head_back, x, w, y)
     sizes = sizes_of(graph_of(head_back, (x, w, y)), (x, w, y))
-    assert made.round is not None
+    assert made.plan.in_rounds
     _, dx, dw = made.run((x, w, y), sizes)
     for k, slope in ((0, dx), (1, dw)):
         step = RNG.standard_normal((x, w)[k].shape)
@@ -140,9 +147,12 @@ def test_nothing_of_all_rows_is_in_memory() -> None:
     """What a round keeps between its kernels is less than the large value."""
     x, w, y = CASES["head"][1]
     made = compiled(head_back, x, w, y)
-    made.run((x, w, y), sizes_of(graph_of(head_back, (x, w, y)), (x, w, y)))
-    assert made.round is not None
-    taken = [p.arena_bytes for p in made.round.executable._prepared.values()]
+    sizes = dict(zip(made.size_names, sizes_of(made.graph, (x, w, y)), strict=True))
+    assert memory_analysis(made, sizes).temp_size_in_bytes < x.shape[0] * w.shape[0] * 4
+    made.run((x, w, y), tuple(sizes.values()))
+    (turns,) = [s.call for g in made.executable.launches for s in g
+                if isinstance(s, CallStep) and isinstance(s.call, Turns)]  # fmt: skip
+    taken = [p.arena_bytes for p in turns.body._prepared.values()]
     assert max(taken) < x.shape[0] * w.shape[0] * 4
 
 
@@ -163,13 +173,71 @@ def running(x: Any, w: Any) -> Any:
 def test_rows_that_wait_for_others_are_not_cut(code: Callable[..., Any]) -> None:
     x, w = f32(150, 24), f32(301, 24)
     made = compiled(code, x, w)
-    assert made.round is None
+    assert not made.plan.in_rounds
     (found,) = made.run((x, w), sizes_of(graph_of(code, (x, w)), (x, w)))
     np.testing.assert_allclose(found, np.asarray(sm.jit(code)(x, w)), rtol=1e-4, atol=1e-4)
 
 
-def test_a_report_explains_one_round() -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_interpreter_agrees(name: str) -> None:
+    """Block after block in NumPy: what the kernels of a round say, without native code."""
+    code, arrays = CASES[name]
+    made = compiled(code, *arrays)
+    sizes = dict(zip(made.size_names, sizes_of(graph_of(code, arrays), arrays), strict=True))
+    native = made.run(arrays, tuple(sizes.values()))
+    told = interp.run(made.plan, made.kernels, arrays, sizes)
+    for got, want in zip(native, told, strict=True):
+        np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_plan_says_what_runs(name: str) -> None:
+    """Printed, read again, verified: the rounds with their body."""
+    made = compiled(CASES[name][0], *CASES[name][1])
+    printed = text(made.plan, graph=True)
+    again = verify(parse(printed))
+    assert text(again, graph=True) == printed
+    ((number, body),) = again.in_rounds
+    assert body.rounds == made.plan.in_rounds[0][1].rounds
+    assert "in rounds of rows=" in printed
+    assert (number,) in made.plan.launches
+
+
+def test_a_plan_whose_rounds_do_not_fit_is_refused() -> None:
     made = compiled(head_back, *CASES["head"][1])
-    told = report(made, dict.fromkeys(made.size_names, 200))
-    assert "rows" in str(told)
-    assert len(told.kernels) == len(made.plan.clusters)
+    ((number, body),) = made.plan.in_rounds
+    cluster = made.plan.clusters[number]
+    first, *rest = body.rounds.reads
+    for reads in ((first._replace(axis=1), *rest), tuple(rest), (first._replace(place=99), *rest)):
+        wrong = replace(cluster, body=replace(body, rounds=replace(body.rounds, reads=reads)))
+        clusters = [wrong if c is cluster else c for c in made.plan.clusters]
+        with pytest.raises(VerifyError, match="rounds"):
+            verify(replace(made.plan, clusters=tuple(clusters)))
+
+
+def test_a_report_tells_of_rounds_and_their_kernels() -> None:
+    """All rounds together cross memory with less than is stored else; a round has its kernels."""
+    made = compiled(head_back, *CASES["head"][1])
+    x, w, _ = CASES["head"][1]
+    sizes = dict(zip(made.size_names, sizes_of(made.graph, CASES["head"][1]), strict=True))
+    told = report(made, sizes)
+    (whole,) = [k for k in told.data.kernels if k.kind == "rounds"]
+    inner = [k for k in told.data.kernels if k.within == whole.id]
+    rows = made.plan.in_rounds[0][1].rounds.block
+    assert whole.rounds == -(-x.shape[0] // rows)
+    assert inner and all(k.rounds == whole.rounds and k.text for k in inner)
+    assert whole.flops >= 3 * 2 * x.size * w.shape[0]
+    assert told.data.total.flops == sum(k.flops for k in told.data.kernels if k.within is None)
+    assert f"{whole.rounds} rounds of {rows} rows" in str(told)
+    exp, total = (next(n for n in told.data.nodes if n.op == op) for op in ("exp", "reduce.sum"))
+    assert told.why(exp.label, total.label).together
+    (decision,) = [d for d in told.decisions if d.reason == "rounds"]
+    assert decision.code == "F115" and decision.saves_bytes >= 2 * 4 * x.shape[0] * w.shape[0]
+    assert decision.fused_ns and decision.split_ns
+
+
+def test_values_that_are_not_cut_say_why() -> None:
+    made = compiled(both, f32(150, 24), f32(301, 24))
+    (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
+    assert refused.verdict == "split"
+    assert "all rows" in refused.details["how"]

@@ -19,14 +19,14 @@ from smelt.codegen.build import Built, build
 from smelt.errors import SmeltError
 from smelt.graph import interp as graph_interp
 from smelt.graph import text as graph_text
-from smelt.graph.ir import Graph, Node
+from smelt.graph.ir import Graph
 from smelt.graph.verify import verify
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.kernel import interp as kernel_interp
 from smelt.kernel import text as kernel_text
 from smelt.kernel.ir import Kernel
+from smelt.lower import interp as plan_interp
 from smelt.ops.create import Input
-from smelt.ops.spec import dims_at
 from smelt.runtime.executable import Executable, KernelStep, Native, Value
 from smelt.runtime.loader import Loaded, load
 from smelt.types.dtype import DType
@@ -100,23 +100,7 @@ def _compiled(graph: Graph, sizes: Sizes) -> driver.Compiled:
 def _by_kernels(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
     """The plan's kernels through their interpreter, one after another; calls by reference."""
     compiled = _compiled(graph, sizes)
-    plan = compiled.plan
-    known: dict[Node, Array] = dict(zip(plan.graph.inputs, arrays, strict=True))
-    for cluster, kernel in zip(plan.clusters, compiled.kernels, strict=True):
-        given = [known[n] for n in cluster.inputs]
-        if kernel is None:
-            local = dict(zip(cluster.inputs, given, strict=True))
-            for node in cluster.nodes:
-                if node not in local:
-                    operands = [local[x] for x in node.inputs]
-                    local[node] = graph_interp.evaluate_node(node, operands, sizes)
-            known.update({n: local[n] for n in cluster.outputs})
-            continue
-        found = kernel_interp.run(kernel, given, sizes)
-        for node, param in zip(cluster.outputs, kernel.outputs, strict=True):
-            # a kernel may walk its result under another shape with the same elements in order
-            known[node] = found[param.name].reshape(dims_at(node.type.shape, sizes))
-    return [known[n] for n in plan.graph.outputs]
+    return plan_interp.run(compiled.plan, compiled.kernels, arrays, sizes)
 
 
 def _natively(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:

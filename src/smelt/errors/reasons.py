@@ -241,6 +241,15 @@ _REFUSALS = (
         "that could be saved, and it is cheaper than the lost parallelism.",
         _MUST,
     ),
+    Reason(
+        "F025",
+        "not-in-rounds",
+        "{value} is stored whole, {bytes:,} bytes, and not made for some rows at a time: {how}",
+        "Values that no cache holds are made for a block of rows at a time where rows do not wait "
+        "for one another but for sums over them. These do, or cannot be cut.",
+        "Sums, products and largest elements over rows may stand behind such a value; what mixes "
+        "rows otherwise may not.",
+    ),
 )
 
 _ACCEPTED = (
@@ -340,6 +349,15 @@ _ACCEPTED = (
         "Where no correction of the earlier blocks is known, the elements are computed once more "
         "in a second sweep of the same kernel, and nothing of the row is kept.",
         _NEVER,
+    ),
+    Reason(
+        "F115",
+        "rounds",
+        "{value} is made for {rows} of {extent} rows at a time in {rounds} rounds: {bytes:,} "
+        "bytes are never stored, {again:,} bytes are moved again",
+        "The operators around values that no cache holds run for a block of rows after the other; "
+        "what is summed over rows is added to. It is done for the memory, whatever the time.",
+        "`SMELT_FUSE=off` keeps every value.",
     ),
     Reason(
         "F112",

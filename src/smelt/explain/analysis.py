@@ -91,6 +91,7 @@ def _uses(data: ReportData, node: int, role: str) -> list[tuple[int, int]]:
     return [
         (k.id, p.touched_bytes)
         for k in data.kernels
+        if k.within is None
         for p in k.params
         if p.node == node and p.role == role
     ]

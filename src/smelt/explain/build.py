@@ -34,12 +34,12 @@ from smelt.explain.data import (
     TimeData,
     TotalData,
 )  # fmt: skip
+from smelt.explain.entries import Entry, entries
 from smelt.explain.kernels import kernel_data
 from smelt.explain.labels import Labels
 from smelt.explain.measure import Times
 from smelt.explain.names import one, place_of
-from smelt.explain.predict import predict
-from smelt.explain.unfused import apart
+from smelt.explain.unfused import Apart, apart
 from smelt.fusion.plan import Plan, Slot
 from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Node
@@ -61,6 +61,7 @@ from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep
+from smelt.runtime.rounds import Turns
 from smelt.target import LEVELS, Target
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType, shape_text
@@ -75,8 +76,10 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
     """The report of a compiled graph at sizes, with measured times if there are any."""
     graph, plan, journal = compiled.graph, compiled.plan, compiled.journal
     labels = Labels(plan.graph)
-    kernels = _kernels(compiled, sizes, labels, times)
-    nodes = _nodes(compiled, sizes, labels)
+    listed = entries(compiled, sizes)
+    homes = _homes(listed)
+    kernels = _kernels(compiled, listed, sizes, labels, times)
+    nodes = _nodes(compiled, homes, sizes, labels)
     return ReportData(
         format=FORMAT,
         version=VERSION,
@@ -90,7 +93,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
         memory=memory_of(compiled.executable, sizes, kernels),
         passes=tuple(_pass(fact) for fact in journal.of(PassRan)),
         nodes=nodes,
-        edges=_edges(plan, sizes, labels),
+        edges=_edges(listed, homes, sizes, labels),
         inputs=tuple(labels.number[n] for n in plan.graph.inputs),
         outputs=tuple(labels.number[n] for n in plan.graph.outputs),
         kernels=kernels,
@@ -119,19 +122,22 @@ def _nbytes(tensor: TensorType, sizes: Sizes) -> int:
     return int(evaluate(tensor.nbytes, sizes))
 
 
-def _homes(plan: Plan) -> dict[Node, tuple[int, ...]]:
-    """The clusters that compute each node."""
+def _homes(listed: Sequence[Entry]) -> dict[Node, tuple[int, ...]]:
+    """The entries that compute each node: of what runs in rounds, those of a round."""
     found: dict[Node, tuple[int, ...]] = {}
-    for k, cluster in enumerate(plan.clusters):
-        for node in cluster.nodes:
-            found[node] = (*found.get(node, ()), k)
+    inner = {n for e in listed if e.within is not None for n in e.cluster.nodes}
+    for e in listed:
+        for node in e.cluster.nodes:
+            if e.cluster.body is None or node not in inner:
+                found[node] = (*found.get(node, ()), e.number)
     return found
 
 
 def _called(compiled: Compiled) -> set[Node]:
     """The nodes that library calls compute."""
-    pairs = zip(compiled.plan.clusters, compiled.kernels, strict=True)
-    return {n for cluster, kernel in pairs if kernel is None for n in cluster.nodes}
+    pairs = zip(compiled.plan.every, compiled.kernels, strict=True)
+    return {n for cluster, kernel in pairs if kernel is None and cluster.body is None
+            for n in cluster.nodes}  # fmt: skip
 
 
 def _kind(node: Node, called: set[Node]) -> NodeKind:
@@ -146,9 +152,11 @@ def _kind(node: Node, called: set[Node]) -> NodeKind:
     return "call" if node in called or not node.op.fusible else "operator"
 
 
-def _nodes(compiled: Compiled, sizes: Sizes, labels: Labels) -> tuple[NodeData, ...]:
+def _nodes(
+    compiled: Compiled, homes: Mapping[Node, tuple[int, ...]], sizes: Sizes, labels: Labels
+) -> tuple[NodeData, ...]:
     plan, called = compiled.plan, _called(compiled)
-    homes, outputs = _homes(plan), set(plan.graph.outputs)
+    outputs = set(plan.graph.outputs)
     made: list[NodeData] = []
     for number, node in enumerate(labels.nodes):
         name, attributes = operator_text(node) if not _is_given(node) else (node.op.name, "")
@@ -177,10 +185,11 @@ def _is_given(node: Node) -> bool:
     return isinstance(node.op, Input | Constant)
 
 
-def _edges(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[EdgeData, ...]:
+def _edges(
+    listed: Sequence[Entry], homes: Mapping[Node, tuple[int, ...]], sizes: Sizes, labels: Labels
+) -> tuple[EdgeData, ...]:
     """Each use of a value: virtual if every kernel that reads it so has it inside."""
-    homes = _homes(plan)
-    clusters = plan.clusters
+    clusters = [e.cluster for e in listed]
     made: list[EdgeData] = []
     for node in labels.nodes:
         for x in dict.fromkeys(node.inputs):
@@ -201,21 +210,17 @@ def _edges(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[EdgeData, ...]:
 
 
 def _kernels(
-    compiled: Compiled, sizes: Sizes, labels: Labels, times: Times | None
+    compiled: Compiled, listed: Sequence[Entry], sizes: Sizes, labels: Labels, times: Times | None
 ) -> tuple[KernelData, ...]:
     plan = compiled.plan
     separate = apart(plan, compiled.target, sizes)
-    costs = predict(plan, compiled.target, sizes)
+    separate += [Apart()] * (len(listed) - len(separate))
     notes = _compile_notes(compiled)
     measured = _measured(plan, times)
     return tuple(
-        kernel_data(
-            number, cluster, kernel, compiled.target, sizes, labels,
-            separate[number], notes[number], measured.get(number), costs[number].total,
-        )
-        for number, (cluster, kernel) in enumerate(
-            zip(plan.clusters, compiled.kernels, strict=True)
-        )
+        kernel_data(e, compiled.target, labels, separate[e.number], notes[e.number],
+                    measured.get(e.number))
+        for e in listed
     )  # fmt: skip
 
 
@@ -235,7 +240,7 @@ def _compile_notes(compiled: Compiled) -> list[CompileData]:
     lookups = iter(asked)
     codes = codes_of(compiled.executable)
     made: list[CompileData] = []
-    for cluster, kernel in zip(compiled.plan.clusters, compiled.kernels, strict=True):
+    for cluster, kernel in zip(compiled.plan.every, compiled.kernels, strict=True):
         place, fact = (None, None) if kernel is None else next(lookups, (None, None))
         emitted = _emitted(facts, place)
         made.append(
@@ -270,11 +275,14 @@ def _cache_state(fact: Fact | None) -> Any:
 
 
 def codes_of(executable: Executable) -> dict[str, Code]:
-    """The machine code of each step."""
-    steps = [s for group in executable.launches for s in group]
-    return {
-        s.name: s.loaded for s in steps if isinstance(s, KernelStep) and isinstance(s.loaded, Code)
-    }
+    """The machine code of each step, those of rounds included."""
+    found: dict[str, Code] = {}
+    for s in (s for group in executable.launches for s in group):
+        if isinstance(s, KernelStep) and isinstance(s.loaded, Code):
+            found[s.name] = s.loaded
+        elif isinstance(s, CallStep) and isinstance(s.call, Turns):
+            found |= codes_of(s.call.body)
+    return found
 
 
 # ---- the whole ---------------------------------------------------------------------------------
@@ -286,7 +294,8 @@ def _total(
     nodes: Sequence[NodeData],
     times: Times | None,
 ) -> TotalData:
-    predicted = [k.predicted_ns for k in kernels]
+    outer = [k for k in kernels if k.within is None]
+    predicted = [k.predicted_ns for k in outer]
     seconds = [
         s for k in kernels
         for s in (k.compile.lower_seconds, k.compile.emit_seconds, k.compile.load_seconds)
@@ -298,14 +307,14 @@ def _total(
         operators=sum(n.kind in ("operator", "call") for n in nodes),
         kernels=sum(k.kind == "kernel" for k in kernels),
         calls=sum(k.kind == "call" for k in kernels),
-        bytes=sum(k.bytes for k in kernels),
-        bytes_unfused=sum(k.bytes_unfused for k in kernels),
-        exact=all(k.exact for k in kernels),
-        transfers=sum(k.transfers for k in kernels),
-        transfers_unfused=sum(k.transfers_unfused for k in kernels),
-        flops=sum(k.flops for k in kernels),
-        transcendentals=sum(k.transcendentals for k in kernels),
-        floor_ns=sum(k.floor_ns for k in kernels),
+        bytes=sum(k.bytes for k in outer),
+        bytes_unfused=sum(k.bytes_unfused for k in outer),
+        exact=all(k.exact for k in outer),
+        transfers=sum(k.transfers for k in outer),
+        transfers_unfused=sum(k.transfers_unfused for k in outer),
+        flops=sum(k.flops for k in outer),
+        transcendentals=sum(k.transcendentals for k in outer),
+        floor_ns=sum(k.floor_ns for k in outer),
         predicted_ns=_sum(predicted),
         measured=times.call if times is not None else None,
         compile_seconds=sum(seconds) if seconds else None,
@@ -383,11 +392,6 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
     inputs = [n for n, v in enumerate(executable.values) if v.place == "input"]
     parts = executable.prelude.parts if executable.prelude is not None else ()
     outputs = list(dict.fromkeys(executable.outputs))
-    temp = max((int(evaluate(e, sizes)) for e in executable.arena), default=0)
-    for step in (s for group in executable.launches for s in group):
-        if not isinstance(step, CallStep):
-            own = step.sizes(sizes)
-            temp += sum(-(-int(evaluate(n, own)) // 64) * 64 for n in step.partials)
     return MemoryData(
         argument=sum(nbytes(n) for n in inputs),
         output=sum(nbytes(n) for n in outputs),
@@ -396,11 +400,26 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
             for n in outputs
             if executable.values[n].place == "input" or executable.values[n].over >= 0
         ),
-        temp=temp,
+        temp=_temp(executable, sizes),
         code=sum(k.compile.code_bytes for k in kernels),
         computed=sum(p.nbytes for p in parts if not p.packed),
         packed=sum(p.nbytes for p in parts if p.packed),
     )
+
+
+def _temp(executable: Executable, sizes: Sizes) -> int:
+    """Bytes of intermediates: the arena, partial results, and what a round holds of either."""
+    found = max((int(evaluate(e, sizes)) for e in executable.arena), default=0)
+    held = 0
+    for step in (s for group in executable.launches for s in group):
+        if not isinstance(step, CallStep):
+            own = step.sizes(sizes)
+            found += sum(-(-int(evaluate(n, own)) // 64) * 64 for n in step.partials)
+        elif isinstance(step.call, Turns):
+            rounds = step.call.rounds
+            rows = max((high - low for low, high in rounds.each(sizes)), default=0)
+            held = max(held, _temp(step.call.body, {**sizes, rounds.rows: rows}))
+    return found + held
 
 
 # ---- decisions ---------------------------------------------------------------------------------

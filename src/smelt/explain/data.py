@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, cast
 
 FORMAT = "smelt-report"
-VERSION = "1.2"
+VERSION = "1.3"
 """Of the JSON form: the first number rises when a reader of the old form would go wrong, the second
 when something is added."""
 
@@ -133,7 +133,10 @@ class TimeData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelData:
-    """A cluster with its kernel, or one library call (`kind` call, without text).
+    """A cluster with its kernel, one library call (`kind` call, without text), or what runs in
+    rounds over some rows (`kind` rounds): its numbers are those of all `rounds`.  The kernels of
+    one round follow behind all others, with the numbers of the first round; `within` is the number
+    of the entry whose rounds they are.
 
     `transfers` count arrays read and written, `*_unfused` what the same operators would move one by
     one.  `floor_ns` is the least time for its bytes at the bandwidth of `level`, the smallest
@@ -141,7 +144,7 @@ class KernelData:
 
     id: int
     name: str
-    kind: Literal["kernel", "call"]
+    kind: Literal["kernel", "call", "rounds"]
     text: str | None
     operators: tuple[OperatorData, ...]
     places: tuple[Place, ...]
@@ -161,6 +164,8 @@ class KernelData:
     predicted_ns: float | None
     measured: TimeData | None
     compile: CompileData
+    within: int | None = None
+    rounds: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +285,9 @@ class MemoryData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalData:
-    """Sums over all kernels; `operators` without views, constants and positions."""
+    """Sums over all kernels, as often as they run; `kernels` counts those of rounds once, `bytes`
+    what rounds move across their border: in between is what they hold in fast memory.  `operators`
+    without views, constants and positions."""
 
     operators: int
     kernels: int

@@ -1,6 +1,6 @@
 """One kernel of a report: what it does, what it moves, how long that should take.
 
-data = kernel_data(0, cluster, kernel, target, sizes, labels, apart, note, None, predicted)
+data = kernel_data(entry, target, labels, apart, note, None)
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from smelt.explain.data import (
     Role,
     TimeData,
 )  # fmt: skip
+from smelt.explain.entries import Entry
+from smelt.explain.entries import moved as moved_whole
 from smelt.explain.labels import Labels
 from smelt.explain.names import place_of
 from smelt.explain.traffic import Touched, Traffic, traffic
@@ -39,26 +41,27 @@ Sizes = Mapping[str, int]
 
 
 def kernel_data(
-    number: int, cluster: Cluster, kernel: Kernel | None, target: Target, sizes: Sizes,
-    labels: Labels, apart: Apart, note: CompileData, measured: TimeData | None,
-    predicted_ns: float | None,
+    entry: Entry, target: Target, labels: Labels, apart: Apart, note: CompileData,
+    measured: TimeData | None,
 ) -> KernelData:  # fmt: skip
-    """The entry of a cluster; `kernel` None means a library call, whose work nobody counts."""
-    moved = _whole(cluster, sizes) if kernel is None else traffic(kernel, sizes)
-    done = Work() if kernel is None else work(kernel, sizes)
+    """The data of an entry; without a kernel it is a library call, whose work nobody counts, or
+    what runs in rounds."""
+    cluster, kernel, sizes = entry.cluster, entry.kernel, entry.sizes
+    moved = moved_whole(cluster, sizes) if kernel is None else traffic(kernel, sizes)
+    done = entry.work or (Work() if kernel is None else work(kernel, sizes))
     params = _params(cluster, kernel, moved, sizes, labels)
     level = target.level(moved.nbytes, target.cores)
     again = set(cluster.recomputed)
     return KernelData(
-        id=number,
+        id=entry.number,
         name=cluster.name,
-        kind="call" if kernel is None else "kernel",
+        kind="rounds" if cluster.body is not None else "call" if kernel is None else "kernel",
         text=None if kernel is None else text(kernel),
         operators=tuple(
             OperatorData(node=labels.number[n], recomputed=n in again) for n in cluster.nodes
         ),
         places=_places(cluster),
-        axes=() if kernel is None else _axes(kernel, sizes),
+        axes=_rounded(cluster, sizes) if kernel is None else _axes(kernel, sizes),
         params=params,
         read_bytes=moved.read,
         written_bytes=moved.written,
@@ -71,9 +74,11 @@ def kernel_data(
         transcendentals=done.transcendentals,
         level=level,
         floor_ns=target.transfer_ns(moved.read, moved.written, level),
-        predicted_ns=predicted_ns,
+        predicted_ns=entry.predicted_ns,
         measured=measured,
         compile=note,
+        within=entry.within,
+        rounds=entry.rounds,
     )
 
 
@@ -106,6 +111,16 @@ def _axes(kernel: Kernel, sizes: Sizes) -> tuple[AxisData, ...]:
     )
 
 
+def _rounded(cluster: Cluster, sizes: Sizes) -> tuple[AxisData, ...]:
+    """The rows that rounds go along; nothing for a call."""
+    if cluster.body is None:
+        return ()
+    rounds = cluster.body.rounds
+    extent = int(evaluate(rounds.extent, sizes))
+    return (AxisData(name=rounds.rows, extent=expr_text(rounds.extent), size=extent, role="stream",
+                     block=rounds.block, parts=0),)  # fmt: skip
+
+
 def _cuts(kernel: Kernel) -> list[tuple[Role, Block]]:
     found: list[tuple[Role, Block]] = [
         ("stream", b) for s in statements(kernel) if isinstance(s, Stream) for b in s.blocks
@@ -114,20 +129,6 @@ def _cuts(kernel: Kernel) -> list[tuple[Role, Block]]:
 
 
 # ---- arrays ------------------------------------------------------------------------------------
-
-
-def _whole(cluster: Cluster, sizes: Sizes) -> Traffic:
-    """What a library call moves: its operands and results, whole."""
-
-    def touched(nodes: tuple[Node, ...]) -> dict[str, Touched]:
-        return {
-            str(k): Touched(
-                int(evaluate(n.type.elements, sizes)), int(evaluate(n.type.nbytes, sizes))
-            )
-            for k, n in enumerate(nodes)
-        }
-
-    return Traffic(touched(cluster.inputs), touched(cluster.outputs))
 
 
 def _params(

@@ -9,33 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS, Cost, Model
-from smelt.fusion.plan import Cluster, Plan
-from smelt.fusion.region import region_of
-from smelt.fusion.sets import Hints
-from smelt.fusion.streams import streamed_along
-from smelt.fusion.units import Units
+from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS, Cost
+from smelt.fusion.plan import Plan
+from smelt.fusion.predict import costs
 from smelt.target import Target
 
 __all__ = ["predict"]
 
 
 def predict(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
-    """The predicted cost of every cluster, in order."""
-    units = Units(plan.graph)
-    model = Model(units, target, Hints(sizes))
-    return [_cost(model, cluster) for cluster in plan.clusters]
-
-
-def _cost(model: Model, cluster: Cluster) -> Cost:
-    region = region_of(model.units, cluster)
-    if cluster.stream is not None:
-        node, place = cluster.stream
-        axis = region.ends[model.units.number[node]][place]
-        found = streamed_along(model, region, axis)
-        if found is not None:
-            return _repeated(found)
-    return _repeated(model.cost(region))
+    """The predicted cost of every cluster, in order; of one in rounds, that of all of them."""
+    return [_repeated(c) for c in costs(plan, target, sizes)]
 
 
 def _repeated(cost: Cost) -> Cost:

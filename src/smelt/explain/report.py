@@ -28,7 +28,6 @@ from smelt.explain.names import find
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
 from smelt.graph.ir import Node
-from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.target import Target
@@ -172,12 +171,6 @@ def report(
     Raises:
         ArgumentError for sizes that are missing or unknown; with arrays, what running raises.
     """
-    if compiled.round is not None:  # of one of its rounds, as it is predicted
-        given = dict(sizes) if isinstance(sizes, Mapping) \
-            else dict(zip(compiled.size_names, sizes or (), strict=False))  # fmt: skip
-        known = {**given, **compiled.rows}
-        names = {*compiled.round.size_names, *sizes_of_graph(compiled.round.graph)}
-        return report(compiled.round, {n: s for n, s in known.items() if n in names})
     named = named_sizes(compiled, sizes)
     times = None if arrays is None else measure(compiled.executable, arrays, named)
     return Report(build(compiled, named, times), compiled)

@@ -29,7 +29,8 @@ MOST_REFUSALS = 3
 def page(data: ReportData, level: int = 2) -> str:
     """The whole page."""
     parts = [_head(data), _kernel_table(data)]
-    slowest = max(data.kernels, key=kernel_time, default=None)
+    slowest = max((k for k in data.kernels if k.kind != "rounds"), default=None,
+                  key=lambda k: kernel_time(k) * k.rounds)  # fmt: skip
     if level == 2 and slowest is not None:
         parts.append(_kernel(data, slowest, most=MOST_LINES))
     elif level > 2:
@@ -131,8 +132,9 @@ def kernel_line(data: ReportData, k: KernelData) -> list[str]:
     about = "" if k.measured is not None else "~"
     saved = k.bytes_unfused - k.bytes
     place = next((short(p) for p in reversed(k.places)), "")
+    often = f" x{k.rounds}" if k.within is not None else ""
     return [
-        k.name,
+        f"{k.name}{often}",
         _operators(data, k),
         _axes(k),
         f"{about}{show_time(time)}",
@@ -170,6 +172,8 @@ def _operators(data: ReportData, k: KernelData, width: int = 26) -> str:
 def _axes(k: KernelData) -> str:
     if k.kind == "call":
         return "library call"
+    if k.kind == "rounds":
+        return f"{k.rounds} rounds of {', '.join(f'{a.block} {a.name}' for a in k.axes)}"
     words: list[str] = []
     for role in ("grid", "stream"):
         cuts = [
@@ -204,9 +208,10 @@ def _kernel_table(data: ReportData) -> list[str]:
 def _kernel(data: ReportData, k: KernelData, most: int = 0) -> list[str]:
     """Its operators in order, then its text."""
     share = ""
-    total = sum(kernel_time(x) for x in data.kernels)
+    total = sum(kernel_time(x) for x in data.kernels if x.within is None)
     if len(data.kernels) > 1 and total:
-        share = f", {100 * kernel_time(k) / total:.0f} % of the time"
+        often = 1 if k.within is None else k.rounds
+        share = f", {100 * often * kernel_time(k) / total:.0f} % of the time"
     lines = [f"{k.name}{share}: {_compiled(k)}"]
     lines += _wrapped([_step(data, o.node, o.recomputed) for o in k.operators
                        if data.nodes[o.node].kind != "constant"])  # fmt: skip

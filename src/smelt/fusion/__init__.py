@@ -1,7 +1,7 @@
 """Fusion: Graph -> Plan. Which operators become one kernel, and why."""
 
+from smelt.fusion.compose import plan
 from smelt.fusion.plan import Cluster, Plan, Slot
-from smelt.fusion.search import plan
 from smelt.fusion.traffic import traffic
 from smelt.fusion.units import is_contraction, is_library
 

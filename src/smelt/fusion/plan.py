@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from smelt.blocks import Rounds
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Decision
 from smelt.types.expr import Index
@@ -30,6 +32,9 @@ class Cluster:
     stream: tuple[Node, int] | None = None
     """The axis that is visited block by block while its folds are carried along: a fold, and which
     of the axes that end in it."""
+    body: Body | None = None
+    """What is run in rounds over rows instead of one kernel.  The operands and results that its
+    rounds cut are `inputs` and `outputs`, by place."""
 
     def shape(self, number: int) -> Shape:
         """The shape under which output `number` is walked."""
@@ -39,6 +44,17 @@ class Cluster:
     def is_extern(self) -> bool:
         """One library call instead of a kernel."""
         return any(not n.op.fusible for n in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """What a cluster runs for a block of rows after the other: a plan of its own, whose graph has
+    the sizes of the whole and that of the rows of a block."""
+
+    rounds: Rounds
+    plan: Plan
+    of: Mapping[Node, Node]
+    """The operators of the cluster by those of the body that stand for them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,3 +87,15 @@ class Plan:
     launches: tuple[tuple[int, ...], ...]
     decisions: tuple[Decision, ...] = ()
     slots: tuple[Slot, ...] = ()
+
+    @property
+    def every(self) -> tuple[Cluster, ...]:
+        """The clusters, then those that run in the rounds of one of them: all that may be kernels,
+        those with a body left as they are."""
+        within = (c for k in self.clusters if k.body is not None for c in k.body.plan.every)
+        return (*self.clusters, *within)
+
+    @property
+    def in_rounds(self) -> tuple[tuple[int, Body], ...]:
+        """The clusters that run in rounds, by number."""
+        return tuple((k, c.body) for k, c in enumerate(self.clusters) if c.body is not None)

@@ -18,29 +18,27 @@ than by a sum, a product or a largest element stands outside, or nothing is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE
 from smelt.errors import SmeltError
-from smelt.fusion.plan import Plan
 from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.trace import Trace
 from smelt.fusion.trace import trace as traced
+from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew, sizes, users
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.create import Constant, Input
 from smelt.types.dtype import i64
-from smelt.types.expr import Expr, Index, add, axes_of, size, sizes_of
+from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
 
-WHOLE, START = -1, -2
-"""In place of an axis: all of it in every round; the number of the round's first row."""
+_MIXES = "{} mixes rows"
 ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
-STEP = 48
-"""Blocks of rows are multiples of this where they are larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,53 +66,45 @@ class InRounds:
     reads: tuple[Part, ...]
     makes: tuple[Part, ...]
     handed: tuple[Node, ...]
-    outputs: tuple[Node, ...]
-    """The results of the graph: inputs, or what `before`, `makes` or `after` compute."""
-    behind: Mapping[Node, Node]
-    """What `after` computes, by the node of the whole graph."""
+    members: tuple[Node, ...]
+    """What stands in rounds, in order, with the constants and positions that it reads."""
+    of: Mapping[Node, Node]
+    """The nodes of the whole graph, by those of `body` and `after` that stand for them."""
     extent: Index
     rows: str
     row_bytes: Index
     """Bytes of large values for one row."""
 
 
-class _NotCut(Exception):
-    """The rows of a value cannot be cut along an axis."""
-
-
-def in_rounds(plan: Plan, hints: Mapping[str, int], least: int) -> InRounds | None:
-    """A plan's graph taken apart, if the plan stores values of more than `least` bytes between its
-    kernels and that can be avoided."""
-    known = Hints(hints)
-    large = [s.node for s in plan.slots
-             if s.offset is not None and at_hints(s.nbytes, known) > least]  # fmt: skip
-    return split(plan.graph, large, hints, least) if large else None
+class NotCut(Exception):
+    """The rows of a value cannot be cut along an axis: says why, as part of a sentence."""
 
 
 def split(
-    graph: Graph, large: Iterable[Node], hints: Mapping[str, int], least: int
+    graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int
 ) -> InRounds | None:
-    """The graph with the operators around its `large` values in rounds; None if no axis of them
-    lets itself be cut, or nothing is summed over rows.  `least` are the bytes of a large value."""
+    """The graph with the operators around its `large` values in rounds, the largest of them first;
+    None if nothing is summed over rows: then nothing waits for all of them, and other schedules
+    serve as well.  `least` are the bytes of a large value.
+
+    Raises NotCut if no axis of them lets itself be cut, or blocks of it would not be small.
+    """
     known = Hints(hints)
-    readers = users(graph)
-    ranked = sorted(large, key=lambda n: -at_hints(n.type.nbytes, known))
-    seed = ranked[0]
+    seed = large[0]
     outer = next((a for a, n in enumerate(seed.type.shape) if n != 1), None)
     if outer is None:  # only blocks of the outermost axis lie together
-        return None
+        raise NotCut("it has no rows")
     try:
-        found = _Rounds(graph, readers, known, least).run(seed, outer, ranked)
-    except (_NotCut, SmeltError):
+        found = _Rounds(graph, users(graph), known, least).run(seed, outer, large)
+    except SmeltError as error:
+        raise NotCut("an operator has no form for a block of rows") from error
+    if not any(p.combine for p in found.makes):
         return None
-    return found if _pays(found, known, least) else None
-
-
-def _pays(part: InRounds, hints: Hints, least: int) -> bool:
-    """Whether rows fit into what counts as small, something is summed over them (else nothing waits
-    for all of them, and other schedules serve as well), and there are enough."""
-    fits = at_hints(part.row_bytes, hints) <= least * 3 // 4
-    return fits and any(p.combine for p in part.makes) and at_hints(part.extent, hints) > STEP
+    if at_hints(found.row_bytes, known) > least * 3 // 4:
+        raise NotCut("a single row is too large")
+    if at_hints(found.extent, known) <= ROUND_ROWS:
+        raise NotCut("it has few rows")
+    return found
 
 
 class _Rounds:
@@ -138,7 +128,7 @@ class _Rounds:
         for node in self.axis:
             self._check(node)
         if any(n not in self.axis for n in large):
-            raise _NotCut
+            raise NotCut("another large value stands apart from it")
         return self._parts(large)
 
     # ---- growing -------------------------------------------------------------------------------
@@ -150,11 +140,11 @@ class _Rounds:
         known = self.axis.get(node)
         if known is None:
             if not node.op.fusible or isinstance(node.op, (Input, Constant)):
-                raise _NotCut
+                raise NotCut(f"{node.op.name} is one call for all rows")
             self.axis[node] = axis
             self.pending.append(node)
         elif known != axis:
-            raise _NotCut
+            raise NotCut(f"{node.op.name} would be cut along two axes")
 
     def _is_large(self, node: Node) -> bool:
         return at_hints(node.type.nbytes, self.hints) > self.least \
@@ -195,10 +185,10 @@ class _Rounds:
                 at = [k for k, t in enumerate(read.terms) if t == axis]
                 if len(at) > 1 or any(isinstance(t, Expr) and f"a{axis}" in axes_of(t)
                                       for t in read.terms):  # fmt: skip
-                    raise _NotCut
+                    raise NotCut(_MIXES.format(node.op.name))
                 found.update(at or [WHOLE])
         if len(found) > 1:
-            raise _NotCut
+            raise NotCut(f"{node.op.name} reads it along two axes")
         return found.pop() if found else WHOLE
 
     def _seen(self, reader: Node, node: Node, axis: int) -> int:
@@ -206,7 +196,7 @@ class _Rounds:
         places = {k for k, x in enumerate(reader.inputs) if x is node}
         found = {r.terms[axis] for r in self.trace(reader).reads if r.leaf in places}
         if len(found) != 1 or not isinstance(t := found.pop(), int) or t < 0:
-            raise _NotCut
+            raise NotCut(_MIXES.format(reader.op.name))
         return t
 
     def _close(self) -> None:
@@ -223,7 +213,7 @@ class _Rounds:
             rows = [x for x in node.inputs if x in self.axis and not self._is_done(x)
                     and self.axis[x] != WHOLE]  # fmt: skip
             if waits and (node in self.axis or node in reaching):
-                raise _NotCut
+                raise NotCut(f"{node.op.name} needs {waits[0].op.name} of all rows")
             if node in self.axis:
                 continue
             if waits:
@@ -245,14 +235,14 @@ class _Rounds:
         if axis >= node.type.rank and node.op.is_view:
             return
         if axis >= node.type.rank and (found.positional or not found.combine):
-            raise _NotCut
+            raise NotCut(f"parts of {node.op.name} cannot be joined")
         if found.along == axis != WHOLE:
-            raise _NotCut
+            raise NotCut(_MIXES.format(node.op.name))
         if WHOLE < axis < node.type.rank and node.type.shape[axis] != self.extent:
-            raise _NotCut
+            raise NotCut(f"{node.op.name} has other rows")
         for place, x in enumerate(node.inputs):
             if x in self.axis and self.axis[x] != self.cut(node, place):
-                raise _NotCut
+                raise NotCut(_MIXES.format(node.op.name))
 
     # ---- the parts -----------------------------------------------------------------------------
 
@@ -273,10 +263,7 @@ class _Rounds:
         reads = tuple(made.reads.values())
         inputs = (*(p.inner for p in reads), *(p.given for p in makes if p.given is not None))
         body = Graph(self.graph.name, inputs, tuple(p.inner for p in makes))
-        told = {name for x in inputs for d in x.type.shape for name in sizes_of(d)}
-        if not told.issuperset(sizes(body)):
-            raise _NotCut
-        return self._around(body, reads, makes, rows, self._row_bytes(large))
+        return self._around(body, reads, makes, made.new, rows, self._row_bytes(large))
 
     def _combine(self, node: Node) -> str:
         """By what the fold combines that a result is, or a view of."""
@@ -293,23 +280,33 @@ class _Rounds:
         return total
 
     def _around(
-        self, body: Graph, reads: tuple[Part, ...], makes: tuple[Part, ...], rows: str,
-        row_bytes: Index,
+        self, body: Graph, reads: tuple[Part, ...], makes: tuple[Part, ...],
+        inner: Mapping[Node, Node], rows: str, row_bytes: Index,
     ) -> InRounds:  # fmt: skip
         graph = self.graph
         if any(isinstance(n.op, Constant) for n in graph.outputs):
-            raise _NotCut
+            raise NotCut("a result is a constant")
         ours = {p.node for p in makes}
         late: dict[Node, None] = {}
         for node in self.order:
             if node not in self.axis and any(x in late or x in ours for x in node.inputs):
                 late[node] = None
-        early = dict.fromkeys(p.node for p in reads
-                              if p.axis != START and not isinstance(p.node.op, Input))  # fmt: skip
+        for node in reversed(self.order):
+            if (
+                node not in self.axis
+                and is_free(node)
+                and any(r in late for r in self.readers[node])
+            ):
+                late[node] = None  # whoever reads a view has it
+        late = dict.fromkeys(n for n in self.order if n in late)
+        read = (p.node for p in reads if p.axis != FIRST_ROW)
+        early = dict.fromkeys(n for n in read if not isinstance(n.op, Input))
         for node in (*late, *graph.outputs):
             for x in node.inputs if node in late else (node,):
                 if x not in late and x not in ours and not isinstance(x.op, (Input, Constant)):
                     early[x] = None
+        if any(is_free(n) and n not in graph.outputs for n in early):
+            raise NotCut("rounds would read a view that nobody writes")
         before = Graph(graph.name, graph.inputs, tuple(early), graph.facts)
         handed = tuple(dict.fromkeys(x for n in late for x in n.inputs if x in ours or x in early))
         new: dict[Node, Node] = {x: x for x in graph.inputs}
@@ -320,11 +317,20 @@ class _Rounds:
         wanted = tuple(dict.fromkeys(n for n in graph.outputs if n in late))
         after = Graph(graph.name, (*graph.inputs, *(new[x] for x in handed)),
                       tuple(new[n] for n in wanted))  # fmt: skip
-        behind = {n: new[n] for n in wanted}
+        of = {made: n for n, made in (*inner.items(), *((n, new[n]) for n in (*handed, *late)))}
+        of |= {p.inner: p.node for p in (*reads, *makes)}
+        of |= {p.given: p.node for p in makes if p.given is not None}
         return InRounds(
-            before, body, after, reads, makes, handed, graph.outputs, behind, self.extent, rows,
-            row_bytes,
+            before, body, after, reads, makes, handed, self._with_sources(reads), of, self.extent,
+            rows, row_bytes,
         )  # fmt: skip
+
+    def _with_sources(self, reads: tuple[Part, ...]) -> tuple[Node, ...]:
+        """The members, and what counts positions or is a constant among their operands."""
+        read = {p.node for p in reads if p.axis != FIRST_ROW}
+        found = set(self.axis)
+        found |= {x for n in self.axis for x in n.inputs if not x.inputs and x not in read}
+        return tuple(sorted(found, key=self.order.__getitem__))
 
 
 class _Body:
@@ -345,7 +351,7 @@ class _Body:
         op = _shaped(node.op, node.type, wanted) if cut else node.op
         made = build.apply(op, *inputs, origin=node.origin)
         if made.type != wanted:
-            raise _NotCut
+            raise NotCut(f"{node.op.name} has no form for a block of rows")
         self.new[node] = made
 
     def _type(self, old: TensorType, axis: int) -> TensorType:
@@ -357,7 +363,7 @@ class _Body:
             return self.new[x]
         if isinstance(x.op, Constant):
             return x
-        if not x.inputs and x.type.rank and not isinstance(x.op, Input):
+        if not x.inputs and not isinstance(x.op, Input):
             return self._source(x, self.home.cut(node, place))
         cut = self.home.cut(node, place)
         key = x, cut
@@ -369,7 +375,7 @@ class _Body:
                 last = len(kind.shape) - 1
                 strides = tuple(1 if d == last else None for d in range(last + 1))
                 if cut == last:
-                    raise _NotCut
+                    raise NotCut(f"{node.op.name} reads rows that do not lie together")
             inner = build.input(f"r{len(self.reads)}", kind, strides)
             found = self.reads[key] = Part(x, inner, cut)
         return found.inner
@@ -382,13 +388,13 @@ class _Body:
         wanted = self._type(x.type, cut)
         local = build.apply(_shaped(x.op, x.type, wanted), origin=x.origin)
         if local.type != wanted or counts < 0:
-            raise _NotCut
+            raise NotCut(f"{x.op.name} has no form for a block of rows")
         if counts != cut:
             return local
         start = build.input("start", TensorType(i64))
-        found = self.reads.setdefault((x, START), Part(x, start, START)) if self.start is None \
-            else self.start  # fmt: skip
-        self.start = found
+        if self.start is None:
+            self.start = self.reads[x, FIRST_ROW] = Part(x, start, FIRST_ROW)
+        found = self.start
         return build.map(ADDED, local, build.cast(found.inner, x.type.dtype), origin=x.origin)
 
     def result(self, node: Node, combine: str) -> Part:
@@ -397,7 +403,7 @@ class _Body:
         if axis < node.type.rank:
             return Part(node, made, axis)
         if node.type.dtype.compute != node.type.dtype:
-            raise _NotCut  # sums of sums would be rounded to half types in between
+            raise NotCut("sums of sums would be rounded to half types in between")
         given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
         return Part(node, build.map(combine, given, made), WHOLE, combine, given)
 
@@ -410,8 +416,8 @@ def _shaped(op: Any, old: TensorType, new: TensorType) -> Any:
 
 def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:
     """Rows of one round whose large values fit a budget of bytes; as even as may be."""
-    one = max(at_hints(part.row_bytes, Hints(hints)), 1)
-    return max(budget // one // STEP * STEP, 1 if budget < STEP * one else STEP)
+    fit = max(budget // max(at_hints(part.row_bytes, Hints(hints)), 1), 1)
+    return fit // ROUND_ROWS * ROUND_ROWS if fit > ROUND_ROWS else fit
 
 
-__all__ = ["WHOLE", "InRounds", "Part", "block", "in_rounds", "split"]
+__all__ = ["InRounds", "NotCut", "Part", "block", "split"]

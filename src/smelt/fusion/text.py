@@ -2,14 +2,20 @@
 
     plan    = "plan" NAME "{" {cluster} {slot} "}"
     cluster = STEP ":" NAME "(" [value {"," value}] ")" "->" value {"," value} "=" {value}
-              ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER]
+              ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER] [rounds]
+    rounds  = "in rounds of" NAME "=" NUMBER "over" expr "reads" {cut} "makes" {cut} "as" {pair}
+              "{" graph plan "}"
+    cut     = value "." (AXIS | "whole" | COMBINE) | "first row"
+    pair    = VALUE "=" value
     slot    = value "@" ("out" | expr ["in" value] | "over" value) ":" expr "bytes" "," NAME
               "to" NAME
     shape   = "[" [expr {"," expr}] "]"
 
 A cluster streams the axis that a fold ends, by number where several end there.  Clusters with
 the same STEP start together.  Constants belong to whoever reads them and are left
-out, unless they are results.  `#` starts a comment; with the sizes of a call the printer says there
+out, unless they are results.  What runs in rounds has a graph and a plan of its own for the rows of
+one round: the cuts say what of the whole its inputs and results are, the pairs for which values of
+the whole its own stand.  `#` starts a comment; with the sizes of a call the printer says there
 what each cluster moves, and what its operators would move one by one.
 
 >>> from smelt.fusion.search import plan
@@ -35,10 +41,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from textwrap import dedent, indent
 from typing import NoReturn
 
+from smelt.blocks import FIRST_ROW, WHOLE, Cut, Rounds
 from smelt.errors import PlanTextError
-from smelt.fusion.plan import Cluster, Plan, Slot
+from smelt.fusion.plan import Body, Cluster, Plan, Slot
 from smelt.fusion.traffic import traffic
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
@@ -53,7 +61,11 @@ from smelt.types.tensor import Shape, shape_text
 _CLUSTER = re.compile(
     r"(?P<step>\d+): (?P<name>[\w.]+)\((?P<ins>[^)]*)\) -> (?P<outs>[^=]*?) = (?P<nodes>.*?)"
     r"(?: again (?P<again>.*?))?(?: walks (?P<shapes>.*?))?"
-    r"(?: streams (?P<fold>\w+)\.(?P<ended>\d+))?"
+    r"(?: streams (?P<fold>\w+)\.(?P<ended>\d+))?(?: in rounds (?P<rounds>of .*) \{)?"
+)
+_ROUNDS = re.compile(
+    r"of (?P<rows>\w+)=(?P<block>\d+) over (?P<extent>.+?) reads ?(?P<reads>.*?)"
+    r" makes ?(?P<makes>.*?) as ?(?P<pairs>.*)"
 )
 _SLOT = re.compile(
     r"(?P<node>\S+) @ (?P<place>.+?): (?P<nbytes>.+) bytes, (?P<first>\S+) to (?P<last>\S+)"
@@ -71,9 +83,35 @@ def text(plan: Plan, hints: Mapping[str, int] | None = None, *, graph: bool = Fa
         if moved is not None:
             line += f"  # {moved[k][0]} B moved (apart: {moved[k][1]} B)"
         lines.append(line)
+        if cluster.body is not None:
+            inner = None if hints is None else _in_round(cluster.body, hints)
+            lines += [indent(text(cluster.body.plan, inner, graph=True), "    "), "  }"]
     lines += [f"  {_slot(slot, names, plan)}" for slot in plan.slots]
     lines.append("}")
     return "\n".join([graph_text(plan.graph), *lines] if graph else lines)
+
+
+def _in_round(body: Body, hints: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of the first round."""
+    low, high = next(body.rounds.each(hints), (0, 0))
+    return {**hints, body.rounds.rows: high - low}
+
+
+def _rounds(cluster: Cluster, body: Body, names: Mapping[Node, str]) -> str:
+    own, rounds = name_values(body.plan.graph), body.rounds
+
+    def cut(c: Cut, values: tuple[Node, ...]) -> str:
+        if c.axis == FIRST_ROW:
+            return "first row"
+        how = c.axis if c.axis != WHOLE else c.combine or "whole"
+        return f"{names[values[c.place]]}.{how}"
+
+    pairs = [f"{own[x]}={names[n]}" for x, n in body.of.items() if not isinstance(x.op, Constant)]
+    return (
+        f"in rounds of {rounds.rows}={rounds.block} over {expr_text(rounds.extent)} reads"
+        f" {', '.join(cut(c, cluster.inputs) for c in rounds.reads)} makes"
+        f" {', '.join(cut(c, cluster.outputs) for c in rounds.makes)} as {' '.join(pairs)} {{"
+    )
 
 
 def _cluster(cluster: Cluster, names: Mapping[Node, str]) -> str:
@@ -89,6 +127,8 @@ def _cluster(cluster: Cluster, names: Mapping[Node, str]) -> str:
         line += " walks " + " ".join(f"[{shape_text(s)}]" for s in cluster.shapes)
     if cluster.stream is not None:
         line += f" streams {names[cluster.stream[0]]}.{cluster.stream[1]}"
+    if cluster.body is not None:
+        line += f" {_rounds(cluster, cluster.body, names)}"
     return line
 
 
@@ -217,17 +257,53 @@ class _Reader:
             self.launches.append([])
         self.launches[step].append(len(self.clusters))
         self.numbers[m["name"]] = len(self.clusters)
+        ins, outs = self.nodes(m["ins"]), self.nodes(m["outs"])
         self.clusters.append(
             Cluster(
                 m["name"],
                 tuple(sorted(nodes, key=order.__getitem__)),
-                self.nodes(m["ins"]),
-                self.nodes(m["outs"]),
+                ins,
+                outs,
                 self.nodes(m["again"] or ""),
                 self.shapes(m["shapes"]),
                 (self.nodes(m["fold"])[0], int(m["ended"])) if m["fold"] else None,
+                self.body(m["rounds"], ins, outs) if m["rounds"] else None,
             )
         )
+
+    def body(self, head: str, ins: tuple[Node, ...], outs: tuple[Node, ...]) -> Body:
+        """What runs in rounds: the rest of the line, then lines up to the brace."""
+        m = _ROUNDS.fullmatch(head)
+        if m is None:
+            _fail(self.source, self.at, "`of NAME=ROWS over .. reads .. makes .. as ..`")
+        cuts = [[self.cut(c.strip(), values) for c in m[side].split(",") if c.strip()]
+                for side, values in (("reads", ins), ("makes", outs))]  # fmt: skip
+        extent = self.expression(m["extent"])
+        lines: list[str] = []
+        depth = 1
+        while depth:
+            line = self.next()
+            depth += line.endswith("{") - (line == "}")
+            lines.append(line)
+        plan = parse(dedent("\n".join(lines[:-1])))
+        own = {name: x for x, name in name_values(plan.graph).items()}
+        pairs = [pair.split("=") for pair in m["pairs"].split()]
+        if any(len(p) != 2 or p[0] not in own or p[1] not in self.values for p in pairs):
+            _fail(self.source, self.at, "values of the rounds and of the whole")
+        rounds = Rounds(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
+        return Body(rounds, plan, {own[x]: self.values[n] for x, n in pairs})
+
+    def cut(self, source: str, values: tuple[Node, ...]) -> Cut:
+        """One operand or result of rounds."""
+        if source == "first row":
+            return Cut(-1, FIRST_ROW)
+        name, _, how = source.rpartition(".")
+        (node,) = self.nodes(name)
+        if node not in values:
+            _fail(self.source, self.at, f"a value that the cluster reads or writes, not {name},")
+        if how.isdigit():
+            return Cut(values.index(node), int(how))
+        return Cut(values.index(node), WHOLE, "" if how == "whole" else how)
 
     def slot(self, m: re.Match[str]) -> None:
         """One buffer."""

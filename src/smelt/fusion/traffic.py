@@ -3,13 +3,18 @@
 Transfers are arrays read plus arrays written, by each kernel once: what a kernel reads again comes
 from a cache.  Of an array that is read through a slice only the part that is read counts.  Views
 are free; a view that is a result is a copy.
+
+Rounds read the rows that they cut once, and everything else in every round; results that they add
+to are begun, then read and written in every round.  What they hold in between stays in a cache: so
+many rows are taken at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt.fusion.plan import Plan
+from smelt.blocks import WHOLE
+from smelt.fusion.plan import Cluster, Plan
 from smelt.fusion.region import Region, look, region_of
 from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.units import Units
@@ -25,13 +30,34 @@ def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]
     found: list[tuple[int, int]] = []
     seen = 0
     for cluster in plan.clusters:
-        region = region_of(counter.units, cluster)
+        units = counter.units
+        members = sum(1 << units.number[n] for n in cluster.nodes if units.is_unit(n))
         apart = 0
-        for u in bits(region.members & ~seen):
-            apart += counter.moved(look(counter.units, 1 << u, 1 << u))
-        found.append((counter.moved(region), apart))
-        seen |= region.members
+        for u in bits(members & ~seen):
+            apart += counter.moved(look(units, 1 << u, 1 << u))
+        moved = counter.moved(region_of(units, cluster)) if cluster.body is None \
+            else sum(n for side in moved_in_rounds(cluster, hints) for n in side)  # fmt: skip
+        found.append((moved, apart))
+        seen |= members
     return tuple(found)
+
+
+def moved_in_rounds(
+    cluster: Cluster, hints: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Bytes of each operand and each result that the rounds of a cluster move."""
+    assert cluster.body is not None
+    rounds, known = cluster.body.rounds, Hints(hints)
+    times = sum(1 for _ in rounds.each(known))
+    read, written = [0] * len(cluster.inputs), [0] * len(cluster.outputs)
+    for place in range(len(read)):
+        whole = any(c.axis == WHOLE for c in rounds.reads if c.place == place)
+        nbytes = at_hints(cluster.inputs[place].type.nbytes, known)
+        read[place] = nbytes * (times if whole else 1)
+    for c in rounds.makes:
+        nbytes = at_hints(cluster.outputs[c.place].type.nbytes, known)
+        written[c.place] = nbytes * (2 * times + 1 if c.axis == WHOLE else 1)
+    return tuple(read), tuple(written)
 
 
 class _Counter:

@@ -3,7 +3,8 @@
 What holds of every plan: each result of the graph is written once; a cluster reads inputs of the
 graph and what earlier launches wrote; clusters of one launch do not read one another; inside a
 cluster operands come first; library calls stand alone; buffers that live at the same time do not
-overlap, at whatever sizes (tried at several).
+overlap, at whatever sizes (tried at several).  What runs in rounds is a plan that is well formed
+itself, and its inputs and results are blocks of the values that they stand for.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
+from smelt.blocks import FIRST_ROW, WHOLE, Cut
 from smelt.errors import VerifyError
-from smelt.fusion.plan import Cluster, Plan, Slot
+from smelt.fusion.plan import Body, Cluster, Plan, Slot
 from smelt.fusion.units import is_free, is_library
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.graph.walk import sizes
 from smelt.ops.create import Input
-from smelt.types.expr import evaluate
+from smelt.types.dtype import i64
+from smelt.types.expr import evaluate, size
+from smelt.types.tensor import TensorType
 
 _TRIED = (1, 2, 3, 7, 16, 61, 100, 1000, 4096)
 """Sizes at which buffers are compared, in turn for each size of the graph."""
@@ -54,7 +58,8 @@ def _launches(plan: Plan) -> None:
     if listed != list(range(len(plan.clusters))):
         _fail(plan, None, f"launches {plan.launches} do not list the clusters in order")
     for group in plan.launches:
-        calls = [k for k in group if any(is_library(n) for n in plan.clusters[k].nodes)]
+        calls = [k for k in group if plan.clusters[k].body is not None
+                 or any(is_library(n) for n in plan.clusters[k].nodes)]  # fmt: skip
         if calls and len(group) > 1:
             _fail(plan, plan.clusters[calls[0]], "a library call starts together with others")
 
@@ -88,6 +93,40 @@ def _inside(plan: Plan, cluster: Cluster) -> None:
         _fail(plan, cluster, "a library call shares a cluster with other operators")
     if cluster.shapes and len(cluster.shapes) != len(cluster.outputs):
         _fail(plan, cluster, "there is not one shape for each result")
+    if cluster.body is not None:
+        verify(cluster.body.plan)
+        _in_rounds(plan, cluster, cluster.body)
+
+
+def _in_rounds(plan: Plan, cluster: Cluster, body: Body) -> None:
+    """Inputs and results of a round are blocks of the cluster's, each result is made once."""
+    rounds, graph = body.rounds, body.plan.graph
+    sums = [c for c in rounds.makes if c.axis == WHOLE]
+    found = [x.type for x in (*graph.inputs, *graph.outputs)]
+    wanted = [_block(plan, cluster, c, cluster.inputs, rounds.rows) for c in rounds.reads]
+    wanted += [_block(plan, cluster, c, cluster.outputs, rounds.rows)
+               for c in (*sums, *rounds.makes)]  # fmt: skip
+    if found != wanted:
+        _fail(plan, cluster, "its rounds do not read and make blocks of its values")
+    if sorted(c.place for c in rounds.makes) != list(range(len(cluster.outputs))):
+        _fail(plan, cluster, "its rounds do not make each result once")
+    if any(not c.combine for c in sums) or rounds.block < 1:
+        _fail(plan, cluster, "its rounds do not say how to go on")
+
+
+def _block(
+    plan: Plan, cluster: Cluster, cut: Cut, values: tuple[Node, ...], rows: str
+) -> TensorType:
+    """The type of what a cut is of one of some values."""
+    if cut.axis == FIRST_ROW:
+        return TensorType(i64)
+    if not 0 <= cut.place < len(values):
+        _fail(plan, cluster, "its rounds read or make what is not the cluster's")
+    kind = values[cut.place].type
+    if cut.axis == WHOLE:
+        return kind
+    shape = [size(rows) if d == cut.axis else n for d, n in enumerate(kind.shape)]
+    return TensorType(kind.dtype, tuple(shape))
 
 
 def _recomputed(plan: Plan) -> None:

@@ -11,12 +11,13 @@ executable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from smelt.blocks import Cut, Rounds
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
@@ -24,14 +25,15 @@ from smelt.kernel.built import Built, Form, Forms, form_for
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
 from smelt.runtime.prelude import Compiler, Part, Prelude
+from smelt.runtime.rounds import Turns
 from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, size, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["CallUse", "KernelUse", "Recipe"]
+__all__ = ["CallUse", "KernelUse", "Recipe", "RoundsUse"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = 3
+FORMAT = 4
 """Of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 
@@ -59,6 +61,16 @@ class CallUse(NamedTuple):
     outputs: tuple[int, ...]
 
 
+class RoundsUse(NamedTuple):
+    """Steps that run for a block of rows after the other, as a recipe of their own."""
+
+    name: str
+    rounds: Rounds
+    body: Recipe
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
 LookUp = Callable[[KernelUse, Form, bool], Code]
 """Finds the code for a form of a kernel; the flag asks for one that stores past the caches."""
 
@@ -69,7 +81,7 @@ class Recipe:
 
     size_names: tuple[str, ...]
     values: tuple[Value, ...]
-    steps: tuple[KernelUse | CallUse, ...]
+    steps: tuple[KernelUse | CallUse | RoundsUse, ...]
     launches: tuple[tuple[int, ...], ...]
     """Groups of independent steps, by number."""
     arena: tuple[Index, ...]
@@ -78,26 +90,35 @@ class Recipe:
     """Bytes of a result above which code that stores past the caches pays."""
     parts: tuple[Part, ...] = ()
     """What is computed once from constant inputs: the held values, in order."""
-    rounds: bool = False
-    """These are the steps of one round over some rows: not a plan by itself."""
 
     @property
     def kernels(self) -> tuple[KernelUse, ...]:
-        """The steps that are kernels."""
-        return tuple(s for s in self.steps if isinstance(s, KernelUse))
+        """The steps that are kernels, those of rounds included."""
+        found: list[KernelUse] = []
+        for s in self.steps:
+            if isinstance(s, KernelUse):
+                found.append(s)
+            elif isinstance(s, RoundsUse):
+                found += s.body.kernels
+        return tuple(found)
 
     # ---- running ---------------------------------------------------------------------------------
 
-    def executable(
-        self, codes: Sequence[Code | None], look_up: LookUp, compiler: Compiler
-    ) -> Executable:
-        """What runs: `codes` are the kernels' code by step, `look_up` finds other forms later,
+    def executable(self, codes: Sequence[Code], look_up: LookUp, compiler: Compiler) -> Executable:
+        """What runs: `codes` are those of `kernels`, in order, `look_up` finds other forms later,
         `compiler` makes what runs the parts of the prelude."""
-        steps = [
-            _call_step(use) if isinstance(use, CallUse) or code is None
-            else self._kernel_step(use, code, look_up)
-            for use, code in zip(self.steps, codes, strict=True)
-        ]  # fmt: skip
+        return self._executable(iter(codes), look_up, compiler)
+
+    def _executable(self, codes: Iterator[Code], look_up: LookUp, compiler: Compiler) -> Executable:
+        steps: list[Step] = []
+        for use in self.steps:
+            if isinstance(use, KernelUse):
+                steps.append(self._kernel_step(use, next(codes), look_up))
+            elif isinstance(use, RoundsUse):
+                turns = Turns(use.rounds, use.body._executable(codes, look_up, compiler))
+                steps.append(CallStep(use.name, turns, use.inputs, use.outputs))
+            else:
+                steps.append(_call_step(use))
         launches = [[steps[k] for k in group] for group in self.launches]
         prelude = Prelude(self.parts, compiler) if self.parts else None
         return Executable(
@@ -172,9 +193,8 @@ def _entries(made: Built, code: Code) -> tuple[Native, ...]:
     )
 
 
-def _call_step(use: KernelUse | CallUse) -> Step:
+def _call_step(use: CallUse) -> Step:
     """The operators of a call by their references, each result into its place."""
-    assert isinstance(use, CallUse), f"{use.name} has no code"
     graph = use.graph
     nodes = [n for n in graph.nodes() if n not in set(graph.inputs)]
 
@@ -197,7 +217,14 @@ def _indices(texts: Iterable[str]) -> tuple[Index, ...]:
     return tuple(parse_sizes(e) for e in texts)
 
 
-def _use_facts(use: KernelUse | CallUse) -> dict[str, Any]:
+def _use_facts(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
+    if isinstance(use, RoundsUse):
+        r = use.rounds
+        return {
+            "rounds": use.name, "reads": r.reads, "makes": r.makes, "extent": text(r.extent),
+            "rows": r.rows, "block": r.block, "body": use.body.facts(), "inputs": use.inputs,
+            "outputs": use.outputs,
+        }  # fmt: skip
     if isinstance(use, CallUse):
         return {
             "call": use.name, "graph": graph_text(use.graph), "inputs": use.inputs,
@@ -213,7 +240,14 @@ def _use_facts(use: KernelUse | CallUse) -> dict[str, Any]:
     }
 
 
-def _read_use(facts: Mapping[str, Any]) -> KernelUse | CallUse:
+def _read_use(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
+    if "rounds" in facts:
+        reads, makes = (tuple(Cut(int(p), int(a), str(c)) for p, a, c in facts[side])
+                        for side in ("reads", "makes"))  # fmt: skip
+        rounds = Rounds(reads, makes, parse_sizes(facts["extent"]), facts["rows"],
+                        int(facts["block"]))  # fmt: skip
+        return RoundsUse(facts["rounds"], rounds, Recipe.read(facts["body"]),
+                         tuple(facts["inputs"]), tuple(facts["outputs"]))  # fmt: skip
     if "call" in facts:
         return CallUse(
             facts["call"], parse_graph(facts["graph"]), tuple(facts["inputs"]),

@@ -122,8 +122,8 @@ def whole_graph(
     named = driver.Named(kernel, kernel, {}, stem)
     code = Code(made, loaded)
     _, executable = driver.assemble(
-        plan, [named], [known], [code], target, Journal(), Ahead(graph, Split(graph, ()), 0),
-        lambda part, sizes: driver.compile(part, hints=sizes),
+        plan, {cluster: driver.Made(named, known, code)}, target, Journal(),
+        Ahead(graph, Split(graph, ()), 0), lambda part, sizes: driver.compile(part, hints=sizes),
     )  # fmt: skip
     return Whole(graph, kernel, made, loaded, executable, target, known)
 

@@ -103,7 +103,9 @@ def _report(segment: Segment, home: Compiled) -> Report:
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
     told = _report(segment, home)
     found: list[Kernel] = []
-    for cluster, kernel in zip(segment.compiled.plan.clusters, told.kernels, strict=True):
+    for cluster, kernel in zip(segment.compiled.plan.every, told.kernels, strict=True):
+        if cluster.body is not None:
+            continue  # its kernels follow
         origins = [n.origin for n in cluster.nodes if isinstance(n.origin, Traced)]
         data = kernel.data
         found.append(Kernel(

@@ -1,0 +1,230 @@
+"""The planner's verb: a plan of the whole graph, or one around a part that runs in rounds.
+
+Where the plan of the whole would store values that no cache holds, and something is summed over
+their rows, `rounds.py` takes the graph apart.  The parts are planned like any other graph, and put
+together as one plan of the whole: kernels before, one cluster with a body that is a plan of its
+own, kernels behind.  That is done for the memory; what it costs or saves in time is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from smelt import knobs
+from smelt.blocks import FIRST_ROW, Cut, Rounds
+from smelt.fusion import memory, search
+from smelt.fusion.plan import Body, Cluster, Plan
+from smelt.fusion.predict import costs
+from smelt.fusion.rounds import InRounds, NotCut, Part, block, split
+from smelt.fusion.sets import Hints, at_hints
+from smelt.fusion.trace import trace
+from smelt.fusion.traffic import moved_in_rounds
+from smelt.fusion.verify import verify
+from smelt.graph.ir import Graph, Node
+from smelt.graph.text import name_values
+from smelt.journal import Decision, Journal
+from smelt.ops.create import Constant
+from smelt.target import Target
+from smelt.types.expr import text as expr_text
+
+__all__ = ["plan"]
+
+SHARE = 4
+"""Into so many parts the last cache is thought to be cut in a round: what is larger counts as
+beyond it.  Values of a round share it with one another and with the operands that stream by."""
+
+
+def plan(
+    graph: Graph,
+    target: Target,
+    journal: Journal | None,
+    hints: Mapping[str, int],
+    *,
+    fuse: bool = True,
+    donated: Collection[Node] = (),
+) -> Plan:
+    """The plan of a graph, as `search.plan` says, part of it in rounds where that saves memory.
+
+    Nothing is cut without `fuse`, nor where operators are required to be one kernel.
+    """
+    whole = search.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
+    known = Hints(hints)
+    large = [s.node for s in whole.slots
+             if s.offset is not None and at_hints(s.nbytes, known) > target.l3_bytes]  # fmt: skip
+    if not large or not fuse or knobs.REQUIRE_FUSED.get():
+        return whole
+    large.sort(key=lambda n: -at_hints(n.type.nbytes, known))
+    try:
+        parts = split(graph, large, hints, target.l3_bytes)
+    except NotCut as refused:
+        if not _is_summed(graph, large[0]):
+            return whole
+        return _told(whole, _refused(whole, large[0], str(refused), known), journal)
+    if parts is None:
+        return whole
+    made = _Composed(graph, parts, target, known).plan(donated)
+    if knobs.VERIFY.get():
+        verify(made)
+    return _told(made, _accepted(whole, made, large, target, known), journal)
+
+
+def _told(made: Plan, decision: Decision, journal: Journal | None) -> Plan:
+    """A plan with one decision more."""
+    if journal is not None:
+        journal.record(decision)
+    if journal is not None and not journal.keep:
+        return made
+    return replace(made, decisions=(*made.decisions, decision))
+
+
+# ---- the parts as one plan -----------------------------------------------------------------------
+
+
+class _Composed:
+    """Plans the parts of a graph and puts them together."""
+
+    def __init__(self, graph: Graph, parts: InRounds, target: Target, hints: Hints) -> None:
+        self.graph, self.parts, self.target, self.hints = graph, parts, target, hints
+        self.names = name_values(graph)
+        self.clusters: list[Cluster] = []
+        self.launches: list[tuple[int, ...]] = []
+        self.reuses: dict[Node, Sequence[Node]] = {}
+        self.decisions: list[Decision] = []
+
+    def plan(self, donated: Collection[Node]) -> Plan:
+        """Before, rounds, behind."""
+        parts = self.parts
+        self._beside(parts.before)
+        self._rounds()
+        self._beside(parts.after)
+        slots = memory.assign(
+            self.graph, self.clusters, self.launches, self.hints, self.reuses, donated
+        )  # fmt: skip
+        return Plan(self.graph, tuple(self.clusters), tuple(self.launches), tuple(self.decisions),
+                    slots)  # fmt: skip
+
+    def _beside(self, part: Graph) -> None:
+        """What runs once."""
+        if not part.outputs:
+            return
+        made = search.plan(part, self.target, None, self.hints)
+        first = len(self.clusters)
+        for k, c in enumerate(made.clusters):
+            name = f"k{first + k}"
+            self.clusters.append(Cluster(
+                name, self._nodes(c.nodes), self._nodes(c.inputs), self._nodes(c.outputs),
+                self._nodes(c.recomputed), c.shapes,
+                None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
+            ))  # fmt: skip
+        self.launches += [tuple(first + k for k in group) for group in made.launches]
+        for slot in made.slots:
+            if slot.reuses is not None:
+                self.reuses[self._node(slot.node)] = (self._node(slot.reuses),)
+        self._note(made)
+
+    def _rounds(self) -> None:
+        """The cluster with a body."""
+        parts = self.parts
+        rows = block(parts, self.hints, self.target.l3_bytes * 3 // 4)
+        name = f"k{len(self.clusters)}"
+        given = tuple(p.given for p in parts.makes if p.given is not None)
+        target = replace(self.target, l3_bytes=self.target.l3_bytes // SHARE)
+        hints = Hints({**self.hints, parts.rows: rows})
+        body = search.plan(parts.body, target, None, hints, donated=given)
+        body = replace(body, clusters=tuple(
+            replace(c, name=f"{name}_{k}") for k, c in enumerate(body.clusters)))  # fmt: skip
+        self._note(body)
+        inputs = tuple(dict.fromkeys(p.node for p in parts.reads if p.axis != FIRST_ROW))
+        outputs = tuple(p.node for p in parts.makes)
+        reads = tuple(_cut(p, inputs) for p in parts.reads)
+        makes = tuple(_cut(p, outputs) for p in parts.makes)
+        rounds = Rounds(reads, makes, parts.extent, parts.rows, rows)
+        inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
+        self.launches.append((len(self.clusters),))
+        made = Body(rounds, replace(body, decisions=()), inside)
+        self.clusters.append(Cluster(name, parts.members, inputs, outputs, body=made))
+
+    def _node(self, node: Node) -> Node:
+        return self.parts.of.get(node, node)
+
+    def _nodes(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        return tuple(map(self._node, nodes))
+
+    def _note(self, made: Plan) -> None:
+        """The decisions about a part, in the names of the whole."""
+        own = name_values(made.graph)
+        known = {name: self.names[self._node(n)] for n, name in own.items()
+                 if self._node(n) in self.names and not isinstance(n.op, Constant)}  # fmt: skip
+
+        def told(value: Any) -> Any:
+            return known.get(value, value) if isinstance(value, str) else value
+
+        for d in made.decisions:
+            details = {k: v if k.endswith("op") else told(v) for k, v in d.details.items()}
+            self.decisions.append(replace(d, a=told(d.a), b=told(d.b), details=details))
+
+
+def _cut(part: Part, values: Sequence[Node]) -> Cut:
+    place = -1 if part.axis == FIRST_ROW else values.index(part.node)
+    return Cut(place, part.axis, part.combine)
+
+
+# ---- the decision --------------------------------------------------------------------------------
+
+
+def _reader(graph: Graph, value: Node) -> Node:
+    """Who reads a value first."""
+    return next(n for n in graph.nodes() if value in n.inputs)
+
+
+def _is_summed(graph: Graph, value: Node) -> bool:
+    """Whether a fold behind a value ends its rows: only then rounds come to mind."""
+    rows = next((n for n in value.type.shape if n != 1), None)
+    behind = {value}
+    for node in graph.nodes():
+        from_it = [x for x in node.inputs if x in behind]
+        if any(rows in x.type.shape for x in from_it) and rows not in node.type.shape:
+            found = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+            if found.folds or found.dots:
+                return True
+        if from_it:
+            behind.add(node)
+    return False
+
+
+def _refused(whole: Plan, value: Node, how: str, hints: Hints) -> Decision:
+    names, reader = name_values(whole.graph), _reader(whole.graph, value)
+    nbytes = at_hints(value.type.nbytes, hints)
+    details = {"value": names[value], "bytes": nbytes, "how": how, "a_op": value.op.name,
+               "b_op": reader.op.name}  # fmt: skip
+    return Decision(
+        names[value], names[reader], "split", "not-in-rounds", saves_bytes=2 * nbytes,
+        a_origin=value.origin, origin=reader.origin, details=details,
+    )  # fmt: skip
+
+
+def _accepted(
+    whole: Plan, made: Plan, large: Sequence[Node], target: Target, hints: Hints
+) -> Decision:
+    names, value = name_values(whole.graph), large[0]
+    reader = _reader(whole.graph, value)
+    (number, body), *_ = made.in_rounds
+    stored = sum(at_hints(n.type.nbytes, hints) for n in large)
+    cluster = made.clusters[number]
+    once = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))
+    again = sum(n for side in moved_in_rounds(cluster, hints) for n in side) - once
+    fused_ns, split_ns = (sum(c.burden for c in costs(p, target, hints)) for p in (made, whole))
+    details = {
+        "value": names[value], "bytes": stored, "rows": body.rounds.block,
+        "extent": expr_text(body.rounds.extent), "again": again,
+        "rounds": sum(1 for _ in body.rounds.each(hints)), "a_op": value.op.name,
+        "b_op": reader.op.name,
+    }  # fmt: skip
+    return Decision(
+        names[value], names[reader], "fused", "rounds", saves_bytes=2 * stored,
+        saves_ns=max(split_ns - fused_ns, 0.0), costs_bytes=again,
+        costs_ns=max(fused_ns - split_ns, 0.0), fused_ns=fused_ns, split_ns=split_ns,
+        a_origin=value.origin, origin=reader.origin, details=details,
+    )  # fmt: skip
