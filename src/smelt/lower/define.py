@@ -46,10 +46,8 @@ from smelt.types.expr import (
     Index,
     atoms,
     axes_of,
-    bounds,
     nonnegative,
     sizes_of,
-    sub,
     substitute,
 )
 from smelt.types.expr import value as position_index
@@ -220,7 +218,7 @@ class Pullback:
         return self.bound.get(found.name, found) if isinstance(found, Ref) else found
 
     def _load(self, param: Param, index: Position_) -> Value:
-        safe = all(within(e, n) for e, n in zip(index, param.shape, strict=True))
+        safe = all(proves_inside(e, n) for e, n in zip(index, param.shape, strict=True))
         zero = Const(False if param.dtype.kind == "bool" else 0, param.dtype.compute)
         return self.bind(Load(param.name, index, None if safe else zero))
 
@@ -337,7 +335,7 @@ class Pullback:
     def inside(
         self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Value], other: Value
     ) -> Value:
-        open_ends = [(e, n) for e, n in limits if not within(e, n)]
+        open_ends = [(e, n) for e, n in limits if not proves_inside(e, n)]
         if not open_ends:
             return value()
         self.guarded += 1
@@ -346,7 +344,9 @@ class Pullback:
         bound = self._definition(found)
         if isinstance(bound, Load) and isinstance(other, Const) and bound.other is not None:
             shape = next(p.shape for p in self.out.inputs if p.name == bound.param)
-            own = {(e, n) for e, n in zip(bound.index, shape, strict=True) if not within(e, n)}
+            own = {
+                (e, n) for e, n in zip(bound.index, shape, strict=True) if not proves_inside(e, n)
+            }
             if own == set(open_ends):
                 return self.bind(Load(bound.param, bound.index, other))
         return self.bind(Apply("select", (self._holds(open_ends), found, other)))
@@ -363,12 +363,6 @@ class Pullback:
         for test in tests[1:]:
             found = self.bind(Apply("and", (found, test)))
         return found
-
-
-def within(e: Index, limit: Index) -> bool:
-    """0 <= e < limit can be seen."""
-    span = bounds(e)
-    return span is not None and nonnegative(span[0]) and nonnegative(sub(sub(limit, 1), span[1]))
 
 
 def define(cluster: Cluster, rounding: str) -> Definition:

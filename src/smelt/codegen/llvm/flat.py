@@ -31,6 +31,7 @@ from smelt.codegen.llvm.items import (
     visited_axes,
 )
 from smelt.kernel import ir as k
+from smelt.kernel.bounds import proves_inside
 from smelt.ops.combine import CHOICE, COMBINES, EXTREMES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
@@ -41,9 +42,7 @@ from smelt.types.expr import (
     add,
     atoms,
     axis,
-    bounds,
     mul,
-    nonnegative,
     size,
     sub,
     value,
@@ -265,7 +264,8 @@ class PhaseBuilder:
                 offset = add(offset, mul(e, step))
         if other is None:
             return Access(param.name, offset)
-        limits = tuple((e, n) for e, n in zip(index, param.shape, strict=True) if not _inside(e, n))
+        pairs = zip(index, param.shape, strict=True)
+        limits = tuple((e, n) for e, n in pairs if not proves_inside(e, n))
         return Access(param.name, offset, limits, other.value)
 
     def store(self, s: k.Store) -> None:
@@ -395,9 +395,3 @@ def stride_name(param: str, d: int) -> str:
 
 def _axes(items: Iterable[Item]) -> frozenset[str]:
     return frozenset[str]().union(*(i.axes for i in items))
-
-
-def _inside(e: Index, limit: Index) -> bool:
-    """0 <= e < limit for all values of the axes."""
-    span = bounds(e)
-    return span is not None and nonnegative(span[0]) and nonnegative(sub(sub(limit, 1), span[1]))

@@ -52,8 +52,9 @@ def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value
     """The limits that the loop over vectors leaves alone, where several loads are tested against
     such; and whether all of them hold."""
     nest = home.nest
-    loads = [i.payload for i in nest.items if isinstance(i.payload, Access)]
-    still = [[pair for pair in x.limits if _is_still(home, pair[0])] for x in loads]
+    loads = [i.payload for i in home.items if isinstance(i.payload, Access)]
+    still = [[p for p in x.limits if _is_still(home, p[0]) and p not in home.assumed]
+             for x in loads]  # fmt: skip
     enough = 1 if nest.once else SEVERAL
     if nest.folds or nest.fixed or sum(map(bool, still)) < enough:
         return frozenset(), None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.ahead import LINE, RowAhead, fetch_ahead
+from smelt.codegen.llvm.ahead import RowAhead, fetch_ahead
+from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
 from smelt.codegen.llvm.indexing import (
@@ -45,6 +46,7 @@ from smelt.codegen.llvm.memory import (
     store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.pieces import by_rows, by_vectors, pieces
 from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
@@ -53,7 +55,8 @@ from smelt.codegen.llvm.spans import around
 from smelt.codegen.llvm.stages import run_stages
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.turn import turn, turned_row
-from smelt.codegen.llvm.versions import answered, needed, question_of
+from smelt.codegen.llvm.versions import answered, is_choice, needed, question_of
+from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
@@ -170,20 +173,30 @@ class NestEmitter:
         self.folds.close(scope, depth)
 
     def _rows(self, scope: Scope, depth: int) -> None:
+        """The loops over vectors, for each stretch of an outer axis that has its own selections."""
+        for name in reversed(self.nest.order[:depth]):
+            found = pieces(self.nest, name, self.s.phase.axes[name])
+            if found:
+                by_rows(self, name, found, scope, lambda facts: self._row(scope, depth, facts))
+                return
+        self._row(scope, depth, ())
+
+    def _row(self, scope: Scope, depth: int, facts: Facts) -> None:
         """The loops over vectors; a twin of them for rows that lie inside of what is read."""
         limits, hold = row_limits(self, scope)
         if hold is None:
-            self._vector_loops(scope, depth)
+            self._vector_loops(scope, depth, facts)
             return
+        known = self.assumed
         with self.b.if_else(hold) as (inside, border):
             with inside:
-                self.assumed = limits
-                self._vector_loops(scope, depth)
-                self.assumed = frozenset()
+                self.assumed = known | limits
+                self._vector_loops(scope, depth, facts)
+                self.assumed = known
             with border:
-                self._vector_loops(scope, depth)
+                self._vector_loops(scope, depth, facts)
 
-    def _vector_loops(self, scope: Scope, depth: int) -> None:
+    def _vector_loops(self, scope: Scope, depth: int, facts: Facts) -> None:
         """A main loop over whole wide vectors, then masked ones."""
         name = self.nest.order[depth]
         low, high = self.ranges[name]
@@ -209,6 +222,10 @@ class NestEmitter:
 
         if self.nest.once and around(self, scope, at):
             return
+        found = pieces(self.nest, name, self.s.phase.axes[name], facts)
+        if found and power_of_two(wide):
+            by_vectors(self, found, scope, wide, at)
+            return
         if power_of_two(wide):
 
             def walk() -> None:
@@ -217,41 +234,9 @@ class NestEmitter:
                 else:
                     self.loop(low, middle, wide, at(wide, False))
 
-            self._main_loop(low, wide, walk, scope)
+            main_loop(self, low, wide, walk, scope)
         step = self.folds.rest()
         self.loop(middle, high, step, at(step, True))
-
-    def _main_loop(
-        self, low: Value, step: int, walk: Callable[[], None], scope: Scope
-    ) -> None:  # fmt: skip
-        """The loop; where whole lines are stored and it pays, a twin that bypasses the caches."""
-        b, stores = self.b, self._streamed(scope, step)
-        if not stores:
-            walk()
-            return
-        misaligned: Value = number(0)
-        for access in stores:
-            base, dtype = self.home.buffers[access.buffer], self.home.dtypes[access.buffer]
-            first = b.add(scope.offset(access), low)
-            address = b.ptrtoint(element_address(b, base, first, dtype), I64)
-            misaligned = b.or_(misaligned, b.and_(address, number(LINE - 1)))
-        with b.if_else(b.icmp_signed("==", misaligned, number(0))) as (aligned, otherwise):
-            with aligned:
-                self.bypass = True
-                walk()
-                self.bypass = False
-            with otherwise:
-                walk()
-
-    def _streamed(self, scope: Scope, step: int) -> list[Access]:
-        """Accesses of stores that write whole cache lines here, if this variant bypasses caches."""
-        found = [s.access for s in self.nest.stores if s.where is None]
-        whole = all(
-            step * self.home.dtypes[a.buffer].itemsize % LINE == 0
-            and self._step(a, self.nest.vector or "") == 1
-            for a in found
-        )
-        return found if self.home.streaming and whole and not self.nest.folds else []
 
     def loop(
         self, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None],
@@ -318,7 +303,7 @@ class NestEmitter:
         names = [a.name for a in atoms(e) if a.kind == "value"]
         return any(v in self.s.phase.positions[n].axes for n in names)
 
-    def _step(self, access: Access, axis: str) -> Index | None:
+    def step(self, access: Access, axis: str) -> Index | None:
         """Elements between neighbouring lanes, or None where that is not one number."""
         if self.vector_position(access.offset):
             return None
@@ -330,7 +315,7 @@ class NestEmitter:
 
     def _varies(self, access: Access, scope: Scope) -> bool:
         assert scope.lanes is not None
-        return self._step(access, scope.lanes.axis) is None
+        return self.step(access, scope.lanes.axis) is None
 
     def _fixed_part(self, term: Index, scope: Scope) -> Index:
         """Nothing: irregular terms are computed lane by lane at the access."""
@@ -382,7 +367,7 @@ class NestEmitter:
             return edge(self, item.payload, scope)
         if item.kind == "scan":
             return self.folds.scan(item, scope, m)
-        if item.kind == "branch" and item.args[0] in self.taken:
+        if self.taken and is_choice(item) and item.args[0] in self.taken:
             return self.get(item.args[1 if self.taken[item.args[0]] else 2], scope, vector)
         args = [self.get(a, scope, vector) for a in item.args]
         if item.kind in ("apply", "branch"):
@@ -417,7 +402,7 @@ class NestEmitter:
             found = load_scalar(m, address, dtype, inside and inside.mask)
         else:
             mask = _both(self.b, scope.lanes.mask, inside and inside.mask)
-            step = self._step(access, scope.lanes.axis)
+            step = self.step(access, scope.lanes.axis)
             if step == 1:
                 address = element_address(self.b, base, scope.offset(access), dtype)
                 if inside is not None:
@@ -456,7 +441,7 @@ class NestEmitter:
             store_scalar(m, address, value, dtype, where)
             return
         mask = _both(self.b, scope.lanes.mask, where)
-        step = self._step(s.access, scope.lanes.axis)
+        step = self.step(s.access, scope.lanes.axis)
         if step == 1:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
             store_vector(m, address, value, dtype, mask, bypass=self.bypass)

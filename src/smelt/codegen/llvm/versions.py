@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
+from smelt.ops.combine import CHOICE
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -26,6 +27,11 @@ def question_of(nest: Nest) -> Item | None:
     if not nest.order:
         return None
     return next((i.args[0] for i in nest.items if i.kind == "branch"), None)
+
+
+def is_choice(item: Item) -> bool:
+    """Whether an item is one of two others, by its first operand."""
+    return item.kind in ("apply", "branch") and item.payload == CHOICE
 
 
 def needed(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
@@ -43,7 +49,7 @@ def needed(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
             if item in wanted or item not in own:
                 continue
             wanted.add(item)
-            if item.kind == "branch" and item.args[0] in taken:
+            if is_choice(item) and item.args[0] in taken:
                 pending.append(item.args[1 if taken[item.args[0]] else 2])
             else:
                 pending += item.args

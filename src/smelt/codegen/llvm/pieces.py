@@ -1,0 +1,249 @@
+"""Rows in pieces: where a selection by position has one answer, only the chosen side is computed.
+
+    y[i,j] = select(j < n, a[i,j], b[i, j - n])        joined arrays, margins, triangles, masks
+
+The condition flips at one position of the vector axis.  Whole vectors before it and whole vectors
+after it have loops of their own, in which the other side is neither loaded nor computed and what
+the position says about limits is known; the vector in which it flips takes the general body:
+
+    j           0 ....................... n ....................... 2n
+    a alone     [a a a a][a a a a]
+    tested                       [a a b b]
+    b alone                              [b b b b][b b b b]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm.bypass import main_loop
+from smelt.codegen.llvm.indexing import number
+from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.limits import Limit
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.versions import needed
+from smelt.kernel.bounds import Facts, nonnegative, proves_inside
+from smelt.ops.combine import CHOICE
+from smelt.ops.scalar import SCALARS
+from smelt.types.affine import coefficient
+from smelt.types.dtype import i64
+from smelt.types.expr import Expr, Index, add, atoms, axis, mul, sub, substitute
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+
+MOST_CUTS = 3
+"""Positions at which a row is cut: each makes the code of a body longer by one copy."""
+MOST_ITEMS = 96
+"""Values of a body beyond which copies of it cost more to compile than they save."""
+DEAR = 4.0
+"""Cycles a vector of an operator that is worth leaving out."""
+
+_RELATIONS = {"ge": (0, True), "lt": (0, False), "gt": (1, True), "le": (1, False)}
+"""a op b  <=>  (a - b >= shift) is the truth value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of an axis, from the end of the one before, and what is known there."""
+
+    last: Index | None
+    """Position before which it ends; None: the end of the axis."""
+    facts: Facts
+    taken: dict[Item, bool]
+    """Conditions with one answer."""
+    limits: frozenset[Limit]
+    """Limits that hold."""
+
+
+def pieces(nest: Nest, name: str, extent: Index, given: Facts = ()) -> list[Piece]:
+    """The stretches of an axis of a nest, where some facts hold; none where nothing is saved."""
+    if len(nest.items) > MOST_ITEMS or nest.folds or nest.settings or nest.saves or nest.fixed:
+        return []
+    if nest.turned or nest.stages or any(i.kind in ("scan", "branch") for i in nest.items):
+        return []
+    tests = {i: d for i in nest.items if (d := _difference(i)) is not None}
+    cuts = _in_order(_cuts(nest, tests, name, extent), given)
+    if not cuts:
+        return []
+    here, found = axis(name, extent), list[Piece]()
+    for first, last in zip([0, *cuts], [*cuts, None], strict=True):
+        facts = (sub(here, first), sub(sub(extent if last is None else last, 1), here), *given)
+        loads = [i.payload for i in nest.items if isinstance(i.payload, Access)]
+        limits = frozenset(p for x in loads for p in x.limits if proves_inside(*p, facts))
+        found.append(Piece(last, facts, _answers(nest, tests, facts), limits))
+    work = _work(nest.items, frozenset())
+    return found if any(_work(needed(nest, p.taken), p.limits) < work for p in found) else []
+
+
+def _work(items: Iterable[Item], known: frozenset[Limit]) -> float:
+    """What a body does: loads, tested ones twice, and whole functions."""
+    total = 0.0
+    for item in items:
+        if isinstance(item.payload, Access):
+            total += 1 + any(p not in known for p in item.payload.limits)
+        elif item.kind == "apply" and isinstance(item.payload, str):
+            total += SCALARS[item.payload].cost // DEAR
+    return total
+
+
+def _difference(item: Item) -> tuple[str, Index] | None:
+    """A comparison of positions: its operator and the difference of its sides."""
+    if item.kind != "apply" or item.payload not in _RELATIONS or len(item.args) != 2:
+        return None
+    sides = [a.payload for a in item.args if a.kind in ("index", "const") and a.dtype == i64]
+    if len(sides) != 2 or not all(isinstance(e, (int, Expr)) for e in sides):
+        return None
+    left, right = (e for e in sides if isinstance(e, (int, Expr)))
+    return str(item.payload), sub(left, right)
+
+
+def _cuts(
+    nest: Nest, tests: dict[Item, tuple[str, Index]], name: str, extent: Index
+) -> list[Index]:
+    """The positions of an axis from which on, or up to which, some tests of selections hold.
+
+    Those that depend on what is known further in only, or is computed, are left as they are."""
+    asked = _conditions(nest)
+    inner = set(nest.order[nest.order.index(name) + 1 :])
+    found: dict[Index, None] = {}
+    for item, (relation, difference) in tests.items():
+        step = coefficient(difference, name)
+        if item not in asked or step not in (1, -1):
+            continue
+        if any(a.kind == "value" or a.name in inner for a in atoms(difference)):
+            continue
+        shift, _ = _RELATIONS[relation]
+        rest = sub(substitute(difference, {name: 0}), shift)
+        at = mul(rest, -1) if step == 1 else add(rest, 1)
+        if not nonnegative(mul(at, -1)) and not nonnegative(sub(at, extent)):
+            found[at] = None
+    return list(found)
+
+
+def _conditions(nest: Nest) -> set[Item]:
+    """Everything that conditions of selections are made of."""
+    pending = [i.args[0] for i in nest.items if i.kind == "apply" and i.payload == CHOICE]
+    found: set[Item] = set()
+    while pending:
+        item = pending.pop()
+        if item not in found:
+            found.add(item)
+            pending += item.args
+    return found
+
+
+def _in_order(cuts: Sequence[Index], given: Facts) -> list[Index]:
+    """As many cuts as stand in one known order, whatever the sizes."""
+    kept: list[Index] = []
+    for at in cuts:
+        before = [c for c in kept if nonnegative(sub(at, c), given)]
+        after = [c for c in kept if c not in before]
+        if len(kept) < MOST_CUTS and all(nonnegative(sub(c, at), given) for c in after):
+            kept = [*before, at, *after]
+    return kept
+
+
+def _answers(nest: Nest, tests: dict[Item, tuple[str, Index]], facts: Facts) -> dict[Item, bool]:
+    """The conditions that have one answer where the facts hold."""
+    found: dict[Item, bool] = {}
+    for item in nest.items:
+        answer = None
+        if item in tests:
+            relation, difference = tests[item]
+            shift, when = _RELATIONS[relation]
+            reach = sub(difference, shift)
+            if nonnegative(reach, facts):
+                answer = when
+            elif nonnegative(sub(mul(reach, -1), 1), facts):
+                answer = not when
+        elif item.kind == "apply" and item.payload in ("and", "or", "not"):
+            answer = _combined(str(item.payload), [found.get(a) for a in item.args])
+        if answer is not None:
+            found[item] = answer
+    return found
+
+
+def _combined(op: str, args: Sequence[bool | None]) -> bool | None:
+    """The truth value of a connective of which some operands are known.
+
+    >>> _combined("and", [None, False]), _combined("or", [None, False]), _combined("not", [True])
+    (False, None, False)
+    """
+    if op == "not":
+        return None if args[0] is None else not args[0]
+    decisive = op == "or"
+    if decisive in args:
+        return decisive
+    return None if None in args else not decisive
+
+
+@contextmanager
+def known(home: NestEmitter, piece: Piece) -> Generator[None]:
+    """Emits what a stretch needs, knowing what is known there."""
+    before = home.items, home.here, home.assumed, home.taken
+    home.taken = home.taken | piece.taken
+    home.items = [i for i in needed(home.nest, home.taken) if i in home.here]
+    home.here, home.assumed = frozenset(home.items), home.assumed | piece.limits
+    yield
+    home.items, home.here, home.assumed, home.taken = before
+
+
+def by_rows(
+    home: NestEmitter, name: str, found: Sequence[Piece], scope: Scope,
+    run: Callable[[Facts], None],
+) -> None:  # fmt: skip
+    """Emits the loops inside of one position of an axis, for each of its stretches."""
+    piece, *more = found
+    if piece.last is None:
+        with known(home, piece):
+            run(piece.facts)
+        return
+    before = home.b.icmp_signed("<", scope.axis(name), home.index(piece.last, scope))
+    with home.b.if_else(before) as (here, later):
+        with here, known(home, piece):
+            run(piece.facts)
+        with later:
+            by_rows(home, name, more, scope, run)
+
+
+def by_vectors(
+    home: NestEmitter, found: Sequence[Piece], scope: Scope, wide: int,
+    at: Callable[[int, bool], Callable[[Value], None]],
+) -> None:  # fmt: skip
+    """Emits the loops over vectors of a row in stretches.
+
+    `at` gives the body for so many lanes, with or without the mask of the row's end."""
+    b, lanes = home.b, home.s.lanes
+    position, high = home.ranges[home.nest.vector or ""]
+
+    def walk(step: int) -> None:
+        home.loop(position, end, step, at(step, False))
+
+    for piece in found:
+        last = high
+        if piece.last is not None:
+            cut = home.index(piece.last, scope)
+            last = b.select(b.icmp_signed("<", cut, high), cut, high)
+        with known(home, piece):
+            for step in dict.fromkeys((wide, lanes)):
+                left = b.sub(last, position)
+                whole = b.add(position, b.and_(left, number(-step)))
+                end = b.select(b.icmp_signed(">=", left, number(step)), whole, position)
+                if step == wide:
+                    main_loop(home, position, wide, lambda: walk(wide), scope)
+                else:
+                    walk(step)
+                position = end
+        end = b.select(b.icmp_signed("<", position, last), b.add(position, number(lanes)), position)
+        home.loop(position, end, lanes, at(lanes, True))
+        position = end
+
+
+__all__ = ["Piece", "by_rows", "by_vectors", "pieces"]
