@@ -17,7 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product as cases
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.indexing import number
@@ -30,7 +33,7 @@ from smelt.kernel.bounds import Facts, nonnegative, proves_inside
 from smelt.ops.combine import CHOICE
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
-from smelt.types.dtype import i64
+from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Expr, Index, add, atoms, axis, mul, sub, substitute
 
 if TYPE_CHECKING:
@@ -163,7 +166,7 @@ def _answers(nest: Nest, tests: dict[Item, tuple[str, Index]], facts: Facts) -> 
                 answer = when
             elif nonnegative(sub(mul(reach, -1), 1), facts):
                 answer = not when
-        elif item.kind == "apply" and item.payload in ("and", "or", "not"):
+        elif item.kind == "apply" and all(x.dtype == bool_ for x in (item, *item.args)):
             answer = _combined(str(item.payload), [found.get(a) for a in item.args])
         if answer is not None:
             found[item] = answer
@@ -171,17 +174,15 @@ def _answers(nest: Nest, tests: dict[Item, tuple[str, Index]], facts: Facts) -> 
 
 
 def _combined(op: str, args: Sequence[bool | None]) -> bool | None:
-    """The truth value of a connective of which some operands are known.
+    """The truth value of an operator of which some operands are known.
 
     >>> _combined("and", [None, False]), _combined("or", [None, False]), _combined("not", [True])
     (False, None, False)
     """
-    if op == "not":
-        return None if args[0] is None else not args[0]
-    decisive = op == "or"
-    if decisive in args:
-        return decisive
-    return None if None in args else not decisive
+    choices = [(False, True) if a is None else (a,) for a in args]
+    rule = SCALARS[op].numpy
+    found = {bool(rule(*(np.array(a) for a in chosen))) for chosen in cases(*choices)}
+    return found.pop() if len(found) == 1 else None
 
 
 @contextmanager
