@@ -109,7 +109,6 @@ def places_between(xp, x):
     return xp.argsort(-x * 2, axis=1) * 3 + 1
 
 
-SERIAL = "a fold whose result is a place is never split (_one_sweep in lower/roles.py)"
 MANY = tuple(["T[n]"] * 60)
 PICKS = ("T[r,c]", "i64[i] < r", "i64[j] < r", "i64[k] < r")
 PICKED = {"r": 8192, "c": 4096, "i": 8000, "j": 7000, "k": 9000}
@@ -161,16 +160,15 @@ def kernels_of(made: Made):
 
 @pytest.mark.parametrize(
     "name",
-    ["H1 sum", "H1 norm", "H1 extremes",
-     pytest.param("H1 argmax", marks=pytest.mark.xfail(strict=True, reason=SERIAL))],
-)  # fmt: skip
+    ["H1 sum", "H1 norm", "H1 extremes", "H1 argmax"],
+)
 def test_one_long_row_is_split_over_the_grid(name: str) -> None:
     (kernel,) = kernels_of(sketch(row(name)))
     (split,) = [g for g in kernel.grid if isinstance(g, Split)]
     assert split.parts > 16
 
 
-@pytest.mark.parametrize("name", ["H1 sum", "H1 norm", "H1 extremes"])
+@pytest.mark.parametrize("name", ["H1 sum", "H1 norm", "H1 extremes", "H1 argmax"])
 def test_parts_merge_in_an_order_that_threads_do_not_change(name: str) -> None:
     made = make(row(name))
     for n in (100_003, 1 << 19):

@@ -23,6 +23,7 @@ def source(parts: int = 4, block: object = 2, **parts_of: str) -> str:
     return SPLIT.format(parts=parts, block=block, **parts_of)
 
 
+TOTAL = "sum(x[n] over n)"
 SOFTMAX = {
     "states": "m = -inf, l = 0, e = 0", "names": "m, l, e", "result": "m + log(l) - e / l",
     "body": """t = x[n]
@@ -91,9 +92,36 @@ def test_rules_say_what_is_carried_over():
          "depends on an old state"),
         ("s = 0, q = 0", "s' = s + sum(x[n] over n)", "never updated"),
         ("s = -inf", "s' = max(s * 2, max(x[n] over n))", "more than a rescaling"),
+        ("s = 0, m = 0", f"m' = m + {TOTAL}\n    s' = select(m == m', s, 0) + {TOTAL}",
+         "which comes back"),
+        ("s = 0, m = -inf", f"m' = max(m, {TOTAL})\n    s' = select(m == m', s, 1) + {TOTAL}",
+         "chosen by more"),
+        ("s = 0", "s' = select(x[0] > 0, s, 0) + sum(x[n] over n)", "chosen by more"),
     ],
 )  # fmt: skip
 def test_what_is_no_monoid_is_refused(states, body, reason):
     names = ", ".join(s.split(" =")[0] for s in states.split(", "))
     with pytest.raises(VerifyError, match=reason):
         merge_rules(parse(source(states=states, body=body, names=names, result="s")))
+
+
+PLACE = {
+    "states": "m = -inf, i = i64(9223372036854775807)", "names": "m, i", "result": "f32(i)",
+    "body": """b = max(x[n] over n)
+    m' = max(m, b)
+    i' = min(select((m == m') | (m != m), i, 9223372036854775807), """
+    """select((b == m') | (b != b), argmax(x[n] over n) + first(n), 9223372036854775807))""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", [1, 3, 8])
+@pytest.mark.parametrize(
+    "data",
+    [[2, 5, 1, 5, 5, 0, 3], [1, np.nan, 9, np.nan], [-np.inf] * 9, [0, 0, 0, 1], [7]],
+    ids=["ties", "NaN", "nothing above the start", "last", "one"],
+)
+def test_places_of_parts_join_to_the_first_of_the_best(data: list[float], parts: int) -> None:
+    x = np.array(data, np.float32)
+    for order in ("forward", "backward"):
+        found = run(parse(source(parts, "all", **PLACE)), [x], order=order)["y"]
+        assert found == np.argmax(x)

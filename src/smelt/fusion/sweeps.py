@@ -33,6 +33,7 @@ from smelt.blocks import (
     whole_rows,
     window_columns,
 )
+from smelt.fusion.parts import joining
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, Term
@@ -307,7 +308,7 @@ class Sweeps:
             return 0
         if self.volume(region.all_axes) < SPLIT_ABOVE:
             return 0
-        able = [a for a in bits(region.folded) if self._one_sweep(a)]
+        able = [a for a in joining(self.units, region) if self._one_sweep(a)]
         long = [a for a in able if self.sizes[a] >= PARTS]
         if long:
             return 1 << min(long, key=self._depth)
@@ -353,9 +354,7 @@ class Sweeps:
         for u in reversed(region.masks):  # operands before readers
             waits = self.units.operands[u] & late
             over = region.ended.get(u, 0) >> a & 1
-            if over and (waits or self.units.unit(u).trace.positional):
-                return False
-            if waits and any(mask >> a & 1 for mask in region.masks[u]):
+            if waits and (over or any(mask >> a & 1 for mask in region.masks[u])):
                 return False
             if over or waits:
                 late |= 1 << u

@@ -35,6 +35,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import transform, visit
 from smelt.ops.cast import cast_reference
+from smelt.ops.combine import CHOICE, EXTREMES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType
 
@@ -141,6 +142,9 @@ class _Deriver:
     def _check_shape(self, name: str, op: str, own: Value) -> None:
         """Whether carrying over distributes over the operator, seen from its form."""
         while own != Ref(name):
+            if (kept := self._chosen(name, op, own)) is not None:
+                own = kept
+                continue
             if not isinstance(own, Apply) or own.op not in _SCALES.get(op, ()):
                 self._refuse(name, f"its old value reaches {op} through more than a rescaling")
             place = 0
@@ -154,6 +158,25 @@ class _Deriver:
                 if not known and not (isinstance(v, Ref) and v.name in self.states):
                     self._refuse(name, "its rescaling depends on more than merged states")
             own = own.args[place]
+
+    def _chosen(self, name: str, op: str, own: Value) -> Value | None:
+        """What a choice carries over, if it takes the old value or nothing by gauges that only
+        grow, or only fall: what is as it was at last was so all the while."""
+        if not isinstance(own, Apply) or own.op != CHOICE:
+            return None
+        condition, kept, other = own.args
+        gauges = {v.name for v in visit(condition) if isinstance(v, Ref)}
+        plain = all(isinstance(v, Const | Apply | Ref) for v in visit(condition))
+        identity = SCALARS[op].identity
+        nothing = isinstance(other, Const) and identity is not None \
+            and other.value == identity(other.dtype)  # fmt: skip
+        if not (plain and nothing and gauges <= set(self.states) - {name}):
+            self._refuse(name, "its old value is chosen by more than merged states")
+        for gauge in gauges:
+            found = self._inlined(self.updates[gauge])
+            if not (isinstance(found, Apply) and found.op in EXTREMES and Ref(gauge) in found.args):
+                self._refuse(name, f"its old value is chosen by {gauge}, which comes back")
+        return kept
 
     def _check_gauge(self, name: str, own: Value) -> None:
         """Whether equal gauges rescale by nothing and rescalings compose, on sample values."""
@@ -174,7 +197,8 @@ class _Deriver:
         return known.compute
 
     def _sample(self, name: str, k: int) -> Any:
-        return np.asarray((3, 1, 2, -1, 4, 5, 2, 7, 3)[k % 9], self._dtype(name).numpy)
+        dtype, number = self._dtype(name), (3, 1, 2, -1, 4, 5, 2, 7, 3)[k % 9]
+        return np.asarray(abs(number) if dtype.kind == "uint" else number, dtype.numpy)
 
     def _carry(
         self, own: Value, name: str, start: Any, old: Mapping[str, Any], new: Mapping[str, Any]

@@ -49,6 +49,7 @@ from smelt.kernel.ir import (
     Value,
 )  # fmt: skip
 from smelt.lower.define import Definition
+from smelt.lower.winner import winner
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, atoms, axes_of, evaluate, product
@@ -241,6 +242,10 @@ def _split_axis(
         return None
     if any(isinstance(f, Dot) for f in folds):
         return _split_product(d, facts, grid, hints) if len(folds) == 1 else None
+    if any(map(_is_place, folds)) and any(
+        f.dtype == f64 and _combine(f).compensated for f in folds
+    ):
+        return None  # only folds alone are merged with the errors that they carry
     shared = set(folds[0].over).union(*(f.over for f in folds))
     candidates = [a for a in d.axes.values() if a.name in shared and _one_sweep(d, facts, a.name)]
     if not candidates:
@@ -300,7 +305,7 @@ def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
             names = names_in(s.value)
             waits = any(n in late for n in names)
             if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot)) and axis in s.value.over:
-                if waits or _combine(s.value).positional:
+                if waits or not _joins(s.value, axis):
                     return False
                 late.add(s.name)
             elif waits:
@@ -312,6 +317,16 @@ def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
             if waits and axis in index_axes(s.index, facts.axes):
                 return False
     return True
+
+
+def _joins(fold: Reduce | Dot, axis: str) -> bool:
+    """Whether results of parts of an axis can be joined: of places, those along that axis alone
+    (several that are one run in memory are walked as one where none is in parts)."""
+    return not _is_place(fold) or fold.over == (axis,)
+
+
+def _is_place(fold: Reduce | Dot) -> bool:
+    return _combine(fold).positional
 
 
 def _folds(value: Value, axis: str) -> bool:
@@ -358,13 +373,17 @@ def _split_kernel(
             and _folds(fold, axis.name)
         ):
             row, dtype = _combine(fold), fold.dtype
+            late.add(s.name)
+            axes = tuple(sorted(facts.axes[s.name] - {a.name for a in grid}))
+            if row.positional:
+                (held, place), steps = winner(d, s, axis, axes)
+                states += [held, place]
+                inside += steps
+                continue
             if isinstance(fold, Dot):
                 parts, dtype = PRODUCT_PARTS, dtype.compute
-            states.append(State(s.name, Const(row.identity(fold.dtype), dtype),
-                                tuple(sorted(facts.axes[s.name] - {a.name for a in grid})),
-                                dtype))  # fmt: skip
+            states.append(State(s.name, Const(row.identity(fold.dtype), dtype), axes, dtype))
             inside.append(Update(s.name, Apply(row.scalar, (Ref(s.name), fold))))
-            late.add(s.name)
         elif (
             any(n in late for n in names_in(s.value))
             if isinstance(s, (Let, Position, Store))

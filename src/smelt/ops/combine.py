@@ -116,6 +116,8 @@ SOME_FAIL = ("any", "not")
 """Whether a condition fails somewhere: the monoid, and the scalar operator on every condition."""
 EXTREMES = ("min", "max")
 """The monoids that keep the least and the most."""
+AS_GOOD = ("or", "eq", "ne")
+"""Whether a value is as good as the best: it is equal, or (unequal to itself) NaN."""
 CHOICE = "select"
 """The scalar operator that takes one of two values, by a condition."""
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}

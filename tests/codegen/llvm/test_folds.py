@@ -10,6 +10,7 @@ import pytest
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
 import smelt as sm
+from smelt.blocks import SPLIT_ABOVE
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import COMPUTABLE, DTYPES, DType
 
@@ -235,3 +236,47 @@ def test_single_results_need_no_compensation_of_double_sums() -> None:
 
     assert " fsub " not in code(sm.float32)
     assert " fsub " in code(sm.float64)
+
+
+LENGTHS = (SPLIT_ABOVE - 1, SPLIT_ABOVE, SPLIT_ABOVE + 17, 3 * SPLIT_ABOVE + 1)
+
+
+def with_ties(dtype: str, kind: str, shape: tuple[int, ...]) -> Array:
+    """Many equals; NaN in the middle and at the end; or nothing but what a fold starts from."""
+    x = np.floor(np.random.default_rng(5).standard_normal(shape) * 3)
+    if kind == "NaN":
+        x.reshape(-1)[[x.size // 3, x.size // 2, -1]] = np.nan
+    if kind == "lowest":
+        x = np.full(shape, -np.inf)
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("f4", "ties"), ("f4", "NaN"), ("f4", "lowest"), ("f8", "NaN"), ("f2", "ties"), ("i4", "ties"),
+     ("i1", "ties")],
+)  # fmt: skip
+def test_places_in_long_folds_are_those_of_numpy(name: str, dtype: str, kind: str) -> None:
+    for n in LENGTHS:
+        for shape, axis in (((n,), 0), ((3, n), 1), ((n, 3), 0), ((n // 64, 64), None)):
+            x = with_ties(dtype, kind, shape)
+            found = sm.jit(lambda x, axis=axis: getattr(sm, name)(x, axis=axis))(x)
+            assert np.array_equal(np.asarray(found), getattr(np, name)(x, axis=axis))
+
+
+def test_extremes_beside_their_places_and_sums_are_those_of_each_alone() -> None:
+    """A fold for a place knows the extreme; sums beside one stay in double precision."""
+    x = with_ties("f4", "ties", (SPLIT_ABOVE + 5,)) + np.float32(0.1)
+
+    def all_of(x: Any) -> Any:
+        return sm.max(x), sm.argmax(x), sm.argmin(x), sm.min(x), sm.sum(x)
+
+    top, place, lowest, low, total = map(np.asarray, sm.jit(all_of)(x))
+    assert (top, low) == (x.max(), x.min())
+    assert (place, lowest) == (x.argmax(), x.argmin())
+    assert abs(total - x.sum(dtype=np.float64)) <= np.spacing(np.float32(abs(total)))
+    rows = x[:SPLIT_ABOVE].reshape(64, -1)
+    found = sm.jit(lambda x: (sm.max(x, axis=1), sm.argmax(x, axis=1)))(rows)
+    assert np.array_equal(np.asarray(found[0]), rows.max(1))
+    assert np.array_equal(np.asarray(found[1]), rows.argmax(1))

@@ -20,6 +20,7 @@ from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import scan_state_axes
+from smelt.codegen.llvm.width import known_from
 from smelt.types.dtype import DType, i64
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class FoldEmitter:
         return sorted({self.rest(), self.home.s.lanes * nest.wide})
 
     def _start(self, fold: Item) -> None:
+        if known_from(self.home.nest, fold) is not None:
+            return
         acc = self.home.storage.fold(fold)
         self.registers[fold] = {}
         for lanes in self._widths(fold):
@@ -128,6 +131,8 @@ class FoldEmitter:
             self.registers[fold][lanes] = places
 
     def _finish(self, fold: Item, scope: Scope) -> None:
+        if known_from(self.home.nest, fold) is not None:
+            return
         acc, home = self.home.storage.fold(fold), self.home
         scalar = LLVMMachine(self.b, None, home.home.target)
         total: list[Value] = []
@@ -142,7 +147,13 @@ class FoldEmitter:
                 total = state
             wide = lanes
         total = across(acc, scalar, total, wide)
-        found = acc.finish(scalar, total)
+        self._give(fold, acc.finish(scalar, total), scope)
+        for other in home.nest.folds:
+            if known_from(home.nest, other) is fold:
+                self._give(other, total[0], scope)
+
+    def _give(self, fold: Item, found: Value, scope: Scope) -> None:
+        home = self.home
         if fold in home.s.kept:
             home.scratch.keep((fold, 0), home.s.kept[fold], found, scope)
         else:
@@ -153,6 +164,8 @@ class FoldEmitter:
     def step(self, fold: Item, scope: Scope) -> None:
         """One more element (in every lane) at the innermost place."""
         assert isinstance(fold.payload, Folding)
+        if known_from(self.home.nest, fold) is not None:
+            return
         home, acc = self.home, self.home.storage.fold(fold)
         vector = scope.lanes is not None
         in_registers = self._in_registers(fold)

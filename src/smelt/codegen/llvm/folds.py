@@ -61,7 +61,8 @@ class Plain:
         element = cast(m, element, self.source, self.inner)
         if self.row.compensated and self.source.is_float and self.source != self.inner:
             return [m.add_aside(element, state[0])]
-        return self.join(m, state, [element])
+        # The element first: what a step asks of it (is it NaN?) waits for no other step.
+        return self.join(m, [element], state)
 
     def join(self, m: LLVMMachine, first: State, second: State) -> State:
         return [SCALARS[self.row.scalar].lower(m, self.inner, first[0], second[0])]

@@ -47,21 +47,44 @@ def row_by_row(kernel: k.Kernel, lanes: str | None = None) -> k.Kernel:
     if more or block.stop or (block.size and lanes is None):
         return kernel
     if None in folds.values():
-        whole = replace(stream, blocks=(replace(block, size=None),))
-        return replace(kernel, body=tuple(whole if s is stream else s for s in kernel.body))
+        return _whole(kernel, stream, merges[0])
     if block.size is None and not _again(stream, block.axis):
         return kernel
     size = block.size or 1
     steps = tuple(_step(s, folds[s.state], size) if isinstance(s, k.Update) else s
                   for s in stream.body)  # fmt: skip
-    made = k.Stream((replace(block, size=size),), tuple(map(_state, stream.states)), steps)
-    dtypes = {s.name: _dtype(s) for s in stream.states}
-    merge = k.Merge(merges[0].part, tuple(_carried(n, dtypes[n]) for n in merges[0].states))
-    narrowed = [k.Let(n, k.Cast(k.Ref(_carried(n, dtypes[n])), dtypes[n]))
-                for n in merges[0].states if _carried(n, dtypes[n]) != n]  # fmt: skip
+    wide = {s.name for s in stream.states if _dtype(s).is_float}
+    return _wider(kernel, stream, merges[0], replace(block, size=size), wide, steps)
+
+
+def _whole(kernel: k.Kernel, stream: k.Stream, merge: k.Merge) -> k.Kernel:
+    """The kernel with all of a part taken at once.  Sums beside states that are no folds (places of
+    extremes, say) are carried in double precision from part to part."""
+    states = {s.name: s for s in stream.states}
+    updates = [s for s in stream.body if isinstance(s, k.Update)]
+    folds = {u.state: block_fold(states[u.state], u, stream) for u in updates}
+    sums = {name: f for name, f in folds.items() if None in folds.values()
+            and isinstance(f, k.Reduce) and COMBINES[f.combine].wide
+            and f.dtype.is_float and f.dtype != f64}  # fmt: skip
+    steps = tuple(_step(s, sums[s.state], 0) if isinstance(s, k.Update) and s.state in sums else s
+                  for s in stream.body)  # fmt: skip
+    return _wider(kernel, stream, merge, replace(stream.blocks[0], size=None), set(sums), steps)
+
+
+def _wider(
+    kernel: k.Kernel, stream: k.Stream, merge: k.Merge, block: k.Block, wide: set[str],
+    steps: tuple[k.Statement, ...],
+) -> k.Kernel:  # fmt: skip
+    """The kernel with other steps for its stream, which carries some states in double precision."""
+    made = k.Stream(
+        (block,), tuple(_state(s) if s.name in wide else s for s in stream.states), steps
+    )
+    merged = k.Merge(merge.part, tuple(WIDE.format(n) if n in wide else n for n in merge.states))
+    narrowed = [k.Let(s.name, k.Cast(k.Ref(WIDE.format(s.name)), _dtype(s)))
+                for s in stream.states if s.name in wide and s.name in merge.states]  # fmt: skip
     body: list[k.Statement] = []
     for s in kernel.body:
-        body += [made] if s is stream else [merge, *narrowed] if s is merges[0] else [s]
+        body += [made] if s is stream else [merged, *narrowed] if s is merge else [s]
     return replace(kernel, body=tuple(body))
 
 
@@ -85,7 +108,7 @@ def _state(state: k.State) -> k.State:
 
 
 def _step(update: k.Update, fold: k.Reduce | None, rows: int) -> k.Update:
-    """What one row adds, or some rows together."""
+    """What one row adds, or some rows together (0: all of a part)."""
     assert fold is not None
     name = _carried(update.state, fold.dtype)
     dtype = f64 if fold.dtype.is_float else fold.dtype

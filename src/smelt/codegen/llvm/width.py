@@ -33,19 +33,33 @@ def vectors_together(nest: Nest, lanes: int) -> int:
         return 1
     inner = [i for i in nest.items if nest.vector in i.axes]
     live = len([i for i in inner if i.kind == "load"]) + len(nest.stores)
-    live += sum(_registers(f, lanes) for f in nest.folds)
+    live += sum(_registers(f, lanes) for f in nest.folds if not known_from(nest, f))
     wide = MOST if only_chain(inner) > LONG else USUAL
     while wide > 1 and wide * live > BUDGET:
         wide //= 2
     return wide
 
 
+def known_from(nest: Nest, fold: Item) -> Item | None:
+    """The fold of a nest for a place that knows what is there: the extreme that `fold` asks for."""
+    extreme = fold.payload
+    assert isinstance(extreme, Folding)
+    for other in nest.folds if nest.in_registers(fold) else ():
+        place = other.payload
+        assert isinstance(place, Folding)
+        same = other.args[0] is fold.args[0] and set(place.over) == set(extreme.over)
+        if same and place.row.winner == extreme.row.name:
+            return other
+    return None
+
+
 def _registers(fold: Item, lanes: int) -> int:
-    """Vector registers of a fold's state and of one step, for one vector of elements."""
+    """Vector registers of a fold's state and of one step, for one vector of elements: a step of a
+    place needs none, what wins is moved to the state under a mask."""
     assert isinstance(fold.payload, Folding)
     folding = fold.payload
     parts = accumulator(folding.row, fold.args[0].dtype, fold.dtype, plain=folding.plain).parts
-    return 2 * max(sum(d.bits for d in parts) * lanes // 512, 1)
+    return (1 if folding.row.positional else 2) * max(sum(d.bits for d in parts) * lanes // 512, 1)
 
 
 def only_chain(items: list[Item]) -> float:
