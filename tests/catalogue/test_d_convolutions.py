@@ -230,3 +230,17 @@ def test_d7_no_order_is_converted() -> None:
         report = sm.explain(run, image, w, v)
         assert len(report.kernels) == 2, "no kernel turns an array"
         assert report.kernels[0].text.count("dot(") == report.kernels[1].text.count("dot(") == 1
+
+
+def test_a_part_of_a_convolution_is_all_that_is_computed() -> None:
+    """What is cut off, as a transposed convolution's padding, is neither computed nor stored."""
+    rng = np.random.default_rng(4)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 6, 9, 11), (6, 4, 3, 3)))
+    run = sm.jit(lambda x, w: sm.nn.conv_transpose(x, w, padding=1))
+    expected = conv(x, w[:, :, ::-1, ::-1].transpose(1, 0, 2, 3), padding=1)
+    np.testing.assert_allclose(np.asarray(run(x, w)), expected, rtol=0, atol=1e-4)
+    assert len(sm.explain(run, x, w).kernels) == 1
+    odd = sm.jit(lambda x, w: sm.nn.conv(x, w, padding=1)[:, 1:, ::2, 1:-1])
+    expected = conv(x, w.transpose(1, 0, 2, 3), padding=1)[:, 1:, ::2, 1:-1]
+    found = np.asarray(odd(x, np.ascontiguousarray(w.transpose(1, 0, 2, 3))))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)

@@ -34,6 +34,7 @@ from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Edge, Unit, Units
 from smelt.fusion.windows import Window, windows_of
 from smelt.ops.contract import bare_axis
+from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, product, rebuild, value
 
@@ -416,7 +417,8 @@ class _Pull:
         walked = product(extents[self.region.axes[a]] for a in bits(self.mask(place)))
         if unit.trace.dots and not self._is_blocked(place):
             return False
-        return walked == self.units.values[unit.number].type.elements
+        elements = self.units.values[unit.number].type.elements
+        return walked == elements or _keeps_apart(place)
 
     def _is_peeked(self, unit: Unit, place: Place) -> bool:
         """Whether folds read a product through windows, which no other product looks through."""
@@ -458,6 +460,19 @@ class _Pull:
                     return region.refuse("different-axes", u)
             seen.append(walked[u])
         return region
+
+
+def _keeps_apart(place: Place) -> bool:
+    """Whether each position has a place of its own, as where a part of a value is read: every term
+    moves along an axis that no other one has."""
+    seen = set[int]()
+    for term in place:
+        axes = _axes_in(term) if isinstance(term, Expr) else () if term == STILL else (term,)
+        step = coefficient(term, f"a{axes[0]}") if isinstance(term, Expr) and axes else 1
+        if len(axes) > 1 or seen & {*axes} or not isinstance(step, int) or step == 0:
+            return False
+        seen.update(axes)
+    return True
 
 
 def _find(parent: dict[int, int], key: int) -> int:

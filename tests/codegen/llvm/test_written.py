@@ -8,9 +8,11 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
+from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.graph.text import parse
-from smelt.target import Isa
+from smelt.target import Isa, Target
+from smelt.types.affine import coefficient
 
 POOL = """graph f(x: {t}[b,h,w]) {{
   v0 = pad(x) {{low=(0, {p}, {p}), high=(0, {p}, {p}), value={fill}}}
@@ -47,6 +49,15 @@ def test_small_windows_are_elementwise(u: int, s: int, p: int, isa: Isa) -> None
         for at_end in (False, True):
             (found,) = run_guarded(kernel, [x], at_end=at_end)
             np.testing.assert_array_equal(found, kernel.expected(x)[0])
+
+
+@pytest.mark.parametrize(("u", "s", "fold"), [(2, 2, "max"), (3, 1, "max"), (2, 2, "sum")])
+def test_vectors_run_along_the_results(u: int, s: int, fold: str) -> None:
+    kernel = lower.run(one_cluster(parse(pool(fold, u=u, s=s, p=0))), "eager", {})
+    (phase,) = program(kernel).phases
+    (nest,) = schedule(phase, Target.for_isa("avx512")).nests
+    assert nest.vector == nest.order[-1]
+    assert coefficient(phase.stores[0].access.offset, nest.vector or "") == 1
 
 
 @pytest.mark.parametrize(("fold", "t"), [("max", "i8"), ("any", "bool")])

@@ -15,21 +15,17 @@ p moves by d while i moves back by s.
 
 from __future__ import annotations
 
-from math import gcd, prod
+from math import gcd
 from typing import TypeAlias
 
 from smelt.blocks import WINDOW_ROWS, band_of_windows, is_window, window_columns
-from smelt.codegen.llvm.clone import FOLDS, Cloner, indices, reached, renumber
-from smelt.codegen.llvm.contract import stored_axis
-from smelt.codegen.llvm.items import Access, Folding, Item, Peek, Phase, Reach
+from smelt.codegen.llvm.clone import Cloner, indices, reached, renumber
+from smelt.codegen.llvm.items import Folding, Item, Peek, Phase, Reach
 from smelt.codegen.llvm.places import STEPS, fresh
-from smelt.types.expr import Index, add, axes_of, axis, mul, sub, substitute
+from smelt.types.expr import Index, add, axis, mul, sub, substitute
 
 Pair: TypeAlias = tuple[str, str, int, int]
 """An axis of results, the one of its windows, how far apart windows and their elements are."""
-
-SHARED = 2
-"""Windows that read each place, from which on holding what they read beats testing it again."""
 
 
 def peeking(phase: Phase) -> Phase:
@@ -38,25 +34,11 @@ def peeking(phase: Phase) -> Phase:
         return phase
     for fold in [i for i in phase.items if i.kind == "fold"]:
         assert isinstance(fold.payload, Folding)
-        over, arg = fold.payload.over, fold.args[0]
-        products = _products(arg)
-        for item in products or [arg]:
-            pairs = _pairs(phase, item, over)
-            if pairs and (products or _is_tested(phase, item, pairs)):
-                _peek(phase, item, pairs)
+        for dot in _products(fold.args[0]):
+            pairs = _pairs(phase, dot, fold.payload.over)
+            if pairs:
+                _peek(phase, dot, pairs)
     return phase
-
-
-def _is_tested(phase: Phase, item: Item, pairs: list[Pair]) -> bool:
-    """Whether windows share most of what they read, and each reading has lanes that are tested."""
-    taps = [n for _, tap, *_ in pairs if isinstance(n := phase.axes[tap], int)]
-    shared = prod(taps) // prod(step for _, _, step, _ in pairs)
-    lying = stored_axis(phase)
-    loads = [i.payload for i in reached(item, {p[0] for p in pairs})
-             if isinstance(i.payload, Access)]  # fmt: skip
-    tested = any(lying in axes_of(e) for x in loads for e, _ in x.limits)
-    plain = not any(i.kind in FOLDS for i in reached(item, {t for _, t, *_ in pairs}))
-    return shared >= SHARED and tested and plain and lying in {p[0] for p in pairs}
 
 
 def _products(root: Item) -> list[Item]:

@@ -9,10 +9,12 @@ from smelt.types.affine import coefficient
 
 
 def candidates(phase: Phase) -> set[str]:
-    """Axes that vectors may run along: not what numbers parts, nor what a stream holds still, nor
-    what tells where a stream stops."""
+    """Axes that vectors may run along: those of some value (a fold that is written out leaves none
+    along its axes), but not what numbers parts, nor what a stream holds still, nor what tells where
+    a stream stops."""
     still = {a for r in phase.regions() for a in still_axes(r)}
-    return set(phase.axes) - part_numbers(phase) - still - pinned(phase)
+    used = frozenset[str]().union(*(i.axes for i in phase.items), *(s.axes for s in phase.stores))
+    return set(used) - part_numbers(phase) - still - pinned(phase)
 
 
 def pinned(phase: Phase) -> set[str]:
