@@ -36,6 +36,9 @@ SHORT_ROW = 8
 a short row leaves empty, and joining the others, cost more than reading across rows."""
 SHORT_DEAR = 16
 """The same where every fold is dear to join: sums that carry their error, places of winners."""
+FEW_COLUMNS = 4
+"""Columns that are folded up to which vectors run along the rows: beyond, picking every lane from a
+line of its own costs more than the lanes that stay empty."""
 LEAST_LANES = 64
 """Rows below which there are too few for that."""
 SHORT_ROWS = 256

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from smelt.blocks import (
     COLUMNS,
+    FEW_COLUMNS,
     FOLD_COLUMNS,
     LEAST_LANES,
     LEAST_TASKS,
@@ -198,7 +199,7 @@ def _few_columns(d: Definition, fold: Axis, facts: Facts, hints: Mapping[str, in
     columns = _inside_of(d, fold.name)
     if not columns or columns & facts.ended or number(fold.extent, hints) < LEAST_LANES:
         return False
-    return number(product(d.axes[name].extent for name in columns), hints) <= SHORT_ROW
+    return number(product(d.axes[name].extent for name in columns), hints) <= FEW_COLUMNS
 
 
 def _inside_of(d: Definition, axis: str) -> set[str]:

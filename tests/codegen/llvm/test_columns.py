@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm import width
+from smelt.codegen.llvm import nest, width
 from smelt.codegen.llvm.items import Item
+from smelt.runtime import code
 from smelt.types.dtype import f32
 
 
@@ -74,3 +77,48 @@ def test_long_chains_alone_take_more_vectors_together() -> None:
     only = width.only_chain
     assert only(short) <= width.LONG < only(long)
     assert only(beside) == 0.0
+
+
+FOLDS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: sm.sum(x, axis=0),
+    "extremes": lambda x: (sm.max(x, axis=0), sm.min(x, axis=0)),
+    "place": lambda x: sm.argmax(x, axis=0),
+    "sum of squares beside the sum": lambda x: (sm.sum(x * x, axis=0), sm.sum(x, axis=0)),
+    "sum over what each row has": lambda x: sm.sum(x * x[:, :1] + x[:1, :], axis=0),
+    "middle axis": lambda x: sm.sum(sm.reshape(x, (2, -1, x.shape[1])), axis=1),
+}
+
+
+@pytest.mark.parametrize("name", FOLDS)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4"])
+def test_rows_taken_together_give_the_bits_of_single_ones(
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
+) -> None:
+    def bits(x: Any) -> list[bytes]:
+        code.forget()
+        with knobs.config(cache=False, threads=1):
+            found = sm.jit(FOLDS[name])(x)
+        return [np.asarray(a).tobytes() for a in (found if isinstance(found, tuple) else (found,))]
+
+    for shape in ((2, 16), (14, 5), (16, 70), (18, 33), (4100, 21)):
+        x = (_columns(*shape) * 9).astype(dtype)
+        if dtype != "i4":
+            x[shape[0] // 2, 1] = np.nan
+        together = bits(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(nest, "is_stacked", lambda _: False)
+            assert bits(x) == together
+    code.forget()
+
+
+def test_only_plain_folds_of_columns_take_rows_together() -> None:
+    """Dear elements hide how long a state takes, and rows are folded in registers."""
+    x = np.ones((300, 64), np.float32)
+
+    def loops(f: Callable[[Any], Any]) -> int:
+        (kernel,) = sm.explain(sm.jit(f), x).kernels
+        return len(re.findall(r"= phi\s+i64", kernel.llvm))
+
+    plain = loops(FOLDS["sum"])
+    assert plain > loops(lambda x: sm.sum(sm.erf(sm.exp(x)), axis=0))
+    assert plain > loops(lambda x: sm.sum(x, axis=1))

@@ -172,14 +172,9 @@ class FoldEmitter:
         if vector and in_registers and scope.lanes is not None:
             vector = scope.lanes.axis in fold.payload.over
         m = home.machine(scope, vector)
-        element = home.get(fold.args[0], scope, vector)
-        position: Value = None
-        if i64 in acc.parts[1:]:
-            position = home.index(fold.payload.positions, scope, lanes=True)
-            if m.lanes is not None:
-                position = splat(self.b, position, m.lanes)
+        element, position = self._element(fold, scope, m)
         if not in_registers:
-            self._step_in_scratch(fold, scope, m, element, position)
+            self._step_in_scratch(fold, m, [(scope, element, position)])
             return
         lanes = m.lanes or 1
         places = self.registers[fold][lanes]
@@ -190,14 +185,33 @@ class FoldEmitter:
         for place, before, after in zip(places, old, new, strict=True):
             self.b.store(after if mask is None else m.select(mask, after, before), place)
 
+    def stack(self, fold: Item, scopes: list[Scope]) -> None:
+        """One more element of each row, one row after another, into states that lie in scratch."""
+        m = self.home.machine(scopes[0], True)
+        found = [(s, *self._element(fold, s, m)) for s in scopes]
+        self._step_in_scratch(fold, m, found)
+
+    def _element(self, fold: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value]:
+        """The element of a fold at the innermost place, and its position where that counts."""
+        assert isinstance(fold.payload, Folding)
+        home, position = self.home, None
+        element = home.get(fold.args[0], scope, m.lanes is not None)
+        if i64 in home.storage.fold(fold).parts[1:]:
+            position = home.index(fold.payload.positions, scope, lanes=True)
+            if m.lanes is not None:
+                position = splat(self.b, position, m.lanes)
+        return element, position
+
     def _step_in_scratch(
-        self, fold: Item, scope: Scope, m: LLVMMachine, element: Value, position: Value
+        self, fold: Item, m: LLVMMachine, elements: list[tuple[Scope, Value, Value]]
     ) -> None:
         home, acc = self.home, self.home.storage.fold(fold)
-        axes = home.s.kept[fold]
-        old = [splat_to(self.b, home.scratch.fetch((fold, k), axes, scope), m.lanes)
-               for k in range(len(acc.parts))]  # fmt: skip
-        for k, value in enumerate(acc.step(m, old, element, position)):
+        axes, scope = home.s.kept[fold], elements[0][0]
+        state = [splat_to(self.b, home.scratch.fetch((fold, k), axes, scope), m.lanes)
+                 for k in range(len(acc.parts))]  # fmt: skip
+        for _, element, position in elements:
+            state = acc.step(m, state, element, position)
+        for k, value in enumerate(state):
             home.scratch.keep((fold, k), axes, value, scope)
 
     def finished(self, fold: Item, scope: Scope) -> Value:

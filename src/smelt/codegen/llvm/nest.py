@@ -52,6 +52,7 @@ from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
 from smelt.codegen.llvm.spans import around
+from smelt.codegen.llvm.stacked import is_stacked, run_stacked
 from smelt.codegen.llvm.stages import run_stages
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.turn import turn, turned_row
@@ -169,7 +170,10 @@ class NestEmitter:
                 self.enter(inner, depth + 1)
                 self._loops(inner, depth + 1)
 
-            self.loop(low, high, 1, inside)
+            if depth == len(order) - 2 and is_stacked(self.nest):
+                run_stacked(self, scope, depth, inside)
+            else:
+                self.loop(low, high, 1, inside)
         self.folds.close(scope, depth)
 
     def _rows(self, scope: Scope, depth: int) -> None:
