@@ -151,6 +151,17 @@ class Rounds:
             yield low, min(low + step, total)
 
 
+TALL_COLUMNS, TALL_DEPTH = 128, 256
+"""Columns and summed positions up to which the rows of a product are so short that what surrounds
+its multiply-adds costs more than they do."""
+TALL_SINGLE = 32
+"""The same depth where factors could be multiplied in groups, which takes packing."""
+TALL_ROWS, TALL_BYTES = 2048, 1 << 17
+"""Rows of such a product that one task takes at most, and bytes of its operand: they stay in L2."""
+TALL_STAGED = 32
+"""Rows of such a product that are stored together."""
+
+
 def rows_together(columns: Index) -> Index:
     """Rows of so many independent positions that one task takes: few where they are long."""
     return maximum(1, floordiv(BLOCK, maximum(columns, 16)))

@@ -20,9 +20,10 @@ from smelt.types.parse_expr import parse_sizes
 
 __all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for"]
 
-Form = Literal["", "small", "rows", "columns", "tiny", "narrow"]
+Form = Literal["", "small", "rows", "columns", "tiny", "narrow", "tall"]
 """What a kernel's code takes for granted: nothing, or that all its products are small, or that they
-have few rows (columns), or that windows slide over tiny images or along short lines."""
+have few rows (columns), or that windows slide over tiny images or along short lines, or that its
+one product has few columns and summed positions."""
 Limits = tuple[tuple[Index, int], ...]
 """Sizes and what each must not exceed."""
 Forms = tuple[tuple[Form, Limits], ...]

@@ -9,11 +9,13 @@ from llvmlite import ir
 from smelt.codegen.llvm.contract import forms
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
-from smelt.codegen.llvm.nests import Schedule, schedule
+from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.tall import tall_forms
+from smelt.codegen.llvm.tall_nests import scheduled
 from smelt.codegen.llvm.windowed import line_forms
-from smelt.kernel.built import Form, Forms
+from smelt.kernel.built import Form, Forms, Limits
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Index
@@ -49,14 +51,15 @@ class Artifact:
 
 def forms_of(kernel: Kernel, target: Target) -> Forms:
     """The forms that serve a kernel better than the usual one, best first, with their limits."""
-    return _forms([schedule(p, target) for p in program(kernel).phases])
-
-
-def _forms(usual: list[Schedule]) -> Forms:
-    found = [
-        dict((*forms(s.phase, s.blocked), *line_forms(s.phase, s.products.values())))
-        for s in usual if s.products
-    ]  # fmt: skip
+    found: list[dict[Form, Limits]] = []
+    for phase in program(kernel).phases:
+        short = dict(tall_forms(phase, target))  # of the phase as it is before it is scheduled
+        s = schedule(phase, target)
+        if any(c.panels for c in s.blocked):
+            short.clear()
+        if s.products:
+            usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, s.products.values()))
+            found.append({**short, **dict(usual)})
     return tuple(
         (form, tuple(dict.fromkeys(n for f in found for n in f[form])))
         for form in (found[0] if found else ())
@@ -71,7 +74,7 @@ def emit(
 
     Raises UnsupportedError for what this back end cannot run."""
     source = program(kernel)
-    schedules = [schedule(p, target, form) for p in source.phases]
+    schedules = [scheduled(p, target, form) for p in source.phases]
     words: Words = words_of(source, schedules)
     module = ir.Module(kernel.name)
     entries: list[Entry] = []

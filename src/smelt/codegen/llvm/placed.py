@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.stencil import Stencil
 from smelt.codegen.llvm.stencil_product import StencilEmitter
+from smelt.codegen.llvm.tall import Tall
+from smelt.codegen.llvm.tall_product import TallEmitter
 from smelt.codegen.llvm.tasks import Placed
 from smelt.codegen.llvm.upright_product import UprightEmitter
 from smelt.codegen.llvm.windowed import Windowed
@@ -18,13 +20,15 @@ from smelt.codegen.llvm.windowed_product import WindowedEmitter
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-PlacedEmitter = WindowedEmitter | StencilEmitter | UprightEmitter
+PlacedEmitter = WindowedEmitter | StencilEmitter | UprightEmitter | TallEmitter
 
 
 def placed_emitter(home: NestEmitter, nest: Nest, c: Placed) -> PlacedEmitter:
     """What emits a product in the task that `home` is emitting."""
     if isinstance(c, Windowed):
         return WindowedEmitter(home, nest, c)
+    if isinstance(c, Tall):
+        return TallEmitter(home, nest, c)
     return (
         StencilEmitter(home, nest, c) if isinstance(c, Stencil) else UprightEmitter(home, nest, c)
     )

@@ -7,13 +7,14 @@ from typing import Any
 
 from llvmlite import ir
 
-from smelt.blocks import COLUMNS, DEPTH
+from smelt.blocks import COLUMNS, DEPTH, TALL_COLUMNS, TALL_DEPTH, TALL_STAGED
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
 from smelt.codegen.llvm.nests import Nest, Schedule
 from smelt.codegen.llvm.stages import STAGE_PART, STRIP
 from smelt.codegen.llvm.stencil import Stencil
+from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tasks import turned_side
 from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
@@ -25,6 +26,7 @@ Value = Any
 Key = tuple[Item | Carried, int]
 TURNED_PART = 200
 LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART = 300, 301, 302, 303
+STAGED_PART = 400
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
 
@@ -73,6 +75,9 @@ class Storage:
             if isinstance(c, Upright):
                 self._reserve_upright(c)
                 continue
+            if isinstance(c, Tall):
+                self._reserve_tall(c)
+                continue
             if not c.direct and not c.reads_left():
                 rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
                 self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
@@ -93,6 +98,15 @@ class Storage:
         self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
         self._reserve((c.item, TABLE_PART), 2 * len(c.taps), i64)
 
+    def _reserve_tall(self, c: Tall) -> None:
+        self._reserve((c.item, RIGHT_PART), TALL_DEPTH * TALL_COLUMNS, c.item.dtype)
+        if not c.direct:
+            self._reserve((c.item, LEFT_PART), TALL_STAGED * TALL_DEPTH, c.item.dtype)
+        if c.late:
+            self._reserve((c.item, SUMS_PART), TALL_STAGED * TALL_COLUMNS, c.item.dtype)
+        for j, s in enumerate(self.s.phase.stores if c.dense else ()):
+            self._reserve((c.item, STAGED_PART + j), TALL_STAGED * TALL_COLUMNS, s.value.dtype)
+
     def _reserve_upright(self, c: Upright) -> None:
         left, right = c.room(self.s.local)
         self._reserve((c.item, LEFT_PART), left, c.item.dtype)
@@ -111,6 +125,8 @@ class Storage:
             return c.extent(axis, self.s.local[axis])
         if isinstance(c, Upright):
             return c.extent(axis, self.s.local[axis], self.s.local[c.columns[-1].axis])
+        if isinstance(c, Tall):
+            return span
         owner = self.shared.get(owner, owner)
         for other in self.s.blocked:
             if owner is other.left and other.direct:  # whole tiles, and rows as far apart as said

@@ -15,6 +15,7 @@ from smelt.codegen.llvm.items import Access, Item, Phase
 from smelt.codegen.llvm.memory import FARTHEST_STEP
 from smelt.codegen.llvm.peeks import place_blocks, place_rows
 from smelt.codegen.llvm.stencil import Stencil
+from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.vectors import across_axis, lanes_of, pinned
 from smelt.codegen.llvm.windowed import Windowed
@@ -28,11 +29,10 @@ SIDE = 32
 """Side of the tiles in which arrays and operands are turned: rows that lie a power of two apart
 share a cache's sets, which hold what this many rows ask for beside what is read, not twice that."""
 
-Placed = Windowed | Stencil | Upright
+Placed = Windowed | Stencil | Upright | Tall
 """Products whose operands are packed place by place."""
-Products = (
-    dict[Item, Contraction] | dict[Item, Windowed] | dict[Item, Stencil] | dict[Item, Upright]
-)
+_Others = dict[Item, Stencil] | dict[Item, Upright] | dict[Item, Tall]
+Products = dict[Item, Contraction] | dict[Item, Windowed] | _Others
 
 
 @dataclass(frozen=True, slots=True)

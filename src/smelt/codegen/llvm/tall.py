@@ -1,0 +1,157 @@
+"""Tall products: many rows, and so few columns and summed positions that a row is soon done.
+
+A result of few columns is as fast as memory, so what counts is what surrounds the multiply-adds:
+blocks that are packed, sums that go through scratch, loops over rows of a few elements.  Here some
+rows are taken at once, their sums stay in registers over all of k, and what reads them is computed
+there, row by row, before it is stored; only the small right operand is packed, once in a task:
+
+    for 8 rows i:     for k:  sums[i] += left[i, k] * packed[k, n..]
+                      for i:  y[i, n..] = f(sums[i], ..)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from smelt.blocks import (
+    TALL_BYTES,
+    TALL_COLUMNS,
+    TALL_DEPTH,
+    TALL_ROWS,
+    TALL_SINGLE,
+    TALL_STAGED,
+    THIN,
+)
+from smelt.codegen.llvm.clone import FOLDS
+from smelt.codegen.llvm.contract import Tile, load_of, stored_axis
+from smelt.codegen.llvm.grouped import group_of
+from smelt.codegen.llvm.items import Access, Folding, Item, Phase
+from smelt.kernel.built import Form, Limits
+from smelt.ops.scalar import SCALARS
+from smelt.target import Target
+from smelt.types.affine import coefficient
+from smelt.types.dtype import f32, f64, i32
+from smelt.types.expr import Index, axes_of, floordiv, maximum, minimum
+
+LONGEST = 6.0
+"""Cycles a vector of what reads the sums up to which it is written out for every row of a tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tall:
+    """A product of many rows: its operands, its axes, and its tile."""
+
+    item: Item
+    left: Item
+    right: Item
+    m: str
+    n: str
+    k: str
+    tile: Tile
+    direct: bool
+    """Whether the left operand is multiplied where it lies."""
+    dense: bool
+    """Whether every result's rows follow one another without gaps."""
+    late: bool
+    """Whether sums go to scratch before they are read."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The result's axes, outer to inner."""
+        return (self.m, self.n)
+
+    outer = ()
+    """Summed axes beside `k`: none."""
+
+    def left_order(self) -> tuple[str, ...]:
+        return (self.m, self.k)
+
+    def right_order(self) -> tuple[str, ...]:
+        return (self.k, self.n)
+
+    def blocks(self, phase: Phase) -> dict[str, Index]:
+        """Rows and columns of one task: all columns; rows whose operand stays in a near cache."""
+        most = TALL_BYTES // self.item.dtype.itemsize
+        # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
+        fitting = floordiv(most, maximum(phase.axes[self.k], 16))
+        rows = minimum(maximum(fitting, TALL_STAGED), TALL_ROWS)
+        return {self.m: rows, self.n: TALL_COLUMNS}
+
+
+def tall(phase: Phase, target: Target) -> Tall | None:
+    """The one product of a phase, if nothing else but operators surrounds it."""
+    dots = [i for i in phase.items if i.kind in FOLDS]
+    if len(dots) != 1 or dots[0].kind != "dot" or phase.regions() or phase.cut or phase.settings:
+        return None
+    (item,), n = dots, stored_axis(phase)
+    assert isinstance(item.payload, Folding)
+    left, right = item.args if n in item.args[1].axes else item.args[::-1]
+    own = [a for a in phase.axes if a in item.axes and a not in right.axes]
+    if n not in right.axes or n in left.axes or len(own) != 1 or len(item.payload.over) != 1:
+        return None
+    (m,), (k,) = own, item.payload.over
+    grid, apart = {*phase.grid}, [s for s in phase.stores if s.axes != item.axes or s.where]
+    if n is None or apart or not item.axes <= grid or k in grid:
+        return None
+    if item.dtype not in (f32, f64, i32):
+        return None
+    steps = [coefficient(s.access.offset, m) for s in phase.stores]
+    rows, vectors = (8, 2) if target.registers >= 32 else (8 if target.registers >= 16 else 4, 1)
+    return Tall(
+        item, left, right, m, n, k, Tile(rows, vectors, target.vector_bytes // item.dtype.itemsize),
+        direct=_lies_open(left, item, (m, k), phase), dense=all(s == phase.axes[n] for s in steps),
+        late=_cost(readers(phase, item)) > LONGEST,
+    )  # fmt: skip
+
+
+def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
+    """The form for few columns and summed positions, where the phase allows it."""
+    found = tall(phase, target)
+    if found is None:
+        return
+    rows = phase.axes[found.m]
+    if isinstance(rows, int) and rows <= THIN:
+        return
+    group = group_of(found.item, found.left, found.right, phase.dtypes, target)
+    deep = TALL_DEPTH if group is None else TALL_SINGLE
+    limits = (phase.axes[found.n], TALL_COLUMNS), (phase.axes[found.k], deep)
+    if not any(isinstance(e, int) and e > most for e, most in limits):
+        yield "tall", limits
+
+
+def needed(phase: Phase, roots: list[Item], product: Item) -> list[Item]:
+    """What some values are computed from, in order; of a product only the result."""
+    wanted, pending = set[Item](), list(roots)
+    while pending:
+        item = pending.pop()
+        if item not in wanted:
+            wanted.add(item)
+            named = item.payload.positions if isinstance(item.payload, Access) else ()
+            pending += [phase.positions[name] for name in named]
+            pending += () if item is product else item.args
+    return [i for i in phase.items if i in wanted]
+
+
+def readers(phase: Phase, product: Item) -> list[Item]:
+    """What the results are computed from, in order, from a product on."""
+    roots = [s.value for s in phase.stores]
+    roots += [phase.positions[name] for s in phase.stores for name in s.access.positions]
+    return needed(phase, roots, product)
+
+
+def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> bool:
+    """Whether an operand is elements of an array at fixed steps along axes."""
+    access = left.payload
+    if left.kind != "load" or not isinstance(access, Access) or load_of(left) is None:
+        return False
+    if access.positions or phase.dtypes[access.buffer] != item.dtype:
+        return False
+    steps = [coefficient(access.offset, a) for a in axes]
+    return all(s is not None and not axes_of(s) for s in steps)
+
+
+def _cost(items: list[Item]) -> float:
+    """Cycles a vector of some operators."""
+    applied = (i.payload for i in items if i.kind == "apply")
+    return sum(SCALARS[name].cost for name in applied if isinstance(name, str))

@@ -1,0 +1,360 @@
+"""A tall product: some rows at once under a tile, and what reads its sums on the spot.
+
+The sums of a tile stay in registers: for each of its rows they are known to the nest that reads
+them, which computes and stores what follows.  Where that is long, it is not written out for every
+row: the sums of some rows go to scratch first.  Where less than a whole tile of rows is left, they
+are taken one by one: nothing is computed twice, since results may overwrite operands.
+
+The left operand is multiplied where it lies, or else some rows of it are packed first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from smelt.blocks import TALL_STAGED
+from smelt.codegen.llvm.contract import load_of
+from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
+from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.memory import (
+    element_address,
+    load_scalar,
+    load_vector,
+    prefetch,
+    store_vector,
+)
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.packer import Packer
+from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, STAGED_PART, SUMS_PART
+from smelt.codegen.llvm.tall import Tall
+from smelt.codegen.llvm.thin import multiply_add
+from smelt.ops.cast import cast
+from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+AHEAD = 8192
+"""Bytes between what is read of long rows and what is asked for."""
+
+
+class TallEmitter(Packer):
+    """One tall product in the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
+        super().__init__(home, c.item)
+        self.nest, self.c = nest, c
+        self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
+        self.scalar = LLVMMachine(self.b, None, home.home.target)
+        self.first, self.staged = number(0), False
+        """Of the rows at hand; and whether they are stored by way of scratch."""
+        self.top = home.top
+        self.rows_apart: dict[Access, Value] = {}
+        self.left_steps: list[Value] = []
+        low, high = home.ranges[c.k]
+        self.depth = self.b.sub(high, low)
+        self.columns = home.home.index(home.s.phase.axes[c.n])
+        self.pitch = self._whole(self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes)
+        """Elements between packed lines of the right operand, and between rows of sums."""
+        self.strides = {c.k: self.pitch, c.n: number(1)}
+        self.apart = {c.m: self.depth, c.k: number(1)}
+
+    def _whole(self, count: Value, step: int) -> Value:
+        return self.b.and_(count, number(-step))
+
+    def run(self) -> None:
+        """All rows of this task, some at a time."""
+        home, b, c = self.home, self.b, self.c
+        low, high = home.ranges[c.m]
+        self.pack(self.nest.packs[1])
+        self._open_left()
+        home.foresees = False
+        even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
+
+        def some(at: Value) -> None:
+            end = b.add(at, number(TALL_STAGED))
+            end = b.select(b.icmp_signed("<", end, high), end, high)
+            self.first, home.ranges[c.m] = at, (at, end)
+            self._pack_left()
+            self.top = home.open(self.nest, Scope(home.top))
+            steps = {a: coefficient(a.offset, c.m) for a in home.accesses if not a.positions}
+            self.rows_apart = {
+                a: home.index(s, self.top) for a, s in steps.items() if s is not None
+            }
+            if not c.dense:
+                self._results(at, end)
+            else:
+                with b.if_else(even) as (lines, parts):
+                    with lines:
+                        self._results(at, end)
+                    with parts:
+                        self.staged = True
+                        self._results(at, end)
+                        self._copy(at, end)
+                        self.staged = False
+            home.ranges[c.m] = low, high
+
+        home.loop(low, high, TALL_STAGED, some)
+        home.foresees = True
+
+    # ---- the left operand ------------------------------------------------------------------------
+
+    def _open_left(self) -> None:
+        """Finds where the left operand lies, and how far apart its rows and positions are."""
+        home, b, c = self.home, self.b, self.c
+        self.along, self.stored = "", c.item.dtype
+        if not c.direct:
+            self.base = home.storage.at[c.item, LEFT_PART]
+            self.left_steps = [self.depth, number(1)]
+            return
+        access = load_of(c.left)
+        assert access is not None
+        top = home.open(self.nest.packs[0], Scope(home.top))
+        self.left_steps = [home.index(coefficient(access.offset, a) or 0, top) for a in (c.m, c.k)]
+        self.along = c.k if coefficient(access.offset, c.k) == 1 else ""
+        origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_steps[1]))
+        self.base = element_address(b, home.home.buffers[access.buffer], origin, self.stored)
+
+    def _pack_left(self) -> None:
+        """Some rows of the left operand, unless they are multiplied where they lie."""
+        c, nest = self.c, self.nest.packs[0]
+        if c.direct:
+            return
+        access = load_of(c.left)
+        flat = access is not None and coefficient(access.offset, c.k) == 1
+        if access is None or not flat or \
+                coefficient(access.offset, c.m) != self.home.s.phase.axes[c.k]:  # fmt: skip
+            self.pack(nest)
+        else:
+            self._convert(nest, access)
+
+    def _convert(self, nest: Nest, access: Access) -> None:
+        """The same where they are converted only, and follow one another without gaps."""
+        home, b, c = self.home, self.b, self.c
+        low, high = home.ranges[c.m]
+        top = home.open(nest, Scope(home.top))
+        dtype = home.home.dtypes[access.buffer]
+        origin = b.add(top.offset(access), b.mul(low, self.depth))
+        base = element_address(b, home.home.buffers[access.buffer], origin, dtype)
+        chain = [c.left]
+        while chain[-1].kind == "cast":
+            chain.append(chain[-1].args[0])
+
+        def put(at: Value, mask: Value | None) -> None:
+            found = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
+            for outer, inner in zip(chain[-2::-1], chain[:0:-1], strict=True):
+                found = cast(self.m, found, inner.dtype, outer.dtype)
+            store_vector(self.m, self.at(LEFT_PART, at), found, c.item.dtype, None)
+
+        each_vector(b, home, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
+
+    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
+        """Stores one vector of a packed operand: of the left one a whole vector, over whose end the
+        next row is stored."""
+        if nest.packed == "right" or scope.lanes is None:
+            super().put(nest, value, scope)
+            return
+        lanes = scope.lanes.count
+        to = self.at(LEFT_PART, self.offset(nest, scope))
+        m = LLVMMachine(self.b, lanes, self.home.home.target)
+        store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def _results(self, low: Value, high: Value) -> None:
+        """Whole tiles of rows, then single ones; then what reads them, if that comes later."""
+        b, size, loop = self.b, self.c.tile.rows, self.home.loop
+        whole = b.add(low, self._whole(b.sub(high, low), size))
+        loop(low, whole, size, lambda row: self._rows(row, size))
+        loop(whole, high, 1, lambda row: self._rows(row, 1))
+        if self.c.late:
+            loop(low, high, 1, self._late)
+
+    def _copy(self, low: Value, high: Value) -> None:
+        """Rows of results from scratch to where they belong.  They were stored whole vector by
+        whole vector, one over the end of the other: stores of a few lanes take several times as
+        long."""
+        b, home, c = self.b, self.home, self.c
+        count = b.mul(b.sub(high, low), self.columns)
+        place = Scope(self.top, {c.m: low})
+        home.enter(place, 1)
+        for j, s in enumerate(self.nest.stores):
+            dtype = home.home.dtypes[s.access.buffer]
+            base = home.home.buffers[s.access.buffer]
+            to = element_address(b, base, place.offset(s.access), dtype)
+            copied(b, home, home.storage.at[c.item, STAGED_PART + j], to, count, dtype)
+
+    def _rows(self, row: Value, count: int) -> None:
+        """All columns of some rows."""
+        b, c = self.b, self.c
+        at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
+        first = element_address(b, self.base, at, self.stored)
+        starts = [element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
+                  for i in range(count)]  # fmt: skip
+        places = [] if c.late else self._places(row, count)
+        lanes = c.tile.lanes
+
+        def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            totals = self._sums(starts, b.sub(at, self.home.ranges[c.n][0]), vectors, mask)
+            for j, total in enumerate(totals):
+                i, v = divmod(j, vectors)
+                here = b.add(at, number(v * lanes)) if v else at
+                if c.late:
+                    to = self._sum(b.add(row, number(i)), here)
+                    store_vector(self.m, to, total, c.item.dtype, None)
+                else:
+                    self._read(places[i], here, mask, total)
+
+        self._across(columns)
+
+    def _places(self, row: Value, count: int) -> list[Scope]:
+        """The scopes of some rows."""
+        b, home, c = self.b, self.home, self.c
+        places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
+        home.enter(places[0], 1)
+        for i, place in enumerate(places[1:], 1):
+            for access, step in self.rows_apart.items():
+                if access in places[0].offsets:
+                    before = places[0].offsets[access]
+                    place.offsets[access] = b.add(before, b.mul(number(i), step))
+            home.enter(place, 1)
+        return places
+
+    def _across(self, put: Any) -> None:
+        """`put(column, vectors, mask)` for all columns: first for what is less than a vector, which
+        may be stored over the begin of the next row."""
+        b, home, c = self.b, self.home, self.c
+        (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.columns
+        size = b.sub(high, low)
+        whole, many = b.add(low, self._whole(size, lanes)), b.add(low, self._whole(size, wide))
+
+        def masked(at: Value) -> None:
+            left = opaque(b, b.sub(high, at))
+            put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+
+        home.loop(whole, high, lanes, masked)
+        home.loop(low, many, wide, lambda at: put(at, c.tile.vectors, None))
+        if wide > lanes:
+            home.loop(many, whole, lanes, lambda at: put(at, 1, None))
+
+    # ---- what reads the sums ---------------------------------------------------------------------
+
+    def _sum(self, row: Value, column: Value) -> Value:
+        """Address of a sum in scratch."""
+        b, low = self.b, self.home.ranges[self.c.n][0]
+        at = b.add(b.mul(b.sub(row, self.first), self.pitch), b.sub(column, low))
+        return self.at(SUMS_PART, at)
+
+    def _late(self, row: Value) -> None:
+        """What reads the sums of a row, from scratch."""
+        (place,), c, b = self._places(row, 1), self.c, self.b
+
+        def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            for v in range(vectors):
+                here = b.add(at, number(v * c.tile.lanes)) if v else at
+                total = load_vector(self.m, self._sum(row, here), c.item.dtype, None)
+                self._read(place, here, mask, total)
+
+        self._across(columns)
+
+    def _read(self, place: Scope, column: Value, mask: Value | None, total: Value) -> None:
+        """Computes and stores what reads one vector of sums."""
+        home, b, c = self.home, self.b, self.c
+        inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
+        inner.values[c.item] = total
+        home.enter(inner, 2)
+        if not self.staged:
+            home.body(inner)
+            return
+        row = b.mul(b.sub(inner.axis(c.m), self.first), self.columns)
+        at = b.add(row, b.sub(column, home.ranges[c.n][0]))
+        for j, s in enumerate(self.nest.stores):
+            dtype = home.home.dtypes[s.access.buffer]
+            to = element_address(b, home.storage.at[c.item, STAGED_PART + j], at, dtype)
+            store_vector(self.m, to, home.get(s.value, inner, True), dtype, None)
+
+    # ---- the tile --------------------------------------------------------------------------------
+
+    def _sums(
+        self, starts: list[Value], column: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """The sums of some rows and vectors of columns over all of k."""
+        b, c, lanes = self.b, self.c, self.c.tile.lanes
+        zero = self.m.const(c.item.dtype, 0)
+        before = b.block
+        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
+        b.cbranch(b.icmp_signed("<", number(0), self.depth), loop, done)
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        k.add_incoming(number(0), before)
+        totals = [b.phi(zero.type) for _ in starts for _ in range(vectors)]
+        first = self.at(RIGHT_PART, b.add(b.mul(k, self.pitch), column))
+        places = [element_address(b, first, number(v * lanes), c.item.dtype)
+                  for v in range(vectors)]  # fmt: skip
+        across = [load_vector(self.m, place, c.item.dtype, mask) for place in places]
+        self._ask(starts, k)
+        ones = [self._one(start, b.mul(k, self.left_steps[1])) for start in starts]
+        following = [multiply_add(self.m, ones[j // vectors], across[j % vectors], total, c.item)
+                     for j, total in enumerate(totals)]  # fmt: skip
+        after, end = b.add(k, number(1)), b.block
+        k.add_incoming(after, end)
+        b.cbranch(b.icmp_signed("<", after, self.depth), loop, done)
+        b.position_at_end(done)
+        found: list[Value] = []
+        for total, value in zip(totals, following, strict=True):
+            total.add_incoming(zero, before)
+            total.add_incoming(value, end)
+            found.append(b.phi(zero.type))
+            found[-1].add_incoming(zero, before)
+            found[-1].add_incoming(value, end)
+        return found
+
+    def _ask(self, starts: list[Value], k: Value) -> None:
+        """Has the processor fetch what later tiles read: a tile's rows are too many and too short
+        for it to guess."""
+        b = self.b
+        if self.along == self.c.k and len(starts) > 1:
+            at = b.add(b.mul(k, number(len(starts))), number(AHEAD // self.stored.itemsize))
+            prefetch(b, element_address(b, starts[0], at, self.stored), near=True)
+
+    def _one(self, start: Value, offset: Value) -> Value:
+        """An element of the left operand in all lanes."""
+        at = element_address(self.b, start, offset, self.stored)
+        return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
+
+
+def copied(
+    b: ir.IRBuilder, home: NestEmitter, source: Value, to: Value, count: Value, dtype: DType
+) -> None:  # fmt: skip
+    """Copies elements from scratch to memory."""
+    lanes = home.home.target.vector_bytes // dtype.itemsize
+    m = LLVMMachine(b, lanes, home.home.target)
+
+    def put(at: Value, mask: Value | None) -> None:
+        found = load_vector(m, element_address(b, source, at, dtype), dtype, mask)
+        store_vector(m, element_address(b, to, at, dtype), found, dtype, mask)
+
+    each_vector(b, home, count, lanes, put)
+
+
+def each_vector(
+    b: ir.IRBuilder, home: NestEmitter, count: Value, lanes: int, put: Any
+) -> None:  # fmt: skip
+    """`put(position, mask)` for all vectors of an array: without a mask but for the last one."""
+    whole = b.and_(count, number(-lanes))
+
+    def masked(at: Value) -> None:
+        left = opaque(b, b.sub(count, at))
+        put(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+
+    home.loop(number(0), whole, lanes, lambda at: put(at, None))
+    home.loop(whole, count, lanes, masked)
+
+
+__all__ = ["TallEmitter"]
