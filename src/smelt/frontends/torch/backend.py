@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -24,11 +25,13 @@ from torch._guards import TracingContext
 
 from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
+from smelt.frontends.torch import early
 from smelt.frontends.torch.held import Budget, held_by_eager
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, open_records
 from smelt.frontends.torch.table import decompositions
+from smelt.runtime.host import host
 
 __all__ = ["MODES", "backend"]
 
@@ -68,9 +71,24 @@ def backend(
     build = aot_autograd(
         fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"), decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partial(partition, settings),
     )  # fmt: skip
     return build(module, inputs)
+
+
+def partition(
+    settings: Mapping[str, Any], joint: torch.fx.GraphModule, inputs: Any, *,
+    num_fwd_outputs: int, **told: Any,
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:  # fmt: skip
+    """Cuts the joint graph of a training step into forward and backward."""
+    with knobs.config(settings):
+        more = early.move(joint, num_fwd_outputs, host().l3_bytes)
+    forward, backward = min_cut_rematerialization_partition(
+        joint, inputs, num_fwd_outputs=num_fwd_outputs + more, **told
+    )
+    if more:
+        early.drop(forward, num_fwd_outputs, more)
+    return forward, backward
 
 
 MODES: Mapping[str, Mapping[str, Any]] = {

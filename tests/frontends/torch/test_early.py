@@ -1,0 +1,125 @@
+"""Gradients of large heads in forward: what crosses the cut, and that the numbers are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+import smelt.torch
+from smelt import driver, warm
+from smelt.frontends.torch import backend
+
+N, V, D = 150, 301, 24
+
+
+@pytest.fixture(autouse=True)
+def hardly_any_cache(monkeypatch):
+    """A machine for which the logits of small tests are large."""
+    tiny = replace(driver.host(), l3_bytes=1 << 14)
+    monkeypatch.setattr(backend, "host", lambda: tiny)
+    monkeypatch.setattr(warm, "host", lambda: tiny)
+    torch._dynamo.reset()
+
+
+def plain(h, w, y):
+    return functional.cross_entropy(functional.linear(h, w), y)
+
+
+def smoothed(h, w, y):
+    return functional.cross_entropy(functional.linear(h, w), y, label_smoothing=0.1)
+
+
+def summed(h, w, y):
+    return functional.cross_entropy(functional.linear(h, w), y, reduction="sum") * 0.01
+
+
+def behind_a_layer(h, w, y):
+    return functional.cross_entropy(functional.linear(torch.tanh(h) * 2.0, w), y)
+
+
+def with_z(h, w, y):
+    z = functional.linear(h, w)
+    return functional.cross_entropy(z, y) + 1e-2 * torch.logsumexp(z, -1).square().mean()
+
+
+def arguments(holes=False):
+    g = torch.Generator().manual_seed(3)
+    h, w = (torch.randn(s, generator=g, requires_grad=True) for s in ((N, D), (V, D)))
+    y = torch.randint(0, V, (N,), generator=g)
+    return h, w, torch.where(y % 3 == 0, -100, y) if holes else y
+
+
+def stepped(f, h, w, y, factor):
+    h.grad = w.grad = None
+    value = f(h, w, y)
+    (value * factor).backward()
+    return value.detach(), h.grad, w.grad
+
+
+def compare(f, given, factor=1.0):
+    wide = [a.detach().double().requires_grad_() if a.is_floating_point() else a for a in given]
+    wanted = stepped(f, *wide, factor)
+    with smelt.torch.record() as r:
+        found = stepped(torch.compile(f, backend="smelt"), *given, factor)
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(
+            got.double(), want, rtol=1e-4, atol=2e-5 * want.abs().max().item()
+        )
+    return r.graphs
+
+
+def shapes_read(graph):
+    return [x.type.shape for s in graph.program.segments for x in s.compiled.graph.inputs]
+
+
+def in_rounds(graphs):
+    return [s.compiled.plan.in_rounds for g in graphs for s in g.program.segments
+            if s.compiled.plan.in_rounds]  # fmt: skip
+
+
+@pytest.mark.parametrize(("f", "holes"), [(plain, True), (summed, False), (behind_a_layer, False)])
+def test_no_logits_cross_the_cut(f, holes):
+    forward, backward = compare(f, arguments(holes), factor=3.0)
+    assert in_rounds([forward]) and not in_rounds([backward])
+    assert (N, V) not in shapes_read(backward) and (V, N) not in shapes_read(backward)
+
+
+@pytest.mark.parametrize("f", [with_z, smoothed])
+def test_other_losses_stay_right(f):
+    compare(f, arguments(), factor=0.5)
+
+
+def test_small_losses_in_half_types_stay_behind():
+    """From one, gradients of float16 may be too small: a scaled loss is computed from its scale."""
+    h, w, y = arguments()
+    half = [a.detach().half().requires_grad_() for a in (h, w)]
+    with smelt.torch.record() as r:
+        value = torch.compile(plain, backend="smelt")(*half, y)
+        (value * 1024).backward()
+    assert not in_rounds(r.graphs)
+    wide = [a.detach().double().requires_grad_() for a in half]
+    (plain(*wide, y) * 1024).backward()
+    for got, want in zip(half, wide, strict=True):
+        torch.testing.assert_close(got.grad.double(), want.grad, rtol=2e-2, atol=2e-2)
+
+
+def test_exact_rounding_keeps_the_order_of_products():
+    f = torch.compile(plain, backend="smelt", options={"rounding": "exact"})
+    h, w, y = arguments()
+    with smelt.torch.record() as r:
+        f(h, w, y).backward()
+    assert (N, V) in shapes_read(r.graphs[1])
+
+
+def test_a_graph_that_is_kept_gives_the_same_twice():
+    h, w, y = arguments()
+    value = torch.compile(plain, backend="smelt")(h, w, y)
+    first = torch.autograd.grad(value, (h, w), retain_graph=True)
+    kept = [g.clone() for g in first]
+    for g in first:
+        g.mul_(7.0)  # a caller's own tensor
+    for got, want in zip(torch.autograd.grad(value, (h, w)), kept, strict=True):
+        assert torch.equal(got, want)
