@@ -164,6 +164,29 @@ class ArgumentError(SmeltError, ValueError, TypeError):
     hint = ""
 
 
+class RangeError(ArgumentError, OverflowError):
+    """A Python number that the type of the array beside it does not hold.
+
+    What it means:
+        A Python number takes the type of the array that it meets, as in NumPy. This one lies
+        outside of what that type holds, such as 300 beside uint8 or 2**63 beside int64.
+    Why:
+        Cutting bits off would be a wrong number, and a wider result would depend on a value. NumPy
+        raises `OverflowError` here, and `except OverflowError` catches this error too.
+    Example:
+        import smelt as sm
+
+        sm.arange(3) + 2**63
+    How to fix:
+        Convert the array to a type that holds both, with `sm.astype(x, sm.uint64)` or to a float.
+    """
+
+    code = "E110"
+    title = "number out of range"
+    template = "{op}: {argument} = {value}, expected {expected}"
+    hint = "Convert the array to a wider type first, such as sm.astype(x, sm.float64)."
+
+
 class UnknownNameError(SmeltError, LookupError):
     """A name that nobody registered.
 

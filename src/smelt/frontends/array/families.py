@@ -16,10 +16,11 @@ import numpy as np
 
 from smelt.errors import DTypeError
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.promote import cast, together
+from smelt.frontends.array.promote import cast, compared, together
 from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.value import Value, infer, record
 from smelt.ops.elementwise import Map
+from smelt.ops.scalar import SCALARS
 from smelt.origin import here
 from smelt.types.dtype import f64
 from smelt.types.tensor import TensorType
@@ -57,12 +58,13 @@ class Binary:
         self.what = what
         self.op = Map(row)
         self.wide: Wide = wide
+        self.together = compared if SCALARS[row].rule.result == "bool" else together
         self.known: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
 
     def __call__(self, x: Value | Any, y: Value | Any) -> Value:
         """The value of the function; one operand may be a number.
 
-        Raises ShapeError, DTypeError, and ArgumentError for a number beyond the array's type.
+        Raises ShapeError, DTypeError, and RangeError for a number beyond the array's type.
         """
         if isinstance(x, Value) and isinstance(y, Value):
             known = self.known.get((id(x.type), id(y.type)))
@@ -72,7 +74,7 @@ class Binary:
                 if y.__class__ is not Value:
                     y.touch()
                 return Value(self.op, (x, y), known[0], here(2))
-        x, y = together(self.what, x, y)
+        x, y = self.together(self.what, x, y)
         if self.wide == "float" and not x.type.dtype.is_float:
             x, y = cast(x, f64), cast(y, f64)
         align(self.what, x, y)

@@ -88,7 +88,7 @@ def signature(a: Argument) -> Hashable:
     """What must be equal for a recording to be worth trying."""
     data = a.data
     if data is None:
-        return (bool, a.number) if isinstance(a.number, bool) else type(a.number)
+        return (type(a.number), a.number) if a.is_said else type(a.number)
     return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), layout(data)
 
 
@@ -192,6 +192,6 @@ def _described(a: Argument) -> str:
     if a.spec is not None:
         return str(a.spec)
     if a.data is None:
-        return type(a.number).__name__ if not isinstance(a.number, bool) else repr(a.number)
+        return repr(a.number) if a.is_said else type(a.number).__name__
     strided = "" if a.data.flags.c_contiguous else " with strides"
     return f"{from_numpy(a.data.dtype).name}{list(a.data.shape)}{strided}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import ArgumentError, LeakError
+from smelt.errors import LeakError, RangeError
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import Scope
@@ -190,7 +190,7 @@ class Scalar(Number):
     def _must_fit(self, info: Any, dtype: DType) -> None:
         """NumPy refuses a number beyond the type of the array beside it, and so does this."""
         if not info.min <= self.hint <= info.max:
-            raise ArgumentError(
+            raise RangeError(
                 op=self.scope.name, argument="operand", value=self.hint,
                 expected=f"a number that {dtype} holds",
             )  # fmt: skip

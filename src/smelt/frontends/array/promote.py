@@ -14,13 +14,13 @@ from typing import Protocol
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DTypeError
+from smelt.errors import DTypeError, RangeError
 from smelt.frontends.array.convert import from_host, number_dtype
 from smelt.frontends.array.value import Value, constant, record
 from smelt.ops.elementwise import Cast
-from smelt.types.dtype import DTYPES, DType, f64, promote
+from smelt.types.dtype import DTYPES, DType, f64, i64, promote, u64
 
-__all__ = ["cast", "common", "from_host", "number", "together"]
+__all__ = ["cast", "common", "compared", "from_host", "number", "together"]
 
 _CASTS = {d: Cast(d) for d in DTYPES}
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2}
@@ -39,6 +39,8 @@ class Symbolic(Protocol):
 
     def node(self, dtype: DType) -> Value: ...
 
+    def value(self) -> int | float: ...
+
 
 Number = bool | int | float | Symbolic
 
@@ -52,17 +54,31 @@ def weak(dtype: DType, number: Number) -> DType:
 
 
 def number(value: Number, dtype: DType, what: str) -> Value:
-    """A Python number as `dtype`.  Raises ArgumentError for an integer beyond its range."""
+    """A Python number as `dtype`.  Raises RangeError for one beyond its range."""
     if not isinstance(value, (bool, int, float)):
         return value.node(dtype)
     if dtype.is_integer:
-        info = np.iinfo(dtype.numpy)
-        if not info.min <= value <= info.max:
-            raise ArgumentError(
-                op=what, argument="operand", value=value, expected=f"a number that {dtype} holds"
-            )
+        if not _holds(dtype, value):
+            raise _beyond(what, value, dtype)
         return constant(int(value), dtype)
-    return constant(float(value) if dtype.is_float else bool(value), dtype)
+    if not dtype.is_float:
+        return constant(bool(value), dtype)
+    try:
+        return constant(float(value), dtype)
+    except OverflowError:
+        raise _beyond(what, value, dtype) from None
+
+
+def _holds(dtype: DType, number: float) -> bool:
+    info = np.iinfo(dtype.numpy)
+    return info.min <= number <= info.max
+
+
+def _beyond(what: str, value: float, dtype: DType) -> RangeError:
+    few = isinstance(value, int) and value.bit_length() > 256
+    told = f"an integer of {value.bit_length()} bits" if few else value
+    return RangeError(op=what, argument="operand", value=told,
+                      expected=f"a number that {dtype} holds")  # fmt: skip
 
 
 def common(what: str, *dtypes: DType) -> DType:
@@ -88,6 +104,29 @@ def together(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Va
         return cast(x, dtype), number(y, dtype, what)
     dtype = common(what, x.type.dtype, y.type.dtype)
     return cast(x, dtype), cast(y, dtype)
+
+
+def compared(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
+    """Two operands of a comparison: no integer is beyond all others, so that any may be asked for.
+
+    >>> x = from_host(np.ones(3, np.uint8))
+    >>> [v.type.dtype for v in compared("less", x, 300)]
+    [f64, f64]
+    """
+    if isinstance(x, Value) and not isinstance(y, Value):
+        dtype = x.type.dtype
+        if dtype.is_integer and isinstance(y, int) and not _holds(dtype, y):
+            return cast(x, f64), constant(np.inf if y > 0 else -np.inf, f64)
+        if dtype.is_integer and not isinstance(y, (int, float)) and y.dtype is i64 is not dtype:
+            if dtype is not u64:
+                return cast(x, i64), y.node(i64)
+            try:
+                return x, y.node(dtype)
+            except RangeError:
+                return compared(what, x, y.value())
+    elif isinstance(y, Value) and not isinstance(x, Value):
+        return compared(what, y, x)[::-1]
+    return together(what, x, y)
 
 
 def own_value(x: Number, what: str) -> Value:

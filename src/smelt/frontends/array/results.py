@@ -107,7 +107,7 @@ def _result(
 def measure(arguments: Sequence[Argument]) -> list[Any]:
     """All dimensions of the arrays, then all numbers: the parameters of `Trace.match`."""
     found: list[Any] = [n for a in arguments if a.data is not None for n in a.data.shape]
-    found += [a.number for a in arguments if a.data is None and not isinstance(a.number, bool)]
+    found += [a.number for a in arguments if a.data is None and not a.is_said]
     return found
 
 

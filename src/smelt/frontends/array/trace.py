@@ -61,6 +61,14 @@ class Argument:
     number: float | None = None
     spec: Spec | None = None
 
+    @property
+    def is_said(self) -> bool:
+        """Whether it is part of the recording, as a constant of the code would be: truth values,
+        and integers that 64 bits do not hold, which each operator takes or refuses as it does
+        the same number in the code."""
+        n = self.number
+        return isinstance(n, bool) or (isinstance(n, int) and not -(2**63) <= n < 2**63)
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -165,8 +173,8 @@ def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Val
     if argument.spec is not None:
         shape = tuple(_spelt(scope, d, placed) for d in argument.spec.shape)
         return scope.input(label, intern(argument.spec.dtype, shape), None)
-    if isinstance(argument.number, bool):  # as good as static; nothing refers to this node
-        return Value(Constant(argument.number, bool_), (), intern(bool_, ()))
+    if argument.is_said:  # as good as static; nothing refers to this node
+        return Value(Constant(False, bool_), (), intern(bool_, ()))
     if argument.number is not None:
         return scope.scalar(label, argument.number)
     data = argument.data
@@ -205,7 +213,7 @@ def _spelt(scope: Scope, d: Index, placed: set[str]) -> Index:
 
 
 def _shown(scope: Scope, argument: Argument, leaf: Value) -> Any:
-    if isinstance(argument.number, bool):
+    if argument.is_said:
         return argument.number
     if argument.number is not None:
         return Scalar(leaf, argument.number, scope)
