@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from smelt.fusion.cascade.carry import State
+from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.fusion.cascade.visible import bounds
 from smelt.fusion.sets import Hints

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from smelt.fusion.cascade.carry import State
+from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, cone
 from smelt.fusion.cascade.visible import bounds
 from smelt.kernel.ir import Dot, Let, Reduce, Scan, Store

@@ -75,8 +75,8 @@ def _holds(dtype: DType, number: float) -> bool:
 
 
 def _beyond(what: str, value: float, dtype: DType) -> RangeError:
-    few = isinstance(value, int) and value.bit_length() > 256
-    told = f"an integer of {value.bit_length()} bits" if few else value
+    bits = value.bit_length() if isinstance(value, int) else 0
+    told = f"an integer of {bits} bits" if bits > 256 else value
     return RangeError(op=what, argument="operand", value=told,
                       expected=f"a number that {dtype} holds")  # fmt: skip
 
@@ -125,7 +125,8 @@ def compared(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Va
             except RangeError:
                 return compared(what, x, y.value())
     elif isinstance(y, Value) and not isinstance(x, Value):
-        return compared(what, y, x)[::-1]
+        found = compared(what, y, x)
+        return found[1], found[0]
     return together(what, x, y)
 
 

@@ -22,8 +22,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from smelt.fusion.cascade.carry import Carrier, Gauge, State
+from smelt.fusion.cascade.carry import Carrier
 from smelt.fusion.cascade.forms import NotSeparable, Sorts
+from smelt.fusion.cascade.gauge import Gauge
+from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, folds_in
 from smelt.ops.combine import COMBINES
 

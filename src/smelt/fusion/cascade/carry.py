@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product as every
 
+from smelt.fusion.cascade.follow import Followed, finished, follow, in_parts
 from smelt.fusion.cascade.forms import (
     Coefficient,
     Growing,
@@ -28,6 +29,7 @@ from smelt.fusion.cascade.forms import (
     Product,
     Sorts,
     build,
+    check_range,
     is_odd,
     linear,
     products,
@@ -38,30 +40,16 @@ from smelt.fusion.cascade.forms import (
 from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_total, opposite
 from smelt.fusion.cascade.monotone import outside
 from smelt.fusion.cascade.powers import greatest, moved, over
-from smelt.fusion.cascade.term import Term, Terms, folds_in
-from smelt.ops.combine import COMBINES, FIRST, SUM_OF_PRODUCTS
+from smelt.fusion.cascade.states import States
+from smelt.fusion.cascade.term import Term, folds_in
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
-from smelt.types.dtype import DType, f64, i64
+from smelt.types.dtype import DType, f64
 
 MOST_STATES = 8
 """States that one fold may need: more are dearer than visiting the elements again."""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A carried value: state' = carried(state) combined with `block`."""
-
-    block: Term
-    """What a block adds: a fold whose elements read the `new` gauges."""
-    combine: str
-    carry: Term | None
-    """The old value at the new gauges; None where nothing moves it."""
-    dtype: DType
-    sweep: int
-    of: Term
-    """The fold for which it is carried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +61,8 @@ class _Shift:
     rest: Term | None
 
 
-class Carrier:
+class Carrier(States):
     """Makes the states of one sweep after the other."""
-
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
-        self.states: list[State] = []
-        self.numbers: dict[tuple[int, Term, Term | None], int] = {}
-        self.moved_by: dict[Term, set[Term]] = {}
-        """For each fold, the gauges with which its states move."""
-
-    def state(
-        self, block: Term, combine: str, carry: Term | None, dtype: DType, sweep: int, of: Term
-    ) -> Term:
-        """A state, one for equal ones, as a term that reads its final value."""
-        key = sweep, block, carry
-        number = self.numbers.get(key)
-        if number is None:
-            number = self.numbers[key] = len(self.states)
-            self.states.append(State(block, combine, carry, dtype, sweep, of))
-        return self.terms.state(number, block.axes, dtype)
-
-    def forget(self, count: int) -> None:
-        """Takes back the states after the first `count`."""
-        del self.states[count:]
-        self.numbers = {key: n for key, n in self.numbers.items() if n < count}
 
     def plain(self, fold: Term, sweep: int, *, last: bool = False) -> Term:
         """A fold whose elements do not move; gives its final value.  Of the `last` one, which no
@@ -105,7 +70,7 @@ class Carrier:
         if fold.kind == "dot":
             return self.state(fold, SUM_OF_PRODUCTS[0], None, fold.dtype.compute, sweep, fold)
         if COMBINES[fold.op].positional:
-            return self._winner(fold, sweep)
+            return self.winner(fold, sweep)
         if last and (way := outside(self.terms, fold)).layers:
             x, combine = way.element, way.combine
             block = self.terms.fold(combine, x, fold.over, x.dtype)
@@ -114,27 +79,6 @@ class Carrier:
         block = self.terms.fold(fold.op, fold.args[0], fold.over, wide)
         return self.terms.cast(
             self.state(block, fold.op, None, wide, sweep, fold), fold.dtype.compute
-        )
-
-    def _winner(self, fold: Term, sweep: int) -> Term:
-        """Where the best element stands: the least position of those that are as good as the best
-        so far.  When another one becomes the best, no earlier position counts any more.
-
-            m' = max(m, max(x over j))
-            p' = min(m' == m ? p : none, min(x == m' ? j : none over j))
-
-        NaN wins and stays: two NaN are equally good."""
-        terms, (x, at) = self.terms, fold.args
-        best = COMBINES[fold.op].winner
-        held = self.state(terms.fold(best, x, fold.over, x.dtype), best, None, x.dtype, sweep, fold)
-        old = terms.state(held.value, held.axes, x.dtype)
-        new = terms.state(held.value, held.axes, x.dtype, new=True)
-        none = terms.const(COMBINES[FIRST].identity(i64), i64)
-        block = terms.fold(FIRST, terms.choose(terms.as_good(x, new), at, none), fold.over, i64)
-        number = len(self.states)
-        before = terms.state(number, block.axes, i64)
-        return self.state(
-            block, FIRST, terms.choose(terms.as_good(old, new), before, none), i64, sweep, fold
         )
 
     def gauge(self, fold: Term, sorts: Sorts) -> Gauge | None:
@@ -188,13 +132,19 @@ class Carrier:
             pairs = every(*sides)
             parts = (_Sum(self, fold, sorts, gauges, sweep).of_products(pair) for pair in pairs)
         else:
-            own = products(_narrow(fold), sorts)
+            whole = products(_narrow(fold), sorts)
+            own = [q for p in whole for q in in_parts(self.terms, p, sorts, fold.dtype)]
             parts = (_Sum(self, fold, sorts, gauges, sweep).of(product) for product in own)
         found: Term | None = None
         for part in parts:
-            found = part if found is None else self.terms.add(found, part)
+            found = part if found is None else self._plus(found, part)
         assert found is not None
-        return found
+        return self.terms.cast(found, fold.dtype.compute)
+
+    def _plus(self, one: Term, other: Term) -> Term:
+        """A sum in the wider type of both: what cancels was not rounded."""
+        wide = max((one.dtype, other.dtype), key=lambda d: d.bits)
+        return self.terms.add(self.terms.cast(one, wide), self.terms.cast(other, wide))
 
 
 def _narrow(fold: Term) -> Term:
@@ -219,15 +169,22 @@ class _Sum:
         """What brings a sum under powers of 2 to the gauges themselves, at the end."""
         self.bare: dict[Gauge, bool] = {}
         self.hoisted: list[tuple[Term, int]] = []
+        self.followed: list[Followed] = []
         self.wide = False
+        """Whether elements are computed in double precision."""
+        self.last_wide = False
+        """Whether what left the sum is applied before the sum is rounded: it may bring it back
+        into the range of the type."""
 
     def of(self, product: Product) -> Term:
         """The final value."""
-        growing = [self._growing(g) for g in product.growing]
+        check_range(product, self.fold.dtype, self.fold.op)
+        growing = self._under_gauges(product)
         shifts = [self._shift(s, bool(growing)) for s in product.sums]
-        factors = [*product.plain, *((g, 1) for g in growing)]
+        factors = [*((g, 1) for g in growing), *product.plain]  # first what is at most 1
         self.hoisted += product.hoisted
-        self.wide = not growing and (bool(shifts) or len(factors) > 1)
+        self.wide |= not growing and (bool(shifts) or len(factors) > 1)
+        self.last_wide = not growing and bool(self.hoisted)
         groups: dict[_Shift, int] = {}
         for s in shifts:
             groups[s] = groups.get(s, 0) + 1
@@ -243,11 +200,11 @@ class _Sum:
         for side, product in zip(self.fold.args, pair, strict=True):
             if product.sums:
                 raise NotSeparable(self.fold.kind)
-            growing = [self._growing(g) for g in product.growing]
+            growing = self._under_gauges(product, alone=False)
             if product.hoisted and not growing:
                 raise NotSeparable(self.fold.kind)
             self.hoisted += product.hoisted
-            factors = [*product.plain, *((g, 1) for g in growing)]
+            factors = [*((g, 1) for g in growing), *product.plain]
             sides.append(self._element(factors, product.masks, side))
             whole = whole.times(product)
         block = self.terms.dot(
@@ -280,6 +237,33 @@ class _Sum:
         safe = self.terms.where_equal(state, g.bottom, self.terms.const(0.0, state.dtype), state)
         return self.terms.swap(atom, {g.fold: safe})
 
+    def _under_gauges(self, product: Product, *, alone: bool = True) -> list[Term]:
+        """The elements of factors that shrink as a gauge moves."""
+        several = len(product.growing) + len(product.derived) > 1
+        alone = alone and not (several or product.plain)
+        if product.derived and (product.sums or product.masks):
+            raise NotSeparable(product.derived[0].op)
+        found: list[Term] = []
+        for g in product.growing:
+            try:
+                found.append(self._growing(g))
+            except NotSeparable:
+                if product.sums or product.masks:
+                    raise
+                found.append(self._followed(g.term, alone))
+        return found + [self._followed(t, alone) for t in product.derived]
+
+    def _followed(self, t: Term, alone: bool) -> Term:
+        """The element of a factor that has been derived; notes how sums move with it."""
+
+        def state(block: Term, combine: str) -> Term:
+            return self.carrier.state(block, combine, None, block.dtype, self.sweep, self.fold)
+
+        by = follow(self.terms, t, self.fold, self.sorts, state, alone=alone)
+        self.rescaling = self._with(self.rescaling, by.moved)
+        self.followed.append(by)
+        return by.element
+
     def _growing(self, factor: Growing) -> Term:
         """The element of an exponential under its gauge; notes how old ones shrink."""
         form = dict(factor.exponent)
@@ -293,20 +277,21 @@ class _Sum:
                 continue
             gauge, finite = known
             moving = [a for a in form if a is not None and self.sorts.moves(a)]
-            self._rescale(row, gauge, c)
+            stead = atom if finite else None
+            self._rescale(row, gauge, c, stead)
             self.bare[gauge] = self.bare.get(gauge, False) or not finite
             rest: Linear = {a: form[a] for a in moving if a is not atom}
             if rest:
                 self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
             power = without(terms, factor.term.args[0], frozenset(moving))
-            return over(terms, row, power, greatest(terms, gauge, c, new=True))
+            return over(terms, row, power, greatest(terms, gauge, c, stead, new=True))
         raise NotSeparable(row.name)
 
-    def _rescale(self, row: ScalarOp, gauge: Gauge, c: Coefficient) -> None:
+    def _rescale(self, row: ScalarOp, gauge: Gauge, c: Coefficient, stead: Term | None) -> None:
         """Notes how what was summed shrinks when a gauge moves, and what makes up for the
         difference between the gauge and a power of 2 at the end."""
-        last = greatest(self.terms, gauge, c, new=False)
-        self.rescaling = self._with(self.rescaling, moved(self.terms, row, gauge, c))
+        last = greatest(self.terms, gauge, c, stead, new=False)
+        self.rescaling = self._with(self.rescaling, moved(self.terms, row, gauge, c, stead))
         self.made_up = self._with(self.made_up, over(self.terms, row, last, last))
 
     def _with(self, known: Term | None, factor: Term) -> Term:
@@ -342,6 +327,9 @@ class _Sum:
                 own[new] = c
                 delta[terms.sub(new, old)] = c
                 self.bare[known[0]] = self.bare.get(known[0], False) or not known[1]
+        if moving and not delta:
+            self.wide = True
+            return self._anchored(build(terms, own, term), build(terms, moving, term))
         return _Shift(
             build(terms, own, term),
             build(terms, delta, term) if delta else None,
@@ -464,10 +452,11 @@ class _Sum:
 
     def _finished(self, total: Term, product: Product) -> Term:
         """The total with what left the sum."""
-        self.carrier.moved_by.setdefault(self.fold, set()).update(g.fold for g in self.bare)
+        moved = {g.fold for g in self.bare} | {f.slot for f in self.followed}
+        self.carrier.moved_by.setdefault(self.fold, set()).update(moved)
         terms = self.terms
-        dtype = self.fold.dtype.compute
-        found = total if self.wide else terms.cast(total, dtype)
+        found = total if self.wide or self.last_wide \
+            else terms.cast(total, self.fold.dtype.compute)  # fmt: skip
         if self.made_up is not None:
             once = terms.div(terms.const(1.0, self.made_up.dtype), self.made_up)
             found = terms.mul(found, terms.cast(once, found.dtype))
@@ -477,11 +466,12 @@ class _Sum:
             wide = terms.cast(t, found.dtype)
             for _ in range(abs(p)):
                 found = terms.mul(found, wide) if p > 0 else terms.div(found, wide)
-        found = terms.cast(found, dtype)
+        for by in self.followed:
+            found = finished(terms, found, by)
         for gauge, bare in self.bare.items():
             if bare:
                 if product.masks:
                     raise NotSeparable(self.fold.op)
-                nothing = terms.const(math.nan, dtype)
+                nothing = terms.const(math.nan, found.dtype)
                 found = terms.where_equal(gauge.fold, gauge.bottom, nothing, found)
         return found

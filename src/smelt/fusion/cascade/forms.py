@@ -21,8 +21,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from smelt.fusion.cascade.term import Term, Terms
+from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, f64
 
 CLOSE = 1e-6
 """Relative distance below which two coefficients are one: folding constants rounds."""
@@ -210,17 +211,42 @@ class Product:
     masks: tuple[Term, ...] = ()
     """Conditions outside of which the product is 0."""
     number: float = 1.0
+    derived: tuple[Term, ...] = ()
+    """Factors of which no column tells how they move."""
 
     def times(self, other: Product) -> Product:
         """All factors of both."""
         return Product(
             self.plain + other.plain, self.hoisted + other.hoisted, self.growing + other.growing,
             self.sums + other.sums, self.masks + other.masks, self.number * other.number,
+            self.derived + other.derived,
         )  # fmt: skip
 
 
 class NotSeparable(Exception):
     """A term has no form in which its gauges can move."""
+
+
+WIDE_DEGREE = 6
+"""Factors of single precision that double precision multiplies without overflow, and without
+underflow, whatever they are."""
+
+
+def check_range(product: Product, dtype: DType, op: str) -> None:
+    """Raises NotSeparable where what leaves a sum kept its elements in range: (x / m)^2 is at most
+    1, where x^2 may be beyond all numbers."""
+    if product.growing or product.derived or not product.hoisted:
+        return
+    degree = sum(abs(p) for _, p in product.plain) + len(product.sums)
+    if dtype.bits < f64.bits:
+        if degree > WIDE_DEGREE:
+            raise NotSeparable(op)
+    elif degree > 1 or any(map(_grows, (t for t, _ in product.plain))):
+        raise NotSeparable(op)
+
+
+def _grows(t: Term) -> bool:
+    return any(x.kind == "apply" and SCALARS[x.op].base for x in cone(t))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,19 +279,20 @@ def products(term: Term, sorts: Sorts) -> list[Product]:
     if row.chooses:
         return _chosen(term, sorts)
     if row.base:
-        return [Product(growing=(_growing(term, sorts),))]
+        growing = _growing(term, sorts)
+        return [Product(derived=(term,)) if growing is None else Product(growing=(growing,))]
     if row.powers:
         return _multiplied(term, row.powers, sorts)
     if row.linear:
         return _added(term, sorts)
-    raise NotSeparable(term.op)
+    return [Product(derived=(term,))]
 
 
-def _growing(term: Term, sorts: Sorts) -> Growing:
+def _growing(term: Term, sorts: Sorts) -> Growing | None:
     form = linear(term.args[0], sorts.is_fixed)
     mixed = [a for a in form if a is not None and sorts.is_mixed(a)]
     if is_odd(form) or mixed:
-        raise NotSeparable(term.op)
+        return None
     return Growing(term, tuple(form.items()))
 
 
@@ -273,7 +300,7 @@ def _multiplied(term: Term, powers: tuple[int, ...], sorts: Sorts) -> list[Produ
     found = [Product()]
     for a, p in zip(term.args, powers):
         if p < 0 and sorts.is_mixed(a):
-            raise NotSeparable(term.op)
+            return [Product(derived=(term,))]
         if p < 0:
             factor = ((a, p),)
             one = Product(plain=factor) if sorts.varies(a) else Product(hoisted=factor)

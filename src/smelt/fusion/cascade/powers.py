@@ -19,11 +19,16 @@ from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.spec_scalar import ScalarOp
 
 
-def greatest(terms: Terms, g: Gauge, c: Coefficient, *, new: bool) -> Term:
+def greatest(
+    terms: Terms, g: Gauge, c: Coefficient, atom: Term | None, *, new: bool
+) -> Term:  # fmt: skip
     """The greatest exponent before or after the present block, up to what is fixed: c times the
-    gauge; what stands for no element at all is -inf, or 0 if the sign of c is not known."""
+    gauge; what stands for no element at all is -inf, or 0 if the sign of c is not known.  With an
+    `atom`, which is the gauge but where that is infinite, c times the atom."""
     state = terms.state(g.state, g.fold.axes, g.fold.dtype.compute, new=new)
-    if c.fixed:
+    if atom is not None:
+        state = terms.swap(atom, {g.fold: state})
+    elif c.fixed:
         state = terms.where_equal(state, g.bottom, terms.const(0.0, state.dtype), state)
     return multiplied(terms, state, c)
 
@@ -35,11 +40,11 @@ def over(terms: Terms, row: ScalarOp, power: Term, most: Term) -> Term:
     return terms.apply(divided, near, terms.apply(whole, most))
 
 
-def moved(terms: Terms, row: ScalarOp, g: Gauge, c: Coefficient) -> Term:
+def moved(terms: Terms, row: ScalarOp, g: Gauge, c: Coefficient, atom: Term | None) -> Term:
     """What a sum shrinks by in the present block; 0 where nothing was summed."""
-    old, new = (greatest(terms, g, c, new=n) for n in (False, True))
+    old, new = (greatest(terms, g, c, atom, new=n) for n in (False, True))
     found = terms.apply(row.over[3], old, new)
-    if not c.fixed:
+    if not c.fixed and atom is None:
         return found
     state = terms.state(g.state, g.fold.axes, g.fold.dtype.compute)
     return terms.where_equal(state, g.bottom, terms.const(0.0, found.dtype), found)

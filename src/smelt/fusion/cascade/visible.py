@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smelt.fusion.cascade.carry import State
 from smelt.fusion.cascade.interval import Blocks, is_plain, is_read
+from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
