@@ -22,6 +22,7 @@ from smelt import fusion, knobs, lower, passes
 from smelt.ahead import Ahead, beyond, room_of
 from smelt.codegen.build import build, forms
 from smelt.errors import UnsupportedError
+from smelt.fusion.cascade.proofs import SHELF, VERSION
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
@@ -39,6 +40,7 @@ from smelt.runtime.code import Code, add, find, key_of
 from smelt.runtime.executable import Executable, Value
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Compiler, Run
+from smelt.runtime.proofs import shelve
 from smelt.runtime.recipe import CallUse, KernelUse, Recipe, RoundsUse
 from smelt.runtime.sources import generator
 from smelt.target import Target
@@ -49,6 +51,8 @@ from smelt.types.expr import add as add_index
 __all__ = ["Compiled", "Named", "assemble", "compile", "host", "identify", "size_names"]
 
 Array = np.ndarray[Any, Any]
+
+shelve(SHELF, VERSION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

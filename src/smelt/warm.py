@@ -36,6 +36,7 @@ from smelt.graph.text import text
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.built import Form
+from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import Code, find, key_of
 from smelt.runtime.executable import Executable
@@ -141,7 +142,8 @@ def _parts(
         "memory allowed": repr(program.allowance),
         "settings": told,
         "version": f"{sources()} abi {ABI_VERSION}",
-        "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}",
+        "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}"
+        f"{' proofs' * has_system()}",
         "processor": target.fingerprint(),
         "figures of this machine": target.to_json(),
     }

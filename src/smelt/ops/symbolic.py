@@ -9,7 +9,19 @@ system is an argument, so that nothing imports it before there is something to p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
+
+SYSTEM = "sympy"
+"""The package of the system."""
+
+
+@cache
+def has_system() -> bool:
+    """Whether the system is installed."""
+    return find_spec(SYSTEM) is not None
+
 
 Meaning = Callable[..., Any]
 

@@ -11,7 +11,8 @@ asked for by f(g; r) / c: the factor itself is its transport.  Where no |f(v; g)
 nothing overflows.  2^(v - r), (v/r)^2.5 for v >= 0, sqrt(e^(v - r) / s) are like that.
 
 *From fixed places.*  If f has rank k, it is the sum of k products u(r) * f(v; b) at constants b,
-and the u(r) follow from f(a; r) at k constants a.  cos(v - r) has rank 2, and so has log(v/r), v >= 0.
+and the u(r) follow from f(a; r) at k constants a.  cos(v - r) has rank 2, and so has log(v/r)
+for v >= 0.
 
 Numbers tell in microseconds that most factors are neither (tanh(v - r), round(v/r)); what passes is
 proved (`proofs.py`) before anybody relies on it.
