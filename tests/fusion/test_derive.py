@@ -1,4 +1,4 @@
-"""Cascades beyond the table: what streams, what does not and why, and that the numbers are right."""
+"""Cascades beyond the table: what streams, what does not and why, and that numbers are right."""
 
 from __future__ import annotations
 
@@ -242,12 +242,16 @@ MORE = [
 
 
 @pytest.mark.usefixtures("unknown")
-def test_without_a_prover_nothing_new_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_prover_nothing_new_is_carried(
+    monkeypatch: pytest.MonkeyPatch, analysed: list[Cascade]
+) -> None:
     monkeypatch.setattr(proofs, "has_system", lambda: False)
     program = next(p for p in PROGRAMS if p.name == "powers of 1.7")
     kernel = fresh(program, "unproved")
     assert len(streams(kernel)) == 2
     assert proofs.wanting
+    (how,) = {h.blocker for h in analysed[-1].how.values() if h.action == "recompute"}
+    assert "smelt[derive]" in how
 
 
 @pytest.mark.usefixtures("unknown")

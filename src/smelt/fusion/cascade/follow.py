@@ -17,12 +17,16 @@ from smelt.fusion.cascade.derive import FALLBACK, HELD, Gauged, Ranked, gauged, 
 from smelt.fusion.cascade.forms import NotSeparable, Product, Sorts
 from smelt.fusion.cascade.formula import Formula, cut
 from smelt.fusion.cascade.gauge import opposite
+from smelt.fusion.cascade.proofs import is_wanting
 from smelt.fusion.cascade.term import Term, Terms
-from smelt.ops.combine import COMBINES
+from smelt.ops.combine import LARGEST
 from smelt.types.dtype import DType, f64, i64
 
-LARGEST = "max"
+MOST_PARTS = 6
+"""Products that one element may become."""
 
+UNPROVED = "without a proof, for which `pip install 'smelt[derive]'` would look"
+"""Said of a factor that numbers speak for."""
 MakeState = Callable[[Term, str], Term]
 """Gives the state of a plain fold: the fold, and by what it is combined."""
 
@@ -55,7 +59,7 @@ def follow(
     f = cut(t, sorts)
     known = None if f is None else gauged(f)
     if f is None or known is None:
-        raise NotSeparable(t.op)
+        raise NotSeparable(t.op if f is None or not is_wanting(f.key) else f"{t.op} {UNPROVED}")
     combine = opposite(LARGEST) if known.least else LARGEST
     own = known.slot.is_fold and known.slot.op == combine and known.slot.args[0] is f.varying
     if not (alone or own):
@@ -74,7 +78,7 @@ def _under(
     unit = terms.const(known.unit, dtype)
 
     def fine(g: Term) -> Term:
-        return terms.apply("eq", f.of(terms, {**held, v: g, slot: g}, dtype), unit)
+        return terms.equals(f.of(terms, {**held, v: g, slot: g}, dtype), known.unit)
 
     def safe(g: Term) -> Term:
         return terms.choose(fine(g), g, terms.const(FALLBACK, dtype))
@@ -96,9 +100,7 @@ def _under(
 def finished(terms: Terms, found: Term, by: Followed) -> Term:
     """A sum at what was asked for."""
     otherwise = terms.cast(by.otherwise, found.dtype)
-    number = terms.either(
-        terms.apply("eq", otherwise, otherwise), terms.equals(by.count, 0)
-    )  # fmt: skip
+    number = terms.either(terms.is_number(otherwise), terms.equals(by.count, 0))
     brought = terms.mul(found, terms.cast(by.last, found.dtype))
     return terms.choose(by.fine, brought, terms.choose(number, found, otherwise))
 
@@ -120,9 +122,6 @@ def in_parts(terms: Terms, product: Product, sorts: Sorts, dtype: DType) -> list
     return found
 
 
-MOST_PARTS = 6
-
-
 def _parts(terms: Terms, f: Formula, known: Ranked) -> list[Product]:
     dtype = f64 if known.wide else f.varying.dtype.compute
     moved = [f.of(terms, {f.varying: terms.const(a, dtype)}, dtype) for a in known.places]
@@ -136,8 +135,3 @@ def _parts(terms: Terms, f: Formula, known: Ranked) -> list[Product]:
         element = f.of(terms, {r: terms.const(anchor, dtype) for r in f.moving}, dtype)
         found.append(Product(plain=((element, 1),), hoisted=((u, 1),)))
     return found
-
-
-def is_largest(t: Term) -> bool:
-    """Whether a fold keeps one of its elements."""
-    return t.is_fold and t.kind == "fold" and COMBINES[t.op].idempotent

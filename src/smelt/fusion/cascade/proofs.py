@@ -74,6 +74,11 @@ wanting: set[str] = set()
 """Claims that numbers speak for and nobody could prove, for want of a prover."""
 
 
+def is_wanting(key: str) -> bool:
+    """Whether a formula would follow if somebody could prove it."""
+    return any(text.endswith(f" {key}") for text in wanting)
+
+
 def is_proved(claim: Claim) -> bool:
     """Whether a claim that numbers speak for is true."""
     text = claim.text

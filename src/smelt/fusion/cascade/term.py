@@ -211,6 +211,10 @@ class Terms:
         same = self.apply("eq", x, best)
         return self.either(same, self.negated(self.apply("eq", x, x))) if x.dtype.is_float else same
 
+    def is_number(self, x: Term) -> Term:
+        """Whether x is not NaN."""
+        return self.apply("eq", x, x)
+
     def equals(self, x: Term, number: Number) -> Term:
         """Whether x is a number."""
         return self.apply("eq", x, self.const(number, x.dtype))
