@@ -149,7 +149,8 @@ def test_decisions_say_how_each_fold_is_carried() -> None:
     plan = planned(attention, QKV, LONG_KEYS).plan
     found = {(d.reason, d.details["how"]) for d in plan.decisions if d.reason == "carried"}
     assert found == {
-        ("carried", "rescaled whenever it moves"), ("carried", "what it reads leaves the fold"),
+        ("carried", "what was summed is rescaled at every change"),
+        ("carried", "what is read is applied once, at the end"),
     }  # fmt: skip
     assert any(d.reason == "cascade" for d in plan.decisions)
     for d in plan.decisions:

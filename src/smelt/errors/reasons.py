@@ -327,7 +327,7 @@ _ACCEPTED = (
     Reason(
         "F111",
         "cascade",
-        "{value} is corrected while the stream goes on, so one pass over {axis} is enough",
+        "{value} is used up block by block along {axis}, so nothing of its rows is stored",
         "A chain of reductions over one axis runs in one pass: earlier partial results are "
         "transported to the newest reference.",
         _NEVER,
@@ -335,7 +335,7 @@ _ACCEPTED = (
     Reason(
         "F113",
         "carried",
-        "{value} is carried block by block along {axis} while {gauge} still moves: {how}",
+        "{value} is carried block by block along {axis} while {gauge} still changes: {how}",
         "A fold that reads another one over the same axis does not wait for it. What is the same "
         "for every element leaves the fold; a sum of exponentials is rescaled when its maximum "
         "grows; powers of differences are taken from a fixed element and shifted at the end; a "
@@ -345,9 +345,12 @@ _ACCEPTED = (
     Reason(
         "F114",
         "visited-again",
-        "{value} waits for {gauge}: {axis} is visited again, as nothing sees through {how}",
+        "{value} needs the last {gauge} first, so {axis} is visited again: blocks summed before "
+        "cannot be corrected through {how}",
         "Where no correction of the earlier blocks is known, the elements are computed once more "
-        "in a second sweep of the same kernel, and nothing of the row is kept.",
+        "in a second sweep of the same kernel, and nothing of the row is kept. Exponentials and "
+        "powers of differences, quotients and products can be corrected; a logarithm of a softmax "
+        "can where it is written as `log_softmax`. Rounding and most functions cannot.",
         _NEVER,
     ),
     Reason(

@@ -394,7 +394,10 @@ class Search(State):
         """The extent of the streamed axis in words."""
         if cost is None or cost.stream < 0:
             return ""
-        return expr_text(self.units.extents[region.axes[cost.stream]])
+        number = region.axes[cost.stream]
+        extent, size = self.units.extents[number], self.model.extents[number]
+        return f"{size:,} positions" if isinstance(extent, int) else \
+            f"{expr_text(extent)} ({size:,} positions)"  # fmt: skip
 
     def _carried(self) -> None:
         """Records what becomes of the folds over streamed axes."""

@@ -131,10 +131,10 @@ class Step:
 
 
 _HOW = {
-    "hoist": "what it reads leaves the fold",
-    "static": "shifted at the end from a fixed element",
-    "dynamic": "rescaled whenever it moves",
-    "monotone": "applied to the last value alone",
+    "hoist": "what is read is applied once, at the end",
+    "static": "taken from a fixed element, and shifted at the end",
+    "dynamic": "what was summed is rescaled at every change",
+    "monotone": "the function is applied to the last value alone",
 }
 
 

@@ -111,7 +111,6 @@ _ROWS = (
 SUM_OF_PRODUCTS = ("sum", "mul")
 """A contraction: the monoid that it folds with, and the scalar operator inside."""
 FIRST = "min"
-LARGEST = "max"
 """The monoid of positions of which the first counts."""
 SOME_FAIL = ("any", "not")
 """Whether a condition fails somewhere: the monoid, and the scalar operator on every condition."""

@@ -19,9 +19,10 @@ from smelt.fusion.cascade.formula import Formula, cut
 from smelt.fusion.cascade.gauge import opposite
 from smelt.fusion.cascade.proofs import is_wanting
 from smelt.fusion.cascade.term import Term, Terms
-from smelt.ops.combine import LARGEST
+from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import DType, f64, i64
 
+LARGEST = EXTREMES[1]
 MOST_PARTS = 6
 """Products that one element may become."""
 
