@@ -72,11 +72,17 @@ class Formula:
                 elif t.kind == "cast":
                     found = walk(t.args[0])
                 else:
-                    found = terms.apply(t.op, *map(walk, t.args))
+                    found = _applied(terms, t.op, [walk(a) for a in t.args])
                 done[t] = found
             return found
 
         return walk(self.term)
+
+
+def _applied(terms: Terms, op: str, args: list[Term]) -> Term:
+    """An operator on operands, which a factor of 1 leaves as they are."""
+    loose = [(a, p) for a, p in zip(args, SCALARS[op].powers) if a.kind != "const" or a.value != 1]
+    return loose[0][0] if len(loose) == 1 and loose[0][1] == 1 else terms.apply(op, *args)
 
 
 def cut(term: Term, sorts: Sorts) -> Formula | None:
