@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver
+from smelt import ahead, driver
 from smelt.explain import report
 from smelt.fusion.apart import held_apart, held_by
 from smelt.graph.ir import Graph
@@ -121,3 +121,14 @@ def test_what_there_is_no_room_for_is_computed_in_every_call():
         assert kept(made) <= extra
         (found,) = made.run(arrays, (50,))
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_equal_layers_are_asked_for_panels_once_and_packed_each(monkeypatch: pytest.MonkeyPatch):
+    """Arrays and sizes of their own make no difference to how a product wants its operand."""
+    asked: list[object] = []
+    panels = ahead.panels
+    monkeypatch.setattr(ahead, "panels", lambda *a: (asked.append(a), panels(*a))[1])
+    made = compiled(layers(8, 1024), 300, constants_extra=None)
+    assert len(made.kernels) > 2 * len(asked)
+    assert sorted(c.value for c in weighed(made)) == [f"w{k}" for k in range(8)]
+    assert kept(made) == 8 * 4 * 1024 * 1024

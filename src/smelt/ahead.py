@@ -22,9 +22,10 @@ from smelt.codegen.build import panels
 from smelt.errors import VerifyError
 from smelt.fusion.apart import held_apart, held_by
 from smelt.fusion.plan import Cluster, Plan
-from smelt.fusion.sets import at_hints
+from smelt.fusion.sets import Hints, at_hints
 from smelt.graph.ir import Graph, Node
 from smelt.journal import ConstantWeighed, Journal
+from smelt.kernel.canonical import Plain
 from smelt.kernel.ir import Kernel
 from smelt.kernel.panels import Panel, panelled_shape, read_panels
 from smelt.ops.create import Input
@@ -106,14 +107,16 @@ class Ahead:
         """What is computed once: the parts of all values that were asked for."""
 
     def packed(
-        self, clusters: Sequence[Cluster], kernels: Sequence[Kernel | None], target: Target,
+        self, clusters: Sequence[Cluster], kernels: Sequence[Kernel | None],
+        bare: Sequence[tuple[Plain, Mapping[str, str]] | None], target: Target,
         hints: Mapping[str, int], journal: Journal,
     ) -> tuple[Kernel | None, ...]:  # fmt: skip
-        """The kernels on packed operands, for those constants that there is room for."""
+        """The kernels on packed operands, for those constants that there is room for; `bare` is
+        what `canonical` says of each."""
         for node, work in self._work.items():
             self._note(node, "computed", _nbytes(node), _work_ns(work, node, target), journal)
         made = list(kernels)
-        found = self._candidates(clusters, kernels, target, hints)
+        found = self._candidates(clusters, kernels, bare, target, hints)
         ranked = sorted(found, key=lambda w: -found[w].saves_ns / max(found[w].nbytes, 1))
         for wanted in ranked:
             c, node = found[wanted], wanted.node
@@ -144,23 +147,31 @@ class Ahead:
         return kept
 
     def _candidates(
-        self, clusters: Sequence[Cluster], kernels: Sequence[Kernel | None], target: Target,
+        self, clusters: Sequence[Cluster], kernels: Sequence[Kernel | None],
+        bare: Sequence[tuple[Plain, Mapping[str, str]] | None], target: Target,
         hints: Mapping[str, int],
     ) -> dict[_Wanted, _Candidate]:  # fmt: skip
         """The operands that products would rather read packed."""
         found: dict[_Wanted, _Candidate] = {}
-        for k, (cluster, kernel) in enumerate(zip(clusters, kernels, strict=True)):
-            if kernel is None:
+        known: dict[tuple[Plain, frozenset[str]], tuple[tuple[Panel, Index], ...]] = {}
+        for k, (cluster, kernel, own) in enumerate(zip(clusters, kernels, bare, strict=True)):
+            if kernel is None or own is None:
                 continue
-            nodes = {p.name: n for p, n in zip(kernel.inputs, cluster.inputs, strict=True)}
-            constant = frozenset(p for p, n in nodes.items() if _is_constant(n))
-            for panel, rows in panels(kernel, target, constant):
-                wanted = _Wanted(nodes[panel.param], replace(panel, param=""))
+            plain, names = own
+            short = [p.name for p in plain.kernel.inputs]
+            places = {p: n for n, p in enumerate(short) if _is_constant(cluster.inputs[n])}
+            key = plain, frozenset(places)
+            if key not in known:
+                known[key] = panels(plain.kernel, target, key[1])
+            sizes = Hints({a: hints[b] for a, b in names.items() if b in hints})
+            for panel, rows in known[key]:
+                n = places[panel.param]
+                wanted = _Wanted(cluster.inputs[n], replace(panel, param=""))
                 nbytes = prod(_shape(wanted)) * wanted.node.type.dtype.itemsize
                 c = found.setdefault(wanted, _Candidate(nbytes))
-                times = -(-at_hints(rows, hints) // TOGETHER)
+                times = -(-at_hints(rows, sizes) // TOGETHER)
                 c.saves_ns += times * target.transfer_ns(nbytes, nbytes, "l3", 1)
-                c.readers.append((k, panel))
+                c.readers.append((k, replace(panel, param=kernel.inputs[n].name)))
         return found
 
     def held(self, cluster: str, param: str, node: Node) -> Value | None:

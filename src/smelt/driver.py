@@ -30,7 +30,7 @@ from smelt.graph.walk import size_names, sizes
 from smelt.journal import Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.built import Form, Forms, form_for
-from smelt.kernel.canonical import canonical
+from smelt.kernel.canonical import Plain, canonical
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
@@ -38,6 +38,7 @@ from smelt.ops.create import Input
 from smelt.passes.prelude import Split, split
 from smelt.runtime.code import Code, add, find, key_of
 from smelt.runtime.executable import Executable, Value
+from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.runtime.proofs import shelve
@@ -47,6 +48,7 @@ from smelt.target import Target
 from smelt.tune.memory import Program
 from smelt.tune.race import choose
 from smelt.types.expr import add as add_index
+from smelt.types.expr import size, substitute
 
 __all__ = ["Compiled", "Named", "assemble", "compile", "host", "identify", "size_names"]
 
@@ -111,11 +113,12 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     target = host() if target is None else target
     program = Program(graph, hints or {}, allowance)
     parts = partial(_compile_part, target=target) if compiler is None else compiler
-    settings = choose(
-        program, lambda: _compile(program, (), Journal(), target, parts), target, journal
-    )  # fmt: skip
-    with knobs.config(settings):
-        return _compile(program, donate, journal, target, parts)
+    with set_aside():
+        settings = choose(
+            program, lambda: _compile(program, (), Journal(), target, parts), target, journal
+        )  # fmt: skip
+        with knobs.config(settings):
+            return _compile(program, donate, journal, target, parts)
 
 
 def _compile(
@@ -127,15 +130,21 @@ def _compile(
     plan, ahead = _planned(graph, program, donate, journal, target)
     hints = _hints(plan, named)
     lowered = [_lowered(c, journal, at) for c, at in zip(plan.every, hints, strict=True)]
+    bare = [None if k is None else canonical(k) for k in lowered]
     count = len(plan.clusters)
     kernels = (
-        *ahead.packed(plan.clusters, lowered[:count], target, named, journal), *lowered[count:]
+        *ahead.packed(plan.clusters, lowered[:count], bare[:count], target, named, journal),
+        *lowered[count:],
     )  # fmt: skip
-    given_names = [None if k is None else identify(k, target) for k in kernels]
+    given_names = [
+        None if k is None else identify(k, target, b if k is before else None)
+        for k, before, b in zip(kernels, lowered, bare, strict=True)
+    ]
     made: dict[Cluster, Made] = {}
-    for cluster, kernel, of, at in zip(plan.every, kernels, given_names, hints, strict=True):
-        if kernel is not None and of is not None:
-            known = forms(kernel, target)
+    told: dict[Plain, Forms] = {}
+    for cluster, of, at in zip(plan.every, given_names, hints, strict=True):
+        if of is not None:
+            known = _forms(of, target, told)
             made[cluster] = Made(of, known, _code(of, target, journal, form_for(known, at)))
     recipe, executable = assemble(plan, made, target, journal, ahead, compiler)
     return Compiled(
@@ -202,22 +211,37 @@ class Named:
     """A kernel apart from its names: kernels that differ in these alone share their code."""
 
     kernel: Kernel
-    plain: Kernel
+    plain: Plain
     names: Mapping[str, str]
     """What the plain kernel's names are in this one."""
     stem: bytes
     """What decides its machine code: its text, the generator, LLVM and the processor."""
 
 
-def identify(kernel: Kernel, target: Target) -> Named:
-    """A kernel's text without its names, and the digest that its code is found by."""
-    plain, names = canonical(kernel)
+def identify(
+    kernel: Kernel, target: Target, bare: tuple[Plain, Mapping[str, str]] | None = None
+) -> Named:  # fmt: skip
+    """A kernel's text without its names, and the digest that its code is found by; `bare` is what
+    `canonical` says of it, where that is known."""
+    plain, names = bare or canonical(kernel)
     parts = (
-        kernel_text(plain), generator(), str(ABI_VERSION), llvmlite.__version__,
+        plain.text, generator(), str(ABI_VERSION), llvmlite.__version__,
         target.fingerprint(), knobs.code_fingerprint(),
     )  # fmt: skip
     stem = hashlib.sha256("\0".join(parts).encode()).digest()
     return Named(kernel, plain, names, stem)
+
+
+def _forms(named: Named, target: Target, told: dict[Plain, Forms]) -> Forms:
+    """The forms of a kernel, found once for those that differ in names alone."""
+    plain = named.plain
+    if plain not in told:
+        told[plain] = forms(plain.kernel, target)
+    own = {short: size(name) for short, name in named.names.items()}
+    return tuple(
+        (form, tuple((substitute(n, own, "size"), most) for n, most in limits))
+        for form, limits in told[plain]
+    )
 
 
 def _code(
@@ -229,7 +253,7 @@ def _code(
     if found is not None:
         return found
     start = perf_counter()
-    made = build(named.plain, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
+    made = build(named.plain.kernel, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
     emitted = KernelEmitted(
         named.kernel.name, kernel_text(named.kernel), made.ir_size, perf_counter() - start,
         target.name, len(made.code),

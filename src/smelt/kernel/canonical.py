@@ -10,7 +10,7 @@ their own, and one piece of machine code.
 ...   y[n] = w[n] - g[n] * 0.1
 ... ''')
 >>> plain, names = canonical(kernel)
->>> print(text(plain).splitlines()[0], names["a1"])
+>>> print(plain.text.splitlines()[0], names["a1"])
 kernel k(a0: f32[a1], a2: f32[a1]) -> a3: f32[a1] n
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from smelt.errors import SmeltError
@@ -31,7 +31,15 @@ NAME = "k"
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
-def canonical(kernel: Kernel) -> tuple[Kernel, Mapping[str, str]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Plain:
+    """A kernel without its names; kernels with the same text share theirs."""
+
+    kernel: Kernel
+    text: str
+
+
+def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
     """The kernel with names a0, a1, .. in order of appearance, and what each was before.
 
     A kernel one of whose names is also a word of the language keeps all of them.
@@ -44,19 +52,21 @@ def canonical(kernel: Kernel) -> tuple[Kernel, Mapping[str, str]]:
         word = found.group()
         return new.setdefault(word, f"a{len(new)}") if word in own else word
 
-    head, _, rest = text(plain).partition("(")
+    source = text(plain)
+    head, _, rest = source.partition("(")
     made = _parsed(f"{head}({_WORD.sub(renamed, rest)}")
-    if made is None or len(made.axes) != len(kernel.axes):
-        return plain, {name: name for name in own}
+    if made is None or len(made.kernel.axes) != len(kernel.axes):
+        return Plain(plain, source), {name: name for name in own}
     return made, {short: name for name, short in new.items()}
 
 
 @lru_cache(maxsize=1024)
-def _parsed(source: str) -> Kernel | None:
+def _parsed(source: str) -> Plain | None:
     try:
-        return parse(source)
+        found = parse(source)
     except SmeltError:
         return None
+    return Plain(found, text(found))
 
 
 def _names(kernel: Kernel) -> Iterator[str]:

@@ -25,6 +25,7 @@ from smelt.graph.interp import solve_sizes
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal import Journal
+from smelt.kernel.canonical import Plain
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
@@ -118,8 +119,9 @@ def whole_graph(
     loaded = load(made.code, [f.symbol for f in made.functions])
     plan = Plan(graph, (cluster,), ((0,),))
     known = () if usual else forms(kernel, target)
-    stem = driver.identify(kernel, target).stem + kernel_text(kernel).encode()  # its own names
-    named = driver.Named(kernel, kernel, {}, stem)
+    plain = Plain(kernel, kernel_text(kernel))  # its own names
+    stem = driver.identify(kernel, target).stem + plain.text.encode()
+    named = driver.Named(kernel, plain, {}, stem)
     code = Code(made, loaded)
     _, executable = driver.assemble(
         plan, {cluster: driver.Made(named, known, code)}, target, Journal(),

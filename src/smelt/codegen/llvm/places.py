@@ -13,12 +13,13 @@ moves back by s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from smelt.codegen.llvm.clone import Cloner, indices, reached
+from smelt.codegen.llvm.clone import FOLDS, Cloner, indices, reached
 from smelt.codegen.llvm.items import Item, Phase
+from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Index,
     add,
@@ -72,8 +73,13 @@ def sliding(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
         if not isinstance(taps, int):
             continue
         touched = list(reached(right, {a, tap}))
+        if any(i.kind in FOLDS for i in touched):
+            continue
+        strides = [(e, coefficient(e, a), coefficient(e, tap))
+                   for i in touched for e in indices(i.payload)]  # fmt: skip
         for step, dilation in _pairs(taps):
-            if all(_is_still(i, {a: dilation, tap: -step}, phase) for i in touched):
+            by = {a: dilation, tap: -step}
+            if all(_is_still(e, along, across, by, phase) for e, along, across in strides):
                 return Slid(a, a, tap, step, dilation, NO_AXIS, taps)
     return Slid(a, a)
 
@@ -87,12 +93,16 @@ def _pairs(taps: int) -> Iterator[tuple[int, int]]:
                 yield step, dilation
 
 
-def _is_still(item: Item, moves: dict[str, int], phase: Phase) -> bool:
-    """Whether nothing in an item changes when axes move by these numbers."""
+def _is_still(
+    e: Index, along: Index | None, across: Index | None, moves: Mapping[str, int], phase: Phase
+) -> bool:
+    """Whether an index stays when its two axes move by these numbers, given its strides along
+    them; where it has none, by moving them."""
+    if along is not None and across is not None:
+        one, other = moves.values()
+        return add(mul(along, one), mul(across, other)) == 0
     by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
-    if item.kind in ("fold", "dot", "scan"):
-        return False
-    return all(substitute(e, by) == e for e in indices(item.payload))
+    return substitute(e, by) == e
 
 
 def placed(phase: Phase, user: Item, operand: Item, columns: list[Slid]) -> Item:

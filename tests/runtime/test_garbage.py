@@ -1,0 +1,72 @@
+"""While Smelt compiles, the collector does not look at what the process holds before."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import driver
+from smelt.runtime.garbage import set_aside
+
+
+@pytest.fixture(autouse=True)
+def nothing_hidden() -> Iterator[None]:
+    """Starts and ends with all objects in sight."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+class Ring:
+    """Refers to itself, so that only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_what_was_there_is_shown_again_though_something_is_raised() -> None:
+    def fails() -> None:
+        with set_aside():
+            assert gc.get_freeze_count() > 0
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_user_hides_stays_hidden() -> None:
+    gc.freeze()
+    hidden = gc.get_freeze_count()
+    with set_aside(), set_aside():
+        assert gc.get_freeze_count() == hidden
+    assert gc.get_freeze_count() == hidden
+
+
+def test_garbage_from_before_is_found_afterwards_and_that_of_within_at_once() -> None:
+    before = weakref.ref(Ring())
+    with set_aside():
+        within = weakref.ref(Ring())
+        gc.collect()
+        assert before() is not None and within() is None
+    gc.collect()
+    assert before() is None
+
+
+def test_compiling_hides_and_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    lowered = driver._lowered
+
+    def watched(*args: object) -> object:
+        seen.append(gc.get_freeze_count())
+        return lowered(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(driver, "_lowered", watched)
+    graph = sm.jit(lambda x: sm.exp(x) + 1.0).lower(np.zeros(7, np.float32)).trace.graph
+    driver.compile(graph, hints={})
+    assert seen and min(seen) > 0 and gc.get_freeze_count() == 0
