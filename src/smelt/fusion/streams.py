@@ -8,16 +8,17 @@ in `smelt.fusion.cost`.  Blocks are those that `smelt.lower.stream` will choose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from smelt import knobs
 from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, THIN, has_parts, rows_taken
 from smelt.fusion.cascade.analyse import Cascade, analyse
+from smelt.fusion.cascade.carry import State
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
 from smelt.fusion.cascade.term import Term
-from smelt.fusion.cascade.visible import visible
+from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
@@ -179,6 +180,8 @@ class _Price:
         self.cut: dict[str, int] = {}
         """Grid axes that tasks take in blocks."""
         self.is_single = all(t.dtype.itemsize < 8 for t in found.loads if t.dtype.is_float)
+        self.looked: dict[tuple[Term, ...], Visible] = {}
+        """What sweeps visit, by what their states fold."""
         self.extra = self._extra()
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
@@ -242,8 +245,17 @@ class _Price:
         states = self.cascade.states
         if swept or not states or any(s.sweep for s in states):
             return False
-        seen = visible(self.found.terms, states, self.name, self.still)
+        seen = self._visible(states)
         return any(t is not None for t in (seen.start, seen.stop, seen.seen))
+
+    def _visible(self, states: Sequence[State]) -> Visible:
+        """What the sweep of some states visits."""
+        key = tuple(s.block for s in states)
+        found = self.looked.get(key)
+        if found is None:
+            found = visible(self.found.terms, states, self.name, self.still)
+            self.looked[key] = found
+        return found
 
     def _extra(self) -> set[Term]:
         """Folds in double precision beyond one for each fold of the region."""
@@ -393,7 +405,7 @@ class _Price:
         states = [s for s in self.cascade.states if s.block in part]
         if not states or any(t in part for t in self.found.roots.values()):
             return 1.0
-        seen = visible(self.found.terms, states, self.name, self.still)
+        seen = self._visible(states)
         if seen.start is None and seen.stop is None and seen.seen is not None:
             return TOLD
         return self.shares.between(seen.start, seen.stop, self.name)

@@ -92,7 +92,7 @@ class _Analysis:
         """The folds that a term reads."""
         found = self.read.get(t)
         if found is None:
-            found = frozenset(folds_in(t) | ({t} if t.is_fold else set()))
+            found = folds_in(t) | {t} if t.is_fold else folds_in(t)
             self.read[t] = found
         return found
 
@@ -101,7 +101,7 @@ class _Analysis:
         return Sorts(lambda t: bool(t.axes & over), lambda t: bool(self._reads(t) & moving))
 
     def _decide(self, fold: Term) -> None:
-        read = frozenset(folds_in(fold))
+        read = folds_in(fold)
         base = max((self.how[f].sweep for f in read), default=0)
         moving = frozenset(f for f in read if self.how[f].sweep == base)
         if not moving:

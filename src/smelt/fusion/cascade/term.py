@@ -62,11 +62,10 @@ class Term:
     dtype: DType
     value: Any = None
     over: tuple[str, ...] = ()
-
-    @property
-    def is_fold(self) -> bool:
-        """Ends axes that the analysis knows of."""
-        return self.kind in ("fold", "dot")
+    is_fold: bool = False
+    """Ends axes that the analysis knows of."""
+    folds: frozenset[Term] = frozenset()
+    """The folds that it reads (a fold: its arguments read), none behind another one."""
 
     def __repr__(self) -> str:
         shown = self.op or self.kind
@@ -91,7 +90,10 @@ class Terms:
         found = self.known.get(key)
         if found is None:
             number = len(self.known)
-            found = Term(number, kind, op, args, frozenset(axes), dtype, value, over)
+            is_fold = kind in ("fold", "dot")
+            found = Term(
+                number, kind, op, args, frozenset(axes), dtype, value, over, is_fold, _folds(args)
+            )
             self.known[key] = found
         return found
 
@@ -275,6 +277,15 @@ def _axes(terms: Iterable[Term]) -> frozenset[str]:
     return frozenset[str]().union(*(t.axes for t in terms))
 
 
+def _folds(args: tuple[Term, ...]) -> frozenset[Term]:
+    """The folds that arguments are or read."""
+    found = frozenset[Term]()
+    for a in args:
+        more = frozenset((a,)) if a.is_fold else a.folds
+        found = found | more if found else more
+    return found
+
+
 def cone(term: Term) -> Iterator[Term]:
     """The terms that `term` is made of, itself first, down to leaves and folds."""
     seen = {term}
@@ -288,14 +299,17 @@ def cone(term: Term) -> Iterator[Term]:
                 pending.append(a)
 
 
-def folds_in(term: Term) -> set[Term]:
+def folds_in(term: Term) -> frozenset[Term]:
     """The folds that `term` (if a fold, its arguments) reads."""
-    return {t for t in cone(term) if t.is_fold and t is not term}
+    return term.folds
 
 
-def evaluate(term: Term, given: Callable[[Term], Any]) -> Any:
-    """The value of a term, as an array or a scalar; `given` knows leaves, folds and states."""
-    known: dict[Term, Any] = {}
+def evaluate(
+    term: Term, given: Callable[[Term], Any], known: dict[Term, Any] | None = None
+) -> Any:  # fmt: skip
+    """The value of a term, as an array or a scalar; `given` knows leaves, folds and states, and
+    `known` the values of some terms, to which those of others are added."""
+    known = {} if known is None else known
 
     def walk(t: Term) -> Any:
         if t not in known:

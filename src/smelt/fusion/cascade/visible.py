@@ -16,8 +16,10 @@ What is not visited cannot answer: a NaN among masked values stays unseen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +30,15 @@ from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import bool_
 
+Array = np.ndarray[Any, Any]
+
 DRAWS = 6
 """Sets of numbers and answers for which the elements that a mask rules out are looked at."""
+_TABLE = 64
+"""Terms with numbers of their own; beyond, they come again."""
+_RNG = np.random.default_rng(0)
+NUMBERS = _RNG.integers(-9, 9, (_TABLE, DRAWS))
+ANSWERS = _RNG.random((_TABLE, DRAWS)) < [1.0, 0.0, *[0.5] * (DRAWS - 2)]
 
 
 @dataclass(slots=True)
@@ -57,7 +66,7 @@ def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[s
     found = Visible()
     rules = Blocks(terms, name, fixed)
     each = Blocks(terms, name, fixed, each=True)
-    for condition, answer in _masks(terms, blocks, name):
+    for condition, answer in _masks(blocks, name):
         wanted = not answer
         hull = rules.hull(condition, wanted)
         found.start = _joined(terms.greater, found.start, hull.start)
@@ -69,7 +78,7 @@ def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[s
         partial = _told(rules.may(condition, answer))
         if partial is not None:
             found.cuts |= _choices(blocks, condition, wanted, partial)
-    for leaf in _minus_infinities(terms, blocks, name):
+    for leaf in _minus_infinities(blocks, name):
         found.where = _joined(terms.both, found.where, terms.fails(terms.equals(leaf, -math.inf)))
     return found
 
@@ -82,7 +91,7 @@ def bounds(
     start: Term | None = None
     stop: Term | None = None
     rules = Blocks(terms, name, fixed)
-    for condition, answer in _masks(terms, blocks, name):
+    for condition, answer in _masks(blocks, name):
         hull = rules.hull(condition, not answer)
         start = _joined(terms.greater, start, hull.start)
         stop = _joined(terms.lesser, stop, hull.stop)
@@ -100,7 +109,7 @@ def _told(t: Term) -> Term | None:
     return None if t.kind == "const" and t.value else t
 
 
-def _masks(terms: Terms, blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
+def _masks(blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
     """Conditions with the answer for which nothing is taken up, none inside another one."""
     known = {t: None for b in blocks for a in b.args for t in cone(a) if t.dtype == bool_}
     found: dict[Term, bool] = {}
@@ -108,8 +117,7 @@ def _masks(terms: Terms, blocks: list[Term], name: str) -> Iterator[tuple[Term, 
         if condition.kind == "const" or name not in condition.axes or not is_plain(condition):
             continue
         for answer in (False, True):
-            told = {condition: terms.const(answer, bool_)}
-            if all(_is_nothing(terms, b, told) for b in blocks):
+            if all(_is_nothing(b, {condition: answer}) for b in blocks):
                 found[condition] = answer
     inner = {t for c in found for t in cone(c) if t is not c}
     yield from ((c, answer) for c, answer in found.items() if c not in inner)
@@ -126,7 +134,7 @@ def _choices(
     return found
 
 
-def _minus_infinities(terms: Terms, blocks: list[Term], name: str) -> Iterator[Term]:
+def _minus_infinities(blocks: list[Term], name: str) -> Iterator[Term]:
     """Elements of arrays that rule out what they are added to, where they are -inf.  Only where
     something dearer than a look at them is saved: sums over other axes."""
     parts = dict.fromkeys(t for b in blocks for a in b.args for t in cone(a))
@@ -134,30 +142,27 @@ def _minus_infinities(terms: Terms, blocks: list[Term], name: str) -> Iterator[T
         return
     for t in parts:
         if is_read(t) and t.dtype.is_float and name in t.axes:
-            told = {t: terms.const(-math.inf, t.dtype)}
-            if all(_is_nothing(terms, b, told) for b in blocks):
+            if all(_is_nothing(b, {t: -math.inf}) for b in blocks):
                 yield t
 
 
 class _Drawn:
     """Numbers for terms that are not computed, and answers of comparisons, which seldom would hold
-    for such numbers: all of them first, then none, then some."""
+    for such numbers: in the first draw all of them, then none, then some."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.chance = {0: 1.0, 1: 0.0}.get(seed, 0.5)
-        self.known: dict[Term, object] = {}
+    def __init__(self) -> None:
+        self.numbers, self.answers = cycle(NUMBERS), cycle(ANSWERS)
+        self.known: dict[Term, Array] = {}
 
-    def __call__(self, t: Term) -> object:
+    def __call__(self, t: Term) -> Array:
         if t not in self.known:
-            number = self.rng.integers(-9, 9)
             fraction = 0.37 if t.dtype.is_float else 0
-            self.known[t] = np.asarray(number + fraction, t.dtype.numpy)
+            self.known[t] = (next(self.numbers) + fraction).astype(t.dtype.numpy)
         return self.known[t]
 
-    def answer(self) -> bool:
-        """What one comparison says."""
-        return bool(self.rng.random() < self.chance)
+    def answer(self) -> Array:
+        """What one comparison says in each draw."""
+        return next(self.answers)
 
 
 def _is_asked(t: Term) -> bool:
@@ -166,16 +171,18 @@ def _is_asked(t: Term) -> bool:
     return t.dtype == bool_ and t.kind != "const" and not of_conditions
 
 
-def _is_nothing(terms: Terms, block: Term, told: dict[Term, Term]) -> bool:
+def _is_nothing(block: Term, told: Mapping[Term, float | bool]) -> bool:
     """Whether a fold takes up nothing where some terms are what is `told`."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     wanted = row.identity(block.args[0].dtype)
-    asked = dict.fromkeys(t for a in block.args for t in cone(a) if _is_asked(t) and t not in told)
-    for draw in range(DRAWS):
-        given = _Drawn(draw)
-        answers = {t: terms.const(given.answer(), bool_) for t in asked}
-        elements = [terms.swap(a, {**answers, **told}) for a in block.args]
-        values = [float(evaluate(e, given)) for e in elements]
-        if wanted not in values or any(v != v for v in values):
+    drawn = _Drawn()
+    known: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in told.items()}
+    for t in dict.fromkeys(t for a in block.args for t in cone(a) if _is_asked(t)):
+        known.setdefault(t, drawn.answer())
+    nothing = np.zeros(DRAWS, bool)
+    for a in block.args:
+        values = np.asarray(evaluate(a, drawn, known), np.float64)
+        if np.isnan(values).any():
             return False
-    return True
+        nothing |= values == wanted
+    return bool(nothing.all())
