@@ -320,7 +320,7 @@ ROWS = (
     ScalarOp(
         "floordiv", 2, "the largest integer not above x / y; 0 where an integer y is 0", BINARY,
         plain(np.floor_divide), _floordiv,
-        cost=22.0, monotone=(0, 0), infix="//", derivative=(_zero, _zero),
+        cost=18.0, monotone=(0, 0), infix="//", derivative=(_zero, _zero),
     ),
     ScalarOp(
         "mod", 2, "x - floordiv(x, y) · y, with the sign of y; 0 where an integer y is 0", BINARY,
@@ -372,11 +372,11 @@ ROWS = (
     ),
     ScalarOp(
         "sqrt", 1, "the square root", FLOAT_UNARY, plain(np.sqrt), lambda m, d, x: m.sqrt(x),
-        cost=6.0, monotone=(1,), derivative=(lambda a, x, r: a.div(a.const(0.5), r),),
+        cost=4.5, monotone=(1,), derivative=(lambda a, x, r: a.div(a.const(0.5), r),),
     ),
     ScalarOp(
         "rsqrt", 1, "1 / √x", FLOAT_UNARY, accurate(lambda x: 1 / np.sqrt(x)), _rsqrt,
-        cost=9.0, monotone=(-1,),
+        cost=7.0, monotone=(-1,),
         derivative=(lambda a, x, r: a.mul(a.const(-0.5), a.mul(r, a.mul(r, r))),),
     ),
     ScalarOp(

@@ -112,7 +112,7 @@ def _over(
         ),
         ScalarOp(
             f"{name}_moved", 2, f"2^(n - k) of the whole n and k of {b}^x and {b}^y",
-            FLOAT_BINARY, plain(lambda y, z: _moved(y, z, base)), _formula(moved), cost=5.0,
+            FLOAT_BINARY, plain(lambda y, z: _moved(y, z, base)), _formula(moved), cost=10.0,
             monotone=(1, 0),
         ),
     )  # fmt: skip
@@ -156,7 +156,7 @@ ROWS = (
     ScalarOp(
         "pow", 2, "x^y; integers wrap, and reciprocals are truncated", BINARY,
         _power_reference, _power,
-        cost=38.0, monotone=(0, 0), derivative=(_power_base, _power_exponent),
+        cost=34.0, monotone=(0, 0), derivative=(_power_base, _power_exponent),
     ),
     _unary("exp", "e^x", np.exp, _ap.exp, 6.5, lambda a, x, r: r, 1, math.e,
            ("exp_far", "exp_whole", "exp_over", "exp_moved")),
@@ -182,7 +182,7 @@ ROWS = (
     ScalarOp(
         "logaddexp", 2, "ln(e^x + e^y)", FLOAT_BINARY, accurate(np.logaddexp),
         _formula(_as.logaddexp),
-        cost=40.0, commutative=True, associative=True, identity=lambda d: float("-inf"),
+        cost=31.0, commutative=True, associative=True, identity=lambda d: float("-inf"),
         monotone=(1, 1),
         derivative=(
             lambda a, x, y, r: a.sigmoid(a.sub(x, y)),
@@ -201,7 +201,7 @@ ROWS = (
            lambda a, x, r: a.reciprocal(a.add(a.const(1.0), a.square(x))), 1),
     ScalarOp(
         "atan2", 2, "the angle of the point (y, x): first operand up, second across",
-        FLOAT_BINARY, accurate(np.arctan2), _formula(_ac.atan2), cost=21.0, monotone=(0, 0),
+        FLOAT_BINARY, accurate(np.arctan2), _formula(_ac.atan2), cost=26.0, monotone=(0, 0),
         derivative=(
             lambda a, y, x, r: a.div(x, _square_plus(a, x, y)),
             lambda a, y, x, r: a.neg(a.div(y, _square_plus(a, x, y))),
@@ -213,13 +213,13 @@ ROWS = (
            lambda a, x, r: a.sinh(x)),
     _unary("tanh", "the hyperbolic tangent", np.tanh, _ap.tanh, 12.5,
            lambda a, x, r: a.sub(a.const(1.0), a.square(r)), 1),
-    _unary("asinh", "the number whose hyperbolic sine is x", np.arcsinh, _ap.asinh, 33.0,
+    _unary("asinh", "the number whose hyperbolic sine is x", np.arcsinh, _ap.asinh, 26.0,
            lambda a, x, r: a.rsqrt(a.add(a.const(1.0), a.square(x))), 1),
-    _unary("acosh", "the number whose hyperbolic cosine is x", np.arccosh, _ap.acosh, 30.0,
+    _unary("acosh", "the number whose hyperbolic cosine is x", np.arccosh, _ap.acosh, 24.0,
            lambda a, x, r: a.rsqrt(a.sub(a.square(x), a.const(1.0))), 1),
-    _unary("atanh", "the number whose hyperbolic tangent is x", np.arctanh, _ap.atanh, 24.0,
+    _unary("atanh", "the number whose hyperbolic tangent is x", np.arctanh, _ap.atanh, 20.0,
            lambda a, x, r: a.reciprocal(a.sub(a.const(1.0), a.square(x))), 1),
-    _unary("erf", "the error function", each(math.erf), _as.erf, 16.0,
+    _unary("erf", "the error function", each(math.erf), _as.erf, 7.5,
            lambda a, x, r: _bell(a, x, 2 / math.sqrt(math.pi)), 1),
     _unary("erfc", "1 - erf x", each(math.erfc), _as.erfc, 21.0,
            lambda a, x, r: _bell(a, x, -2 / math.sqrt(math.pi)), -1),
