@@ -3,9 +3,9 @@
     python -m tests.ops.costs
 
 Each row runs over numbers that stay in the first cache, several whole vectors at a time, as in the
-loops of kernels.  The unit is measured in the same way: a cycle in which two multiply-adds of sixteen
-float32 lanes retire.  Rows and unit take turns and the best of many rounds counts, so that a busy
-machine matters little.  What costs less than reading and writing its numbers shows as that.
+loops of kernels.  The unit is measured alike: a cycle in which two multiply-adds of sixteen float32
+lanes retire.  Rows and unit take turns and the best of many rounds counts, so that a busy machine
+matters little.  What costs less than reading and writing its numbers shows as that.
 """
 
 from __future__ import annotations
