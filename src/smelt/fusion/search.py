@@ -32,6 +32,7 @@ from time import perf_counter
 from smelt import knobs
 from smelt.fusion import memory
 from smelt.fusion.assemble import clusters_of
+from smelt.fusion.carried import steps
 from smelt.fusion.chains import chains
 from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
@@ -43,7 +44,6 @@ from smelt.fusion.region import Region
 from smelt.fusion.require import require
 from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
-from smelt.fusion.streams import steps
 from smelt.fusion.units import Units
 from smelt.fusion.verify import disjoint, verify
 from smelt.graph.ir import Graph, Node

@@ -9,7 +9,6 @@ in `smelt.fusion.cost`.  Blocks are those that `smelt.lower.stream` will choose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from smelt import knobs
@@ -25,6 +24,7 @@ from smelt.fusion.sets import bits
 from smelt.fusion.shares import TOLD, Shares
 from smelt.fusion.sweeps import slides
 from smelt.fusion.trace import MOVE_COST, STEP_COST
+from smelt.fusion.walked import WALKED_COST, walked
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level
@@ -121,37 +121,6 @@ def _products_terms(model: Model, region: Region) -> Iterator[int | Expr]:
             yield from (t for edge in unit.edges for t in edge.terms)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What becomes of one fold that reads another one over the same axis."""
-
-    fold: int
-    reads: int
-    reason: str
-    how: str
-
-
-_HOW = {
-    "hoist": "what is read is applied once, at the end",
-    "static": "taken from a fixed element, and shifted at the end",
-    "dynamic": "what was summed is rescaled at every change",
-    "monotone": "the function is applied to the last value alone",
-}
-
-
-def steps(model: Model, region: Region, a: int) -> Iterator[Step]:
-    """Each dependency between the folds over a streamed axis, and what becomes of it."""
-    found = collect(model.units, region, a, knobs.ROUNDING.get())
-    cascade = analyse(found.terms, found.roots.values(), f"a{a}")
-    for fold, how in cascade.how.items():
-        for read in how.reads:
-            again = how.action == "recompute"
-            reason = "visited-again" if again else "carried"
-            told = how.blocker if again else _HOW[how.of(read)]
-            if fold in found.units and read in found.units:
-                yield Step(found.units[fold], found.units[read], reason, told)
-
-
 def _cascaded(model: Model, region: Region) -> int:
     """The folded axes along which something waits for another fold: not those that only end in
     contractions of what is there from the start, as a product's own axis does."""
@@ -188,6 +157,7 @@ class _Price:
         self.split = self._is_split()
         self.held = self._held_axes()
         self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
+        self.slow = self._slow()
         self.shares = Shares(self.sizes, {**self.cut, self.name: self.block}, model.hints)
 
     def cost(self) -> Cost | None:
@@ -436,11 +406,13 @@ class _Price:
                     axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
                     cost += WIDE_COST if t in self.extra else 0.0
                 case "dot":
-                    axes, cost = axes | set(t.over), STEP_COST
+                    axes = axes | set(t.over)
+                    cost = WALKED_COST if t in self.slow else STEP_COST
                 case "opaque" if isinstance(t.value, tuple) and t.value[0] == "fold":
                     row = COMBINES.get(t.value[1])
                     axes = axes | set(t.value[2])
-                    cost = STEP_COST if row is None else SCALARS[row.scalar].cost  # fmt: skip
+                    step = WALKED_COST if t in self.slow else STEP_COST
+                    cost = step if row is None else SCALARS[row.scalar].cost
                 case _:
                     pass
             if cost:
@@ -457,6 +429,19 @@ class _Price:
                     cost *= SLOW_COLUMNS if columns else SLOW_DOUBLE
                 found += self.model.target.compute_ns(cost, times, width)
         return found * share
+
+    def _slow(self) -> set[Term]:
+        """Products that are walked rather than blocked."""
+        found: dict[Term, tuple[frozenset[str], frozenset[str]]] = {}
+        for t in self.found.terms.known.values():
+            over = t.over if t.kind == "dot" else _folded(t)
+            if over and len(t.args) == 2:
+                one, other = (a.axes - {*over} for a in t.args)
+                found[t] = one, other
+        alone = self.still | {self.name} if self.block == 1 else self.still
+        order = [f"a{k}" for k in range(len(self.region.axes))]
+        numbers = walked([*found.values()], self.grid, self.grid | alone, order)
+        return {t for k, t in enumerate(found) if k in numbers}
 
     def _held_axes(self) -> frozenset[str]:
         """Shorter axes of which each position is visited apart (`smelt.lower.sees`)."""
@@ -498,3 +483,9 @@ class _Price:
         if resting in ("l1", "l2"):
             return 0.0, again + nbytes * model.ns_per_byte(resting, "read", threads)
         return 0.0, again + model.read_ns(v, nbytes, threads)
+
+
+def _folded(t: Term) -> tuple[str, ...]:
+    """The axes that a product over other axes than the streamed one ends."""
+    is_product = t.kind == "opaque" and isinstance(t.value, tuple) and t.value[:2] == ("fold", "")
+    return t.value[2] if is_product else ()

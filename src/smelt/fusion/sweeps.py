@@ -36,8 +36,9 @@ from smelt.blocks import (
 from smelt.fusion.parts import joining
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
-from smelt.fusion.trace import MOVE_COST, Term
-from smelt.fusion.units import STILL, Edge, Units
+from smelt.fusion.trace import MOVE_COST, STEP_COST, Term
+from smelt.fusion.units import STILL, Units
+from smelt.fusion.walked import WALKED_COST, side_of, walked_units
 from smelt.fusion.windows import bands, places_for_each
 from smelt.ops.contract import bare_axis
 from smelt.types.dtype import f64
@@ -146,7 +147,10 @@ class Sweeps:
     def _cut_products(self, products: list[int]) -> None:
         """Blocks of the axes that only one operand of a contraction has."""
         grid = self.region.grid
-        found = {u: [self._side(u, edge) for edge in self.units.unit(u).edges] for u in products}
+        found = {
+            u: [side_of(self.region, u, edge) for edge in self.units.unit(u).edges]
+            for u in products
+        }
         pairs = {u: (s[0], s[1]) for u, s in found.items() if len(s) == 2}
         if len(pairs) > 1 and not any((x ^ y) & self.region.folded for x, y in pairs.values()):
             self.beside = sum(1 << u for u in pairs)
@@ -203,18 +207,6 @@ class Sweeps:
         else:
             rows = whole_rows(free, self.sizes[chosen[1]], itemsize, products)
         return int(evaluate(rows, {})), COLUMNS
-
-    def _side(self, u: int, edge: Edge) -> int:
-        """The axes of a contraction's result that one operand varies along."""
-        place = self.region.places[u][0]
-        found = 0
-        for term in edge.terms:
-            names = [term] if isinstance(term, int) else [int(a[1:]) for a in axes_of(term)]
-            for k in names:
-                at = place[k] if 0 <= k < len(place) else STILL
-                more = [at] if isinstance(at, int) else [int(a[1:]) for a in axes_of(at)]
-                found |= sum(1 << a for a in more if a >= 0)
-        return found
 
     def is_across(self, places: list[Place]) -> bool:
         """Whether a load walks its rows across the vector axis."""
@@ -366,11 +358,13 @@ class Sweeps:
         """Nanoseconds on one core, given those of one step of each unit."""
         region = self.region
         found = 0.0
-        for (_, walked), members in self.needs.items():
+        slow = walked_units(self.units, region) if region.ended else set[int]()
+        for (_, around), members in self.needs.items():
             for u in bits(members):
                 over = region.ended.get(u, 0)
+                step = step_ns[u] * (WALKED_COST / STEP_COST if u in slow else 1.0)
                 for mask, place in zip(region.masks[u], region.places[u], strict=True):
-                    if not self.inner(mask | over) & ~walked:
+                    if not self.inner(mask | over) & ~around:
                         times = self.evaluations(mask | over)
                         if u in region.peeked:
                             times *= places_for_each(
@@ -379,7 +373,7 @@ class Sweeps:
                             )  # fmt: skip
                         elif self.packs and not over and any(map(slides, place)):
                             times = min(times, self._packed_once(u, mask))
-                        found += step_ns[u] * times
+                        found += step * times
         return found
 
     def _packed_once(self, u: int, mask: int) -> float:

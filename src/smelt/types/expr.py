@@ -407,8 +407,6 @@ def rebuild(e: Index, leaf: Callable[[Atom], Index]) -> Index:
     """`e` with each variable replaced by `leaf(variable)`, simplified again."""
     if isinstance(e, int):
         return e
-    if len(e.terms) == 1 and e.terms[0][1] == 1 and len(e.terms[0][0]) == 1:
-        return _rebuild_atom(e.terms[0][0][0], leaf)
     total: Index = 0
     for m, c in e.terms:
         part: Index = c

@@ -1,0 +1,67 @@
+"""Products that the code generator could not block together are not fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fusion.formulas import MACHINE
+
+import smelt as sm
+from smelt import driver, knobs
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.ir import Dot
+from smelt.kernel.walk import statements, values_of, visit
+
+HEADS, LONG, DIM = 8, 1024, 64
+
+
+def scores(q: Any, k: Any) -> Any:
+    return q @ sm.permute_dims(k, (0, 2, 1)) * 0.125
+
+
+def mixed_before(q: Any, k: Any, v: Any, m: Any) -> Any:
+    return sm.nn.softmax(sm.tensordot(m, scores(q, k), axes=((1,), (0,))), axis=-1) @ v
+
+
+def mixed_after(q: Any, k: Any, v: Any, m: Any) -> Any:
+    w = sm.nn.softmax(scores(q, k), axis=-1)
+    return sm.tensordot(m, w, axes=((1,), (0,))) @ v
+
+
+def told_by_pairs(q: Any, k: Any, v: Any, pairs: Any, w: Any) -> Any:
+    """Each head's bias is a product of what is known of a pair of positions."""
+    bias = sm.permute_dims(pairs @ w, (2, 0, 1))
+    return sm.nn.softmax(scores(q, k) + bias, axis=-1) @ v
+
+
+def plain(q: Any, k: Any, v: Any) -> Any:
+    return sm.nn.softmax(scores(q, k), axis=-1) @ v
+
+
+ROWS = (HEADS, LONG, DIM)
+PROGRAMS: tuple[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]], ...] = (
+    (plain, ()),
+    (mixed_before, ((HEADS, HEADS),)),
+    (mixed_after, ((HEADS, HEADS),)),
+    (told_by_pairs, ((LONG, LONG, 32), (32, HEADS))),
+)
+
+
+@pytest.mark.parametrize(("code", "more"), PROGRAMS, ids=lambda x: getattr(x, "__name__", ""))
+def test_long_products_of_a_plan_are_blocked(
+    code: Callable[..., Any], more: tuple[tuple[int, ...], ...]
+) -> None:  # fmt: skip
+    shapes = (ROWS, ROWS, ROWS, *more)
+    lowered = sm.jit(code).lower(*(sm.spec(s, np.float32) for s in shapes))
+    with knobs.config(tune="off"):
+        made = driver.compile(lowered.trace.graph, hints=lowered.trace.hints, target=MACHINE)
+    kernels = [k for k in made.kernels if k is not None]
+    dots = [v for k in kernels for s in statements(k) for root in values_of(s) for v in visit(root)
+            if isinstance(v, Dot)]  # fmt: skip
+    blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, MACHINE).blocked]
+    mixing = code is mixed_after  # over eight heads only, beside the softmax that it reads
+    assert len(dots) - mixing <= len(blocked) >= 2
