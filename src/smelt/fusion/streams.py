@@ -14,8 +14,8 @@ from math import prod
 from smelt import knobs
 from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, THIN, has_parts, rows_taken
 from smelt.fusion.cascade.analyse import Cascade, analyse
-from smelt.fusion.cascade.carry import State
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
+from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
