@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.native import native
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 from tests.codegen.llvm.windows import check, products, random
 
@@ -14,6 +15,7 @@ from smelt.codegen.llvm.stencil import Stencil
 from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.windowed import Windowed
 from smelt.graph.text import parse
+from smelt.kernel.interp import run
 from smelt.target import Target
 from smelt.types.expr import evaluate
 
@@ -186,3 +188,36 @@ def test_neighbouring_tasks_share_few_lines(i: int, r: int, most: float) -> None
     place, reach = next(iter(phase.places.items()))
     lines = evaluate(made.local[place], sizes)
     assert lines <= most * reach.step * evaluate(made.block[reach.axis], sizes) + 1e-9
+
+
+GROUPED = """kernel f(
+    x: f32[3,{k}], u: f32[8,{k}], t: f32[3,{k},24], w: f32[8,{k}]
+) -> y: f32[3,2,4,24]
+  axis i in 3, j in 2, c in 4, l in 24, h in {k}, g in {k}
+  grid i, j
+  v0 = t[i,g,l]
+  v1 = w[j*4 + c, g]
+  v2 = dot(v0, v1 over g)
+  v3 = x[i,h]
+  v4 = u[j*4 + c, h]
+  v5 = dot(v3, v4 over h)
+  v6 = v2 + v5
+  v7 = sum(v6 over c, l)
+  v8 = v6 - v7
+  y[i,j,c,l] = v8
+"""
+"""Two products that a fold reads by groups, of which one is looped over after all: its sums are
+carried in two parts."""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("length", [1, 6, 40])
+def test_windows_peek_at_finished_sums(length: int, isa: str) -> None:
+    code = native(GROUPED.format(k=length), isa)
+    rng = np.random.default_rng(length)
+    shapes = {p.name: [int(str(n)) for n in p.shape] for p in code.kernel.inputs}
+    arrays = {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
+    wanted = run(code.kernel, list(arrays.values()))["y"]
+    for one_by_one in (False, True):
+        found = code(arrays, one_by_one=one_by_one)["y"]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-4)

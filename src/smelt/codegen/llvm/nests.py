@@ -28,7 +28,7 @@ from smelt.codegen.llvm.items import (
     chain,
     still_axes,
 )
-from smelt.codegen.llvm.peeks import covered
+from smelt.codegen.llvm.peeks import covered, finish_sums
 from smelt.codegen.llvm.stages import Stage, stages
 from smelt.codegen.llvm.stencil import stencils
 from smelt.codegen.llvm.tasks import Placed, Products, gathers, task_blocks, turned_side
@@ -126,6 +126,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         short_products(phase)
         products = {} if phase.regions() else windowed(phase, target, form)
         products = products or contractions(phase, target, form)
+        finish_sums(phase)
     vector = vector_axis(phase, candidates(phase))
     fit_rows(phase, vector)
     if products and phase.stores:

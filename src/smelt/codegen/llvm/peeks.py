@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from smelt.blocks import WINDOW_ROWS, band_of_windows, is_window, window_columns
 from smelt.codegen.llvm.clone import Cloner, indices, reached, renumber
-from smelt.codegen.llvm.items import Folding, Item, Peek, Phase, Reach
+from smelt.codegen.llvm.items import Converting, Folding, Item, Peek, Phase, Reach
 from smelt.codegen.llvm.places import STEPS, fresh
 from smelt.types.expr import Index, add, axis, mul, sub, substitute
 
@@ -109,6 +109,18 @@ def _peek(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
     for item in phase.items:
         item.args = tuple(found if a is dot else a for a in item.args)
     phase.items.remove(dot)
+    renumber(phase)
+
+
+def finish_sums(phase: Phase) -> None:
+    """Products that are looped over after all are carried in several parts: what windows peek at is
+    their finished value."""
+    for peek in [i for i in phase.items if i.kind == "peek" and i.args[0].kind == "fold"]:
+        (held,) = peek.args
+        whole = Converting(held.dtype)
+        found = Item(0, "cast", whole, (held,), held.axes, held.dtype, held.time)
+        phase.items.insert(phase.items.index(peek), found)
+        peek.args = (found,)
     renumber(phase)
 
 
