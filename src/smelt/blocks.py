@@ -161,6 +161,13 @@ TALL_ROWS, TALL_BYTES = 2048, 1 << 17
 TALL_STAGED = 32
 """Rows of such a product that are stored together."""
 
+WIDE_DEPTH, WIDE_PANEL = 2048, 1 << 19
+"""Summed positions of a wide product up to which one pass over all of them is best, and bytes of
+its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
+WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 64
+"""Rows for which a task packs that at least, unless this leaves fewer tasks than so many; and rows
+even then."""
+
 
 def rows_together(columns: Index) -> Index:
     """Rows of so many independent positions that one task takes: few where they are long."""
@@ -199,6 +206,26 @@ def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
     most = max(ROW_BYTES // (itemsize * products), ROWS)
     found = mul(8, floordiv(positions, 8 * TASKS * COLUMNS))
     return maximum(ROWS, minimum(most, found))
+
+
+def wide_blocks(
+    rows: Index, columns: Index, depth: Index, positions: Index, itemsize: int, tile: int
+) -> tuple[Index, Index]:  # fmt: skip
+    """Rows and columns that one task takes of a product that is summed in one pass, whose result
+    has so many independent positions: blocks of about the same size."""
+    # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
+    fitting = floordiv(WIDE_PANEL // (itemsize * tile), maximum(depth, 16))
+    most = minimum(mul(tile, maximum(fitting, 1)), TALL_COLUMNS)
+    across = mul(tile, maximum(ceiling(_even(columns, most), tile), 1))
+    least = minimum(WIDE_ROWS, floordiv(positions, mul(WIDE_TASKS, across)))
+    more = floordiv(positions, mul(TASKS, across))
+    taken = minimum(maximum(maximum(more, least), WIDE_LEAST), TALL_ROWS)
+    return mul(8, maximum(ceiling(_even(rows, taken), 8), 1)), across
+
+
+def _even(size: Index, most: Index) -> Index:
+    """Positions of each of as many blocks as are needed of no more than so many."""
+    return ceiling(size, maximum(ceiling(size, most), 1))
 
 
 def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:

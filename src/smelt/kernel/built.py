@@ -20,10 +20,11 @@ from smelt.types.parse_expr import parse_sizes
 
 __all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for"]
 
-Form = Literal["", "small", "rows", "columns", "tiny", "narrow", "tall"]
+Form = Literal["", "small", "rows", "columns", "tiny", "narrow", "tall", "wide"]
 """What a kernel's code takes for granted: nothing, or that all its products are small, or that they
 have few rows (columns), or that windows slide over tiny images or along short lines, or that its
-one product has few columns and summed positions."""
+one product has few columns and summed positions, or many rows and columns and so few summed
+positions that one pass takes them all."""
 Limits = tuple[tuple[Index, int], ...]
 """Sizes and what each must not exceed."""
 Forms = tuple[tuple[Form, Limits], ...]

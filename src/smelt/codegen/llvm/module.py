@@ -12,7 +12,7 @@ from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, word
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.tall import tall_forms
+from smelt.codegen.llvm.tall import tall_forms, wide_forms
 from smelt.codegen.llvm.tall_nests import scheduled
 from smelt.codegen.llvm.windowed import line_forms
 from smelt.kernel.built import Form, Forms, Limits
@@ -53,13 +53,14 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
     """The forms that serve a kernel better than the usual one, best first, with their limits."""
     found: list[dict[Form, Limits]] = []
     for phase in program(kernel).phases:
-        short = dict(tall_forms(phase, target))  # of the phase as it is before it is scheduled
+        # Of the phase as it is before it is scheduled.
+        short, wide = dict(tall_forms(phase, target)), dict(wide_forms(phase, target))
         s = schedule(phase, target)
         if any(c.panels for c in s.blocked):
-            short.clear()
+            short, wide = {}, {}
         if s.products:
             usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, s.products.values()))
-            found.append({**short, **dict(usual)})
+            found.append({**short, **dict(usual), **wide})
     return tuple(
         (form, tuple(dict.fromkeys(n for f in found for n in f[form])))
         for form in (found[0] if found else ())

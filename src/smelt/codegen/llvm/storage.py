@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from smelt.blocks import COLUMNS, DEPTH, TALL_COLUMNS, TALL_DEPTH, TALL_STAGED
+from smelt.blocks import COLUMNS, DEPTH, TALL_COLUMNS, TALL_DEPTH, TALL_STAGED, WIDE_PANEL
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
@@ -99,7 +99,10 @@ class Storage:
         self._reserve((c.item, TABLE_PART), 2 * len(c.taps), i64)
 
     def _reserve_tall(self, c: Tall) -> None:
-        self._reserve((c.item, RIGHT_PART), TALL_DEPTH * TALL_COLUMNS, c.item.dtype)
+        size = c.item.dtype.itemsize
+        beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
+        panel = WIDE_PANEL // size + beyond if c.wide else TALL_DEPTH * TALL_COLUMNS
+        self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
         if not c.direct:
             self._reserve((c.item, LEFT_PART), TALL_STAGED * TALL_DEPTH, c.item.dtype)
         if c.late:

@@ -7,6 +7,9 @@ there, row by row, before it is stored; only the small right operand is packed, 
 
     for 8 rows i:     for k:  sums[i] += left[i, k] * packed[k, n..]
                       for i:  y[i, n..] = f(sums[i], ..)
+
+A *wide* product has more columns, and enough rows to pay for packing: a task takes some of both.
+What it packs stays in L2, in panels as wide as a tile that are read from their begin to their end.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from smelt.blocks import (
+    SMALL,
     TALL_BYTES,
     TALL_COLUMNS,
     TALL_DEPTH,
@@ -22,6 +26,8 @@ from smelt.blocks import (
     TALL_SINGLE,
     TALL_STAGED,
     THIN,
+    WIDE_DEPTH,
+    wide_blocks,
 )
 from smelt.codegen.llvm.clone import FOLDS
 from smelt.codegen.llvm.contract import Tile, load_of, stored_axis
@@ -32,7 +38,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
-from smelt.types.expr import Index, axes_of, floordiv, maximum, minimum
+from smelt.types.expr import Index, axes_of, floordiv, maximum, minimum, product, sub
 
 LONGEST = 6.0
 """Cycles a vector of what reads the sums up to which it is written out for every row of a tile."""
@@ -52,9 +58,11 @@ class Tall:
     direct: bool
     """Whether the left operand is multiplied where it lies."""
     dense: bool
-    """Whether every result's rows follow one another without gaps."""
+    """Whether every result's rows follow one another without gaps, all of each in one task."""
     late: bool
     """Whether sums go to scratch before they are read."""
+    wide: bool = False
+    """Whether a task takes but some of the columns, whose operand it packs in panels of a tile."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -71,15 +79,19 @@ class Tall:
         return (self.k, self.n)
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
-        """Rows and columns of one task: all columns; rows whose operand stays in a near cache."""
-        most = TALL_BYTES // self.item.dtype.itemsize
+        """Rows and columns of one task."""
+        size = self.item.dtype.itemsize
+        if self.wide:
+            free = product(phase.axes[a] for a in phase.axes if a in self.item.axes)
+            sizes = phase.axes[self.m], phase.axes[self.n], phase.axes[self.k]
+            rows, columns = wide_blocks(*sizes, free, size, self.tile.columns)
+            return {self.m: rows, self.n: columns}
         # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
-        fitting = floordiv(most, maximum(phase.axes[self.k], 16))
-        rows = minimum(maximum(fitting, TALL_STAGED), TALL_ROWS)
-        return {self.m: rows, self.n: TALL_COLUMNS}
+        fitting = floordiv(TALL_BYTES // size, maximum(phase.axes[self.k], 16))
+        return {self.m: minimum(maximum(fitting, TALL_STAGED), TALL_ROWS), self.n: TALL_COLUMNS}
 
 
-def tall(phase: Phase, target: Target) -> Tall | None:
+def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
     """The one product of a phase, if nothing else but operators surrounds it."""
     dots = [i for i in phase.items if i.kind in FOLDS]
     if len(dots) != 1 or dots[0].kind != "dot" or phase.regions() or phase.cut or phase.settings:
@@ -100,7 +112,8 @@ def tall(phase: Phase, target: Target) -> Tall | None:
     rows, vectors = (8, 2) if target.registers >= 32 else (8 if target.registers >= 16 else 4, 1)
     return Tall(
         item, left, right, m, n, k, Tile(rows, vectors, target.vector_bytes // item.dtype.itemsize),
-        direct=_lies_open(left, item, (m, k), phase), dense=all(s == phase.axes[n] for s in steps),
+        direct=_lies_open(left, item, (m, k), phase), wide=form == "wide",
+        dense=form != "wide" and all(s == phase.axes[n] for s in steps),
         late=_cost(readers(phase, item)) > LONGEST,
     )  # fmt: skip
 
@@ -118,6 +131,22 @@ def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     limits = (phase.axes[found.n], TALL_COLUMNS), (phase.axes[found.k], deep)
     if not any(isinstance(e, int) and e > most for e, most in limits):
         yield "tall", limits
+
+
+def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
+    """The same for many columns, where their operand is packed for many rows: the left one's rows
+    are multiplied where they lie, and all positions are summed in one pass."""
+    found = tall(phase, target, "wide")
+    if found is None or not found.direct or target.registers < 32:
+        return
+    access, (m, n, k) = found.left.payload, (phase.axes[a] for a in (found.m, found.n, found.k))
+    assert isinstance(access, Access)
+    if group_of(found.item, found.left, found.right, phase.dtypes, target) is not None:
+        return
+    limits = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0), (k, WIDE_DEPTH)
+    never = any(isinstance(e, int) and e > most for e, most in limits)
+    if coefficient(access.offset, found.k) == 1 and not never:
+        yield "wide", limits
 
 
 def needed(phase: Phase, roots: list[Item], product: Item) -> list[Item]:

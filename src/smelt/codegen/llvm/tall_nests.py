@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smelt.codegen.llvm.contract import runs_across
 from smelt.codegen.llvm.items import Phase
 from smelt.codegen.llvm.nests import Nest, Schedule, schedule
 from smelt.codegen.llvm.tall import Tall, needed, readers, tall
@@ -11,7 +12,7 @@ from smelt.target import Target
 
 def scheduled(phase: Phase, target: Target, form: Form) -> Schedule:
     """The loops of a phase in a form of its kernel."""
-    found = tall(phase, target) if form == "tall" else None
+    found = tall(phase, target, form) if form in ("tall", "wide") else None
     return schedule(phase, target, form) if found is None else _tall(phase, found)
 
 
@@ -24,6 +25,8 @@ def _tall(phase: Phase, c: Tall) -> Schedule:
             (c.right_order(), c.right, "right"),
         )
     )
+    if c.wide:
+        right.turned = [i for i in right.items if runs_across(i, c.n, c.k)]
     nest.packs = (left, right)
     block = c.blocks(phase)
     local = {a: block.get(a, n) for a, n in phase.axes.items() if a in {c.m, c.n, c.k}}

@@ -32,6 +32,7 @@ from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, STAGED_PART, SUMS_PART
 from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.thin import multiply_add
+from smelt.codegen.llvm.turn import turned
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -59,7 +60,8 @@ class TallEmitter(Packer):
         self.left_steps: list[Value] = []
         low, high = home.ranges[c.k]
         self.depth = self.b.sub(high, low)
-        self.columns = home.home.index(home.s.phase.axes[c.n])
+        low, high = home.ranges[c.n]
+        self.columns = self.b.sub(high, low)
         self.pitch = self._whole(self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes)
         """Elements between packed lines of the right operand, and between rows of sums."""
         self.strides = {c.k: self.pitch, c.n: number(1)}
@@ -72,7 +74,7 @@ class TallEmitter(Packer):
         """All rows of this task, some at a time."""
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.m]
-        self.pack(self.nest.packs[1])
+        self._pack_right()
         self._open_left()
         home.foresees = False
         even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
@@ -153,6 +155,45 @@ class TallEmitter(Packer):
             store_vector(self.m, self.at(LEFT_PART, at), found, c.item.dtype, None)
 
         each_vector(b, home, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
+
+    def _pack_right(self) -> None:
+        """All of the right operand: of one that is turned each panel from its begin to its end."""
+        nest, c, home = self.nest.packs[1], self.c, self.home
+        self.starts = {a: home.ranges[a][0] for a in nest.order}
+        if not nest.turned:
+            self.pack(nest)
+            return
+        if nest.items == nest.turned:
+            m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
+
+            def put(k: Value, column: Value, value: Value) -> None:
+                at = (self.b.sub(x, self.starts[a]) for x, a in ((k, c.k), (column, c.n)))
+                store_vector(m, self.at(RIGHT_PART, self._packed(*at)), value, c.item.dtype, None)
+
+            turned(home, nest.turned[0], home.open(nest, Scope(home.top)), put)
+            return
+
+        def turn() -> None:
+            home.run(nest, Scope(home.top))
+
+        self._pieces(c.n, lambda: self._pieces(c.k, turn))
+
+    def offset(self, nest: Nest, scope: Scope) -> Value:
+        """Where the vector at a scope goes, in elements."""
+        c, b = self.c, self.b
+        if not c.wide or nest.packed != "right":
+            return super().offset(nest, scope)
+        at = [b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.n)]
+        return self._packed(*at)
+
+    def _packed(self, k: Value, column: Value) -> Value:
+        """Where an element of the right operand is packed."""
+        b, wide = self.b, self.c.tile.columns
+        if not self.c.wide:
+            return b.add(b.mul(k, self.pitch), column)
+        panel = b.mul(self._whole(column, wide), self.depth)
+        inside = b.and_(column, number(wide - 1))
+        return b.add(b.add(panel, b.mul(k, number(wide))), inside)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand: of the left one a whole vector, over whose end the
@@ -294,7 +335,7 @@ class TallEmitter(Packer):
         k = b.phi(I64)
         k.add_incoming(number(0), before)
         totals = [b.phi(zero.type) for _ in starts for _ in range(vectors)]
-        first = self.at(RIGHT_PART, b.add(b.mul(k, self.pitch), column))
+        first = self.at(RIGHT_PART, self._packed(k, column))
         places = [element_address(b, first, number(v * lanes), c.item.dtype)
                   for v in range(vectors)]  # fmt: skip
         across = [load_vector(self.m, place, c.item.dtype, mask) for place in places]
@@ -320,8 +361,11 @@ class TallEmitter(Packer):
         for it to guess."""
         b = self.b
         if self.along == self.c.k and len(starts) > 1:
-            at = b.add(b.mul(k, number(len(starts))), number(AHEAD // self.stored.itemsize))
-            prefetch(b, element_address(b, starts[0], at, self.stored), near=True)
+            ahead = number(AHEAD // self.stored.itemsize)
+            if self.c.wide:  # the next rows, while the tiles of these use theirs
+                ahead = b.mul(self.left_steps[0], number(len(starts)))
+            at = b.add(b.mul(k, number(len(starts))), ahead)
+            prefetch(b, element_address(b, starts[0], at, self.stored), near=not self.c.wide)
 
     def _one(self, start: Value, offset: Value) -> Value:
         """An element of the left operand in all lanes."""

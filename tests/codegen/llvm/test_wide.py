@@ -1,0 +1,152 @@
+"""Wide products: panels packed for many rows, every layout, and what is before and after."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import matrices, whole_numbers
+from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
+from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
+
+import smelt as sm
+from smelt.blocks import SMALL, TALL_COLUMNS, WIDE_DEPTH, WIDE_PANEL, WIDE_TASKS, wide_blocks
+from smelt.codegen.build import build, form_for
+from smelt.runtime.loader import load
+from smelt.types.expr import evaluate, mul, size
+
+PLAIN = matrices("f32", "m,k; k,n -> m,n")
+ISAS = [isa for isa in RUNNABLE if any(form == "wide" for form, _ in whole(PLAIN, isa).forms)]
+SIZES = (
+    (1, 1, 1), (8, 32, 0), (9, 33, 5), (7, 31, 17), (17, 65, 33), (70, 47, 16),
+    (33, TALL_COLUMNS + 1, 19), (145, 2 * TALL_COLUMNS + 17, 3), (40, TALL_COLUMNS, 300),
+)  # fmt: skip
+pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
+
+
+@cache
+def forced(code: str, isa: str) -> Whole:
+    """The kernel in this form whatever the sizes: for calls that see its functions."""
+    kernel = whole(code, isa)
+    assert "wide" in [form for form, _ in kernel.forms]
+    made = build(kernel.kernel, kernel.target, form="wide")
+    loaded = load(made.code, [f.symbol for f in made.functions])
+    return replace(kernel, built=made, loaded=loaded, forms=())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_form_follows_from_sizes(isa: str) -> None:
+    forms = whole(PLAIN, isa).forms
+    least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
+    assert form_for(forms, least) == "wide"
+    for name, other in (("m", SMALL), ("n", TALL_COLUMNS), ("k", WIDE_DEPTH + 1)):
+        assert form_for(forms, {**least, name: other}) == ""
+    turned = whole(matrices("f32", "k,m; k,n -> m,n"), isa)  # rows of the left operand lie across
+    assert form_for(turned.forms, least) == ""
+    few = whole('graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) '
+                '{spec="m,k; k,n -> m,n"}\n return s\n}', isa)  # fmt: skip
+    assert "wide" not in [form for form, _ in few.forms]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_layout(isa: str, dtype: str) -> None:
+    for right in ("k,n", "n,k"):
+        kernel = forced(matrices(dtype, f"m,k; {right} -> m,n"), isa)
+        for m, n, k in SIZES:
+            shape = (k, n) if right == "k,n" else (n, k)
+            x, y = whole_numbers((m, k), TYPES[dtype], m), whole_numbers(shape, TYPES[dtype], n)
+            for at_end in (False, True):
+                found = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
+                assert np.array_equal(found, kernel.expected(x, y)[0]), (right, m, n, k)
+
+
+@pytest.mark.parametrize("right", ["k,n", "n,k"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_same_bits_as_the_usual_form(isa: str, right: str) -> None:
+    code = matrices("f32", f"m,k; {right} -> m,n")
+    kernel, usual = whole(code, isa), whole(code, isa, usual=True)
+    rng = np.random.default_rng(5)
+    for m, n, k in ((SMALL + 1, TALL_COLUMNS + 1, 700), (600, 131, 257), (265, 300, WIDE_DEPTH)):
+        x = rng.standard_normal((m, k)).astype("f4")
+        y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
+        assert form_for(kernel.forms, kernel.sizes([x, y])) == "wide"
+        (found,) = kernel(x, y)
+        assert np.array_equal(found, usual(x, y)[0])
+        whole_sum = x.astype("f8") @ (y if right == "k,n" else y.T).astype("f8")
+        bound = k * 2.0**-24 * (abs(x) @ abs(y if right == "k,n" else y.T))
+        assert np.all(abs(found - whole_sum) <= bound)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", a) for a in AFTER if a != "turned"] + [("right", a) for a in ("bias", "long")],
+)
+@pytest.mark.parametrize("isa", ISAS)
+def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
+    lines, left, right = (" q = sub(w, 1.0:f32)", "x", "q") if before else BEFORE[""]
+    kernel = forced(HEAD.format(before=lines, left=left, right=right, after=AFTER[after]), isa)
+    rng = np.random.default_rng(3)
+    for m, n, k in ((1, 1, 1), (9, 16, 5), (35, 7, 3), (70, 141, 20)):
+        shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
+        by_name = {
+            name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()
+        } | {"i": rng.integers(0, m, m)}  # fmt: skip
+        arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
+        read = [by_name[p.name] for p in kernel.kernel.inputs]
+        found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
+        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            assert np.array_equal(got, wanted), (m, n, k)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_turned_as_it_is_computed(isa: str) -> None:
+    kernel = forced("graph f(x: f32[m,k], w: f32[n,k]) {\n q = abs(w)\n"
+                    ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}', isa)  # fmt: skip
+    for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70)):
+        x, w = whole_numbers((m, k), "f4", m), whole_numbers((n, k), "f4", n)
+        found = run_guarded(kernel, [x, w], at_end=True)[0]
+        assert np.array_equal(found, kernel.expected(x, w)[0]), (m, n, k)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_one_product_for_each_of_several_positions(isa: str) -> None:
+    code = ('graph f(x: f32[b,m,k], y: f32[b,k,n]) {\n s = contract(x, y) '
+            '{spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}')  # fmt: skip
+    kernel = whole(code, isa)
+    x, y = whole_numbers((3, 200, 9), "f4", 1), whole_numbers((3, 9, 150), "f4", 2)
+    assert form_for(kernel.forms, kernel.sizes([x, y])) == "wide"
+    assert np.array_equal(kernel(x, y)[0], x @ y)
+
+
+def test_same_bits_for_any_threads_and_strides() -> None:
+    rng = np.random.default_rng(7)
+    x, y = (rng.standard_normal(s).astype("f4") for s in ((1040, 600), (600, 412)))
+    for a, b in ((x[::2], y[:, ::2]), (x[:, 3:500], y[40:537]), (x[::-1, :412], y[:412])):
+        f = sm.jit(lambda a, b: a @ b)
+        found: list[bytes] = []
+        for threads in (1, 2, 3):
+            with sm.config(threads=threads):
+                found.append(np.asarray(f(a, b)).tobytes())
+        assert len(set(found)) == 1
+        with sm.config(threads=1):
+            copied = sm.jit(lambda a, b: a @ b)(np.ascontiguousarray(a), np.ascontiguousarray(b))
+        assert np.asarray(copied).tobytes() == found[0]
+
+
+def test_blocks_are_even_many_and_stay_in_cache() -> None:
+    m, n, k = (size(name) for name in "mnk")
+    rows, columns = wide_blocks(m, n, k, mul(m, n), 4, 32)
+    for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 3072), (1, 300, WIDE_DEPTH)):
+        named = dict(zip("mnk", sizes, strict=True))
+        high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
+        down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
+        assert down * across >= WIDE_TASKS or high <= SMALL
+        assert sizes[0] > (down - 1) * high and high - sizes[0] / down < 16
+        assert wide % 32 == 0 and wide <= TALL_COLUMNS
+        assert wide * sizes[2] * 4 <= WIDE_PANEL
+    assert int(evaluate(rows, {"m": 512, "n": 3072, "k": 768})) == 512
