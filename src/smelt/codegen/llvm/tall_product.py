@@ -252,7 +252,7 @@ class TallEmitter(Packer):
                 else:
                     self._read(places[i], here, mask, total)
 
-        self._across(columns)
+        self._across(columns, c.tile.vectors)
 
     def _places(self, row: Value, count: int) -> list[Scope]:
         """The scopes of some rows."""
@@ -267,11 +267,11 @@ class TallEmitter(Packer):
             home.enter(place, 1)
         return places
 
-    def _across(self, put: Any) -> None:
-        """`put(column, vectors, mask)` for all columns: first for what is less than a vector, which
-        may be stored over the begin of the next row."""
+    def _across(self, put: Any, vectors: int) -> None:
+        """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
+        first for what is less than a vector, which may be stored over the begin of the next row."""
         b, home, c = self.b, self.home, self.c
-        (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.columns
+        (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
         whole, many = b.add(low, self._whole(size, lanes)), b.add(low, self._whole(size, wide))
 
@@ -280,7 +280,7 @@ class TallEmitter(Packer):
             put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
         home.loop(whole, high, lanes, masked)
-        home.loop(low, many, wide, lambda at: put(at, c.tile.vectors, None))
+        home.loop(low, many, wide, lambda at: put(at, vectors, None))
         if wide > lanes:
             home.loop(many, whole, lanes, lambda at: put(at, 1, None))
 
@@ -302,7 +302,8 @@ class TallEmitter(Packer):
                 total = load_vector(self.m, self._sum(row, here), c.item.dtype, None)
                 self._read(place, here, mask, total)
 
-        self._across(columns)
+        # What is read after long sums need not be written out more than once.
+        self._across(columns, 1 if c.wide else c.tile.vectors)
 
     def _read(self, place: Scope, column: Value, mask: Value | None, total: Value) -> None:
         """Computes and stores what reads one vector of sums."""
