@@ -164,7 +164,7 @@ TALL_STAGED = 32
 WIDE_DEPTH, WIDE_PANEL = 2048, 1 << 19
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
 its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
-WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 64
+WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 192
 """Rows for which a task packs that at least, unless this leaves fewer tasks than so many; and rows
 even then."""
 
@@ -216,16 +216,17 @@ def wide_blocks(
     # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
     fitting = floordiv(WIDE_PANEL // (itemsize * tile), maximum(depth, 16))
     most = minimum(mul(tile, maximum(fitting, 1)), TALL_COLUMNS)
-    across = mul(tile, maximum(ceiling(_even(columns, most), tile), 1))
+    across = mul(tile, maximum(ceiling(_even(columns, ceiling(columns, most)), tile), 1))
     least = minimum(WIDE_ROWS, floordiv(positions, mul(WIDE_TASKS, across)))
     more = floordiv(positions, mul(TASKS, across))
     taken = minimum(maximum(maximum(more, least), WIDE_LEAST), TALL_ROWS)
-    return mul(8, maximum(ceiling(_even(rows, taken), 8), 1)), across
+    blocks = minimum(ceiling(rows, taken), floordiv(rows, WIDE_LEAST))
+    return mul(8, maximum(ceiling(_even(rows, blocks), 8), 1)), across
 
 
-def _even(size: Index, most: Index) -> Index:
-    """Positions of each of as many blocks as are needed of no more than so many."""
-    return ceiling(size, maximum(ceiling(size, most), 1))
+def _even(size: Index, blocks: Index) -> Index:
+    """Positions of each of so many blocks, or of one."""
+    return ceiling(size, maximum(blocks, 1))
 
 
 def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:

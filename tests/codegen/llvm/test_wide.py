@@ -14,7 +14,15 @@ from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 import smelt as sm
-from smelt.blocks import SMALL, TALL_COLUMNS, WIDE_DEPTH, WIDE_PANEL, WIDE_TASKS, wide_blocks
+from smelt.blocks import (
+    SMALL,
+    TALL_COLUMNS,
+    WIDE_DEPTH,
+    WIDE_LEAST,
+    WIDE_PANEL,
+    WIDE_TASKS,
+    wide_blocks,
+)
 from smelt.codegen.build import build, form_for
 from smelt.runtime.loader import load
 from smelt.types.expr import evaluate, mul, size
@@ -145,7 +153,7 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
         named = dict(zip("mnk", sizes, strict=True))
         high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
         down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
-        assert down * across >= WIDE_TASKS or high <= SMALL
+        assert down * across >= WIDE_TASKS or high < 2 * WIDE_LEAST + 8
         assert sizes[0] > (down - 1) * high and high - sizes[0] / down < 16
         assert wide % 32 == 0 and wide <= TALL_COLUMNS
         assert wide * sizes[2] * 4 <= WIDE_PANEL
