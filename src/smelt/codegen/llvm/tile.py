@@ -119,6 +119,8 @@ class TileEmitter:
         where they lie, or else in panels."""
         b, c, packed = self.b, self.c, self.right
         place = self._open(nest, c.right, (c.k, c.n), scope)
+        if place.dtype != packed.dtype:  # they are converted as they are packed
+            return b.icmp_signed("!=", number(0), number(0))
         (low, high), apart = self.home.ranges[c.n], place.steps[0]
         left_over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
         short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
