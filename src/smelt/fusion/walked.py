@@ -91,7 +91,9 @@ def walked_units(units: Units, region: Region) -> set[int]:
     found: dict[int, tuple[set[int], set[int]]] = {}
     for unit in map(units.unit, sorted(region.ended)):
         if unit.trace.dots and len(unit.edges) == 2:
-            one, other = ({*bits(side_of(region, unit.number, e))} for e in unit.edges)
+            # Windows that peek share the axis of places that a product has instead of theirs.
+            taps = {w.tap for w in region.peeked.get(unit.number, ())}
+            one, other = ({*bits(side_of(region, unit.number, e))} - taps for e in unit.edges)
             found[unit.number] = one, other
     grid, order = {*bits(region.grid)}, range(len(region.axes))
     slow = walked([*found.values()], grid, grid, order)
