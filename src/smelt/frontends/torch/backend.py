@@ -13,12 +13,12 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
@@ -29,7 +29,7 @@ from smelt.frontends.torch import early
 from smelt.frontends.torch.held import Budget, held_by_eager
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
-from smelt.frontends.torch.record import Break, Compiled, open_records
+from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.table import decompositions
 from smelt.runtime.host import host
 
@@ -61,34 +61,56 @@ def backend(
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _note_break(module)
     held = held_by_eager(module)
+    decided: list[Kept] = []
+
+    def split(joint: torch.fx.GraphModule, examples: Any, **more: Any) -> Any:
+        with knobs.config(settings):
+            return partition(joint, examples, decided, **more)
 
     def compiler(kind: str) -> Callable[..., Any]:
         def run(traced: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
-            return compile_traced(traced, settings, kind, held)
+            kept = tuple(decided) if kind == "forward" else ()
+            return compile_traced(traced, settings, kind, held, kept)
 
         return run
 
     build = aot_autograd(
         fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"), decompositions=decompositions(),
-        partition_fn=partial(partition, settings),
+        partition_fn=split,
     )  # fmt: skip
     return build(module, inputs)
 
 
 def partition(
-    settings: Mapping[str, Any], joint: torch.fx.GraphModule, inputs: Any, *,
-    num_fwd_outputs: int, **told: Any,
+    joint: torch.fx.GraphModule, inputs: Any, decided: list[Kept], *, num_fwd_outputs: int,
+    **told: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:  # fmt: skip
-    """Cuts the joint graph of a training step into forward and backward."""
-    with knobs.config(settings):
-        more = early.move(joint, num_fwd_outputs, host().l3_bytes)
-    forward, backward = min_cut_rematerialization_partition(
-        joint, inputs, num_fwd_outputs=num_fwd_outputs + more, **told
-    )
-    if more:
-        early.drop(forward, num_fwd_outputs, more)
+    """Cuts the joint graph of a training step into forward and backward; what became of each value
+    that PyTorch's cut keeps is left in `decided`."""
+    more = early.move(joint, num_fwd_outputs, host().l3_bytes)
+
+    def cut() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Sequence[Any]]:
+        forward, backward = min_cut_rematerialization_partition(
+            joint, inputs, num_fwd_outputs=num_fwd_outputs + more, **told
+        )
+        return forward, backward, early.drop(forward, num_fwd_outputs, more) if more else ()
+
+    forward, backward, moved = cut()
+    try:
+        decided[:] = _refine()(forward, backward, num_fwd_outputs, moved)
+    except Exception:
+        if knobs.STRICT.get():
+            raise
+        _LOG.debug("PyTorch's partition stays", exc_info=True)
+        forward, backward, _ = cut()
     return forward, backward
+
+
+@cache
+def _refine() -> Callable[..., list[Kept]]:
+    """What decides which values are kept, imported by the first training step."""
+    return import_module("smelt.frontends.torch.partition").refine
 
 
 MODES: Mapping[str, Mapping[str, Any]] = {
@@ -112,10 +134,11 @@ def _note_break(module: Any) -> None:
 
 
 def compile_traced(
-    traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str, held: int | None = None
-) -> Callable[..., Any]:
+    traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str, held: int | None = None,
+    kept: tuple[Kept, ...] = (),
+) -> Callable[..., Any]:  # fmt: skip
     """A traced program of pure operators as a function of one list, which it empties; eager code
-    holds so many bytes at once, if that is known.
+    holds so many bytes at once, if that is known.  `kept` says what a forward graph keeps.
 
     Backward graphs get tensors whose strides no guard vouches for.
     """
@@ -133,7 +156,7 @@ def compile_traced(
         warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=2)
         _note(Compiled(kind, None, operators, perf_counter() - start, reason), None)
         return make_boxed_func(traced.forward)
-    made = Compiled(kind, program, operators, perf_counter() - start)
+    made = Compiled(kind, program, operators, perf_counter() - start, kept=kept)
     _LOG.info("%s graph of %d operators: %d kernels, %d calls of torch, %.2f s", kind, operators,
               sum(len(s.compiled.recipe.steps) for s in program.segments), len(made.left),
               made.seconds)  # fmt: skip

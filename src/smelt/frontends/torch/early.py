@@ -75,8 +75,8 @@ def move(joint: GraphModule, outputs: int, least: int) -> int:
     return len(edge)
 
 
-def drop(forward: GraphModule, first: int, count: int) -> None:
-    """Takes results out of a graph that are told among its stored values as well."""
+def drop(forward: GraphModule, first: int, count: int) -> list[Any]:
+    """Takes results out of a graph that are told among its stored values as well; gives them."""
     (out,) = forward.graph.find_nodes(op="output")
     results = list(out.args[0])
     out.args = ((*results[:first], *results[first + count :]),)
@@ -84,6 +84,7 @@ def drop(forward: GraphModule, first: int, count: int) -> None:
         told = list(out.meta["desc"])
         out.meta["desc"] = [*told[:first], *told[first + count :]]
     forward.recompile()
+    return results[first : first + count]
 
 
 # ---- what is moved -------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from torch.fx.node import map_arg
 
 from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
+from smelt.frontends.torch.given import replaced
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes
@@ -36,7 +37,11 @@ from smelt.graph import build
 from smelt.graph.ir import Node
 from smelt.types.tensor import TensorType
 
-__all__ = ["Left", "Lowering", "Stage"]
+__all__ = ["AGAIN", "GIVEN", "Left", "Lowering", "Stage"]
+
+AGAIN, GIVEN = "smelt_again", "smelt_given"
+"""Notes at nodes of a backward graph: that a value is a copy of the forward graph's, and the
+names of other results of its operator that there are, by place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class Lowering:
         """Calls that write into their operands: after everything that reads the old values."""
         self._entries: dict[Any, _Entry] = {}
         self._made: dict[tuple[Any, int], Any] = {}
+        self._called: dict[str, Any] = {}
         self.wanted: dict[Any, None] = {}
         """Traced values that exist as tensors, in order of demand."""
         self.results: Any = ()
@@ -90,6 +96,7 @@ class Lowering:
     # ---- one traced operator ---------------------------------------------------------------------
 
     def _take(self, node: Any) -> None:
+        self._called[node.name] = node
         if node.op in ("placeholder", "get_attr"):
             self._entries[node] = _Entry(None, 0, 0)
         elif node.op == "output":
@@ -124,10 +131,19 @@ class Lowering:
         self._call(node, reason)
 
     def _after(self, row: Row | None, node: Any) -> _Entry:
-        before = [self._entries[x] for x in _nodes((node.args, node.kwargs))]
+        operands = (*_nodes((node.args, node.kwargs)), *self._given(node).values())
+        before = [self._entries[x] for x in operands]
         first = max((e.graph for e in before), default=0)
+        if _is_again(node):  # not before what reads it
+            first = max([first, *(self._entries[x].call for u in node.users for x in _nodes(u.args)
+                                  if x in self._entries)])  # fmt: skip
         return _Entry(row, first, max((e.call for e in before), default=0) if row is None or
                       row.alias else first)  # fmt: skip
+
+    def _given(self, node: Any) -> dict[int, Any]:
+        """Results of an operator that a copy of it finds, by place."""
+        found = {k: self._called.get(name) for k, name in node.meta.get(GIVEN, {}).items()}
+        return {k: x for k, x in found.items() if x is not None}
 
     def _call(self, node: Any, reason: str) -> None:
         """Leaves an operator to torch."""
@@ -160,12 +176,12 @@ class Lowering:
             return made
         if node.target is operator.getitem and self._has_row(node.args[0]):
             parent = self._entries[node.args[0]]
-            if parent.graph == k or _free(parent.row):
+            if parent.graph == k or _free(parent.row) or _is_again(node.args[0]):
                 found = self.value(node.args[0], k)[node.args[1]]
                 self._made[node, k] = found
                 return found
         entry = self._entries[node]
-        if entry.row is not None and (entry.graph == k or _free(entry.row)):
+        if entry.row is not None and (entry.graph == k or _free(entry.row) or _is_again(node)):
             return self._lowered(node, k)
         self.want(node)
         found = self._input(node, k)
@@ -237,6 +253,10 @@ class Lowering:
             shape = self.sizes.shape(out.shape)
             args = [a.settle(shape) if isinstance(a, V) else a for a in args]
         found = row.lower(Call(out, fakes, self.sizes, origin), *args, **options)
+        if isinstance(out, (tuple, list)) and (given := self._given(node)):
+            values = {place: self.value(x, k) for place, x in given.items()}
+            found = [None if x is None else replaced(found, place, values)
+                     for place, x in enumerate(found)]  # fmt: skip
         found = self._checked(node, found, out)
         self._made[node, k] = found
         return found
@@ -309,6 +329,11 @@ _PARTS = {
 def _is_constant(node: Any, order: list[int]) -> bool:
     """Whether every call passes the same tensor, and passes it as it is."""
     return bool(node.meta.get("smelt_constant")) and order == list(range(len(order)))
+
+
+def _is_again(node: Any) -> bool:
+    """Whether it is a copy of what the forward graph computes: made anew wherever it is read."""
+    return bool(node.meta.get(AGAIN))
 
 
 def _free(row: Row | None) -> bool:

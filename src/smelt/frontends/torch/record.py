@@ -30,7 +30,7 @@ from smelt.knobs.values import show_bytes
 if TYPE_CHECKING:
     from smelt.explain import Report
 
-__all__ = ["Break", "Compiled", "Kernel", "Record", "record"]
+__all__ = ["Break", "Compiled", "Kept", "Kernel", "Record", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,19 @@ class Break:
 
     reason: str
     where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of a value of the forward graph that the backward graph wants."""
+
+    name: str
+    operator: str
+    bytes: int
+    again: bool
+    """Computed again in the backward graph, not kept for it."""
+    where: str
+    """The module's path and the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,8 @@ class Compiled:
     seconds: float
     fallback: str = ""
     first_arguments: list[Any] | None = None
+    kept: tuple[Kept, ...] = ()
+    """Of a forward graph: what it keeps, and what the backward graph computes again."""
 
     @property
     def left(self) -> tuple[Left, ...]:
@@ -155,6 +170,7 @@ def _page(r: Record) -> str:
         if g.fallback:
             lines.append(f"  runs eagerly: {g.fallback}")
         lines += [_line(k) for k in g.kernels()]
+        lines += _kept(g)
         lines += _left(g)
     if r.breaks:
         lines += ["", "breaks", *(f"  {b.where}: {b.reason}" for b in r.breaks)]
@@ -179,6 +195,23 @@ def _line(k: Kernel) -> str:
     return "  ".join(
         part for part in (f"  {k.name}", shown, where, place, f"saved {saved}") if part
     )
+
+
+def _kept(g: Compiled) -> list[str]:
+    if not g.kept:
+        return []
+    again = [k for k in g.kept if k.again]
+    nbytes = sum(k.bytes for k in g.kept if not k.again)
+    line = (
+        f"  keeps {_count(len(g.kept) - len(again), 'value')} of {show_bytes(nbytes)} for backward"
+    )
+    if not again:
+        return [line]
+    counts: dict[str, int] = {}
+    for k in again:
+        counts[_short(k.operator)] = counts.get(_short(k.operator), 0) + 1
+    names = ", ".join(f"{name} x{n}" for name, n in counts.items())
+    return [f"{line}; {show_bytes(sum(k.bytes for k in again))} computed again there: {names}"]
 
 
 def _left(g: Compiled) -> list[str]:

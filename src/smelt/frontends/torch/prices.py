@@ -1,0 +1,133 @@
+"""What a traced operator costs to compute again, and a value to keep: nanoseconds on this machine.
+
+No operator is known by name: its row writes it in primitives, and these say what they do.  What
+multiplies and sums, scans, or is left to torch is never computed again.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+from smelt.errors import SmeltError
+from smelt.frontends.torch.dtypes import ours
+from smelt.frontends.torch.given import replaced, through
+from smelt.frontends.torch.held import nbytes
+from smelt.frontends.torch.row import Call
+from smelt.frontends.torch.sizes import Sizes
+from smelt.frontends.torch.table import row_of
+from smelt.frontends.torch.value import V
+from smelt.fusion.units import Units
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.ops.create import Input
+from smelt.target import Target
+from smelt.types.expr import evaluate
+from smelt.types.tensor import TensorType
+
+__all__ = ["Prices"]
+
+
+class Prices:
+    """Prices of the operators of one traced graph."""
+
+    def __init__(self) -> None:
+        self._sizes = Sizes()
+        self._target = Target.host()
+        read, write = (self._target.bandwidth("dram", kind, 1) for kind in ("read", "write"))
+        self._byte_ns = 1 / read + 1 / write
+        self._written: dict[Any, tuple[V | None, ...]] = {}
+
+    def keep(self, node: Any) -> float:
+        """A value kept: its bytes written and read in main memory."""
+        found = node.meta["val"]
+        count = nbytes(found.numel() * found.element_size())
+        return math.inf if count is None else count * self._byte_ns
+
+    def again(self, node: Any, beside: Iterable[int] = ()) -> float:
+        """A value computed again from its operands, and results of its operator that are there."""
+        place = 0
+        if node.target is operator.getitem:
+            node, place = node.args
+        row = row_of(str(node.target))
+        if row is None:
+            return math.inf
+        if row.alias:
+            return 0.0
+        results = self._results(node)
+        if place >= len(results) or results[place] is None:
+            return math.inf
+        given = {k: _input(f"given{k}", x.type) for k in beside if (x := results[k]) is not None}
+        return self._arithmetic(replaced(results, place, given).node)
+
+    def through(self, node: Any, place: int) -> tuple[int, ...]:
+        """The other results of an operator that the one at `place` is computed through."""
+        results = self._results(node)
+        return through(results, place) if place < len(results) else ()
+
+    def _results(self, node: Any) -> tuple[V | None, ...]:
+        """What an operator's row makes of inputs; nothing where it has none."""
+        found = self._written.get(node)
+        if found is None:
+            try:
+                found = self._lowered(node)
+            except (SmeltError, TypeError, KeyError, AttributeError):
+                found = ()
+            self._written[node] = found
+        return found
+
+    def _lowered(self, node: Any) -> tuple[V | None, ...]:
+        row = row_of(str(node.target))
+        if row is None:
+            return ()
+        made: dict[Any, V] = {}
+
+        def operand(a: Any) -> Any:
+            if isinstance(a, torch.fx.Node):
+                val = a.meta["val"]
+                if isinstance(val, torch.SymInt):
+                    return self._sizes.index(val)
+                if a not in made:
+                    kind = TensorType(ours(val.dtype), self._sizes.shape(val.shape))
+                    made[a] = _input(f"x{len(made)}", kind)
+                return made[a]
+            if isinstance(a, (list, tuple)):
+                return [operand(x) for x in a]
+            return a
+
+        out = node.meta["val"]
+        args = [operand(a) for a in node.args]
+        options = {name: operand(a) for name, a in node.kwargs.items()}
+        fakes = map_arg(node.args, lambda x: x.meta["val"])
+        if row.elementwise and isinstance(out, torch.Tensor):
+            shape = self._sizes.shape(out.shape)
+            args = [a.settle(shape) if isinstance(a, V) else a for a in args]
+        found = row.lower(Call(out, fakes, self._sizes, None), *args, **options)
+        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+    def _arithmetic(self, node: Node) -> float:
+        inputs = [n for n in Graph("all", (), (node,)).nodes() if isinstance(n.op, Input)]
+        units = Units(Graph("again", tuple(inputs), (node,)))
+        total = 0.0
+        for unit in units.units:
+            if unit.is_library or unit.trace.dots or unit.along >= 0:
+                return math.inf
+            widths = [unit.node.type.dtype] + [units.values[e.producer].type.dtype
+                                               for e in unit.edges]  # fmt: skip
+            width = min(max(d.compute.itemsize for d in widths), 8)
+            places = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
+            total += self._target.compute_ns(unit.trace.cost, places, width)
+        return total
+
+
+def _input(name: str, kind: TensorType) -> V:
+    return V(build.input(name, kind))

@@ -1,0 +1,177 @@
+"""What a training step keeps: less than under PyTorch's own cut, and the same gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import smelt.torch  # noqa: E402
+from smelt import knobs  # noqa: E402
+from smelt.frontends.torch import partition  # noqa: E402
+
+pytestmark = [pytest.mark.usefixtures("strict"),
+              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
+F = torch.nn.functional
+L = torch.nn
+
+
+class Block(L.Module):
+    """A block of a transformer."""
+
+    def __init__(self, d=16, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = L.LayerNorm(d), L.LayerNorm(d)
+        self.qkv, self.out = L.Linear(d, 3 * d), L.Linear(d, d)
+        self.up, self.down = L.Linear(d, 2 * d), L.Linear(2 * d, d)
+
+    def forward(self, x):
+        b, n, d = x.shape
+        parts = self.qkv(self.before(x)).view(b, n, 3, self.heads, d // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, n, d))
+        return x + self.down(F.silu(self.up(self.between(x))) * self.up(x))
+
+
+class Images(L.Module):
+    """Norms over groups and over batches, whose statistics change in place, and pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = L.Conv2d(3, 8, 3, padding=1), L.Conv2d(8, 8, 3, padding=1)
+        self.group, self.batch = L.GroupNorm(2, 8), L.BatchNorm2d(8)
+
+    def forward(self, x):
+        y = F.silu(self.group(self.first(x)))
+        y = y + torch.relu(self.batch(self.second(y)))
+        return F.max_pool2d(y, 2).mean((2, 3))
+
+
+class Tower(L.Module):
+    """A result that is also kept, a product of what is computed again, a repeated view."""
+
+    def __init__(self, d=12):
+        super().__init__()
+        self.norm, self.a, self.b = L.RMSNorm(d), L.Linear(d, d), L.Linear(d, d)
+
+    def forward(self, x):
+        y = self.norm(x) * 2 + 1
+        z = self.a(y).tanh() @ y.transpose(-1, -2)
+        return self.b(y.relu()).sum(-1) + z.sum(-1), y
+
+
+def models():
+    torch.manual_seed(0)
+    yield "block", Block(), torch.randn(2, 5, 16)
+    yield "images", Images(), torch.randn(2, 3, 8, 8)
+    yield "tower", Tower(), torch.randn(3, 7, 12)
+    yield "norms", L.Sequential(L.LayerNorm(9), L.Linear(9, 9), L.LayerNorm(9), L.GELU(),
+                                L.Linear(9, 4), L.Dropout(0.3)), torch.randn(4, 9)  # fmt: skip
+
+
+def step(model, call, x):
+    torch.manual_seed(3)
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    found = call(x)
+    found = found if isinstance(found, tuple) else (found,)
+    sum((y * y).mean() for y in found).backward()
+    return [x.grad, *(p.grad for p in model.parameters()), *model.buffers()]
+
+
+def held(model, call, x):
+    """Bytes that a call keeps for its backward pass, beyond parameters and arguments."""
+    own = {t.untyped_storage().data_ptr() for t in (x, *model.parameters(), *model.buffers())}
+    kept = {}
+
+    def pack(t):
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage, storage.nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        found = call(x)  # noqa: F841
+    return sum(n for _, n in kept.values())
+
+
+@pytest.mark.parametrize("case", list(models()), ids=lambda c: c[0])
+def test_gradients_are_eagers_and_less_is_kept(case, monkeypatch):
+    _, model, x = case
+    model, x = model.double().train(), x.double()
+    ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
+    expected = step(model, model, x)
+    with smelt.torch.record() as record:
+        fast = torch.compile(ours, backend="smelt", fullgraph=True)
+        found = step(ours, fast, x)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    less = held(ours, fast, x)
+    torch._dynamo.reset()
+    monkeypatch.setattr(partition._Cut, "solve", lambda self: None)
+    plain = torch.compile(theirs, backend="smelt", fullgraph=True)
+    step(theirs, plain, x)
+    more = held(theirs, plain, x)
+    (forward,) = [g for g in record.graphs if g.kind == "forward"]
+    again = [k for k in forward.kept if k.again]
+    assert again and all(k.bytes > 0 for k in again)
+    assert less < more, (less, more)
+
+
+def test_every_size_of_a_batch_runs_the_same_step():
+    model = Block().double()
+    other = copy.deepcopy(model)
+    fast = torch.compile(other, backend="smelt", fullgraph=True, dynamic=True)
+    for batch, length in ((2, 5), (3, 7), (4, 2)):
+        x = torch.randn(batch, length, 16).double()
+        torch.testing.assert_close(step(other, fast, x), step(model, model, x),
+                                   rtol=1e-9, atol=1e-11)  # fmt: skip
+
+
+def test_a_norm_is_computed_again_from_its_kept_statistics():
+    """Nothing is summed over the rows again, in the backward graph."""
+    model = L.Sequential(L.Linear(8, 8), L.LayerNorm(8), L.Linear(8, 8))
+    x = torch.randn(4, 8)
+    with smelt.torch.record() as record:
+        torch.compile(model, backend="smelt")(x).square().sum().backward()
+    forward, backward = record.graphs
+    assert "aten.native_layer_norm.default" in {k.operator for k in forward.kept if k.again}
+    (segment,) = backward.program.segments
+    names = {getattr(n.op, "scalar", "") for n in segment.compiled.plan.graph.nodes()}
+    assert "mul" in names and "rsqrt" not in names
+
+
+def test_a_cut_that_fails_leaves_torchs_own(monkeypatch):
+    def broken(self):
+        raise RuntimeError("no cut")
+
+    monkeypatch.setattr(partition._Cut, "apply", broken)
+    model, x = Tower(), torch.randn(3, 12)
+    with knobs.config(strict=False), smelt.torch.record() as record:
+        found = step(model, torch.compile(model, backend="smelt"), x)
+    torch.testing.assert_close(found, step(model, model, x), rtol=1e-4, atol=1e-5)
+    assert not record.graphs[0].kept and not any(g.fallback for g in record.graphs)
+
+
+def test_what_is_kept_is_told():
+    model = L.Sequential(L.Linear(64, 64), L.LayerNorm(64), L.Linear(64, 64))
+    with smelt.torch.record() as record:
+        torch.compile(model, backend="smelt")(torch.randn(8, 64)).sum().backward()
+    line = next(x for x in str(record).splitlines() if x.startswith("  keeps"))
+    assert "for backward" in line and "computed again there" in line
+
+
+def test_a_checkpoint_keeps_what_its_user_says():
+    inner = Block().double()
+
+    def run(x):
+        return torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
+
+    x = torch.randn(2, 5, 16).double()
+    torch.testing.assert_close(
+        step(inner, torch.compile(run, backend="smelt"), x), step(inner, run, x),
+        rtol=1e-9, atol=1e-11,
+    )  # fmt: skip
