@@ -27,6 +27,7 @@ from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
 from smelt.frontends.torch import early
 from smelt.frontends.torch.held import Budget, held_by_eager
+from smelt.frontends.torch.layout import SEEN
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
@@ -62,14 +63,18 @@ def backend(
     _note_break(module)
     held = held_by_eager(module)
     decided: list[Kept] = []
+    seen: list[int] = []
 
     def split(joint: torch.fx.GraphModule, examples: Any, **more: Any) -> Any:
+        seen.append(more["num_fwd_outputs"])
         with knobs.config(settings):
             return partition(joint, examples, decided, **more)
 
     def compiler(kind: str) -> Callable[..., Any]:
         def run(traced: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
             kept = tuple(decided) if kind == "forward" else ()
+            count = seen[-1] if kind == "forward" and seen else 0 if kind == "backward" else None
+            _mark_results(traced, count)
             return compile_traced(traced, settings, kind, held, kept)
 
         return run
@@ -175,6 +180,12 @@ def _mark(traced: torch.fx.GraphModule, kind: str) -> None:
     for k, node in enumerate(given):
         node.meta["smelt_guarded"] = kind != "backward"
         node.meta["smelt_constant"] = kind == "inference" and k in static and not _written(node)
+
+
+def _mark_results(traced: torch.fx.GraphModule, count: int | None) -> None:
+    """Notes how many results, from the first, are the user's; None for all."""
+    output = next(n for n in traced.graph.nodes if n.op == "output")
+    output.meta[SEEN] = len(output.args[0]) if count is None else count
 
 
 def _written(node: torch.fx.Node) -> bool:

@@ -28,6 +28,7 @@ from torch.fx.node import map_arg
 from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
+from smelt.frontends.torch.layout import PARTS, memory_order, whole
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes
@@ -101,6 +102,8 @@ class Lowering:
             self._entries[node] = _Entry(None, 0, 0)
         elif node.op == "output":
             self.results = node.args[0]
+            for x in whole(node, self._entries_row):
+                self.want(x)
             for x in _nodes(node.args):
                 self.want(x)
         elif node.target is operator.getitem and self._has_row(node.args[0]):
@@ -112,6 +115,9 @@ class Lowering:
 
     def _has_row(self, node: Any) -> bool:
         return self._entries[node].row is not None
+
+    def _entries_row(self, node: Any) -> Row | None:
+        return self._entries[node].row
 
     def _operator(self, node: Any) -> None:
         row = row_of(str(node.target))
@@ -226,7 +232,7 @@ class Lowering:
                 continue
             if not entry.row.alias:
                 return True
-            if str(node.target) in _PARTS and not self._kept(node.args[0]):
+            if str(node.target) in PARTS and not self._kept(node.args[0]):
                 return False
             node = node.args[0]
 
@@ -317,15 +323,6 @@ class Lowering:
         return value
 
 
-_PARTS = {
-    f"aten.{name}" for name in (
-        "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "unbind.int",
-        "diagonal.default",
-    )
-}  # fmt: skip
-"""Views that leave elements out: a result need not keep the rest of the memory alive."""
-
-
 def _is_constant(node: Any, order: list[int]) -> bool:
     """Whether every call passes the same tensor, and passes it as it is."""
     return bool(node.meta.get("smelt_constant")) and order == list(range(len(order)))
@@ -364,28 +361,6 @@ def _written(node: Any) -> list[Any]:
     names = {a.name for a in node.target._schema.arguments if a.is_write}
     given = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
     return [x for name in names if name in given for x in _nodes(given[name])]
-
-
-def memory_order(fake: Any) -> list[int] | None:
-    """The dimensions from the slowest to the fastest if the tensor is dense; else None.
-
-    >>> memory_order(torch.empty(2, 3, 4).transpose(0, 2))
-    [2, 1, 0]
-    """
-    if fake.is_contiguous():
-        return list(range(fake.dim()))
-    strides = fake.stride()
-    if any(isinstance(s, int) and s == 0 for s in strides):
-        return None
-    order = sorted(range(fake.dim()), key=lambda a: (-_rank(strides[a]), a))
-    turned = fake.permute(order)
-    return order if turned.is_contiguous() else None
-
-
-def _rank(stride: Any) -> int:
-    """A stride's value in the traced call."""
-    node = getattr(stride, "node", None)
-    return int(stride) if node is None else int(node.hint)
 
 
 def _pattern(fake: Any) -> tuple[int | None, ...]:

@@ -24,7 +24,8 @@ import torch
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.held import Budget
-from smelt.frontends.torch.lower import Lowering, Stage, memory_order
+from smelt.frontends.torch.layout import SEEN, laid_out, memory_order
+from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
@@ -70,9 +71,28 @@ class Program:
                 self._call(node)
         for node in self.lowering.last:
             self._call(node)
+        self._lay_out(next(n for n in graph.nodes if n.op == "output"))
         results = self._show(self.lowering.results)
         self._free_unused(results)
         self._add(f"return {results}")
+
+    def _lay_out(self, output: Any) -> None:
+        """Gives the user's results that are parts of values, made alone, the strides of eager."""
+        for node in list(output.args[0])[: output.meta.get(SEEN, 0)]:
+            if not isinstance(node, torch.fx.Node) or self.lowering.shares(node):
+                continue
+            fake = node.meta["val"]
+            if not isinstance(fake, torch.Tensor) or memory_order(fake) is not None:
+                continue
+            told = [self._number(n) for n in (*fake.stride(), fake.storage_offset())]
+            if None not in told:
+                name = self._name(node)
+                self._space["laid_out"] = laid_out
+                strides = "".join(f"{n}, " for n in told[:-1])
+                self._add(f"{name} = laid_out({name}, ({strides}), {told[-1]})")
+
+    def _number(self, n: Any) -> str | None:
+        return repr(n) if isinstance(n, int) else self._expression(n)
 
     def _add(self, line: str) -> None:
         self._lines.append(f"    {line}")

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from smelt import knobs, warm
-from smelt.frontends.torch.lower import Stage, memory_order
+from smelt.frontends.torch.layout import memory_order
+from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
 from smelt.graph.ir import Graph

@@ -1,0 +1,114 @@
+"""How tensors lie in memory: the order of their dimensions, and results that are parts of values.
+
+Eager code gives `y[:, 1:3]` as a view of all of `y`.  A result that takes most of a value, shares
+it with another result or repeats elements is made as eager makes it, a view of the whole value.
+Where it takes little, the rest is not computed: the part is written alone and then laid out with
+eager's strides.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.frontends.torch.held import nbytes
+from smelt.frontends.torch.row import Row
+
+__all__ = ["PARTS", "SEEN", "laid_out", "memory_order", "whole"]
+
+PARTS = {
+    f"aten.{name}" for name in (
+        "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "unbind.int",
+        "diagonal.default",
+    )
+}  # fmt: skip
+"""Views that leave elements out: a result need not keep the rest of the memory alive."""
+
+SEEN = "smelt_seen"
+"""Note at the node of results: how many of them, from the first, the user sees."""
+MOST = 0.5
+"""The part of a value from which on a view of it is made by making all of it."""
+
+
+def memory_order(fake: Any) -> list[int] | None:
+    """The dimensions from the slowest to the fastest if the tensor is dense; else None.
+
+    >>> memory_order(torch.empty(2, 3, 4).transpose(0, 2))
+    [2, 1, 0]
+    """
+    if fake.is_contiguous():
+        return list(range(fake.dim()))
+    strides = fake.stride()
+    if any(isinstance(s, int) and s == 0 for s in strides):
+        return None
+    order = sorted(range(fake.dim()), key=lambda a: (-_rank(strides[a]), a))
+    turned = fake.permute(order)
+    return order if turned.is_contiguous() else None
+
+
+def _rank(stride: Any) -> int:
+    """A stride's value in the traced call."""
+    node = getattr(stride, "node", None)
+    return int(stride) if node is None else int(node.hint)
+
+
+def whole(output: Any, row_of: Callable[[Any], Row | None]) -> list[Any]:
+    """The values that must be made as a whole, because results are views of them."""
+    seen = [n for n in list(output.args[0])[: output.meta.get(SEEN, 0)]
+            if isinstance(n, torch.fx.Node)]  # fmt: skip
+    users: dict[Any, list[Any]] = {}
+    for n in dict.fromkeys(seen):
+        base, partial = _base(n, row_of)
+        if base is not None:
+            users.setdefault(base, []).append((n, partial))
+    found: list[Any] = []
+    for base, views in users.items():
+        parts = [n for n, partial in views if partial]
+        if parts and (len(views) > 1 or any(_takes_most(n, base) or _repeats(n) for n in parts)):
+            found.append(base)
+    return found
+
+
+def _base(node: Any, row_of: Callable[[Any], Row | None]) -> tuple[Any, bool]:
+    """The computed value that a result is a view of, and whether elements are left out on the way;
+    None for a view of what torch has."""
+    partial = False
+    while True:
+        row = row_of(node)
+        if row is None:
+            return None, False
+        if node.target is operator.getitem and row.alias:
+            node = node.args[0]
+            continue
+        if not row.alias:
+            return node, partial
+        partial = partial or str(node.target) in PARTS
+        node = node.args[0]
+
+
+def _takes_most(node: Any, base: Any) -> bool:
+    part, all_of_it = (nbytes(x.meta["val"].numel()) for x in (node, base))
+    return part is None or all_of_it is None or part >= MOST * all_of_it
+
+
+def _repeats(node: Any) -> bool:
+    """Whether elements of a tensor may share a place."""
+    return any(isinstance(s, int) and s == 0 for s in node.meta["val"].stride())
+
+
+def laid_out(x: torch.Tensor, strides: tuple[int, ...], offset: int) -> torch.Tensor:
+    """The same elements under other strides, which do not overlap.
+
+    >>> laid_out(torch.arange(4.0).reshape(2, 2), (6, 2), 1).stride()
+    (6, 2)
+    """
+    reach = offset + 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True))
+    place = x.new_empty(reach if x.numel() else offset)
+    return place.as_strided(x.shape, strides, offset).copy_(x)

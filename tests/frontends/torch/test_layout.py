@@ -1,0 +1,145 @@
+"""Results lie in memory as eager code lays them: strides of parts, and what shares memory."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+import smelt.torch  # noqa: E402
+
+pytestmark = [pytest.mark.usefixtures("strict"),
+              pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
+
+
+def dense(x):
+    order = sorted(range(x.dim()), key=lambda a: -x.stride(a))
+    return x.permute(order).is_contiguous()
+
+
+def same_layout(found, expected):
+    """Equal values and strides, and eager's places within what they share."""
+    assert len(found) == len(expected)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)
+        moving = [a for a, n in enumerate(y.shape) if n > 1]
+        if y.numel():
+            assert [x.stride(a) for a in moving] == [y.stride(a) for a in moving]
+        if y.numel() and not dense(y):
+            assert x.storage_offset() == y.storage_offset()
+    for k in range(len(expected)):
+        for j in range(k):
+            one, two = (
+                v[k].untyped_storage().data_ptr() == v[j].untyped_storage().data_ptr()
+                for v in (found, expected)
+            )
+            assert one or not two
+
+
+@st.composite
+def chains(draw):
+    """Views one after another, as functions of a tensor of four dimensions."""
+    steps = []
+    for _ in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from(
+            ["slice", "select", "permute", "expand", "unsqueeze", "split", "diagonal", "flatten"]
+        ))  # fmt: skip
+        steps.append((kind, draw(st.integers(0, 3)), draw(st.integers(0, 2)),
+                      draw(st.integers(1, 3))))  # fmt: skip
+    return tuple(steps)
+
+
+def apply(x, steps):
+    for kind, a, start, step in steps:
+        rank = x.dim()
+        a = a % rank if rank else 0
+        if kind == "unsqueeze":
+            x = x.unsqueeze(a)
+        elif kind == "expand":
+            x = x.unsqueeze(a).expand(*x.shape[:a], step + 1, *x.shape[a:])
+        elif not rank:
+            continue
+        elif kind == "slice":
+            x = x[(*[slice(None)] * a, slice(start, None, step))]
+        elif kind == "select" and x.shape[a]:
+            x = x.select(a, start % x.shape[a])
+        elif kind == "permute":
+            x = x.transpose(a, (a + step) % rank)
+        elif kind == "split" and x.shape[a]:
+            parts = x.split(max(1, x.shape[a] // 2), a)
+            x = parts[start % len(parts)]
+        elif kind == "diagonal" and rank > 1:
+            x = x.diagonal(0, a, (a + 1) % rank)
+        elif kind == "flatten" and x.is_contiguous():
+            x = x.flatten()
+    return x
+
+
+@settings(max_examples=25, deadline=None, derandomize=True,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@given(chains(), chains(), st.sampled_from(["one", "two", "base", "argument"]))
+def test_chains_of_views_lie_as_eager_lays_them(first, second, results):
+    def f(x):
+        y = x * 2 + 1
+        if results == "argument":
+            return apply(x, first), apply(y, second)
+        if results == "two":
+            return apply(y, first), apply(y, second)
+        return (apply(y, first), y) if results == "base" else (apply(y, first),)
+
+    torch._dynamo.reset()
+    x = torch.randn(3, 4, 2, 5)
+    with torch.no_grad():
+        same_layout(torch.compile(f, backend="smelt")(x), f(x))
+
+
+def test_a_small_part_is_computed_alone():
+    """The last row of a product: eager's strides, and not the work of the other rows."""
+
+    def f(x, w):
+        return (x @ w)[:, -1]
+
+    x, w = torch.randn(3, 50, 16), torch.randn(16, 40)
+    with smelt.torch.record() as record:
+        found = torch.compile(f, backend="smelt")(x, w)
+    same_layout((found,), (f(x, w),))
+    (segment,) = record.graphs[0].program.segments
+    (result,) = segment.compiled.plan.graph.outputs
+    assert result.type.shape == (3, 40)
+
+
+def test_parts_are_laid_out_for_every_size():
+    def f(x):
+        y = x.exp()
+        return y[:, 1:3], y.sum(-1, keepdim=True).expand(*y.shape)[:, ::2]
+
+    fast = torch.compile(f, backend="smelt", dynamic=True)
+    for n in (6, 9, 17):
+        x = torch.randn(2, n, 4)
+        same_layout(fast(x), f(x))
+
+
+def test_writing_into_one_part_shows_in_the_other():
+    def f(x):
+        y = x + 1
+        return y[:3], y[1:]
+
+    def write(parts):
+        parts[0][2] = 7.0
+        return parts
+
+    x = torch.randn(6, 2)
+    with torch.no_grad():
+        same_layout(write(torch.compile(f, backend="smelt")(x)), write(f(x)))
+
+
+def test_results_of_a_training_step_lie_as_eagers():
+    def f(x):
+        y = (x * 3).tanh()
+        return y[:, 1:3], y.transpose(0, 1)[::2]
+
+    x = torch.randn(4, 6, 5, requires_grad=True)
+    same_layout(torch.compile(f, backend="smelt")(x), f(x))
