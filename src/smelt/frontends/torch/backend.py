@@ -103,7 +103,7 @@ def partition(
 
     forward, backward, moved = cut()
     try:
-        decided[:] = _refine()(forward, backward, num_fwd_outputs, moved)
+        decided[:] = _refine()(forward, backward, num_fwd_outputs, moved, told)
     except Exception:
         if knobs.STRICT.get():
             raise

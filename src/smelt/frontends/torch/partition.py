@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import networkx as nx
@@ -42,16 +42,16 @@ NEW = 1.02
 
 def refine(
     forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, count: int,
-    moved: Sequence[Any],
+    moved: Sequence[Any], told: Mapping[str, Any],
 ) -> list[Kept]:  # fmt: skip
     """Changes forward and backward graph, as PyTorch's cut gives them; what became of each value.
 
     The first `count` results are the program's own; values that `smelt.frontends.torch.early` has
-    `moved` into the forward graph are kept.
+    `moved` into the forward graph are kept.  `told` is what AOTAutograd says beside.
     """
     if any("recompute" in n.meta for n in forward.graph.nodes if n not in moved):
         return []  # the user has said what to keep
-    found = _Cut(forward, backward, count, moved)
+    found = _Cut(forward, backward, count, moved, told)
     found.solve()
     decided = found.decisions()
     found.apply()
@@ -63,7 +63,7 @@ class _Cut:
 
     def __init__(
         self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, count: int,
-        moved: Sequence[Any],
+        moved: Sequence[Any], told: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.forward, self.backward, self.count = forward, backward, count
         self.output = next(n for n in forward.graph.nodes if n.op == "output")
@@ -72,6 +72,10 @@ class _Cut:
         self.wanted = [n for n in self.results[count:] if _is_plain(n) and n.name in self.there]
         self.prices = Prices()
         self.fixed = _fixed(forward.graph, self.output.meta.get("desc") or ()).union(moved)
+        given = [n for n in forward.graph.nodes if n.op == "placeholder"]
+        places = told.get("static_lifetime_input_indices") or ()
+        self.static = {given[k] for k in places if k < len(given)}
+        """Parameters and buffers, which live anyway."""
         self.kept: list[Any] = []
         self.again: list[Any] = []
         self._sources: dict[Any, tuple[Any, ...]] = {}
@@ -97,8 +101,18 @@ class _Cut:
 
         for n in self.wanted:
             visit(n)
-        if any(n in again for n in self.wanted):
+        if any(n in again for n in self.wanted) and self._held(kept) <= self._held(self.wanted):
             self.again, self.kept = list(again), list(kept)
+
+    def _held(self, values: Iterable[Any]) -> int:
+        """Bytes that values hold together, what shares memory counted once."""
+        held: dict[Any, int] = {}
+        for n in values:
+            lives = n.op == "placeholder" and (n.name in self.there or n in self.static)
+            if _is_plain(n) and not lives:
+                place = n.meta["val"].untyped_storage()._cdata, str(n.meta["val"].storage_offset())
+                held[place] = max(held.get(place, 0), _bytes(n))
+        return sum(held.values())
 
     def _net(self) -> Any:
         """Flow: (value, 0) says whether it is computed, (value, 1) whether it is there."""
@@ -149,12 +163,14 @@ class _Cut:
         return self.prices.again(n, self.given(n))
 
     def keep(self, n: Any) -> float:
-        """What keeping a value is charged with; arguments live anyway."""
-        if n.name in self.there:
-            return 0.0 if n.op == "placeholder" else self.prices.keep(n)
-        if n.op != "call_function":
-            return math.inf if n in self.fixed or n.op != "placeholder" else 0.0
-        return self.prices.keep(n) * NEW if _is_plain(n) else math.inf
+        """What keeping a value is charged with; infinite where it may change meanwhile."""
+        if n.op == "placeholder":
+            if n.name in self.there or n in self.static - self.fixed:
+                return 0.0
+            return math.inf if n in self.fixed or not _is_plain(n) else self.prices.keep(n) * NEW
+        if n.op != "call_function" or not _is_plain(n):
+            return math.inf
+        return self.prices.keep(n) * (1.0 if n.name in self.there else NEW)
 
     def decisions(self) -> list[Kept]:
         """What becomes of each value that PyTorch's partition keeps, and what is kept instead."""
@@ -275,8 +291,8 @@ def _bytes(n: Any) -> int:
 
 
 def _fixed(graph: Any, descriptions: Sequence[Any]) -> set[Any]:
-    """Values that change under the program: what it writes, and arguments that the caller writes
-    for it, which newer versions of torch tell; of others nothing is known but what is trained."""
+    """Values that change under the program: what it writes, and arguments that are written for it
+    after the call, which torch tells since 2.9; before, all arguments may be."""
     found: set[Any] = set()
     told = [d for d in descriptions if d is not None]
     mutated = [m for d in told if (m := getattr(d, "mutated_input", None)) is not None]
