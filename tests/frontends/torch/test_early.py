@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 import smelt.torch
-from smelt import driver, warm
-from smelt.frontends.torch import backend
+from smelt import driver, knobs, warm
+from smelt.frontends.torch import backend, partition
 
 N, V, D = 150, 301, 24
 
@@ -38,6 +38,11 @@ def summed(h, w, y):
 
 def behind_a_layer(h, w, y):
     return functional.cross_entropy(functional.linear(torch.tanh(h) * 2.0, w), y)
+
+
+def behind_a_norm(h, w, y):
+    z = functional.silu(functional.layer_norm(h, (D,)) * 1.5)
+    return functional.cross_entropy(functional.linear(z, w), y)
 
 
 def with_z(h, w, y):
@@ -80,7 +85,8 @@ def in_rounds(graphs):
             if s.compiled.plan.in_rounds]  # fmt: skip
 
 
-@pytest.mark.parametrize(("f", "holes"), [(plain, True), (summed, False), (behind_a_layer, False)])
+@pytest.mark.parametrize(("f", "holes"), [(plain, True), (summed, False), (behind_a_layer, False),
+                                         (behind_a_norm, True)])  # fmt: skip
 def test_no_logits_cross_the_cut(f, holes):
     forward, backward = compare(f, arguments(holes), factor=3.0)
     assert in_rounds([forward]) and not in_rounds([backward])
@@ -123,3 +129,22 @@ def test_a_graph_that_is_kept_gives_the_same_twice():
         g.mul_(7.0)  # a caller's own tensor
     for got, want in zip(torch.autograd.grad(value, (h, w)), kept, strict=True):
         assert torch.equal(got, want)
+
+
+def test_what_else_is_kept_is_still_decided():
+    """What moved is kept; values in front of it are computed again."""
+    forward, _ = compare(behind_a_norm, arguments())
+    assert in_rounds([forward])
+    assert any(k.again for k in forward.kept)
+
+
+@pytest.mark.parametrize("method", ["solve", "apply"])
+def test_what_moved_stays_where_deciding_fails(method, monkeypatch):
+    def broken(self):
+        raise RuntimeError("no cut")
+
+    monkeypatch.setattr(partition._Cut, method, broken)
+    with knobs.config(strict=False):
+        forward, backward = compare(behind_a_norm, arguments(), factor=3.0)
+    assert in_rounds([forward]) and (N, V) not in shapes_read(backward)
+    assert not forward.kept and not forward.fallback and not backward.fallback

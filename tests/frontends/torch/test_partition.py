@@ -64,11 +64,25 @@ class Tower(L.Module):
         return self.b(y.relu()).sum(-1) + z.sum(-1), y
 
 
+class Drops(L.Module):
+    """Random numbers among what is computed again, and an attention that drops."""
+
+    def __init__(self, d=12):
+        super().__init__()
+        self.norm, self.a, self.b = L.LayerNorm(d), L.Linear(d, d), L.Linear(d, d)
+
+    def forward(self, x):
+        y = F.gelu(F.dropout(self.norm(self.a(x)), 0.4)) * torch.rand_like(x)
+        y = F.scaled_dot_product_attention(y[:, None], y[:, None], y[:, None], dropout_p=0.3)
+        return self.b(F.dropout(F.silu(y[:, 0]), 0.5))
+
+
 def models():
     torch.manual_seed(0)
     yield "block", Block(), torch.randn(2, 5, 16)
     yield "images", Images(), torch.randn(2, 3, 8, 8)
     yield "tower", Tower(), torch.randn(3, 7, 12)
+    yield "drops", Drops(), torch.randn(3, 7, 12)
     yield "norms", L.Sequential(L.LayerNorm(9), L.Linear(9, 9), L.LayerNorm(9), L.GELU(),
                                 L.Linear(9, 4), L.Dropout(0.3)), torch.randn(4, 9)  # fmt: skip
 
@@ -175,3 +189,111 @@ def test_a_checkpoint_keeps_what_its_user_says():
         step(inner, torch.compile(run, backend="smelt"), x), step(inner, run, x),
         rtol=1e-9, atol=1e-11,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("view", [lambda s: s, lambda s: s.t(), lambda s: s[::2],
+                                  lambda s: s.as_strided((3, 3), (4, 1))],
+                         ids=["itself", "turned", "part", "strided"])  # fmt: skip
+def test_what_changes_in_place_is_not_what_is_kept(view):
+    """The backward graph reads what an argument was, not what the program wrote into it."""
+
+    def f(x, s):
+        v = view(s)
+        y = (x @ v.relu().mul(0.5).sigmoid()).tanh() * (v * 2 + 1).sum()
+        s.mul_(3.0).add_(0.25)
+        return y.square().sum()
+
+    def run(call):
+        torch.manual_seed(1)
+        s = torch.randn(6, 6).double()
+        x = torch.randn(5, view(s).shape[0]).double().requires_grad_()
+        value = call(x, s)
+        value.backward()
+        return value, x.grad, s
+
+    torch.testing.assert_close(run(torch.compile(f, backend="smelt")), run(f))
+
+
+def test_a_view_of_what_changes_is_not_kept_in_place_of_what_torch_keeps():
+    """Here it would be the cheapest value to compute the others from."""
+
+    def f(x, s):
+        v = s.view(4, 9)
+        one, two, three = v + 1.5, v * 2, v.neg()
+        y = (x * one) @ one.t() + (x * two) @ two.t() + (x * three) @ three.t()
+        s.zero_()
+        return y.square().sum()
+
+    def run(call):
+        s = torch.arange(36.0).double() / 36
+        x = torch.ones(4, 9).double().requires_grad_()
+        call(x, s).backward()
+        return x.grad, s
+
+    torch.testing.assert_close(run(torch.compile(f, backend="smelt")), run(f))
+
+
+def test_a_graph_that_is_kept_runs_back_twice():
+    model, x = Block().double(), torch.randn(2, 5, 16).double().requires_grad_()
+    value = torch.compile(model, backend="smelt")(x).square().sum()
+    wanted = [x, *model.parameters()]
+    first = [g.clone() for g in torch.autograd.grad(value, wanted, retain_graph=True)]
+    for got, want in zip(torch.autograd.grad(value, wanted), first, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_gradients_of_gradients_are_refused_as_by_torch():
+    model, x = Tower(), torch.randn(3, 12, requires_grad=True)
+    y = torch.compile(model, backend="smelt")(x)[0].sum()
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        g.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_types_of_autocast_come_again_as_they_were(dtype):
+    """A step with values computed again is as near to the wide step as eager's narrow one."""
+    model, x = Block(), torch.randn(2, 5, 16)
+
+    def narrow(call):
+        def run(x):
+            with torch.autocast("cpu", dtype=dtype):
+                return call(x)
+
+        return run
+
+    wide = copy.deepcopy(model).double()
+    want = step(wide, wide, x.double())
+    with smelt.torch.record() as record:
+        found = step(model, narrow(torch.compile(model, backend="smelt")), x)
+    eager = step(model, narrow(model), x)
+    assert any(k.again for g in record.graphs for k in g.kept)
+    for got, plain, exact in zip(found, eager, want, strict=True):
+        least = torch.finfo(dtype).eps * exact.norm()
+        assert (got - exact).norm() <= 2 * (plain - exact).norm() + least
+        assert got.dtype == plain.dtype
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_values_that_a_function_keeps_unchecked_stay_last():
+    """A function of the user's that stores a value itself, beside values that come again."""
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.sigmoid()
+            ctx.y = y
+            return y * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2 * ctx.y * (1 - ctx.y)
+
+    model, x = Tower().double(), torch.randn(3, 12).double()
+
+    def run(x):
+        return Twice.apply(model(x)[0] * 3).exp()
+
+    torch.testing.assert_close(
+        step(model, torch.compile(run, backend="smelt"), x), step(model, run, x)
+    )

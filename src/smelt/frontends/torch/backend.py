@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext

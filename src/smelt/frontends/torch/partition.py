@@ -71,7 +71,10 @@ class _Cut:
         self.there = {n.name: n for n in backward.graph.nodes if n.op == "placeholder"}
         self.wanted = [n for n in self.results[count:] if _is_plain(n) and n.name in self.there]
         self.prices = Prices()
-        self.fixed = _fixed(forward.graph, self.output.meta.get("desc") or ()).union(moved)
+        changed = _changed(forward.graph, self.output.meta.get("desc") or ())
+        self.changed = {_memory(n) for n in changed}
+        self.stays = changed.union(moved, (n for n in self.wanted if _is_unchecked(n)))
+        """Values that are not computed again."""
         given = [n for n in forward.graph.nodes if n.op == "placeholder"]
         places = told.get("static_lifetime_input_indices") or ()
         self.static = {given[k] for k in places if k < len(given)}
@@ -110,7 +113,7 @@ class _Cut:
         for n in values:
             lives = n.op == "placeholder" and (n.name in self.there or n in self.static)
             if _is_plain(n) and not lives:
-                place = n.meta["val"].untyped_storage()._cdata, str(n.meta["val"].storage_offset())
+                place = _memory(n), str(n.meta["val"].storage_offset())
                 held[place] = max(held.get(place, 0), _bytes(n))
         return sum(held.values())
 
@@ -155,7 +158,7 @@ class _Cut:
 
     def work(self, n: Any) -> float:
         """Nanoseconds of computing a value again; infinite where that must not be."""
-        if n.op != "call_function" or n in self.fixed or _computes(n) in self.fixed:
+        if n.op != "call_function" or n in self.stays or _computes(n) in self.stays:
             return math.inf
         operands = _operands(_computes(n))
         if not all(_is_plain(x) or (_is_number(x) and x.name in self.there) for x in operands):
@@ -164,13 +167,14 @@ class _Cut:
 
     def keep(self, n: Any) -> float:
         """What keeping a value is charged with; infinite where it may change meanwhile."""
-        if n.op == "placeholder":
-            if n.name in self.there or n in self.static - self.fixed:
-                return 0.0
-            return math.inf if n in self.fixed or not _is_plain(n) else self.prices.keep(n) * NEW
-        if n.op != "call_function" or not _is_plain(n):
+        here = n.name in self.there
+        if not _is_plain(n) or n.op not in ("placeholder", "call_function"):
+            return 0.0 if here and n.op == "placeholder" else math.inf
+        if not here and (_memory(n) in self.changed or _is_unchecked(n)):
             return math.inf
-        return self.prices.keep(n) * (1.0 if n.name in self.there else NEW)
+        if n.op == "placeholder" and (here or n in self.static):
+            return 0.0
+        return self.prices.keep(n) * (1.0 if here else NEW)
 
     def decisions(self) -> list[Kept]:
         """What becomes of each value that PyTorch's partition keeps, and what is kept instead."""
@@ -207,7 +211,8 @@ class _Cut:
     def _backward(self, new: list[Any], gone: set[Any]) -> None:
         graph = self.backward.graph
         made = {n: self.there[n.name] for n in self.kept if n.name in self.there}
-        with graph.inserting_before(self.there[self.wanted[0].name]):
+        first = next(n for n in self.results[self.count :] if n.name in self.there)
+        with graph.inserting_before(self.there[first.name]):
             for n in new:
                 made[n] = graph.placeholder(n.name)
                 made[n].meta.update(n.meta)
@@ -277,6 +282,17 @@ def _computes(n: Any) -> Any:
     return n.args[0] if n.target is operator.getitem else n
 
 
+def _memory(n: Any) -> Any:
+    """What views of the same memory share."""
+    return n.meta["val"].untyped_storage()._cdata if _is_plain(n) else n
+
+
+def _is_unchecked(n: Any) -> bool:
+    """Whether a user's function keeps it without autograd's check that nobody writes to it; such
+    values stand last among those that are kept."""
+    return bool(n.meta.get("saved_tensor_with_no_vc_check"))
+
+
 def _is_number(n: Any) -> bool:
     return isinstance(n.meta.get("val"), torch.SymInt)
 
@@ -290,7 +306,7 @@ def _bytes(n: Any) -> int:
     return nbytes(found.numel() * found.element_size()) or 0
 
 
-def _fixed(graph: Any, descriptions: Sequence[Any]) -> set[Any]:
+def _changed(graph: Any, descriptions: Sequence[Any]) -> set[Any]:
     """Values that change under the program: what it writes, and arguments that are written for it
     after the call, which torch tells since 2.9; before, all arguments may be."""
     found: set[Any] = set()
