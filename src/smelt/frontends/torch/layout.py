@@ -21,7 +21,7 @@ import torch
 from smelt.frontends.torch.held import nbytes
 from smelt.frontends.torch.row import Row
 
-__all__ = ["PARTS", "SEEN", "laid_out", "memory_order", "whole"]
+__all__ = ["PARTS", "SEEN", "laid_out", "memory_order", "seen", "whole"]
 
 PARTS = {
     f"aten.{name}" for name in (
@@ -59,12 +59,16 @@ def _rank(stride: Any) -> int:
     return int(stride) if node is None else int(node.hint)
 
 
+def seen(output: Any) -> list[Any]:
+    """The values among a graph's results that the user sees."""
+    count = output.meta.get(SEEN, 0)
+    return [n for n in output.args[0][:count] if isinstance(n, torch.fx.Node)] if count else []
+
+
 def whole(output: Any, row_of: Callable[[Any], Row | None]) -> list[Any]:
     """The values that must be made as a whole, because results are views of them."""
-    seen = [n for n in list(output.args[0])[: output.meta.get(SEEN, 0)]
-            if isinstance(n, torch.fx.Node)]  # fmt: skip
     users: dict[Any, list[Any]] = {}
-    for n in dict.fromkeys(seen):
+    for n in dict.fromkeys(seen(output)):
         base, partial = _base(n, row_of)
         if base is not None:
             users.setdefault(base, []).append((n, partial))

@@ -24,7 +24,7 @@ import torch
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.held import Budget
-from smelt.frontends.torch.layout import SEEN, laid_out, memory_order
+from smelt.frontends.torch.layout import laid_out, memory_order, seen
 from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.runtime.prelude import Allowance
@@ -78,8 +78,8 @@ class Program:
 
     def _lay_out(self, output: Any) -> None:
         """Gives the user's results that are parts of values, made alone, the strides of eager."""
-        for node in list(output.args[0])[: output.meta.get(SEEN, 0)]:
-            if not isinstance(node, torch.fx.Node) or self.lowering.shares(node):
+        for node in seen(output):
+            if self.lowering.shares(node):
                 continue
             fake = node.meta["val"]
             if not isinstance(fake, torch.Tensor) or memory_order(fake) is not None:
