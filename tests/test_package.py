@@ -33,7 +33,7 @@ def test_wheel_is_small_and_pure():
     """What hatchling packs, packed the same way: all files of the package, deflated.
 
     The aim was 500 kB, which the compiler and its array front end kept; PyTorch's front end,
-    derivatives, streams, convolutions and native calls came on top.
+    derivatives, streams, convolutions, native calls and derivations came on top.
     """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -41,7 +41,7 @@ def test_wheel_is_small_and_pure():
             if path.is_file() and "__pycache__" not in path.parts:
                 wheel.write(path, path.relative_to(PACKAGE.parent))
                 assert path.suffix in {".py", ".typed", ".html", ".json", ".js", ".css", ".svg"}
-    assert packed.tell() < 1_050_000
+    assert packed.tell() < 1_100_000
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])

@@ -24,6 +24,7 @@ from smelt.fusion.cost import Model
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
 from smelt.journal import Journal
+from smelt.runtime.garbage import set_aside
 
 
 def recorded(f: Callable[..., Any], *arrays: Any) -> Graph:
@@ -126,9 +127,10 @@ def test_few_questions_are_asked_for_each_operator(name: str, asked: Asked) -> N
     graph = make()
     hints = dict.fromkeys(driver.size_names(graph), 512)
     count = len(Units(graph).units)
-    start = process_time()
-    plan(graph, MACHINE, Journal(), hints)
-    spent = process_time() - start
+    with set_aside():  # as the driver plans: what other tests hold is not looked through
+        start = process_time()
+        plan(graph, MACHINE, Journal(), hints)
+        spent = process_time() - start
     print(f"{name}: {count} units, {asked.looks / count:.2f} looks, "
           f"{asked.prices / count:.2f} prices, {spent / count * 1e6:.0f} us each")  # fmt: skip
     assert asked.looks <= looks * count
