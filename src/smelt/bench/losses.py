@@ -180,7 +180,9 @@ def run(rounds: int = ROUNDS) -> dict[str, dict[str, dict[str, float]]]:
         for peer in PEERS:
             line = command(["-m", "smelt.bench.losses", case, peer, str(rounds)], settings)
             with kept_to(1):
-                done = subprocess.run(line, capture_output=True, text=True, check=False)  # noqa: S603
+                done = subprocess.run(  # noqa: S603
+                    line, capture_output=True, text=True, check=False
+                )
             if done.returncode == 0:
                 figures = json.loads(done.stdout.splitlines()[-1])
                 found.setdefault(case, {})[peer] = figures
