@@ -139,7 +139,7 @@ def _at_worst(e: Expr, facts: Facts, effort: int) -> bool:
 
 # ---- facts -------------------------------------------------------------------------------------
 
-_GAPS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
+GAPS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
 """a op b  <=>  sign*(a - b) + shift >= 0"""
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
 _ARITHMETIC = {"add": expr.add, "sub": expr.sub, "mul": expr.mul}
@@ -165,8 +165,8 @@ def facts_of(condition: Value, lets: Mapping[str, Value], *, holds: bool = True)
             gap = expr.sub(left, right)
             if relation == "eq":
                 return gap, expr.mul(gap, -1)
-            if relation in _GAPS:
-                sign, shift = _GAPS[relation]
+            if relation in GAPS:
+                sign, shift = GAPS[relation]
                 return (expr.add(expr.mul(gap, sign), shift),)
             return ()
         case _:

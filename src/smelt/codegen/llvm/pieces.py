@@ -29,7 +29,7 @@ from smelt.codegen.llvm.limits import Limit
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.versions import needed
-from smelt.kernel.bounds import Facts, nonnegative, proves_inside
+from smelt.kernel.bounds import GAPS, Facts, nonnegative, proves_inside
 from smelt.ops.combine import CHOICE
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
@@ -47,9 +47,6 @@ MOST_ITEMS = 96
 """Values of a body beyond which copies of it cost more to compile than they save."""
 DEAR = 4.0
 """Cycles a vector of an operator that is worth leaving out."""
-
-_RELATIONS = {"ge": (0, True), "lt": (0, False), "gt": (1, True), "le": (1, False)}
-"""a op b  <=>  (a - b >= shift) is the truth value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,8 @@ def pieces(nest: Nest, name: str, extent: Index, given: Facts = ()) -> list[Piec
         return []
     if nest.turned or nest.stages or any(i.kind in ("scan", "branch") for i in nest.items):
         return []
-    tests = {i: d for i in nest.items if (d := _difference(i)) is not None}
-    cuts = _in_order(_cuts(nest, tests, name, extent), given)
+    gaps = {i: gap for i in nest.items if (gap := _gap(i)) is not None}
+    cuts = _in_order(_cuts(nest, gaps, name, extent), given)
     if not cuts:
         return []
     here, found = axis(name, extent), list[Piece]()
@@ -80,7 +77,7 @@ def pieces(nest: Nest, name: str, extent: Index, given: Facts = ()) -> list[Piec
         facts = (sub(here, first), sub(sub(extent if last is None else last, 1), here), *given)
         loads = [i.payload for i in nest.items if isinstance(i.payload, Access)]
         limits = frozenset(p for x in loads for p in x.limits if proves_inside(*p, facts))
-        found.append(Piece(last, facts, _answers(nest, tests, facts), limits))
+        found.append(Piece(last, facts, _answers(nest, gaps, facts), limits))
     work = _work(nest.items, frozenset())
     return found if any(_work(needed(nest, p.taken), p.limits) < work for p in found) else []
 
@@ -96,34 +93,32 @@ def _work(items: Iterable[Item], known: frozenset[Limit]) -> float:
     return total
 
 
-def _difference(item: Item) -> tuple[str, Index] | None:
-    """A comparison of positions: its operator and the difference of its sides."""
-    if item.kind != "apply" or item.payload not in _RELATIONS or len(item.args) != 2:
+def _gap(item: Item) -> Index | None:
+    """Of a comparison of positions: what is >= 0 where it holds, and nowhere else."""
+    if item.kind != "apply" or item.payload not in GAPS or len(item.args) != 2:
         return None
     sides = [a.payload for a in item.args if a.kind in ("index", "const") and a.dtype == i64]
     if len(sides) != 2 or not all(isinstance(e, (int, Expr)) for e in sides):
         return None
     left, right = (e for e in sides if isinstance(e, (int, Expr)))
-    return str(item.payload), sub(left, right)
+    sign, shift = GAPS[str(item.payload)]
+    return add(mul(sub(left, right), sign), shift)
 
 
-def _cuts(
-    nest: Nest, tests: dict[Item, tuple[str, Index]], name: str, extent: Index
-) -> list[Index]:
+def _cuts(nest: Nest, gaps: dict[Item, Index], name: str, extent: Index) -> list[Index]:
     """The positions of an axis from which on, or up to which, some tests of selections hold.
 
     Those that depend on what is known further in only, or is computed, are left as they are."""
     asked = _conditions(nest)
     inner = set(nest.order[nest.order.index(name) + 1 :])
     found: dict[Index, None] = {}
-    for item, (relation, difference) in tests.items():
-        step = coefficient(difference, name)
+    for item, gap in gaps.items():
+        step = coefficient(gap, name)
         if item not in asked or step not in (1, -1):
             continue
-        if any(a.kind == "value" or a.name in inner for a in atoms(difference)):
+        if any(a.kind == "value" or a.name in inner for a in atoms(gap)):
             continue
-        shift, _ = _RELATIONS[relation]
-        rest = sub(substitute(difference, {name: 0}), shift)
+        rest = substitute(gap, {name: 0})
         at = mul(rest, -1) if step == 1 else add(rest, 1)
         if not nonnegative(mul(at, -1)) and not nonnegative(sub(at, extent)):
             found[at] = None
@@ -153,19 +148,16 @@ def _in_order(cuts: Sequence[Index], given: Facts) -> list[Index]:
     return kept
 
 
-def _answers(nest: Nest, tests: dict[Item, tuple[str, Index]], facts: Facts) -> dict[Item, bool]:
+def _answers(nest: Nest, gaps: dict[Item, Index], facts: Facts) -> dict[Item, bool]:
     """The conditions that have one answer where the facts hold."""
     found: dict[Item, bool] = {}
     for item in nest.items:
         answer = None
-        if item in tests:
-            relation, difference = tests[item]
-            shift, when = _RELATIONS[relation]
-            reach = sub(difference, shift)
-            if nonnegative(reach, facts):
-                answer = when
-            elif nonnegative(sub(mul(reach, -1), 1), facts):
-                answer = not when
+        if item in gaps:
+            if nonnegative(gaps[item], facts):
+                answer = True
+            elif nonnegative(sub(mul(gaps[item], -1), 1), facts):
+                answer = False
         elif item.kind == "apply" and all(x.dtype == bool_ for x in (item, *item.args)):
             answer = _combined(str(item.payload), [found.get(a) for a in item.args])
         if answer is not None:
