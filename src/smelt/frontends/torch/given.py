@@ -3,6 +3,9 @@
 A norm gives its rows' mean and scale beside the normed values.  Where these two are kept, the
 normed values follow from them element by element, and no row is summed again.
 
+>>> from smelt.graph import build
+>>> from smelt.types.dtype import f32
+>>> from smelt.types.tensor import TensorType
 >>> x = V(build.input("x", TensorType(f32, (4, 8))))
 >>> total = x.sum((1,), keep=True)
 >>> results = x / total, total.reshape(4)
