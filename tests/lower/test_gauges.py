@@ -51,6 +51,7 @@ def jump(update: Update, stream: Stream) -> Statement:
     assert isinstance(fold, Reduce)
     least = replace(fold, combine="min")
     finite = Apply("max", (least, Const(-5.0, fold.dtype)))
+    finite = Apply("min", (finite, Const(5.0, fold.dtype)))
     return Update(update.state, Apply("sub", (finite, Const(0.7, fold.dtype))))
 
 

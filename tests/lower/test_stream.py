@@ -104,10 +104,10 @@ def padded(q: Any, k: Any, v: Any, lengths: Any) -> Any:
     return softmax(sm.where(sm.arange(s.shape[-1]) < own, s, -sm.inf)) @ v
 
 
-def masked(q: Any, k: Any, v: Any, mask: Callable[[Any, Any], Any]) -> Any:
+def masked(q: Any, k: Any, v: Any, mask: Callable[[Any, Any], Any], hidden: float = -sm.inf) -> Any:
     s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
     rows, columns = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
-    return softmax(sm.where(mask(rows, columns), s, -sm.inf)) @ v
+    return softmax(sm.where(mask(rows, columns), s, hidden)) @ v
 
 
 def near(q: Any, k: Any, v: Any) -> Any:
@@ -125,6 +125,30 @@ def chunked(q: Any, k: Any, v: Any) -> Any:
 def documents(q: Any, k: Any, v: Any, ids: Any) -> Any:
     own = sm.astype(ids, sm.int64)
     return masked(q, k, v, lambda i, j: (sm.expand_dims(own, axis=1) == own) & (j <= i))
+
+
+def faint(q: Any, k: Any, v: Any) -> Any:
+    return masked(q, k, v, lambda i, j: (j <= i) & (i - j < 4), -1e9)
+
+
+def faint_documents(q: Any, k: Any, v: Any, ids: Any) -> Any:
+    own = sm.astype(ids, sm.int64)
+    return masked(q, k, v, lambda i, j: sm.expand_dims(own, axis=1) == own, -1e4)
+
+
+def faint_padded(q: Any, k: Any, v: Any, keep: Any) -> Any:
+    s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+    rows, columns = sm.arange(s.shape[-2]), sm.arange(s.shape[-1])
+    s = sm.where(sm.expand_dims(keep > 0, axis=(0, 1)), s, float(np.finfo(np.float32).min))
+    return softmax(sm.where(columns <= sm.expand_dims(rows, axis=1), s, -sm.inf)) @ v
+
+
+def softmin(q: Any, k: Any, v: Any) -> Any:
+    s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+    rows, columns = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
+    s = sm.where(columns <= rows, s, 1e9)
+    e = sm.exp(sm.min(s, axis=-1, keepdims=True) - s)
+    return (e / sm.sum(e, axis=-1, keepdims=True)) @ v
 
 
 def biased(q: Any, k: Any, v: Any, bias: Any) -> Any:
@@ -220,6 +244,10 @@ CASES = (
     Case("causal added", causal_added, SQUARE, (3,)),
     Case("window", window, SQUARE, (3,)),
     Case("padded", padded, (*QKV, (2,)), (3,)),
+    Case("faint", faint, SQUARE, (3, 3)),
+    Case("faint documents", faint_documents, (*SQUARE, (23,)), (3, 3)),
+    Case("faint padded", faint_padded, (*SQUARE, (23,)), (3, 3)),
+    Case("softmin", softmin, SQUARE, (3, 3)),
     Case("near", near, SQUARE, (3,)),
     Case("sinks", sinks, SQUARE, (3,)),
     Case("chunked", chunked, SQUARE, (3,)),
@@ -312,6 +340,7 @@ def test_other_spellings_carry_the_same(names: tuple[str, ...]) -> None:
     ("causal", "last(n1) + 1"), ("causal added", "last(n1) + 1"), ("window", "last(n1) + 1"),
     ("attention", None), ("softmax", None), ("padded", "v"), ("near", "last(n1) + 4"),
     ("sinks", "last(n1) + 1"), ("chunked", "w"), ("documents", "last(n1) + 1"), ("added", None),
+    ("faint", "last(n1) + 1"), ("faint documents", "w"), ("softmin", "last(n1) + 1"),
 ])  # fmt: skip
 def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | None) -> None:
     _, kernel = streamed(next(c for c in CASES if c.name == name))

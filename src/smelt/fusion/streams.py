@@ -15,6 +15,7 @@ from smelt import knobs
 from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, THIN, has_parts, rows_taken
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
+from smelt.fusion.cascade.faint import faint
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
@@ -223,7 +224,11 @@ class _Price:
         key = tuple(s.block for s in states)
         found = self.looked.get(key)
         if found is None:
-            found = visible(self.found.terms, states, self.name, self.still)
+            terms, sweep = self.found.terms, states[0].sweep
+            found = visible(terms, states, self.name, self.still)
+            tried = faint(terms, self.cascade.states, sweep, found, self.name, self.still)
+            if tried is not None and not self.held:
+                found = tried.seen  # few rows have nothing visible
             self.looked[key] = found
         return found
 

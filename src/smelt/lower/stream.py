@@ -21,9 +21,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, rows_taken
+from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, has_parts, rows_taken
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
+from smelt.fusion.cascade.faint import faint
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.kernel.ir import (
@@ -38,7 +39,6 @@ from smelt.kernel.ir import (
     IndexValue,
     Kernel,
     Let,
-    Load,
     Merge,
     Partial,
     Position,
@@ -53,16 +53,16 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )  # fmt: skip
-from smelt.kernel.walk import refs, substitute_index, transform
+from smelt.kernel.walk import refs, transform
 from smelt.lower import roles
 from smelt.lower.define import Definition
 from smelt.lower.reader import Reader
+from smelt.lower.replaced import moved, only_read, renamed
 from smelt.lower.sees import held_axes, parts_seen
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
-from smelt.types.expr import Atom, Expr, Index, add, product, rebuild
-from smelt.types.expr import value as position_index
+from smelt.types.expr import Index, add, product
 
 ROW_BLOCK = 8192
 """Elements of a streamed row that stay in the first-level cache from fold to fold."""
@@ -105,6 +105,7 @@ class _Streamed:
         self.moving: dict[Term, bool] = {}
         self.cuts: dict[Term, tuple[Term, Term]] = {}
         self.parted: Block | None = None  # how parts of the axis are visited, where it is split
+        self.shared = False  # whether its blocks will be tasks of their own (`parts.py`)
         params = (*d.inputs, *d.outputs)
         self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
         self.state_names = [self._state_name(k) for k in range(len(self.cascade.states))]
@@ -121,6 +122,9 @@ class _Streamed:
             rows = roles.rows_at_once(d, d.axes[self.axis], self.read.facts, hints)
             self.parted = Block(self.axis, rows, None, part)
             blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, PARTS)]
+        self.shared = has_parts(
+            (self._visits(b) for b in cut), self._visits(Block(self.axis, size))
+        )
         fixed = {b.axis for b in blocks if isinstance(b, Block) and b.size == 1}
         along = [s for s in self.stores if self.axis in self._index_axes(s)]
         when = {id(s): max(map(self.cascade.sweep_of, self._roots(s)), default=0) for s in along}
@@ -133,7 +137,7 @@ class _Streamed:
                 self._store(s, self.top)
         return Kernel(
             name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), tuple(blocks),
-            _read(self.top.body),
+            only_read(self.top.body),
         )  # fmt: skip
 
     def _roots(self, s: Store) -> list[Term]:
@@ -147,10 +151,57 @@ class _Streamed:
     # ---- sweeps --------------------------------------------------------------------------------
 
     def _sweep(self, sweep: int, size: int, fixed: set[str], written: list[Store]) -> None:
+        if (cut := self.parted) is not None:
+            self.cuts = {}
+            states, body = self._body(sweep, fixed, written)
+            whole = Stream((cut,), states, body)
+            self.top.body += [whole, Merge(str(cut.part), tuple(s.name for s in states))]
+            return
+        seen = Visible() if written else self._visible(sweep, fixed)
+        own = self.cascade.states
+        held = tuple(Block(a, 1) for a in held_axes(self.read, own, sweep, written,
+                                                    self.grid, self.hints))  # fmt: skip
+        tried = None
+        if not (written or held or self.shared):
+            tried = faint(self.terms, own, sweep, seen, self.axis, frozenset(fixed))
+        if tried is None:
+            self._blocks_of(sweep, size, fixed, written, held, seen)
+            return
+        self._blocks_of(sweep, size, fixed, written, held, tried.seen)
+        again = Partial(self._value(tried.enough, self.top))
+        first = list(self.state_names)
+        for k, s in enumerate(own):
+            if s.sweep == sweep:
+                self.state_names[k] = self._fresh(f"{first[k]}_2")
+        self._blocks_of(sweep, size, fixed, written, held, seen, again)
+        for k, s in enumerate(own):
+            if s.sweep == sweep:
+                chosen = If(again, Ref(self.state_names[k]), Ref(first[k]))
+                self.state_names[k] = self._fresh(f"w{len(self.taken)}")
+                self.top.body.append(Let(self.state_names[k], chosen))
+
+    def _blocks_of(
+        self, sweep: int, size: int, fixed: set[str], written: list[Store],
+        held: tuple[Block, ...], seen: Visible, wanted: Value | None = None,
+    ) -> None:  # fmt: skip
+        """The stream of a sweep: what `seen` says of its blocks, all of them only if `wanted`."""
+        self.cuts = seen.cuts
+        states, body = self._body(sweep, fixed, written)
+        start, stop = self._ends(seen)
+        if wanted is not None:
+            end = stop or IndexValue(self.d.axes[self.axis].extent, i64)
+            stop = Apply(CHOICE, (wanted, end, Const(0, i64)))
+        where = None if seen.where is None else self._told(seen.where)
+        block = Block(self.axis, size, stop, start=start)
+        sees = tuple(self._sees(sweep, fixed | {b.axis for b in held}, written))
+        self.top.body.append(Stream((*held, block), states, body, where, sees))
+
+    def _body(
+        self, sweep: int, fixed: set[str], written: list[Store]
+    ) -> tuple[tuple[State, ...], tuple[Statement, ...]]:
+        """The states of a sweep, and what it does in every block."""
         inner = _Scope()
         states: list[State] = []
-        seen = Visible() if written else self._visible(sweep, fixed)
-        self.cuts = seen.cuts
         for k, s in enumerate(self.cascade.states):
             if s.sweep != sweep:
                 continue
@@ -168,17 +219,7 @@ class _Streamed:
             inner.body.append(Update(self.state_names[k], update))
         for s in written:
             self._store(s, inner)
-        if (cut := self.parted) is not None:
-            whole = Stream((cut,), tuple(states), _read(inner.body))
-            self.top.body += [whole, Merge(str(cut.part), tuple(s.name for s in states))]
-            return
-        start, stop = self._ends(seen)
-        where = None if seen.where is None else self._told(seen.where)
-        held = tuple(Block(a, 1) for a in held_axes(self.read, self.cascade.states, sweep, written,
-                                                    self.grid, self.hints))  # fmt: skip
-        block = Block(self.axis, size, stop, start=start)
-        sees = tuple(self._sees(sweep, fixed | {b.axis for b in held}, written))
-        self.top.body.append(Stream((*held, block), tuple(states), _read(inner.body), where, sees))
+        return tuple(states), only_read(inner.body)
 
     def _sees(self, sweep: int, fixed: set[str], written: list[Store]) -> Iterator[Block]:
         """The parts of other axes outside of which no block of a sweep takes anything up."""
@@ -205,6 +246,11 @@ class _Streamed:
         tasks = prod(-(-sizes[b.axis] // (b.size or 1)) for b in blocks)
         few = tasks < LEAST_TASKS and sizes[self.axis] >= PARTS
         return few and prod(sizes.values()) >= SPLIT_ABOVE
+
+    def _visits(self, b: Block) -> int:
+        """Blocks of an axis at the sizes of the hints."""
+        extent = roles.number(self.d.axes[b.axis].extent, self.hints)
+        return -(-extent // (b.size or max(extent, 1)))
 
     def _visible(self, sweep: int, fixed: set[str]) -> Visible:
         """What the states of a sweep take up."""
@@ -239,7 +285,7 @@ class _Streamed:
         args = tuple(map(self._told, t.args))
         if t.kind == "opaque":
             names = {self._name_of(a): v for a, v in zip(t.args, args, strict=True)}
-            return _renamed(t.value, names)
+            return renamed(t.value, names)
         return _made(t, args)
 
     def _store(self, s: Store, scope: _Scope) -> None:
@@ -326,7 +372,7 @@ class _Streamed:
                 return IndexValue(product(self.d.axes[a].extent for a in t.over), t.dtype)
             case "opaque":
                 names = {self._name_of(a): self._value(a, home) for a in t.args}
-                return _renamed(t.value, names)
+                return renamed(t.value, names)
             case _:
                 raise InternalError(f"a stream along {self.axis} has no place for {t}")
 
@@ -351,7 +397,7 @@ class _Streamed:
         if isinstance(t.value, Position):
             inside = parts[0] if parts else None
             value = transform(t.value.value, lambda v: inside or v if isinstance(v, Ref) else v)
-            value = transform(value, lambda v: _moved(v, at))
+            value = transform(value, lambda v: moved(v, at))
             self.top.body.append(Position(name, value, t.value.extent))
             return Ref(name)
         if t.kind == "apply":
@@ -360,7 +406,7 @@ class _Streamed:
             value = Cast(parts[0], t.value or t.dtype)
         elif t.kind == "opaque":
             names = {self._name_of(a): v for a, v in zip(t.args, parts, strict=True)}
-            value = transform(_renamed(t.value, names), lambda v: _moved(v, at))
+            value = transform(renamed(t.value, names), lambda v: moved(v, at))
         else:
             raise InternalError(f"{t} has no first element")
         self.top.body.append(Let(name, value))
@@ -409,49 +455,3 @@ def _made(t: Term, args: tuple[Value, ...]) -> Value:
             return Extreme(args[0], bool(t.value))
         case _:
             return Partial(args[0])
-
-
-def _read(body: list[Statement]) -> tuple[Statement, ...]:
-    """The statements without values that nobody reads."""
-    names: set[str] = set()
-    kept: list[Statement] = []
-    for s in reversed(body):
-        if not isinstance(s, (Let, Position)) or s.name in names:
-            kept.append(s)
-            names.update(refs(s))
-    return tuple(kept[::-1])
-
-
-def _renamed(value: Value, names: dict[str, Value]) -> Value:
-    """A value with bound names and computed positions replaced."""
-
-    def leaf(atom: Atom) -> Index:
-        new = names.get(atom.name) if atom.kind == "value" else None
-        if isinstance(new, Ref):
-            return position_index(new.name, atom.extent)
-        return Expr((((atom,), 1),))
-
-    def change(v: Value) -> Value:
-        match v:
-            case Ref(name=name) if name in names:
-                return names[name]
-            case Load(index=index):
-                return replace(v, index=tuple(rebuild(e, leaf) for e in index))
-            case IndexValue(index=index):
-                return replace(v, index=rebuild(index, leaf))
-            case _:
-                return v
-
-    return transform(value, change)
-
-
-def _moved(v: Value, at: dict[str, Index]) -> Value:
-    """A load or an index with axes at fixed positions; outside of an empty array it reads 0."""
-    match v:
-        case Load(index=index, other=other, param=param):
-            found = tuple(substitute_index(e, at) for e in index)
-            return v if found == index else Load(param, found, other)
-        case IndexValue(index=index):
-            return replace(v, index=substitute_index(index, at))
-        case _:
-            return v

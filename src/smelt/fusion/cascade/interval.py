@@ -129,7 +129,9 @@ class Blocks:
                 each = (self.may(t.args[k], v) for k, v in cube)
                 found = terms.either(found, _folded(terms.both, terms.const(True, bool_), each))
             return found
-        if is_read(t.args[0] if t.kind == "cast" else t) and self.name in t.axes - self.fixed:
+        loose = t.axes - self.fixed
+        read = is_read(t.args[0] if t.kind == "cast" else t) and self.name in loose
+        if read or (loose == {self.name} and is_plain(t)):  # one look at each position
             return terms.fails(terms.negated(t) if wanted else t)
         return terms.const(True, bool_)
 

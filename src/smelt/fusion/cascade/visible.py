@@ -16,7 +16,7 @@ What is not visited cannot answer: a NaN among masked values stays unseen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
@@ -64,9 +64,20 @@ def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[s
     block has one position."""
     blocks = [s.block for s in states]
     found = Visible()
+    narrowed(found, terms, blocks, _masks(blocks, name), name, fixed)
+    for leaf in _minus_infinities(blocks, name):
+        found.where = _joined(terms.both, found.where, terms.fails(terms.equals(leaf, -math.inf)))
+    return found
+
+
+def narrowed(
+    found: Visible, terms: Terms, blocks: list[Term], masks: Iterable[tuple[Term, bool]],
+    name: str, fixed: frozenset[str],
+) -> None:  # fmt: skip
+    """Less is visited: not where conditions have an answer for which nothing is taken up."""
     rules = Blocks(terms, name, fixed)
     each = Blocks(terms, name, fixed, each=True)
-    for condition, answer in _masks(blocks, name):
+    for condition, answer in masks:
         wanted = not answer
         hull = rules.hull(condition, wanted)
         found.start = _joined(terms.greater, found.start, hull.start)
@@ -78,9 +89,6 @@ def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[s
         partial = _told(rules.may(condition, answer))
         if partial is not None:
             found.cuts |= _choices(blocks, condition, wanted, partial)
-    for leaf in _minus_infinities(blocks, name):
-        found.where = _joined(terms.both, found.where, terms.fails(terms.equals(leaf, -math.inf)))
-    return found
 
 
 def bounds(
@@ -111,13 +119,20 @@ def _told(t: Term) -> Term | None:
 
 def _masks(blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
     """Conditions with the answer for which nothing is taken up, none inside another one."""
+    return outermost(blocks, name, lambda c, a: all(_is_nothing(b, {c: a}) for b in blocks))
+
+
+def outermost(
+    blocks: list[Term], name: str, rules_out: Callable[[Term, bool], bool]
+) -> Iterator[tuple[Term, bool]]:
+    """Conditions with an answer that rules something out, none inside another one."""
     known = {t: None for b in blocks for a in b.args for t in cone(a) if t.dtype == bool_}
     found: dict[Term, bool] = {}
     for condition in known:
         if condition.kind == "const" or name not in condition.axes or not is_plain(condition):
             continue
         for answer in (False, True):
-            if all(_is_nothing(b, {condition: answer}) for b in blocks):
+            if rules_out(condition, answer):
                 found[condition] = answer
     inner = {t for c in found for t in cone(c) if t is not c}
     yield from ((c, answer) for c, answer in found.items() if c not in inner)
@@ -146,7 +161,7 @@ def _minus_infinities(blocks: list[Term], name: str) -> Iterator[Term]:
                 yield t
 
 
-class _Drawn:
+class Drawn:
     """Numbers for terms that are not computed, and answers of comparisons, which seldom would hold
     for such numbers: in the first draw all of them, then none, then some."""
 
@@ -165,7 +180,7 @@ class _Drawn:
         return next(self.answers)
 
 
-def _is_asked(t: Term) -> bool:
+def is_asked(t: Term) -> bool:
     """Whether a term is a condition that is not made of conditions."""
     of_conditions = t.kind == "apply" and all(a.dtype == bool_ for a in t.args)
     return t.dtype == bool_ and t.kind != "const" and not of_conditions
@@ -175,9 +190,9 @@ def _is_nothing(block: Term, told: Mapping[Term, float | bool]) -> bool:
     """Whether a fold takes up nothing where some terms are what is `told`."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     wanted = row.identity(block.args[0].dtype)
-    drawn = _Drawn()
+    drawn = Drawn()
     known: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in told.items()}
-    for t in dict.fromkeys(t for a in block.args for t in cone(a) if _is_asked(t)):
+    for t in dict.fromkeys(t for a in block.args for t in cone(a) if is_asked(t)):
         known.setdefault(t, drawn.answer())
     nothing = np.zeros(DRAWS, bool)
     for a in block.args:

@@ -1,0 +1,56 @@
+"""Statements and values with something in them replaced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smelt.kernel.ir import IndexValue, Let, Load, Position, Ref, Statement, Value
+from smelt.kernel.walk import refs, substitute_index, transform
+from smelt.types.expr import Atom, Expr, Index, rebuild
+from smelt.types.expr import value as position_index
+
+
+def only_read(body: list[Statement]) -> tuple[Statement, ...]:
+    """The statements without values that nobody reads."""
+    names: set[str] = set()
+    kept: list[Statement] = []
+    for s in reversed(body):
+        if not isinstance(s, (Let, Position)) or s.name in names:
+            kept.append(s)
+            names.update(refs(s))
+    return tuple(kept[::-1])
+
+
+def renamed(value: Value, names: dict[str, Value]) -> Value:
+    """A value with bound names and computed positions replaced."""
+
+    def leaf(atom: Atom) -> Index:
+        new = names.get(atom.name) if atom.kind == "value" else None
+        if isinstance(new, Ref):
+            return position_index(new.name, atom.extent)
+        return Expr((((atom,), 1),))
+
+    def change(v: Value) -> Value:
+        match v:
+            case Ref(name=name) if name in names:
+                return names[name]
+            case Load(index=index):
+                return replace(v, index=tuple(rebuild(e, leaf) for e in index))
+            case IndexValue(index=index):
+                return replace(v, index=rebuild(index, leaf))
+            case _:
+                return v
+
+    return transform(value, change)
+
+
+def moved(v: Value, at: dict[str, Index]) -> Value:
+    """A load or an index with axes at fixed positions; outside of an empty array it reads 0."""
+    match v:
+        case Load(index=index, other=other, param=param):
+            found = tuple(substitute_index(e, at) for e in index)
+            return v if found == index else Load(param, found, other)
+        case IndexValue(index=index):
+            return replace(v, index=substitute_index(index, at))
+        case _:
+            return v
