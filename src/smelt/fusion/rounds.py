@@ -172,7 +172,8 @@ class _Rounds:
     def _widens(self, node: Node) -> bool:
         """Whether a node maps what it reads to something larger."""
         found = self.trace(node)
-        read = sum(at_hints(x.type.nbytes, self.hints) for x in node.inputs)
+        stored = [x for x in node.inputs if x.inputs or isinstance(x.op, Input)]
+        read = sum(at_hints(x.type.nbytes, self.hints) for x in stored)
         return not found.folds and not found.dots and found.along < 0 and node.op.fusible \
             and read < at_hints(node.type.nbytes, self.hints)  # fmt: skip
 
@@ -211,7 +212,7 @@ class _Rounds:
             if self._is_done(node) and node.op.is_view:
                 continue
             rows = [x for x in node.inputs if x in self.axis and not self._is_done(x)
-                    and self.axis[x] != WHOLE]  # fmt: skip
+                    and self.axis[x] != WHOLE and not self._is_seen(x)]  # fmt: skip
             if waits and (node in self.axis or node in reaching):
                 raise NotCut(f"{node.op.name} needs {waits[0].op.name} of all rows")
             if node in self.axis:
@@ -223,6 +224,12 @@ class _Rounds:
                 self._grow()
             elif rows:
                 after.add(node)
+
+    def _is_seen(self, node: Node) -> bool:
+        """Whether a member is a view of what no round makes: others see it without rounds."""
+        while node in self.axis and node.op.is_view:
+            node, *_ = node.inputs
+        return node not in self.axis
 
     def _is_done(self, node: Node) -> bool:
         """Whether a node is complete only after the last round."""
@@ -258,7 +265,7 @@ class _Rounds:
         results = set(self.graph.outputs)
         outside = [n for n in members if n in results
                    or any(r not in self.axis for r in self.readers[n])]  # fmt: skip
-        outside = [n for n in outside if self.axis[n] != WHOLE]
+        outside = [n for n in outside if self.axis[n] != WHOLE and not self._is_seen(n)]
         makes = tuple(made.result(n, self._combine(n)) for n in outside)
         reads = tuple(made.reads.values())
         inputs = (*(p.inner for p in reads), *(p.given for p in makes if p.given is not None))

@@ -196,6 +196,22 @@ def test_lists_of_tensors():
     agree(step, made(4, 3), made(4, 3, seed=1), made(4, 3, seed=2), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("f", [F.nll_loss, F.cross_entropy])
+def test_labels_and_weights(f, reduction):
+    def loss(x, y, *weight):
+        return f(x, y, *weight, reduction=reduction)
+
+    pixels = made(1, 3, 2, dtype=torch.int64, low=0, high=5)
+    for more in ((), (POSITIVE[0, 0],)):
+        for x, y in ((made(5, 5), LABELS), (made(5), LABELS[1]), (made(1, 5, 3, 2), pixels)):
+            agree(loss, x, y, *more, rtol=1e-5, atol=1e-6)
+
+
+def test_what_torch_keeps_of_a_log_sigmoid():
+    agree(lambda x: aten.log_sigmoid_forward(x)[1], X * 30, rtol=1e-5, atol=1e-6)
+
+
 POOLS = {
     "max": lambda x: F.max_pool2d(x, 2), "padded": lambda x: F.max_pool2d(x, 3, 2, 1),
     "avg": lambda x: F.avg_pool2d(x, (2, 3), 1), "one": lambda x: F.adaptive_avg_pool2d(x, 1),

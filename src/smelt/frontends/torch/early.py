@@ -11,9 +11,11 @@ of hidden states and weights, which backward multiplies by the gradient that it 
     forward, backward = partition(joint, .., num_fwd_outputs=1 + early)
     drop(forward, 1, early)
 
-The products commute with that factor up to rounding: not for float16, where gradients from one may
-be too small while those from a scaled loss are not, and not with rounding="exact".  An operator
-that is not known to be linear in what it gets keeps everything as it was.
+The products commute with that factor up to rounding: not where one of them is float16, in which
+gradients from one may be too small while those from a scaled loss are not, and not with
+rounding="exact".  An operator that is not known to be linear in what it gets keeps everything as it
+was.  So does a loss that is not one number: each row then has a factor of its own, and a sum over
+rows cannot be formed before it is known.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -37,14 +39,19 @@ _VIEWS = {ATEN.t.default, ATEN.permute.default, ATEN.transpose.int, ATEN.view.de
           ATEN.reshape.default, ATEN._unsafe_view.default, ATEN.unsqueeze.default,
           ATEN.squeeze.dim, ATEN.squeeze.dims, ATEN.expand.default, ATEN.alias.default,
           ATEN.detach.default, ATEN.clone.default, ATEN.slice.Tensor, ATEN.select.int}  # fmt: skip
-_LINEAR = _VIEWS | {ATEN.neg.default, ATEN.sum.default, ATEN.sum.dim_IntList,
-                    ATEN._to_copy.default}  # fmt: skip
+_LINEAR = _VIEWS | {ATEN.neg.default, ATEN.sum.default, ATEN.sum.dim_IntList, ATEN.mean.default,
+                    ATEN.mean.dim, ATEN.cumsum.default, ATEN.flip.default, ATEN.tril.default,
+                    ATEN.triu.default, ATEN.gather.default, ATEN.index_select.default,
+                    ATEN.div.Tensor, ATEN.div.Scalar, ATEN._to_copy.default}  # fmt: skip
 """Linear in the first operand."""
 _PRODUCTS = {ATEN.mul.Tensor, ATEN.mul.Scalar, ATEN.mm.default, ATEN.bmm.default}
 """Linear in one operand, if the other does not depend on what is moved."""
-_SUMS = {ATEN.add.Tensor, ATEN.sub.Tensor}
-"""Linear in both."""
-_ZEROS = {ATEN.scalar_tensor.default: 0, ATEN.full.default: 1}
+_SUMS = {ATEN.add.Tensor: (0, 1), ATEN.sub.Tensor: (0, 1), ATEN.where.self: (1, 2),
+         ATEN.scatter.src: (0, 3), ATEN.scatter_add.default: (0, 3),
+         ATEN.index_add.default: (0, 3), ATEN.slice_scatter.default: (0, 1),
+         ATEN.select_scatter.default: (0, 1)}  # fmt: skip
+"""Linear in these operands together: each is moved too, or zero."""
+_ZEROS = {ATEN.scalar_tensor.default: 0, ATEN.full.default: 1, ATEN.full_like.default: 1}
 """Constants, and the place of their value."""
 
 
@@ -56,8 +63,9 @@ def move(joint: GraphModule, outputs: int, least: int) -> int:
     if len(given) != 1 or knobs.ROUNDING.get() == "exact" or not _is_scalar(given[0]):
         return 0
     behind = _reached(graph.nodes, given[0])
+    _shape_only(graph, behind)
     moved = _around(graph.nodes, behind, least)
-    if not moved or not all(_is_linear(n, behind) for n in moved):
+    if not moved or not all(_is_linear(n, behind) and _is_wide(n) for n in moved):
         return 0
     (out,) = graph.find_nodes(op="output")
     results = list(out.args[0])
@@ -99,6 +107,11 @@ def _is_scalar(node: Node) -> bool:
     return isinstance(value, torch.Tensor) and not value.dim() and value.dtype in _ENOUGH
 
 
+def _is_wide(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype in _ENOUGH
+
+
 def _reached(nodes: Iterable[Node], start: Node) -> set[Node]:
     """What depends on a node."""
     found = {start}
@@ -106,6 +119,19 @@ def _reached(nodes: Iterable[Node], start: Node) -> set[Node]:
         if node.op != "output" and any(x in found for x in node.all_input_nodes):
             found.add(node)
     return found
+
+
+def _shape_only(graph: Any, behind: set[Node]) -> None:
+    """Writes zeros that are made like a tensor behind, with a shape of their own, without it."""
+    for node in [n for n in graph.nodes if n.target is ATEN.new_zeros.default and n in behind]:
+        value = node.meta["val"]
+        with graph.inserting_before(node):
+            told = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+            made = graph.call_function(ATEN.full.default, (node.args[1], 0), told)
+        made.meta.update(node.meta)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+        behind.discard(node)
 
 
 def _size(node: Node) -> int:
@@ -126,8 +152,7 @@ def _nbytes(nodes: Iterable[Node], but: set[Any]) -> int:
 def _around(nodes: Iterable[Node], behind: set[Node], least: int) -> list[Node]:
     """Those behind that read, are or lead to values about as large as the largest that is kept."""
     nodes = list(nodes)
-    kept = [x for n in nodes if n in behind for x in n.all_input_nodes
-            if x not in behind and x.op == "call_function"]  # fmt: skip
+    kept = _kept((n for n in nodes if n in behind), behind)
     most = max(map(_size, kept), default=0)
     if most <= least:
         return []
@@ -147,8 +172,8 @@ def _around(nodes: Iterable[Node], behind: set[Node], least: int) -> list[Node]:
 
 def _kept(moved: Iterable[Node], behind: set[Node]) -> set[Node]:
     """What is stored for those that are moved."""
-    return {x for n in moved for x in n.all_input_nodes
-            if x not in behind and x.op == "call_function"}  # fmt: skip
+    return {x for n in moved for x in n.all_input_nodes if x not in behind
+            and x.op == "call_function" and x.target not in _ZEROS}  # fmt: skip
 
 
 def _is_linear(node: Node, behind: set[Node]) -> bool:
@@ -159,15 +184,15 @@ def _is_linear(node: Node, behind: set[Node]) -> bool:
         return False
     if node.target in _PRODUCTS:
         return len(mine) == 1
-    if node.target in _LINEAR or node.target is ATEN.div.Tensor or node.target is ATEN.div.Scalar:
+    if node.target in _LINEAR:
         return mine == args[:1]
     if node.target is ATEN.masked_fill.Scalar:
         return mine == args[:1] and _is_number(node.args[2], 0)
-    if node.target in _SUMS:
-        return len(mine) == 2
-    if node.target is ATEN.where.self:
-        return node.args[0] not in behind and all(x in behind or _is_zero(x) for x in node.args[1:])
-    return False
+    summed = _SUMS.get(node.target, ())
+    return bool(summed) and all(
+        x in behind or _is_zero(x) if k in summed else x not in behind
+        for k, x in enumerate(node.args)
+    )
 
 
 def _is_zero(x: Any) -> bool:

@@ -197,9 +197,11 @@ def _silu(c: Call, x: V) -> V:
     return x * x.map("sigmoid")
 
 
-@_half_wide
-def _log_sigmoid(c: Call, x: V) -> V:
-    return x.map("min", 0) - (-x.map("abs")).map("exp").map("log1p")
+def _log_sigmoid(c: Call, x: V) -> tuple[V, V]:
+    """The value, and exp(-abs(x)), which torch keeps for the way back."""
+    wide = x.wide()
+    small = (-wide.map("abs")).map("exp")
+    return (wide.map("min", 0) - small.map("log1p")).cast(c.dtype), small.cast(c.dtype)
 
 
 @_half_wide
@@ -319,7 +321,7 @@ _ROWS = (
     Row("aten.copy.default", lambda c, x, y, non_blocking=False: y.cast(c.dtype).expand(c.shape)),
     Row("aten.gelu.default", _gelu),
     Row("aten.silu.default", _silu),
-    Row("aten.log_sigmoid_forward.default", lambda c, x: (_log_sigmoid(c, x), None)),
+    Row("aten.log_sigmoid_forward.default", _log_sigmoid),
     Row("aten.softplus.default", _softplus),
     Row("aten.mish.default", _mish),
     Row("aten.elu.default", _elu),

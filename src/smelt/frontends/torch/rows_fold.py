@@ -268,17 +268,22 @@ def _rms_norm(
 def _nll_loss(
     c: Call, x: V, target: V, weight: V | None, reduction: int, ignore: int
 ) -> tuple[V, V]:  # fmt: skip
-    """-x at the target; x is [batch, classes]."""
-    if weight is not None or x.rank != 2:
-        raise UnsupportedError("nll_loss with weights, or of a single sample")
+    """-x at the target, times its class's weight; x is [batch, classes], or [classes] alone."""
+    if x.rank == 1:
+        x, target, reduction = x.unsqueeze(0), target.reshape(1), reduction or 2
     counts = target.map("ne", ignore)
-    wanted = select(counts, target, number(0, target.dtype)).unsqueeze(1)
+    wanted = select(counts, target, number(0, target.dtype)).unsqueeze(1).cast(i64)
     rows = iota((x.shape[0], 1), 0, i64, c.origin)
-    picked = gather(x, 0, rows, wanted.cast(i64)).reshape(x.shape[0]).wide()
-    loss = select(counts, -picked, number(0.0, picked.dtype))
-    total = counts.cast(picked.dtype).sum((0,))
+    picked = gather(x, 0, rows, wanted).reshape(x.shape[0]).wide()
+    share = number(1.0, picked.dtype)
+    if weight is not None:
+        share = gather(weight, 0, wanted).reshape(x.shape[0]).cast(picked.dtype)
+        picked = picked * share
+    nothing = number(0.0, picked.dtype)
+    loss = select(counts, -picked, nothing)
     if reduction == 0:
         return loss.cast(c.dtype), number(0.0, c.dtype, c.origin)
+    total = select(counts, share, nothing).sum((0,))
     found = loss.sum((0,))
     return (found / total if reduction == 1 else found).cast(c.dtype), total.cast(c.dtype)
 
