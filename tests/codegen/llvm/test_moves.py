@@ -12,6 +12,9 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_folds import NAMES
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+
 Array = np.ndarray[Any, Any]
 LETTERS = "abcd"
 
@@ -87,6 +90,31 @@ def test_arithmetic_on_turned_tiles(isa: str) -> None:
         inside = run_guarded(kernel, [x, y, z, r], at_end=True, one_by_one=True)
         assert all(p.tobytes() == q.tobytes()
                    for p, q in zip(inside, kernel(x, y, z, r), strict=True))  # fmt: skip
+
+
+ALL_TURNED = """graph f(x: {dtype}[a,b], y: {dtype}[a,b], z: {dtype}[a,b]) {{
+  u = permute(x) {{perm=(1,0)}}
+  v = permute(y) {{perm=(1,0)}}
+  w = permute(z) {{perm=(1,0)}}
+  s = mul(u, v)
+  t = add(s, w)
+  return t
+}}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8"])
+def test_results_are_stored_in_whole_vectors_where_every_operand_is_turned(
+    isa: str, dtype: str
+) -> None:
+    """Three loads that run across the result do not make its lanes be stored far apart."""
+    kernel = whole(ALL_TURNED.format(dtype=dtype), isa)
+    found = schedule(program(kernel.kernel).phases[0], kernel.target)
+    assert [len(nest.turned) for nest in found.nests] == [3]
+    for a, b in ((1, 1), (64, 64), (65, 63), (200, 17), (16, 300), (130, 129)):
+        x, y, z = (filled(dtype, (a, b)) for _ in range(3))
+        wanted = kernel.expected(x, y, z)[0]
+        assert np.array_equal(run_guarded(kernel, [x, y, z], at_end=True)[0], wanted)
 
 
 # ---- strides -------------------------------------------------------------------------------------

@@ -25,9 +25,10 @@ from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product
 
 GATHERED = 8
 """Times as many rows where some of what a task reads is gathered once for all of them."""
-SIDE = 32
-"""Side of the tiles in which arrays and operands are turned: rows that lie a power of two apart
-share a cache's sets, which hold what this many rows ask for beside what is read, not twice that."""
+SIDE = 64
+"""Side of the tiles in which arrays and operands are turned, at least: whole cache lines of results
+and runs of them.  Rows that lie a power of two apart share a cache's sets, and more of them would
+push one another out."""
 
 Placed = Windowed | Stencil | Upright | Tall
 """Products whose operands are packed place by place."""
@@ -116,5 +117,5 @@ def _around_places(phase: Phase, products: Products) -> dict[str, Index]:
 
 
 def turned_side(lanes: int) -> int:
-    """Side of a turned tile: whole vectors."""
-    return max(SIDE, lanes)
+    """Side of a turned tile: whole vectors, two at least."""
+    return max(SIDE, 2 * lanes)

@@ -1,9 +1,12 @@
 """Tiles of arrays that are walked across their rows, turned through registers.
 
 A load that is contiguous along axis u while the loop's vectors run along v would gather.  Instead a
-tile of 32 x 32 elements is copied to scratch with u and v exchanged: vectors are read along u,
+tile of 64 x 64 elements is copied to scratch with u and v exchanged: vectors are read along u,
 square blocks of them are transposed in registers (Eklundh's butterfly), and vectors along v are
 written.  The loops then read whole rows of the turned tile.
+
+Squares are read a few elements of many rows at a time, which no processor foresees.  So each of
+them asks for its share of the next tile, in the order in which that lies in memory: row by row.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -67,10 +71,6 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
             mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
             address = element_address(b, base, offset, dtype)
             found.append(load_vector(m, address, dtype, mask if masked else None))
-            if across:
-                prefetch(
-                    b, element_address(b, address, number(turned_side(home.s.lanes)), dtype)
-                )  # the next task's
         return found
 
     def either(u0: Value, v0: Value) -> list[Value]:
@@ -89,6 +89,8 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
         return found
 
     def block(u0: Value, v0: Value) -> None:
+        if across:
+            _ask(home, item, scope, (u0, v0))
         found = rows(u0, v0, True) if across else either(u0, v0)
         for k, column in enumerate(transpose(b, found)):
             put(b.add(u0, number(k)), v0, column)
@@ -99,6 +101,33 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
     else:
         home.loop(v_low, v_high, side,
                   lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0)))  # fmt: skip
+
+
+def _ask(home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value]) -> None:
+    """Asks for the share of the square `at` in the next task's tile, which goes on along u."""
+    access = item.payload
+    assert isinstance(access, Access)
+    b, lanes = home.b, home.s.lanes
+    side, dtype = turned_side(lanes), home.home.dtypes[access.buffer]
+    lines = max(side * dtype.itemsize // LINE, 1)  # of a row
+    (u_low, _), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
+    u, v = (b.udiv(b.sub(x, low), number(lanes)) for x, low in zip(at, (u_low, v_low), strict=True))
+    across = b.udiv(b.add(b.sub(v_high, v_low), number(lanes - 1)), number(lanes))
+    square = b.add(b.mul(u, across), v)
+    stride = home.index(coefficient(access.offset, home.nest.order[-1]) or 0, scope)
+    start = b.add(scope.offset(access), b.add(u_low, number(side)))
+    each = max(lines * lanes * lanes // side, 1)
+    run = min(each, lines)  # of one row
+    first = b.udiv(b.mul(square, number(lines * lanes * lanes)), number(side))
+    for k in range(0, each, run):
+        line = b.add(first, number(k))
+        row = b.add(v_low, b.udiv(line, number(lines)))
+        place = b.add(start, b.mul(row, stride))
+        address = element_address(b, home.home.buffers[access.buffer], place, dtype)
+        here = b.mul(b.urem(line, number(lines)), number(LINE))
+        for at_line in range(run):
+            to = b.add(here, number(at_line * LINE))
+            prefetch(b, b.gep(address, [to], source_etype=ir.IntType(8)))
 
 
 def transpose(b: ir.IRBuilder, rows: list[Value]) -> list[Value]:

@@ -7,6 +7,12 @@ from smelt.codegen.llvm.items import Access, Item, Phase, still_axes
 from smelt.target import Target
 from smelt.types.affine import coefficient
 
+TURNABLE = ("const", "index", "load", "apply", "cast")
+"""What a phase is made of whose loads may be turned (`smelt.codegen.llvm.turn`)."""
+STORED = 6.0
+"""Loads against which one store counts there: lanes that are stored far apart take ten times as
+long as a tile that is turned."""
+
 
 def candidates(phase: Phase) -> set[str]:
     """Axes that vectors may run along: those of some value (a fold that is written out leaves none
@@ -58,13 +64,14 @@ def vector_axis(phase: Phase, among: set[str]) -> str | None:
         return phase.lanes
     best: tuple[float, str] | None = None
     parts = part_numbers(phase)
+    stored = STORED if all(i.kind in TURNABLE for i in phase.items) else 1.5
     for a in phase.axes:
         if a not in among:
             continue
         score = 0.0
         for access, axes, write in _accesses(phase):
             if a in axes:
-                weight = 64.0 ** len(axes - parts) * (1.5 if write else 1.0)
+                weight = 64.0 ** len(axes - parts) * (stored if write else 1.0)
                 step = coefficient(access.offset, a)
                 score += 2 * weight if step == 1 else 0 if step == 0 else -weight
         if a in phase.cut and score > 0:
