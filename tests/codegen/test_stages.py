@@ -12,7 +12,11 @@ import pytest
 import smelt as sm
 from smelt import knobs
 from smelt.codegen.llvm import stages
+from smelt.codegen.llvm.nests import Nest, schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.text import parse
 from smelt.runtime import code
+from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
 
@@ -29,8 +33,17 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "a fold of rows": lambda x: sm.sum(sm.tanh(sm.exp(sm.sin(x))), axis=-1),
     "a fold of columns": lambda x: sm.sum(sm.tanh(sm.exp(sm.sin(x))), axis=0),
     "a row twice": lambda x: sm.nn.softmax(sm.tanh(sm.exp(sm.sin(x))), axis=-1),
+    "a sum of exponentials": lambda x: sm.sum(sm.exp(x), axis=-1),
+    "softmax": lambda x: sm.nn.softmax(x, axis=-1),
+    "entropy": lambda x: sm.sum(sm.nn.softmax(x) * sm.nn.log_softmax(x), axis=-1),
+    "a sum and its terms": lambda x: (sm.exp(x), sm.sum(sm.exp(x), axis=-1), sm.max(x, axis=-1)),
+    "a product of exponentials": lambda x: sm.prod(sm.exp(x * 0.01), axis=-1),
     "what only rows decide": lambda x: sm.tanh(sm.exp(sm.sin(x)) + sm.sum(x, axis=1)[:, None]),
 }
+
+
+def nests_of(text: str) -> list[Nest]:
+    return schedule(program(parse(text)).phases[0], Target.host()).nests
 
 
 def computed(f: Callable[..., Any], x: Array) -> list[Array]:
@@ -50,6 +63,7 @@ def test_stages_give_the_bits_of_one_loop(
         staged = computed(PROGRAMS[name], x)
         with monkeypatch.context() as patch:
             patch.setattr(stages, "LONG", 1e9)
+            patch.setattr(stages, "SUMMED", 1e9)
             code.forget()
             whole = computed(PROGRAMS[name], x)
             code.forget()
@@ -64,6 +78,27 @@ def test_a_long_body_is_cut_and_a_short_one_is_not() -> None:
     assert len(long) == len(short) == 1
     loops = [len(re.findall(r"= phi\s+i64", k.llvm)) for k in (long[0], short[0])]
     assert loops[0] >= loops[1] + 2
+
+
+def test_a_sum_behind_a_function_has_a_loop_of_its_own() -> None:
+    x = np.ones((64, 1024), "f4")
+    loops = {
+        name: len(re.findall(r"= phi\s+i64", sm.explain(sm.jit(f), x).kernels[0].llvm))
+        for name, f in {
+            "plain": lambda x: sm.sum(x * x, axis=-1),
+            "behind": lambda x: sm.sum(sm.exp(x), axis=-1),
+            "no conversion": lambda x: sm.max(sm.exp(x), axis=-1),
+        }.items()
+    }
+    assert loops["behind"] == loops["plain"] + 2  # strips, and the sum's
+    assert loops["no conversion"] == loops["plain"]
+
+
+def test_selections_by_position_run_in_pieces_rather_than_stages() -> None:
+    """Whole sides are left out there, which no stage can."""
+    joined = sm.explain(sm.jit(lambda x, y: sm.concat([sm.exp(x), sm.exp(y)], axis=-1)),
+                        np.ones((8, 3000), "f4"), np.ones((8, 3000), "f4"))  # fmt: skip
+    assert all(s.order and not s.stages for k in joined.kernels for s in nests_of(k.text))
 
 
 def test_a_result_may_take_the_place_of_the_input() -> None:

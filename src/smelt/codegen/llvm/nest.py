@@ -87,6 +87,7 @@ class NestEmitter:
         """Limits that are known to hold where code is emitted now."""
         self.here: frozenset[Item] = frozenset()
         self.items: list[Item] = []
+        self.saves: list[Item] = []
         self.taken: dict[Item, bool] = {}
         """Conditions of whole blocks whose answer is known in the version that is emitted."""
         self.starts: dict[tuple[Region | None, str], Value] = {
@@ -124,6 +125,7 @@ class NestEmitter:
         """What is fixed before the loops of a nest, which is the current one from here."""
         self.nest = nest
         self.items = needed(nest, self.taken) if self.taken else nest.items
+        self.saves = nest.saves
         self.here = frozenset(self.items)
         self.accesses = [i.payload for i in self.items if isinstance(i.payload, Access)]
         self.accesses += [s.access for s in nest.stores]
@@ -234,7 +236,7 @@ class NestEmitter:
 
             def walk() -> None:
                 if self.nest.stages:
-                    run_stages(self, low, middle, scope, depth)
+                    run_stages(self, low, middle, scope, depth, ahead)
                 else:
                     self.loop(low, middle, wide, at(wide, False))
 
@@ -457,12 +459,7 @@ class NestEmitter:
     def body(self, scope: Scope) -> None:
         for item in self.items:
             self.get(item, scope, False)
-        for item in self.nest.saves:
-            value = self.get(item, scope, False)
-            if self.nest.packed:
-                self.products.put(self.nest, value, scope)
-            else:
-                self.scratch.keep((item, 0), self.s.kept[item], value, scope)
+        self.save(scope)
         for fold in self.nest.folds:
             self.folds.step(fold, scope)
         for s in self.nest.stores:
@@ -474,6 +471,15 @@ class NestEmitter:
             )
         for item in self.nest.fixed:
             self.top.values[item] = self.get(item, scope, False)
+
+    def save(self, scope: Scope) -> None:
+        """Keeps what later nests ask for."""
+        for item in self.saves:
+            value = self.get(item, scope, False)
+            if self.nest.packed:
+                self.products.put(self.nest, value, scope)
+            else:
+                self.scratch.keep((item, 0), self.s.kept[item], value, scope)
 
 
 def _both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:

@@ -29,7 +29,8 @@ from smelt.codegen.llvm.items import (
     still_axes,
 )
 from smelt.codegen.llvm.peeks import covered, finish_sums
-from smelt.codegen.llvm.stages import Stage, stages
+from smelt.codegen.llvm.pieces import pieces
+from smelt.codegen.llvm.stages import WIDE, Stage, stages
 from smelt.codegen.llvm.stencil import stencils
 from smelt.codegen.llvm.tasks import Placed, Products, gathers, task_blocks, turned_side
 from smelt.codegen.llvm.vectors import (
@@ -415,8 +416,11 @@ class _Planner:
             nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items
                            if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
-        nest.stages = stages(nest)
-        nest.wide = 2 if nest.stages or v in serial else vectors_together(nest, self.lanes)
+        if not any(pieces(nest, a, self.phase.axes[a]) for a in nest.order):
+            nest.stages = stages(nest)
+        nest.wide = (
+            WIDE if nest.stages else 2 if v in serial else vectors_together(nest, self.lanes)
+        )
         if nest.turned:
             nest.wide = min(nest.wide, turned_side(self.lanes) // self.lanes)
 

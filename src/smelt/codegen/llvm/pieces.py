@@ -26,7 +26,6 @@ from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.limits import Limit
-from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.versions import needed
 from smelt.kernel.bounds import GAPS, Facts, nonnegative, proves_inside
@@ -38,6 +37,7 @@ from smelt.types.expr import Expr, Index, add, atoms, axis, mul, sub, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
+    from smelt.codegen.llvm.nests import Nest
 
 Value = Any
 

@@ -9,6 +9,9 @@ order for each element stay, and so do all results.
     for strip:                           t = exp(sin(x)) / (1 + erf(x))
         for vector in strip:  s1[..] = exp(sin(x[..]))
         for vector in strip:  t[..] = s1[..] / (1 + erf(x[..]))
+
+Sums in double precision are stages of their own behind anything long: their conversions, which few
+units do, would stand at the end of every chain.  A sum of exponentials takes 82 % of the time.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.ahead import LINE
+from smelt.codegen.llvm.ahead import LINE, RowAhead
 from smelt.codegen.llvm.indexing import number
-from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.items import Access, Folding, Item
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.ops.scalar import SCALARS
@@ -36,33 +39,42 @@ Value = Any
 
 STRIP = 512
 """Elements of a strip: with what crosses the cuts, a part of the first cache."""
-LONG = 13.0
+WIDE = 4
+"""Vectors that go through a stage's loop together."""
+LONG = 10.0
 """Cycles a vector up to which a body keeps the processor busy; beyond, the time grows with the
 square of the length (sin, exp and tanh: 29 cycles apart, 50 in one loop)."""
+SUMMED = 5.0
+"""Cycles a vector of a body behind which sums that convert their elements are apart."""
 CUT = 1.0
 """Cycles a vector for each value that crosses a cut."""
 TURN = 0.5
 """Cycles a vector for a stage's own loop."""
-GAIN = 0.8
+GAIN = 0.9
 """What the time has to fall to, at least, for stages to be worth their code."""
-MARK = 4.0
-"""Cycles of an operation behind which a cut is considered."""
+ONE, SHORT = 5.0, 0.5
+"""Cycles up to which an operator is one instruction (a division), and what it counts here: however
+long it takes, it keeps one place of those that the processor looks at."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """What one of the loops computes, reads from strips and leaves there."""
+    """What one of the loops computes, reads from strips and leaves there, and what of the nest's
+    saves it makes: those are read again from where they lie for later nests."""
 
     items: tuple[Item, ...]
     reads: tuple[Item, ...]
     keeps: tuple[Item, ...]
+    saves: tuple[Item, ...]
 
 
 def stages(nest: Nest) -> tuple[Stage, ...]:
     """The stages of a nest's innermost loop; none if it is short, or no plain map of vectors."""
     work = [i for i in nest.items if i.kind in ("apply", "cast") and nest.vector in i.axes]
+    length = sum(map(_cost, work))
+    apart = length > SUMMED and any(_converts(f, nest) for f in nest.folds)
     plain = all(i.kind in ("const", "index", "load", "apply", "cast") for i in nest.items)
-    if sum(map(_cost, work)) <= LONG or not plain or nest.turned or nest.packed or nest.settings:
+    if not (apart or length > LONG) or not plain or nest.turned or nest.packed or nest.settings:
         return ()
     accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
     accesses += [s.access for s in nest.stores]
@@ -70,12 +82,22 @@ def stages(nest: Nest) -> tuple[Stage, ...]:
         return ()
     roots = {a for f in nest.folds for a in f.args} | set(nest.saves)
     roots |= {i for s in nest.stores for i in (s.value, s.where) if i is not None}
-    cuts = _best_cuts(work, _crossing(work, roots))
+    cuts = _best_cuts(work, _crossing(work, roots)) if length > LONG else []
+    cuts += [len(work)] if apart else []
     return _cut(nest, work, roots, cuts) if cuts else ()
 
 
+def _converts(fold: Item, nest: Nest) -> bool:
+    """Whether a fold along the vectors is carried in double precision, and its elements are not."""
+    assert isinstance(fold.payload, Folding)
+    along = nest.vector in fold.payload.over and nest.in_registers(fold)
+    element = fold.args[0].dtype
+    return along and fold.payload.row.wide and element.is_float and element.bits < 64
+
+
 def _cost(item: Item) -> float:
-    return SCALARS[item.payload].cost if isinstance(item.payload, str) else 0.5
+    own = SCALARS[item.payload].cost if isinstance(item.payload, str) else SHORT
+    return own if own > ONE else SHORT
 
 
 def _crossing(work: Sequence[Item], roots: set[Item]) -> list[int]:
@@ -96,7 +118,7 @@ def _crossing(work: Sequence[Item], roots: set[Item]) -> list[int]:
 
 def _best_cuts(work: Sequence[Item], alive: Sequence[int]) -> list[int]:
     """Places of `work` to cut at, for the least time: shortest paths over the places."""
-    places = [0, *(k + 1 for k, i in enumerate(work[:-1]) if _cost(i) >= MARK), len(work)]
+    places = [0, *(k + 1 for k, i in enumerate(work[:-1]) if _cost(i) > ONE), len(work)]
     upto = [0.0]
     for item in work:
         upto.append(upto[-1] + _cost(item))
@@ -145,12 +167,13 @@ def _cut(
     for at in range(final, 0, -1):
         for item in sorted(reads[at], key=lambda i: i.number):
             need(item, stage_of[item])
-    kept = set[Item]().union(*reads)
+    kept = set[Item]().union(*reads) - set(nest.saves)
     return tuple(
         Stage(
             tuple(i for i in nest.items if i in wanted[at]),
             tuple(i for i in nest.items if i in reads[at]),
             tuple(i for i in nest.items if i in kept and stage_of[i] == at),
+            tuple(i for i in nest.saves if stage_of.get(i, final) == at),
         )
         for at in range(final + 1)
     )
@@ -164,26 +187,34 @@ STAGE_PART = 400
 
 
 def run_stages(
-    home: NestEmitter, low: Value, high: Value, scope: Scope, depth: int
+    home: NestEmitter, low: Value, high: Value, scope: Scope, depth: int, ahead: RowAhead
 ) -> None:  # fmt: skip
     """The main loop of a nest, from `low` to `high`, which are whole wide vectors apart."""
-    b, nest = home.b, home.nest
+    b, nest, every = home.b, home.nest, home.items
     wide = home.s.lanes * nest.wide
 
     def strip(start: Value) -> None:
         end = b.add(start, number(STRIP))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        for stage in nest.stages:
-            home.loop(start, end, wide, _inside(home, stage, start, scope, depth))
+        for k, stage in enumerate(nest.stages):
+
+            def ask(inner: Scope, position: Value, k: int = k) -> None:
+                if not home.home.shares:
+                    _ask(home, every, k, inner, b.sub(position, start))
+                elif k == 0:
+                    ahead.emit(b.sub(position, low))
+
+            home.loop(start, end, wide, _inside(home, stage, start, (scope, depth), ask))
 
     home.loop(low, high, STRIP, strip)
 
 
 def _inside(
-    home: NestEmitter, stage: Stage, start: Value, scope: Scope, depth: int
-) -> Callable[[Value], None]:
-    """One wide vector of one stage."""
-    b, nest, wide = home.b, home.nest, home.s.lanes * home.nest.wide
+    home: NestEmitter, stage: Stage, start: Value, at: tuple[Scope, int],
+    ask: Callable[[Scope, Value], None],
+) -> Callable[[Value], None]:  # fmt: skip
+    """One wide vector of one stage, in the loops of a scope and so deep."""
+    b, nest, wide, (scope, depth) = home.b, home.nest, home.s.lanes * home.nest.wide, at
     name = nest.order[depth]
 
     def address(item: Item, position: Value) -> Value:
@@ -194,16 +225,23 @@ def _inside(
         inner = Scope(scope, {name: position}, lanes=Lanes(name, position, wide, None))
         m = home.machine(inner, True)
         for item in stage.reads:
-            inner.values[item] = load_vector(m, address(item, position), item.dtype.compute, None)
-        every, home.items = home.items, list(stage.items)
+            inner.values[item] = (
+                home.scratch.reload(item, inner)
+                if item in nest.saves
+                else load_vector(m, address(item, position), item.dtype.compute, None)
+            )
+        before = home.items, home.saves
+        home.items, home.saves = list(stage.items), list(stage.saves)
         home.enter(inner, depth + 1)
-        _ask(home, every, nest.stages.index(stage), inner, b.sub(position, start))
+        ask(inner, position)
         if stage is nest.stages[-1]:
             home.body(inner)
+        else:
+            home.save(inner)
         for item in stage.keeps:
             found = home.get(item, inner, True)
             store_vector(m, address(item, position), found, item.dtype.compute, None)
-        home.items = every
+        home.items, home.saves = before
 
     return inside
 

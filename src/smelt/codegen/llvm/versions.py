@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm.items import Item
-from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.ops.combine import CHOICE
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
+    from smelt.codegen.llvm.nests import Nest
 
 Value = Any
 
