@@ -23,6 +23,7 @@ from smelt.fusion import plan, state
 from smelt.fusion.cost import Model
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
+from smelt.graph.text import parse
 from smelt.journal import Journal
 from smelt.runtime.garbage import set_aside
 
@@ -73,6 +74,25 @@ def rungs() -> Graph:
     return recorded(lambda *xs: ladder(sm, *xs), *(np.zeros(8, np.float32) for _ in range(60)))
 
 
+def powers() -> Graph:
+    """The power iteration of a spectral norm: short sums, each of which reads all of the last."""
+    return passes.run(
+        parse("""graph powers(w: f32[48,64], u: f32[64], x: f32[100,64]) {
+      v0 = contract(w, u) {spec="m,k; k -> m"} : f32[48]
+      v1 = tanh(v0) : f32[48]
+      v2 = contract(w, v1) {spec="k,m; k -> m"} : f32[64]
+      v3 = tanh(v2) : f32[64]
+      v4 = contract(w, v3) {spec="m,k; k -> m"} : f32[48]
+      v5 = contract(v1, v4) {spec="k; k -> "} : f32[]
+      v6 = div(w, v5) : f32[48,64]
+      v7 = contract(x, v6) {spec="m,k; n,k -> m,n"} : f32[100,48]
+      return v3, v1, v7
+    }"""),
+        Journal(),
+        "eager",
+    )
+
+
 def updates(count: int = 60) -> Graph:
     """The same update of many parameters."""
 
@@ -117,6 +137,7 @@ GRAPHS = {
     "chain": (chain, 0.05, 0.05),
     "ladder": (rungs, 0.3, 0.5),
     "updates": (updates, 0.1, 0.1),
+    "powers": (powers, 3.0, 3.0),
 }
 """For each graph, the most sets that may be looked at and priced for each operator."""
 

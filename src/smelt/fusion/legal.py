@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smelt.fusion.cost import Cost, Model
-from smelt.fusion.region import Region
+from smelt.fusion.region import MOST_READS, Region
 from smelt.fusion.units import Units
 from smelt.graph.text import name_values
 from smelt.knobs.values import Pairs
@@ -98,7 +98,8 @@ def refuse_torn(units: Units, fold: int) -> Refusal:
 def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
     """What makes a set no kernel, and the unit that it is about."""
     op = units.values[number].op.name
-    details = {"axis": _ended(units, number), "op": op, "a_axes": "", "b_axes": ""}
+    details = {"axis": _ended(units, number), "op": op, "a_axes": "", "b_axes": "",
+               "size": f"over {MOST_READS}", "limit": MOST_READS}  # fmt: skip
     return Refusal(reason, details)
 
 

@@ -91,6 +91,11 @@ class Region:
         return self
 
 
+MOST_READS = 256
+"""Reads that a unit may be written out with at its places.  A short sum has two for each product;
+of one behind another both are multiplied, and for three nobody wants to wait."""
+
+
 def look(
     units: Units, members: int, stored: int, walked: Mapping[int, tuple[int, ...]] | None = None
 ) -> Region:
@@ -148,6 +153,8 @@ class _Pull:
             places = region.places.get(u)
             if places is not None:  # else nobody in the region needs it
                 unit = units.unit(u)
+                if len(places) > 1 and len(places) * len(unit.edges) > MOST_READS:
+                    return region.refuse("code-size", u)
                 if self.odd >> u & 1 and units.folds >> u & 1 and not self._is_once(unit):
                     return region.refuse("reduction-crossing", u)
                 region.masks[u] = []

@@ -84,6 +84,23 @@ def test_what_products_would_pack(isa):
     assert all(c.panels for c in contractions(kernel, made.target))
 
 
+@pytest.mark.parametrize("isa", runnable())
+def test_rows_that_the_code_takes_apart_count_once(isa):
+    """Heads put together before a projection: rows are texts times places, both open."""
+    made = whole(
+        """graph f(x: f32[b,12,s,64], w: f32[768,768]) {
+  p = permute(x) {perm=(0, 2, 1, 3)}
+  r = reshape(p) {shape=(b*s, 768)}
+  c = contract(r, w) {spec="m,k; n,k -> m,n"}
+  return c
+}""",
+        isa,
+    )
+    ((panel, rows),) = panels(made.kernel, made.target, frozenset({"w"}))
+    assert panel.param == "w"
+    assert evaluate(rows, {"b": 3, "s": 40}) == 120
+
+
 def test_small_thin_and_open_operands_are_left_as_they_are():
     for shape, rows in (("30,60", "m"), ("180,380", "m"), ("n,60", "m"), ("230,60", "8")):
         inside = shape.split(",")[1]

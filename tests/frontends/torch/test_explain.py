@@ -63,6 +63,25 @@ def test_breaks_and_calls_of_torch_are_listed_with_their_reasons():
     assert "breaks" in str(record)
 
 
+def test_a_function_that_runs_eagerly_as_a_whole_is_told():
+    """A size that the data decides, in a loop: Dynamo traces nothing of the function."""
+
+    def routed(x, at):
+        y = torch.zeros_like(x)
+        for k in range(2):
+            (rows,) = torch.where(at == k)
+            y = y.index_add(0, rows, x[rows] * k)
+        return y
+
+    x, at = torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
+    record = smelt.torch.explain(routed, x, at)
+    assert not record.graphs
+    (found,) = record.breaks
+    assert "runs eagerly" in found.reason
+    assert found.where.startswith(__file__)
+    assert "runs eagerly" in str(record)
+
+
 def test_a_record_has_what_was_compiled_while_it_was_open():
     fast = torch.compile(lambda x: torch.exp(x) + 1, backend="smelt", dynamic=False)
     with smelt.torch.record() as record:

@@ -33,14 +33,16 @@ def panels_of(
 
 
 def _rows(kernel: Kernel, c: Contraction) -> Index:
-    """Rows of the left operand, in all tasks."""
+    """Rows of the left operand, in all tasks.  An axis that the code has taken apart at a size
+    counts once, whole."""
     access = load_of(c.right)
     assert access is not None
     own = {a for x in loads(kernel) if x.param == access.buffer for e in x.index
            for a in axes_of(e)}  # fmt: skip
     found: Index = 1
-    for a in (c.m, *c.outer):
-        if a is not None and a not in own:
+    names = (a.partition(".")[0] for a in (c.m, *c.outer) if a is not None)
+    for a in dict.fromkeys(names):
+        if a not in own:
             found = mul(found, kernel.axis(a).extent)
     return found
 

@@ -33,6 +33,7 @@ from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.table import decompositions
+from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
 
 __all__ = ["MODES", "backend"]
@@ -85,7 +86,8 @@ def backend(
         inference_compiler=compiler("inference"), decompositions=decompositions(),
         partition_fn=split,
     )  # fmt: skip
-    return build(module, inputs)
+    with set_aside():
+        return build(module, inputs)
 
 
 def partition(

@@ -14,12 +14,16 @@ which graphs fell back, and where Dynamo broke the program.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.utils import counters
 
 from smelt.frontends.torch.lower import Left
 from smelt.frontends.torch.origins import Traced
@@ -235,11 +239,31 @@ def record(*, keep_arguments: bool = False) -> Generator[Record, None, None]:
     `keep_arguments` keeps copies of what each graph is called with first.
     """
     made = Record(keep_arguments=keep_arguments)
+    before = _refused()
     _OPEN.append(made)
     try:
         yield made
     finally:
         _OPEN.remove(made)
+        made.breaks += _skipped(_refused() - before)
+
+
+_FRAME = re.compile(r"frame skipped: .*? \((.+) line (\d+)\)")
+
+
+def _refused() -> Counter[str]:
+    """How often Dynamo gave up, by its reasons."""
+    return Counter(counters["unimplemented"])
+
+
+def _skipped(refused: Counter[str]) -> list[Break]:
+    """Functions that Dynamo left to Python as a whole, so that no graph tells of them."""
+    found: list[Break] = []
+    for reason in refused:
+        if frame := _FRAME.search(reason):
+            what = f"{reason.splitlines()[0]}: the whole function runs eagerly"
+            found.append(Break(what, f"{frame[1]}:{frame[2]}"))
+    return found
 
 
 def open_records() -> list[Record]:
