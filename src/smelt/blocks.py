@@ -61,6 +61,9 @@ LEAST_TASKS = 8
 SPLIT_ABOVE = 1 << 15
 """Elements of a fold below which one thread is faster than a split."""
 
+ROW_BLOCK = 8192
+"""Elements of streamed rows that are visited at once: they stay in the first-level cache from fold
+to fold."""
 WIDE_TAKEN, LEAST_TAKEN = 1 << 18, 64
 """Elements of a value that a visit of a stream makes at most, where it makes whole rows, and how
 many rows it takes at least: such values are worked on in the second cache or near it, and what a
@@ -247,6 +250,12 @@ def rows_taken(most: int, width: int) -> int:
     number to the next, so that calls of about the same size share a kernel."""
     fit = WIDE_TAKEN // max(width, 1)
     return min(most, max(1 << fit.bit_length() - 1 if fit else 0, LEAST_TAKEN))
+
+
+def rows_visited(width: int) -> int:
+    """Positions of a streamed axis that one visit takes, with so many elements at each, where no
+    product makes them: a power of 2, so that calls of about the same size share a kernel."""
+    return max(1 << (ROW_BLOCK // max(width, 1)).bit_length() >> 1, 1)
 
 
 def has_parts(grid: Iterable[int], visits: int) -> bool:

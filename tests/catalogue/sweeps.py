@@ -9,6 +9,7 @@ share its blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.nests import Nest, Schedule, schedule
@@ -19,24 +20,33 @@ from smelt.types.expr import evaluate
 
 __all__ = ["reads"]
 
+LEAST = 1 / 64
+"""Part of an array that a loop reads at least when it sweeps over it: the elements from which sums
+are told apart, say, are so few that they count for nothing."""
+
 
 def reads(kernel: Kernel, target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
     """How often each input is read from beyond the second-level cache."""
     found = dict.fromkeys((p.name for p in kernel.inputs), 0)
+    whole = {p.name: prod(int(evaluate(n, sizes)) for n in p.shape) for p in kernel.inputs}
     for phase in program(kernel).phases:
         s = schedule(phase, target)
-        for name, times in _phase(s, target, sizes).items():
+        for name, times in _phase(s, target, sizes, whole).items():
             if name in found:
                 found[name] += times
     return found
 
 
-def _phase(s: Schedule, target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
+def _phase(
+    s: Schedule, target: Target, sizes: Mapping[str, int], whole: Mapping[str, int]
+) -> dict[str, int]:
     loads: dict[str, list[int]] = {}
     seen: set[tuple[str, int]] = set()
     for nest in s.nests:
         region = s.phase.segments[nest.time]
         for name, nbytes in _loads(nest, s, sizes).items():
+            if name in whole and _walked(nest, s, sizes, name) < whole[name] * LEAST:
+                continue
             if region is not None and (name, id(region)) in seen:  # its block was just read
                 for v in region.visits:
                     extent = int(evaluate(s.local[v.axis], sizes))
@@ -46,6 +56,15 @@ def _phase(s: Schedule, target: Target, sizes: Mapping[str, int]) -> dict[str, i
     return {
         name: max(1, sum(n > target.l2_bytes for n in held)) for name, held in loads.items()
     }  # fmt: skip
+
+
+def _walked(nest: Nest, s: Schedule, sizes: Mapping[str, int], name: str) -> int:
+    """Elements of a buffer that all tasks together walk in a nest."""
+    items = [i for part in (nest, *nest.packs) for i in part.items]
+    return sum(
+        prod(int(evaluate(s.phase.axes[a], sizes)) for a in i.axes)
+        for i in items if isinstance(i.payload, Access) and i.payload.buffer == name
+    )  # fmt: skip
 
 
 def _loads(nest: Nest, s: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:

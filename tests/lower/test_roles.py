@@ -65,11 +65,12 @@ def test_independent_positions_are_grid(lines: str, roles: list[str]) -> None:
     ('a = contract(x, x) {spec="k,m; k,n -> m,n"}\nb = exp(a)\nreturn b', "n"),
     ("a = reduce.argmax(x) {axes=(0,)}\nreturn a", "n"),
     ("a = reduce.argmax(x) {axes=(0,)}\nb = reduce.sum(x) {axes=(0,)}\nreturn a, b", "n"),
+    ("a = reduce.argmax(x) {axes=(0,1)}\nreturn a", "n"),
+    ("a = reduce.argmax(x) {axes=(0,1)}\nb = reduce.sum(x) {axes=(0,1)}\nreturn a, b", "n"),
     # what cannot be done in one sweep, or not in parts:
     (("a = reduce.max(x) {axes=(0,1)}\nb = sub(x, a)\nc = reduce.sum(b) {axes=(0,1)}\n"
      "return c"), None),
     ("a = reduce.sum(x) {axes=(0,1)}\nb = sub(x, a)\nreturn b", None),
-    ("a = reduce.argmax(x) {axes=(0,1)}\nreturn a", None),
     ('a = contract(x, x) {spec="m,k; n,k -> m,n"}\nreturn a', None),
     ("a = scan.sum(x) {axis=0}\nb = reduce.sum(a) {axes=(0,1)}\nreturn b", None),
 ])  # fmt: skip

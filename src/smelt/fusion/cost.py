@@ -269,7 +269,7 @@ class _Traffic:
         self.row += self.kept
         self.scratch = 0.0
         if rows > 0 or held:
-            resting = model.target.level(self.row, 1)
+            resting = model.target.level(self.row * threads, threads)
             self.sweeps = rows * model.ns_per_byte(resting, "read", threads)
             moved = sum(sweeps.evaluations(axes) * itemsize for axes, itemsize in held)
             self.scratch = 2 * moved * model.ns_per_byte(resting, "copy", threads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from smelt.fusion import streams
+from smelt.fusion import along, streams
 from smelt.fusion.alike import Alike, Look, renamed
 from smelt.fusion.assemble import Group
 from smelt.fusion.cost import Cost, Model
@@ -233,7 +233,7 @@ class State:
         beyond = refusal is not None and refusal.reason == FAST_MEMORY
         if not streams.COMPILED or not region.ended or (refusal is not None and not beyond):
             return None
-        if not beyond and not streams.worth_asking(self.model, region, cost):
+        if not beyond and not along.worth_asking(self.model, region, cost):
             return None
         found = streams.streamed(self.model, region, beyond=beyond)
         if found is None or (not beyond and found.burden > cost.burden):

@@ -12,7 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from smelt import knobs
-from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, THIN, has_parts, rows_taken
+from smelt.blocks import (
+    LEAST_TASKS,
+    PARTS,
+    SPLIT_ABOVE,
+    THIN,
+    has_parts,
+    rows_taken,
+    rows_visited,
+)
+from smelt.fusion.along import has_products, is_masked, streamable
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
 from smelt.fusion.cascade.faint import faint
@@ -29,13 +38,10 @@ from smelt.fusion.walked import WALKED_COST, walked
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level
-from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, axes_of
 
 COMPILED = True
 """Whether the back end can compile carried states."""
-ROW_BLOCK = 8192
-"""Elements of a streamed row that are visited at once."""
 COLUMNS, COLUMN_BLOCK = 1024, 64
 """Neighbouring columns that one task folds, and the rows of each that it visits at once."""
 TAKEN, MADE = (64, 512), (192, 256)
@@ -47,39 +53,14 @@ WIDE_COST = 3.0
 """Row cost of folding an element of single precision in double: conversions, and twice as many
 steps.  Charged for the folds that an unstreamed kernel does not have."""
 SHORT = 512
-"""Elements of an axis that one or two visits take anyway."""
+"""Elements of an axis that one or two visits of a product take anyway."""
 MARGIN = 1.04
 """What streaming a contraction has to win: blocks are packed and rescaled one by one."""
-SLOW_DOUBLE, SLOW_COLUMNS = 2.0, 6.0
-"""How much slower elements in double precision are than their size tells: nothing else in the
-kernel is vectorised as widely as it could be, and columns keep their sums in memory."""
+SLOW_COLUMNS = 4.0
+"""How much slower elements in double precision are than their size tells where columns keep their
+sums in memory."""
 STATE_SHARE = 0.5
 """Part of the second-level cache that states of some rows of the grid may fill."""
-
-WORTH = 0.06
-"""Part of a kernel's time that later sweeps must take for a stream, which saves them, to be asked
-about: deriving one takes longer than everything else in planning."""
-
-
-def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
-    """Whether streaming may win over a schedule that is legal: its rows do not stay in fast memory,
-    or a contraction takes what another one made, and blocks that a mask rules out can be skipped.
-    """
-    again = cost.sweeps + cost.scratch + cost.partials
-    if model.target.level(cost.row_bytes, 1) not in ("l1", "l2") and again > WORTH * cost.burden:
-        return True
-    products = [u for u in region.ended if model.units.unit(u).trace.dots]
-    made = 0
-    for u in products:
-        made |= region.masks[u][0]
-    takers = region.ended if _is_masked(model, region) else products
-    return any(region.ended[u] & made and region.levels[u] > 1 for u in takers)
-
-
-def _is_masked(model: Model, region: Region) -> bool:
-    """Whether anything in a region is a condition."""
-    values = model.units.values
-    return any(values[v].type.dtype == bool_ for v in (*region.loads, *region.masks))
 
 
 def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
@@ -88,15 +69,16 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     best: Cost | None = None
     if region.scanned or region.peeked or any(map(slides, _products_terms(model, region))):
         return None  # products over windows are blocked by tasks, not by streams
-    for a in bits(_cascaded(model, region)):
-        masked = _is_masked(model, region)
-        if not beyond and not masked and model.extents[region.axes[a]] <= SHORT:
+    masked, products = is_masked(model, region), has_products(model, region)
+    for a in streamable(model, region):
+        long = not products or model.extents[region.axes[a]] > SHORT
+        if not (beyond or masked or long):
             continue
         try:
             price = _price(model, region, a)
         except NotCollected:
             continue
-        several = beyond or (model.extents[region.axes[a]] > SHORT and price.visits > 1)
+        several = beyond or (long and price.visits > 1)
         cost = price.cost() if several or (masked and price.is_cut()) else None
         if cost is not None and (best is None or cost.burden < best.burden):
             best = cost
@@ -122,20 +104,6 @@ def _products_terms(model: Model, region: Region) -> Iterator[int | Expr]:
             yield from (t for edge in unit.edges for t in edge.terms)
 
 
-def _cascaded(model: Model, region: Region) -> int:
-    """The folded axes along which something waits for another fold: not those that only end in
-    contractions of what is there from the start, as a product's own axis does."""
-    found = rows = 0
-    for u, level in region.levels.items():
-        ended = region.ended.get(u, 0)
-        if level > 1 or not model.units.unit(u).trace.dots:
-            rows |= ended
-        if level > (u in region.ended):
-            found |= ended
-            found |= region.masks[u][0] if region.stored >> u & 1 else 0
-    return found & rows
-
-
 class _Price:
     """The cost of one streamed axis."""
 
@@ -156,6 +124,7 @@ class _Price:
         self.block = self._blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
         self.split = self._is_split()
+        self.is_columns = bool(self.cut) and self.block == COLUMN_BLOCK and not self.split
         self.held = self._held_axes()
         self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
         self.slow = self._slow()
@@ -246,11 +215,9 @@ class _Price:
         """Whether the axis is split over tasks, as `smelt.lower.stream` will: one sweep of folds
         that do not wait for one another, and few tasks otherwise."""
         states = self.cascade.states
-        if not states or any(s.sweep != states[0].sweep or s.carry is not None for s in states):
+        if not states or any(s.sweep != states[0].sweep or not s.joins(self.name) for s in states):
             return False
         if any(self.model.units.unit(u).trace.dots for u in self.region.ended):
-            return False
-        if any(COMBINES[s.combine].positional for s in states):
             return False
         if any(self.name in t.axes for t in self.found.roots.values()):
             return False
@@ -269,15 +236,16 @@ class _Price:
                         for u, ends in self.region.ends.items())  # fmt: skip
             self.cut[rows[-1]], block = TAKEN if taken else MADE
             return block
+        local = {n: s for n, s in self.sizes.items() if n not in self.grid}
+        width = self.found.terms.width(self.name, local)
         if any(units.unit(u).trace.dots for u in self.region.ended):
-            local = {n: s for n, s in self.sizes.items() if n not in self.grid}
-            return rows_taken(TAKEN[1], self.found.terms.width(self.name, local))
+            return rows_taken(TAKEN[1], width)
         most = max((len(p) for found in self.region.loads.values() for p in found), default=0)
         lasts = {f"a{p[-1]}" for found in self.region.loads.values() for p in found
                  if p and len(p) == most}  # fmt: skip
         last = max(self.grid, key=lambda n: int(n[1:]), default="")
         if self.name in lasts or last not in lasts:
-            return ROW_BLOCK
+            return rows_visited(width)
         self.cut[last] = COLUMNS
         return COLUMN_BLOCK
 
@@ -351,8 +319,10 @@ class _Price:
                 if self.name in t.axes}  # fmt: skip
         for sweep in sorted({s.sweep for s in self.cascade.states} | set(when.values())):
             roots = [self.found.roots[u] for u, k in when.items() if k == sweep]
-            blocks = [s.block for s in self.cascade.states if s.sweep == sweep]
-            carries = [s.carry for s in self.cascade.states if s.sweep == sweep and s.carry]
+            states = [s for s in self.cascade.states if s.sweep == sweep]
+            asked = [s for s in states if self.split and s.best is not None]
+            blocks = [s.of if s in asked else s.block for s in states]
+            carries = [s.carry for s in states if s.carry and s not in asked]
             seen = dict.fromkeys([*blocks, *carries, *roots])
             pending = [*(a for b in blocks for a in b.args), *carries, *roots]
             while pending:
@@ -429,9 +399,8 @@ class _Price:
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
                 if not all(a.dtype.is_float for a in t.args):
                     cost *= MASKING if axes & set(self.cut) else 0.0
-                if width == 8 and t.dtype.is_float and self.is_single:
-                    columns = self.block == COLUMN_BLOCK and not self.split
-                    cost *= SLOW_COLUMNS if columns else SLOW_DOUBLE
+                if width == 8 and t.dtype.is_float and self.is_single and self.is_columns:
+                    cost *= SLOW_COLUMNS
                 found += self.model.target.compute_ns(cost, times, width)
         return found * share
 
@@ -477,7 +446,7 @@ class _Price:
         row = model.itemsize[v]
         for n in t.axes - self.grid:
             row *= self.sizes[n]
-        resting = model.target.level(row, 1)
+        resting = model.target.level(row * threads, threads)
         again = 0.0
         walked = self._evaluations(t.axes) * model.itemsize[v] if t.axes else 0.0
         if walked > nbytes and resting != "l1":
@@ -485,9 +454,9 @@ class _Price:
         if first:
             touch = model.read_ns(v, nbytes, threads)
             return touch, max(0.0, again - OVERLAP * touch)
-        if resting in ("l1", "l2"):
-            return 0.0, again + nbytes * model.ns_per_byte(resting, "read", threads)
-        return 0.0, again + model.read_ns(v, nbytes, threads)
+        if resting == "dram":
+            return 0.0, again + model.read_ns(v, nbytes, threads)
+        return 0.0, again + nbytes * model.ns_per_byte(resting, "read", threads)
 
 
 def _folded(t: Term) -> tuple[str, ...]:

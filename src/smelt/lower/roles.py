@@ -243,10 +243,6 @@ def _split_axis(
         return None
     if any(isinstance(f, Dot) for f in folds):
         return _split_product(d, facts, grid, hints) if len(folds) == 1 else None
-    if any(map(_is_place, folds)) and any(
-        f.dtype == f64 and _combine(f).compensated for f in folds
-    ):
-        return None  # only folds alone are merged with the errors that they carry
     shared = set(folds[0].over).union(*(f.over for f in folds))
     candidates = [a for a in d.axes.values() if a.name in shared and _one_sweep(d, facts, a.name)]
     if not candidates:
@@ -321,9 +317,8 @@ def _one_sweep(d: Definition, facts: Facts, axis: str) -> bool:
 
 
 def _joins(fold: Reduce | Dot, axis: str) -> bool:
-    """Whether results of parts of an axis can be joined: of places, those along that axis alone
-    (several that are one run in memory are walked as one where none is in parts)."""
-    return not _is_place(fold) or fold.over == (axis,)
+    """Whether results of parts of an axis join: places do where that axis is counted first."""
+    return not _is_place(fold) or fold.over[0] == axis
 
 
 def _is_place(fold: Reduce | Dot) -> bool:

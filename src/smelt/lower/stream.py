@@ -21,10 +21,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, has_parts, rows_taken
+from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, has_parts, rows_taken, rows_visited
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.faint import faint
+from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.kernel.ir import (
@@ -59,13 +60,12 @@ from smelt.lower.define import Definition
 from smelt.lower.reader import Reader
 from smelt.lower.replaced import moved, only_read, renamed
 from smelt.lower.sees import held_axes, parts_seen
+from smelt.lower.winner import joined, stands
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, add, product
+from smelt.types.expr import Index, add, floordiv, mul, product
 
-ROW_BLOCK = 8192
-"""Elements of a streamed row that stay in the first-level cache from fold to fold."""
 COLUMNS, COLUMN_BLOCK = 1024, 64
 """Neighbouring columns that one task folds, and the rows of each that it visits at once."""
 TAKEN, MADE = (64, 512), (192, 256)
@@ -209,6 +209,9 @@ class _Streamed:
             axes = tuple(a for a in self.d.axes if a in s.block.axes - fixed)
             first = Const(row.identity(s.dtype), s.dtype)
             states.append(State(self.state_names[k], first, axes, s.dtype))
+            if s.best is not None and self.parted is not None:
+                inner.body.append(Update(self.state_names[k], self._place(k, s, s.best, inner)))
+                continue
             parts = tuple(self._value(a, inner) for a in s.block.args)
             taken: Value = Reduce(s.combine, parts[0], s.block.over, s.dtype)
             if len(parts) == 2:
@@ -220,6 +223,19 @@ class _Streamed:
         for s in written:
             self._store(s, inner)
         return tuple(states), only_read(inner.body)
+
+    def _place(self, number: int, s: Carried, best: Term, inner: _Scope) -> Value:
+        """The new place of the best: all of a part asks once where its own stands."""
+        d, fold = self.d, s.of
+        x = self._value(fold.args[0], inner)
+        along = d.axes[self.axis]
+        each = product(d.axes[a].extent for a in fold.over if a != self.axis)
+        place = stands(Reduce(fold.op, x, fold.over, i64), along, each)
+        top = Reduce(COMBINES[fold.op].winner, x, fold.over, best.dtype)
+        names = self._fresh(f"w{len(self.taken)}"), self._fresh(f"w{len(self.taken)}")
+        inner.body += [Let(names[0], place), Let(names[1], top)]
+        held = self.state_names[best.value]
+        return joined(self.state_names[number], Ref(names[0]), held, Ref(names[1]), best.dtype)
 
     def _sees(self, sweep: int, fixed: set[str], written: list[Store]) -> Iterator[Block]:
         """The parts of other axes outside of which no block of a sweep takes anything up."""
@@ -235,8 +251,7 @@ class _Streamed:
         bound = [s.value for s in self.d.body if isinstance(s, Let)]
         if not states or any(isinstance(v, (Dot, Scan)) for v in bound):
             return False
-        if any((s.sweep, s.carry, len(s.block.args)) != (states[0].sweep, None, 1)
-               or COMBINES[s.combine].positional for s in states):  # fmt: skip
+        if any(s.sweep != states[0].sweep or not s.joins(self.axis) for s in states):
             return False
         seen = self._visible(states[0].sweep, {b.axis for b in blocks if b.size == 1})
         masked = seen.cuts or any((seen.start, seen.stop, seen.seen, seen.where))
@@ -342,7 +357,7 @@ class _Streamed:
 
     def _bound(self, t: Term, home: _Scope) -> Value:
         if t.kind == "first":
-            return self._first(t.args[0], dict.fromkeys(t.over, 0))
+            return self._first(t.args[0], t.over, t.value)
         if isinstance(t.value, Position):
             (arg,) = t.args or (None,)
             inside = t.value.value if arg is None else self._value(arg, home)
@@ -381,18 +396,19 @@ class _Streamed:
 
     # ---- the first elements --------------------------------------------------------------------
 
-    def _first(self, t: Term, at: dict[str, Index]) -> Value:
-        """A term with axes at fixed positions."""
-        if not t.axes & at.keys():
+    def _first(self, t: Term, over: tuple[str, ...], third: int) -> Value:
+        """A term with axes at the first positions of their thirds."""
+        if not t.axes & {*over}:
             return self._value(t, self.top)
-        key = self.terms.first(t, tuple(at))
+        key = self.terms.first(t, over, third)
         found = self.top.values.get(key)
         if found is None:
-            found = self.top.values[key] = self._first_of(t, at)
+            found = self.top.values[key] = self._first_of(t, over, third)
         return found
 
-    def _first_of(self, t: Term, at: dict[str, Index]) -> Value:
-        parts = [self._first(a, at) for a in t.args]
+    def _first_of(self, t: Term, over: tuple[str, ...], third: int) -> Value:
+        at = {a: mul(floordiv(self.d.axes[a].extent, 3), third) for a in over}
+        parts = [self._first(a, over, third) for a in t.args]
         name = self._fresh(f"w{len(self.taken)}")
         if isinstance(t.value, Position):
             inside = parts[0] if parts else None
@@ -423,12 +439,12 @@ class _Streamed:
             cut, size = TAKEN if takes else MADE
             return [Block(a, cut if a == rows[-1] else 1) for a in names], size
         runs = roles.fastest(self.d)
+        sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+        width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
         if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
-            sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
-            width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
             return [Block(a, 1) for a in names], rows_taken(TAKEN[1], width)
         if self.axis in runs or not names or names[-1] not in runs:
-            return [Block(a, 1) for a in names], ROW_BLOCK
+            return [Block(a, 1) for a in names], rows_visited(width)
         return [Block(a, COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK
 
     def _rows(self) -> Iterator[str]:

@@ -35,7 +35,7 @@ from smelt.kernel.ir import (
 from smelt.lower.define import Definition
 from smelt.ops.combine import AS_GOOD, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import axis
+from smelt.types.expr import Index, axis, product
 
 
 def winner(
@@ -54,16 +54,31 @@ def winner(
         State(held, Const(best.identity(dtype), dtype), axes, dtype),
         State(let.name, none, axes, i64),
     )
-    new = Ref(held, next=True)
-    mine = Apply(CHOICE, (_as_good(Ref(held), new, dtype), Ref(let.name), none))
-    found = Apply(CHOICE, (_as_good(Ref(top), new, dtype), Ref(place), none))
+    inner = product(d.axes[a].extent for a in fold.over if a != along.name)
     steps = (
         Let(top, Reduce(row.winner, fold.arg, fold.over, dtype)),
-        Let(place, Apply(COMBINES[SUM_OF_PRODUCTS[0]].scalar, (fold, _first(along))), let.origin),
+        Let(place, stands(fold, along, inner), let.origin),
         Update(held, Apply(best.scalar, (Ref(held), Ref(top)))),
-        Update(let.name, Apply(COMBINES[FIRST].scalar, (mine, found))),
+        Update(let.name, joined(let.name, Ref(place), held, Ref(top), dtype)),
     )
     return states, steps
+
+
+def stands(fold: Reduce, along: Axis, inner: Index) -> Value:
+    """Where the best element of a part stands in the whole: places are counted along the split axis
+    first, and each of its positions has `inner` places."""
+    first: Value = Extreme(IndexValue(axis(along.name, along.extent), i64), largest=False)
+    if inner != 1:
+        first = Apply(SUM_OF_PRODUCTS[1], (first, IndexValue(inner, i64)))
+    return Apply(COMBINES[SUM_OF_PRODUCTS[0]].scalar, (fold, first))
+
+
+def joined(state: str, place: Value, held: str, top: Value, dtype: DType) -> Value:
+    """The new place: the first of the old and a part's, as far as they are of the best."""
+    none, new = Const(COMBINES[FIRST].identity(i64), i64), Ref(held, next=True)
+    mine = Apply(CHOICE, (_as_good(Ref(held), new, dtype), Ref(state), none))
+    found = Apply(CHOICE, (_as_good(top, new, dtype), place, none))
+    return Apply(COMBINES[FIRST].scalar, (mine, found))
 
 
 def _env(d: Definition) -> Env:
@@ -71,11 +86,6 @@ def _env(d: Definition) -> Env:
     env = Env({p.name: p for p in (*d.outputs, *d.inputs)})
     env.bind_all(d.body)
     return env
-
-
-def _first(along: Axis) -> Value:
-    """The first position of the part."""
-    return Extreme(IndexValue(axis(along.name, along.extent), i64), largest=False)
 
 
 def _as_good(x: Value, best: Value, dtype: DType) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from smelt.blocks import ROW_BLOCK
 from smelt.codegen.llvm.items import (
     Access,
     Converting,
@@ -51,7 +52,7 @@ def _visits(phase: Phase) -> list[Visit]:
 
 def _is_walked_through(phase: Phase, name: str) -> bool:
     """Whether an axis is bound for one thing alone: streams walk all of it, in blocks.  What is
-    visited may then be runs over it and the axis inside, which are as many positions at once."""
+    visited may then be runs over it and the axis inside, as long as those of a single row."""
     edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
     own = [v for v in _visits(phase) if v.axis == name]
     return (
@@ -109,8 +110,11 @@ def _join(phase: Phase, a: str, b: str) -> None:
     if a in phase.cut:  # parts of so many rows are parts of so many elements
         number, length = phase.cut.pop(a)
         phase.cut[b] = number, mul(length, phase.axes[b])
+    is_row = all(coefficient(offset, b) == 1 for offset, axes in _used(phase) if b in axes)
     for visit in _visits(phase):
-        visit.axis = b if visit.axis == a else visit.axis
+        if visit.axis == a:
+            visit.axis = b
+            visit.size = max(visit.size, ROW_BLOCK) if visit.size and is_row else visit.size
     _substitute(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
     phase.axes[b] = extent
 

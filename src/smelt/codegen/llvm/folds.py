@@ -103,8 +103,8 @@ class Compensated:
 class Winner:
     """The best value so far and where it stood; the first of equals, NaN before all.
 
-    A lane that walks one axis meets positions in order, and keeps what it met first; the loops over
-    several axes may stand in any order, so that each element is asked where it stands."""
+    A lane that meets positions in order keeps what it met first; where the loops over several axes
+    stand in another order than places are counted, each element is asked where it stands."""
 
     def __init__(self, row: Combine, source: DType, *, in_order: bool) -> None:
         self.row, self.source, self.in_order = row, source, in_order
@@ -140,12 +140,12 @@ class Winner:
 
 
 def accumulator(
-    row: Combine, source: DType, result: DType, *, plain: bool = False, axes: int = 1
+    row: Combine, source: DType, result: DType, *, plain: bool = False, in_order: bool = True
 ) -> Accumulator:
-    """How `row` folds elements of `source` into `result` (both register types) over so many `axes`;
-    `plain` where double precision is enough as it is."""
+    """How `row` folds elements of `source` into `result` (both register types), met `in_order` of
+    their places or not; `plain` where double precision is enough as it is."""
     if row.positional:
-        return Winner(row, source, in_order=axes == 1)
+        return Winner(row, source, in_order=in_order)
     if row.compensated and source == f64 and not plain:
         return Compensated(row)
     return Plain(row, source, result)

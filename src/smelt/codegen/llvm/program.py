@@ -8,7 +8,7 @@ Neighbouring axes that every access walks as one are collapsed into one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.collapse import collapse
@@ -21,9 +21,9 @@ from smelt.codegen.llvm.unstream import as_folds, block_fold
 from smelt.codegen.llvm.written import written_out
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
-from smelt.kernel.merge import merge_rules
+from smelt.kernel.merge import MergeRule, merge_rules
 from smelt.kernel.walk import splits, statements, substitute_index, values_of, visit
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, add, axis, floordiv, maximum, mul, product
@@ -187,6 +187,8 @@ def _split_stream(
     merged.body(s for s in before if not isinstance(s, k.Store))
     states: dict[str, tuple[Carried, Item]] = {}
     starts: list[tuple[Carried, Item]] = []
+    alone = _folded_alone(kernel, rules)
+    folded: dict[str, Item] = {}
     for name in rules:
         final = parts.names[name]
         order = tuple(a for a in axes if a in final.axes and a != split.name)
@@ -194,6 +196,9 @@ def _split_stream(
         spread = frozenset((*order, split.name))
         now = len(first.segments) - 1
         first.stores.append(StoreItem(access, final, None, spread, now))
+        if name in alone:
+            folded[name] = merged.item("load", access, (), spread, final.dtype)
+            continue
         earliest = Access(access.buffer, _at_start(access.offset, split))
         starts.append(
             (
@@ -202,8 +207,13 @@ def _split_stream(
             )
         )
         states[name] = starts[-1][0], merged.item("load", access, (), spread, final.dtype)
-    merged.open((Visit(split.name, 1, first=1),), starts)
+    merged.names |= {name: merged.fold(alone[name], x, (split.name,), x.dtype)
+                     for name, x in folded.items()}  # fmt: skip
+    if starts:
+        merged.open((Visit(split.name, 1, first=1),), starts)
     for name, rule in rules.items():
+        if name in alone:
+            continue
         sides: list[Item] = []
         for side in (merged.old, {n: other for n, (_, other) in states.items()}):
             merged.names |= side
@@ -212,10 +222,27 @@ def _split_stream(
         dtype = SCALARS[rule.op].result(*(s.dtype for s in sides))
         joined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
         merged.update(name, joined)
-    merged.close()
+    if starts:
+        merged.close()
     merged.names |= {state.name: merged.read(state) for state, _ in starts}
     merged.body(after)
     out.phases += [prune(first), prune(second)]
+
+
+def _folded_alone(kernel: k.Kernel, rules: Mapping[str, MergeRule]) -> dict[str, Combine]:
+    """States whose parts are folded like elements, because no other state looks at what they are
+    meanwhile: sums carry their errors along."""
+    stream = next(s for s in kernel.body if isinstance(s, k.Stream))
+    known = {s.name: s for s in stream.states}
+    read = {v.name for name, rule in rules.items() for v in visit(rule.transported)
+            if isinstance(v, k.Ref) and v.name != name}  # fmt: skip
+    found: dict[str, Combine] = {}
+    for s in stream.body:
+        if isinstance(s, k.Update) and s.state in rules and s.state not in read:
+            fold = block_fold(known[s.state], s, stream)
+            if isinstance(fold, k.Reduce) and rules[s.state].transported == k.Ref(s.state):
+                found[s.state] = COMBINES[fold.combine]
+    return found
 
 
 def _at_start(offset: Index, split: k.Split) -> Index:

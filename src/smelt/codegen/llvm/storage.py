@@ -168,8 +168,14 @@ class Storage:
         """The accumulator of a fold or scan item."""
         assert isinstance(item.payload, Folding)
         folding = item.payload
+        in_order = len(folding.over) == 1 or self._is_in_order(item, folding.over)
         return accumulator(folding.row, item.args[0].dtype, item.dtype, plain=folding.plain,
-                           axes=len(folding.over))  # fmt: skip
+                           in_order=in_order)  # fmt: skip
+
+    def _is_in_order(self, item: Item, over: tuple[str, ...]) -> bool:
+        """Whether loops meet the elements of a fold in the order in which places are counted."""
+        home = next(n for n in self.s.nests if item in n.folds)
+        return tuple(a for a in home.order if a in over) == over
 
     def in_parts(self, item: Item) -> bool:
         """Whether an array holds accumulator states rather than finished values."""

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product as every
 
+from smelt.fusion.cascade.anchor import anchor, in_range
 from smelt.fusion.cascade.follow import Followed, finished, follow, in_parts
 from smelt.fusion.cascade.forms import (
     Coefficient,
@@ -172,6 +173,8 @@ class _Sum:
         self.followed: list[Followed] = []
         self.wide = False
         """Whether elements are computed in double precision."""
+        self.doubles = False
+        """Whether differences from an anchor are as wide as what they are summed in."""
         self.last_wide = False
         """Whether what left the sum is applied before the sum is rounded: it may bring it back
         into the range of the type."""
@@ -337,11 +340,11 @@ class _Sum:
         )
 
     def _anchored(self, element: Term, rest: Term) -> _Shift:
-        """Elements minus the first of them, in double precision."""
+        """Elements minus one of them, in double precision."""
         terms = self.terms
-        wide = terms.cast(element, f64)
-        anchor = terms.first(wide, self.fold.over)
-        return _Shift(terms.sub(wide, anchor), None, terms.add(anchor, terms.cast(rest, f64)))
+        wide, origin = terms.cast(element, f64), anchor(terms, element, self.fold.over)
+        self.doubles |= element.dtype.bits == f64.bits
+        return _Shift(terms.sub(wide, origin), None, terms.add(origin, terms.cast(rest, f64)))
 
     # ---- states --------------------------------------------------------------------------------
 
@@ -379,7 +382,11 @@ class _Sum:
         states: dict[tuple[int, ...], Term] = {}
         for e in sorted(blocks, key=sum):
             states[e] = self._one(e, blocks[e], states, shifts)
-        return self._binomial(powers, states, [s.rest for s in shifts])
+        total = self._binomial(powers, states, [s.rest for s in shifts])
+        if self.doubles and sum(powers) > 1:
+            firsts = (t for e, t in states.items() if sum(e) == 1)
+            total = in_range(self.terms, total, states[powers], firsts)
+        return total
 
     def _one(
         self, e: tuple[int, ...], block: Term | None, states: dict[tuple[int, ...], Term],
@@ -401,11 +408,15 @@ class _Sum:
         return self._state(block, carry, self._wide())
 
     def _known_total(self, e: tuple[int, ...], block: Term, shifts: list[_Shift]) -> Term | None:
-        """The sum of differences from an anchor, if that of the elements is carried already."""
+        """The sum of differences from an anchor, if that of the elements is carried already, and
+        they have fewer bits than it: the more alike they are the longer it stays exact.  A total of
+        doubles has rounded away what they differ by."""
         if sum(e) != 1 or not self.wide or block.args[0] is not (s := shifts[e.index(1)]).lift:
             return None
         terms, (element, anchor) = self.terms, s.lift.args
         plain = element.args[0] if element.kind == "cast" else element
+        if plain.dtype.bits >= element.dtype.bits:
+            return None
         same = terms.fold(self.fold.op, plain, self.fold.over, self._wide())
         if (number := self._numbered(same)) is None:
             return None

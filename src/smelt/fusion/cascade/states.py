@@ -22,6 +22,15 @@ class State:
     sweep: int
     of: Term
     """The fold for which it is carried."""
+    best: Term | None = None
+    """Of a place: the state of the best so far, which stands there."""
+
+    def joins(self, axis: str) -> bool:
+        """Whether what blocks of an axis leave is joined without what the block itself reads of
+        other states: plain folds, and places that are counted along that axis first."""
+        if self.best is not None:
+            return self.of.over[0] == axis
+        return self.carry is None and len(self.block.args) == 1
 
 
 class States:
@@ -35,14 +44,15 @@ class States:
         """For each fold, the gauges with which its states move."""
 
     def state(
-        self, block: Term, combine: str, carry: Term | None, dtype: DType, sweep: int, of: Term
-    ) -> Term:
+        self, block: Term, combine: str, carry: Term | None, dtype: DType, sweep: int, of: Term,
+        best: Term | None = None,
+    ) -> Term:  # fmt: skip
         """A state, one for equal ones, as a term that reads its final value."""
         key = sweep, block, carry
         number = self.numbers.get(key)
         if number is None:
             number = self.numbers[key] = len(self.states)
-            self.states.append(State(block, combine, carry, dtype, sweep, of))
+            self.states.append(State(block, combine, carry, dtype, sweep, of, best))
         return self.terms.state(number, block.axes, dtype)
 
     def forget(self, count: int) -> None:
@@ -67,6 +77,5 @@ class States:
         block = terms.fold(FIRST, terms.choose(terms.as_good(x, new), at, none), fold.over, i64)
         number = len(self.states)
         before = terms.state(number, block.axes, i64)
-        return self.state(
-            block, FIRST, terms.choose(terms.as_good(old, new), before, none), i64, sweep, fold
-        )
+        carry = terms.choose(terms.as_good(old, new), before, none)
+        return self.state(block, FIRST, carry, i64, sweep, fold, held)

@@ -47,7 +47,7 @@ class Term:
     fold     the fold `op` (a row of COMBINES) of one argument over the axes `over`
     dot      the sum of products of two arguments over `over`
     count    how many elements `over` has
-    first    the argument at position 0 of the axes `over`
+    first    the argument at the first position of a third (`value`) of the axes `over`
     extreme  the least (`value` True: the most) that an integer is in a block
     fails    whether a condition fails somewhere in a block
     old      the carried state number `value`: before a block, and after the last one
@@ -150,11 +150,11 @@ class Terms:
         """How many elements axes have."""
         return self.make("count", "", (), (), dtype, None, over)
 
-    def first(self, arg: Term, over: tuple[str, ...]) -> Term:
-        """A term at position 0 of axes."""
+    def first(self, arg: Term, over: tuple[str, ...], third: int = 0) -> Term:
+        """A term at the first position of axes, or of their second or last third."""
         if not arg.axes & set(over):
             return arg
-        return self.make("first", "", (arg,), arg.axes - set(over), arg.dtype, None, over)
+        return self.make("first", "", (arg,), arg.axes - set(over), arg.dtype, third, over)
 
     def state(self, number: int, axes: Iterable[str], dtype: DType, *, new: bool = False) -> Term:
         """A carried state."""
