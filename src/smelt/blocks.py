@@ -36,6 +36,9 @@ SHORT_ROW = 8
 a short row leaves empty, and joining the others, cost more than reading across rows."""
 SHORT_DEAR = 16
 """The same where every fold is dear to join: sums that carry their error, places of winners."""
+SHORT_BLOCK = 32
+"""Elements of several short rows that lie together up to which that is so: each lane picks its own
+from as many lines as there are lanes."""
 FEW_COLUMNS = 4
 """Columns that are folded up to which vectors run along the rows: beyond, picking every lane from a
 line of its own costs more than the lanes that stay empty."""

@@ -18,11 +18,8 @@ from smelt.blocks import (
     COLUMNS,
     CUT_SCORE,
     FOLD_COLUMNS,
-    LEAST_LANES,
     LEAST_TASKS,
     PARTS,
-    SHORT_DEAR,
-    SHORT_ROW,
     SPLIT_ABOVE,
     THIN,
     THIN_COLUMNS,
@@ -33,6 +30,7 @@ from smelt.blocks import (
     whole_rows,
     window_columns,
 )
+from smelt.fusion.lanes import lanes_axis
 from smelt.fusion.parts import joining
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
@@ -67,7 +65,7 @@ class Sweeps:
         products = [u for u in region.ended if units.unit(u).trace.dots]
         self.split = self._split() if region.ended and not products else 0
         self.vector = self._vector()
-        self.apart = 0 if products else self._lanes_axis()
+        self.apart = 0 if products else lanes_axis(self)
         """The grid axis that vectors run along because rows are short, as a mask."""
         self.vector = self.apart or self.vector
         self.packs = bool(products)
@@ -231,23 +229,6 @@ class Sweeps:
         for a in bits(self.split):
             score[a] *= CUT_SCORE if score[a] > 0 else 1.0
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
-
-    def _lanes_axis(self) -> int:
-        """The grid axis along which vectors take a short row each, as a mask; 0 if rows are long,
-        or few (`_lanes_axis` in lowering)."""
-        region, units = self.region, self.units
-        long = self.sizes[self.vector.bit_length() - 1] if self.vector else 0
-        if not region.ended or region.scanned or not self.vector & region.folded & ~region.grid:
-            return 0
-        dear = all(
-            units.unit(u).trace.positional or units.values[u].type.dtype == f64
-            for u in region.ended
-        )
-        if long > (SHORT_DEAR if dear else SHORT_ROW):
-            return 0
-        place = region.places[region.stored.bit_length() - 1][0]
-        free = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
-        return 1 << free[-1] if free and self.sizes[free[-1]] >= LEAST_LANES else 0
 
     def _collapse(self) -> None:
         """Neighbouring axes that every array walks as one become one: the inner axis takes the

@@ -30,6 +30,8 @@ from smelt.ops.create import Input
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
+TESTS = 16
+"""Tests of positions for one element of a view, by all who read it, from which on it is a unit."""
 STILL = -1
 """The term of a dimension that is read at one place (it has extent 1)."""
 
@@ -104,11 +106,13 @@ class Units:
         for node in self.order:
             if is_library(node):
                 written.update(x for x in node.inputs if is_free(x) and not _is_strided(x))
+        self.tested = _often_tested(graph)
+        """Views that are no longer free: they are units, which a plan stores or computes again."""
         self.values: list[Node] = list(self.inputs)
         self.values += [
             node
             for node in self.order
-            if not isinstance(node.op, Input) and (node in written or not is_free(node))
+            if not isinstance(node.op, Input) and (node in written or self._is_leaf(node))
         ]
         self.number = {node: k for k, node in enumerate(self.values)}
         self.written = written
@@ -213,7 +217,7 @@ class Units:
 
     def _is_leaf(self, node: Node) -> bool:
         """Whether readers see `node` as a value instead of looking through it."""
-        return not is_free(node)
+        return not is_free(node) or node in self.tested
 
     def _key(self, node: Node) -> tuple[object, ...]:
         if self._is_leaf(node):
@@ -244,10 +248,44 @@ class Units:
         stop = {self.values[e.producer] for e in unit.edges} if unit.is_library else set[Node]()
         while stack:
             node = stack.pop()
-            if is_free(node) and node not in found and node not in stop:
+            if not self._is_leaf(node) and node not in found and node not in stop:
                 found[node] = None
                 stack.extend(node.inputs)
         return tuple(sorted(found, key=self.order.__getitem__))
+
+
+def _often_tested(graph: Graph) -> frozenset[Node]:
+    """Views that would be tested for every reader anew, and too often for that.
+
+    A test decides whether an element of a joined or padded array is this or that operand's.  A
+    picture with a margin is a join of joins, dozens of tests an element: read at nine places, it
+    is cheaper to write once.  Such a view is a unit, and whether it is stored a decision.
+    """
+    nodes = [x for x in graph.nodes() if x.op.fusible]
+    tests: dict[Node, int] = {}
+    for node in nodes:
+        if is_free(node):
+            own = trace_of(node)
+            tests[node] = own.guards + sum(tests.get(x, 0) for x in _read(node, own))
+    reads: dict[Node, int] = {}
+    found: set[Node] = set()
+    for node in reversed(nodes):
+        own, times = trace_of(node), 1
+        if is_free(node) and node not in graph.outputs:
+            times = reads.get(node, 0)
+            if own.guards and times > 1 and times * tests[node] >= TESTS:
+                found.add(node)
+                times = 1
+        elif own.dots:
+            times = 2  # an element is read for several results
+        for x in _read(node, own):
+            reads[x] = reads.get(x, 0) + times
+    return frozenset(found)
+
+
+def _read(node: Node, own: Trace) -> Iterator[Node]:
+    """The operands of a node, once for every place that it reads them at."""
+    return (node.inputs[read.leaf] for read in own.reads)
 
 
 def follow(term: Term, dim: Index, extents: tuple[Index, ...]) -> Term:

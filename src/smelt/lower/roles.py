@@ -7,7 +7,7 @@ partial results are merged in fixed order, so that the bits do not depend on the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.blocks import (
@@ -19,10 +19,12 @@ from smelt.blocks import (
     LONG_SUM,
     PARTS,
     PRODUCT_PARTS,
+    SHORT_BLOCK,
     SHORT_DEAR,
     SHORT_ROW,
     SHORT_ROWS,
     SPLIT_ABOVE,
+    STREAM_BYTES,
 )
 from smelt.errors import InternalError
 from smelt.kernel.ir import (
@@ -126,7 +128,7 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     folded = _column_fold(d, facts, grid)
     if folded is not None and rows_at_once(d, folded, facts, hints):
         return _split_kernel(name, d, facts, grid, folded, SHORT_ROWS, parts=1)
-    blocks = tuple(_blocks(grid, d, facts, _lanes_axis(d, grid, facts, hints)))
+    blocks = tuple(_blocks(grid, d, facts, _lanes_axis(d, grid, facts, hints), hints))
     return Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
     )
@@ -149,19 +151,25 @@ def _lanes_axis(
     d: Definition, grid: list[Axis], facts: Facts, hints: Mapping[str, int]
 ) -> Axis | None:
     """The grid axis that vectors run along because rows are short: each lane takes its own row."""
-    return grid[-1] if grid and _short_rows(d, grid[-1], facts, hints) else None
+    long = [a for a in grid if number(a.extent, hints) >= LEAST_LANES]
+    return long[-1] if long and _short_rows(d, long[-1], facts, hints, grid) else None
 
 
-def _short_rows(d: Definition, lanes: Axis, facts: Facts, hints: Mapping[str, int]) -> bool:
-    """Whether rows are so short, and so many along an axis, that each lane takes its own row."""
+def _short_rows(
+    d: Definition, lanes: Axis, facts: Facts, hints: Mapping[str, int], grid: Sequence[Axis] = ()
+) -> bool:
+    """Whether rows are so short, and so many along an axis, that each lane takes its own row: one
+    that folds end, or one of a few results."""
     lets = [s.value for s in d.body if isinstance(s, Let)]
     folds = [v for v in lets if isinstance(v, (Reduce, Scan))]
     if not folds or any(isinstance(v, Dot) for v in lets):
         return False
     rows = fastest(d)
-    if not rows or lanes.name in rows or not rows <= facts.ended:
+    if not rows or lanes.name in rows or not rows <= facts.ended | {a.name for a in grid}:
         return False
     if number(lanes.extent, hints) < LEAST_LANES:
+        return False
+    if rows <= facts.ended and _width(d, lanes, hints) > SHORT_BLOCK:
         return False
     dear = all(f.dtype == f64 or COMBINES[f.combine].positional for f in folds)
     most = SHORT_DEAR if dear else SHORT_ROW
@@ -213,17 +221,32 @@ def _inside_of(d: Definition, axis: str) -> set[str]:
     return found
 
 
-def _blocks(grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None) -> list[Block]:
+def _blocks(
+    grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None, hints: Mapping[str, int]
+) -> list[Block]:  # fmt: skip
     """Blocks of one, but for the innermost grid axis when nothing stays inside a position, or when
     vectors run along it."""
     if lanes is not None:
-        return [Block(a.name, MAP_BLOCK // 4 if a == lanes else 1) for a in grid]
+        rows = _rows_in_cache(d, lanes, hints)
+        return [Block(a.name, rows if a == lanes else 1) for a in grid]
     blocks = [Block(a.name, 1) for a in grid]
     inner_free = len(d.axes) == len(grid)
     columns = grid and facts.ended and grid[-1].name == list(d.axes)[-1]
     if blocks and (inner_free or columns):
         blocks[-1] = Block(grid[-1].name, MAP_BLOCK if inner_free else MAP_BLOCK // 4)
     return blocks
+
+
+def _rows_in_cache(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
+    """How many positions of an axis are taken together where each lane takes one: what they read is
+    walked again for every position further in, and stays in the first cache."""
+    fit = STREAM_BYTES // 4 // max(_width(d, lanes, hints), 1)
+    return min(max(1 << fit.bit_length() - 1 if fit else 0, LEAST_LANES), MAP_BLOCK // 4)
+
+
+def _width(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
+    """Elements that the arrays have further in for a position of an axis."""
+    return number(product(d.axes[name].extent for name in _inside_of(d, lanes.name)), hints)
 
 
 def number(e: Index, hints: Mapping[str, int]) -> int:

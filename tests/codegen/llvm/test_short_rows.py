@@ -34,6 +34,21 @@ DISTANCES = """graph f(x: {0}[m,k], y: {0}[n,k]) {{
   return e
 }}"""
 
+MIDDLE = """graph f(x: {0}[m,k,n]) {{
+  e = exp(x)
+  s = reduce.sum(e) {{axes=(1,)}}
+  t = reduce.max(x) {{axes=(1,)}}
+  return s, t
+}}"""
+PAIRS = """graph f(x: {0}[m,n,k], y: {0}[m,k]) {{
+  b = reshape(y) {{shape=(m,1,k)}}
+  c = mul(x, b)
+  e = reduce.sum(c) {{axes=(2,)}}
+  return e
+}}"""
+FEW = {"distances": DISTANCES, "middle": MIDDLE, "pairs": PAIRS}
+"""Several short rows lie together: results are few as well."""
+
 
 def source(name: str, dtype: str) -> str:
     return f"graph f(x: {dtype}[m,k]) {{\n{ROWS[name]}\n}}"
@@ -82,12 +97,29 @@ def test_distances_in_few_dimensions(dtype: str) -> None:
         check(kernel, [rng.standard_normal(s).astype(kind) for s in ((m, k), (n, k))])
 
 
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", FEW)
+def test_few_results_of_short_rows(name: str, dtype: str, isa: str) -> None:
+    kernel = whole(FEW[name].format(dtype), isa, m=1000, k=3, n=4)
+    assert lanes(kernel.kernel) == ["m"]
+    rng = np.random.default_rng(3)
+    kind = kernel.graph.inputs[0].type.dtype.numpy
+    for m, k, n in ((1, 1, 1), (1000, 3, 4), (67, 8, 7), (33, 17, 20), (3, 2, 70)):
+        sizes = {"m": m, "k": k, "n": n}
+        shapes = [[sizes[str(e)] for e in x.type.shape] for x in kernel.graph.inputs]
+        check(kernel, [rng.standard_normal(s).astype(kind) for s in shapes])
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "m", "k", "across"),
     [
         ("sum", "f32", 1000, 8, True), ("sum", "f32", 1000, 9, False),
         ("sum", "f64", 1000, 16, True), ("winner", "f32", 1000, 16, False),
         ("sum", "f32", 10, 3, False), ("norm", "f64", 1000, 17, False),
+        ("distances", "f32", 1000, 3, True), ("distances", "f32", 20, 3, False),
+        ("middle", "f32", 1000, 8, True), ("middle", "f32", 10, 3, False),
+        ("pairs", "f64", 1000, 8, True), ("pairs", "f32", 1000, 12, False),
     ],
 )  # fmt: skip
 def test_planner_and_lowering_agree(
@@ -95,14 +127,15 @@ def test_planner_and_lowering_agree(
 ) -> None:
     """Both see that rows are short, from the sizes alone."""
     seen: list[int] = []
-    found = sweeps.Sweeps._lanes_axis
+    found = sweeps.lanes_axis
 
-    def spy(self: sweeps.Sweeps) -> int:
-        seen.append(found(self))
+    def spy(one: sweeps.Sweeps) -> int:
+        seen.append(found(one))
         return seen[-1]
 
-    monkeypatch.setattr(sweeps.Sweeps, "_lanes_axis", spy)
-    compiled = driver.compile(parse(source(name, dtype)), hints={"m": m, "k": k})
+    monkeypatch.setattr(sweeps, "lanes_axis", spy)
+    text = FEW[name].format(dtype) if name in FEW else source(name, dtype)
+    compiled = driver.compile(parse(text), hints={"m": m, "k": k, "n": 3})
     (kernel,) = compiled.kernels
     assert kernel is not None
     assert bool(lanes(kernel)) == across == bool(seen[-1])

@@ -1,0 +1,49 @@
+"""Short rows: the axis that vectors run along where each lane takes a row of its own.
+
+The same answer as `smelt.lower.roles` gives, from a region instead of statements.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_DEAR, SHORT_ROW
+from smelt.fusion.region import Region
+from smelt.types.dtype import f64
+
+if TYPE_CHECKING:
+    from smelt.fusion.sweeps import Sweeps
+
+
+def lanes_axis(sweeps: Sweeps) -> int:
+    """The grid axis along which vectors take a short row each, as a mask; 0 if rows are long, or
+    few.  `sweeps.vector` is the axis that vectors would run along otherwise."""
+    region, units, sizes = sweeps.region, sweeps.units, sweeps.sizes
+    if not region.ended or region.scanned or not sweeps.vector & (region.folded | region.grid):
+        return 0
+    dear = all(
+        units.unit(u).trace.positional or units.values[u].type.dtype == f64 for u in region.ended
+    )
+    if sizes[sweeps.vector.bit_length() - 1] > (SHORT_DEAR if dear else SHORT_ROW):
+        return 0
+    place = region.places[region.stored.bit_length() - 1][0]
+    free = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
+    many = [t for t in free if sizes[t] >= LEAST_LANES]
+    if not many or sweeps.vector >> many[-1] & 1:
+        return 0
+    folded = sweeps.vector & region.folded & ~region.grid
+    far = folded and sweeps.volume(_inside_of(region, many[-1])) > SHORT_BLOCK
+    return 0 if far else 1 << many[-1]
+
+
+def _inside_of(region: Region, axis: int) -> int:
+    """The axes that arrays are walked along further in than along another one."""
+    found = 0
+    for place in (p for places in region.loads.values() for p in places):
+        if axis in place:
+            inner = place[place.index(axis) + 1 :]
+            found |= sum(1 << t for t in {*inner} if isinstance(t, int) and t >= 0)
+    return found
+
+
+__all__ = ["lanes_axis"]

@@ -1,0 +1,72 @@
+"""Joined arrays that are read over and over: stored or computed again, as any value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt.fusion.units import Units
+from smelt.graph.text import parse
+from smelt.ops.view import Concat
+
+Array = np.ndarray[Any, Any]
+
+
+def margins(x: Any, k: int) -> Any:
+    """The border of a picture, repeated k times on every side."""
+    for _ in range(k):
+        x = sm.concat([x[:1], x, x[-1:]], axis=0)
+        x = sm.concat([x[:, :1], x, x[:, -1:]], axis=1)
+    return x
+
+
+def windows(x: Any, k: int) -> Any:
+    """Sums over windows of the picture with margins."""
+    p, (h, w) = margins(x, k), x.shape
+    m = 2 * k + 1
+    return sum(sm.exp(p[i : i + h, j : j + w] - x) for i in range(m) for j in range(m))
+
+
+def joins(f: Any, *shapes: tuple[int, ...]) -> tuple[int, int]:
+    """How many joins there are, and how many of them are units."""
+    graph = parse(sm.jit(f).lower(*(sm.spec(s, sm.float32) for s in shapes)).as_text())
+    units = Units(graph)
+    found = [n for n in graph.nodes() if isinstance(n.op, Concat)]
+    return len(found), sum(map(units.is_unit, found))
+
+
+def test_a_picture_with_margins_is_written_once() -> None:
+    assert joins(lambda x: windows(x, 2), (40, 40)) == (4, 3)
+    report = sm.explain(lambda x: windows(x, 2), np.ones((90, 90), np.float32))
+    assert report.kernels[-1].text.count("select") < 25  # fewer than taps
+
+
+def test_what_is_joined_and_read_once_is_free() -> None:
+    assert joins(lambda x, y: sm.exp(sm.concat([x, y])), (40,), (40,)) == (1, 0)
+
+    def three(x: Any) -> Any:
+        p = sm.concat([sm.zeros(2, dtype=sm.float32), x])
+        return p[2:] + p[1:-1] + p[:-2]
+
+    assert joins(three, (40,)) == (1, 0)
+
+
+def test_many_columns_joined_into_a_factor() -> None:
+    def turned(x: Any, y: Any) -> Any:
+        return sm.matmul(sm.stack([x[:, k] for k in range(9)], axis=1), y)
+
+    assert joins(turned, (40, 9), (9, 5)) == (1, 1)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (17, 30), (1, 90)])
+def test_values_do_not_depend_on_it(shape: tuple[int, int], k: int) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    p = np.pad(x.astype(np.float64), k, mode="edge")
+    m, (h, w) = 2 * k + 1, shape
+    wanted = sum(np.exp(p[i : i + h, j : j + w] - x) for i in range(m) for j in range(m))
+    found = np.asarray(sm.jit(lambda x: windows(x, k))(x))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
