@@ -102,6 +102,7 @@ class Model:
     def __init__(self, units: Units, target: Target, hints: Hints) -> None:
         self.units, self.target, self.hints = units, target, hints
         self.cores = max(1, target.cores)
+        self.lanes = max(target.vector_bytes // 4, 1)
         self.extents = [max(at_hints(e, hints), 1) for e in units.extents]
         self.itemsize = [node.type.dtype.itemsize for node in units.values]
         self.elements = [
@@ -188,7 +189,7 @@ class Model:
         sweeps = Sweeps(self.units, region, self.extents)
         sweeps.arrange()
         if region.work < 0:
-            region.work = sweeps.work(self.step_ns)
+            region.work = sweeps.work(self.step_ns) * sweeps.emptiness(self.lanes)
         tasks = sweeps.tasks()
         inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)

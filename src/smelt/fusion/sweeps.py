@@ -357,6 +357,13 @@ class Sweeps:
                         found += step * times
         return found
 
+    def emptiness(self, lanes: int) -> float:
+        """Lanes of the vectors along a short axis for each one that has a position."""
+        size = self.sizes[self.vector.bit_length() - 1] if self.vector else 1
+        if self.packs or self.region.even or size <= 1:
+            return 1.0
+        return -(-size // lanes) * lanes / size
+
     def _packed_once(self, u: int, mask: int) -> float:
         """How often elements are computed that a product packs: each once, whatever windows reach
         it, for every block of the axes that it lacks."""
