@@ -36,7 +36,7 @@ from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, STEP_COST, Term
 from smelt.fusion.units import STILL, Units
-from smelt.fusion.walked import WALKED_COST, side_of, walked_units
+from smelt.fusion.walked import WALKED_COST, packing, side_of, walked_units
 from smelt.fusion.windows import bands, places_for_each
 from smelt.ops.contract import bare_axis
 from smelt.types.dtype import f64
@@ -340,6 +340,8 @@ class Sweeps:
         region = self.region
         found = 0.0
         slow = walked_units(self.units, region) if region.ended else set[int]()
+        if self.packs:
+            found += packing(self.units, region, self.volume)
         for (_, around), members in self.needs.items():
             for u in bits(members):
                 over = region.ended.get(u, 0)

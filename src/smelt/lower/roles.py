@@ -240,7 +240,7 @@ def _blocks(
 def _rows_in_cache(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
     """How many positions of an axis are taken together where each lane takes one: what they read is
     walked again for every position further in, and stays in the first cache."""
-    fit = STREAM_BYTES // 4 // max(_width(d, lanes, hints), 1)
+    fit = STREAM_BYTES // 2 // max(_width(d, lanes, hints), 1)
     return min(max(1 << fit.bit_length() - 1 if fit else 0, LEAST_LANES), MAP_BLOCK // 4)
 
 
