@@ -360,9 +360,10 @@ class Sweeps:
         return found
 
     def emptiness(self, lanes: int) -> float:
-        """Lanes of the vectors along a short axis for each one that has a position."""
+        """Lanes of the vectors along a short axis for each one that has a position, where rows are
+        folded: what is only written is bound by memory more often."""
         size = self.sizes[self.vector.bit_length() - 1] if self.vector else 1
-        if self.packs or self.region.even or size <= 1:
+        if self.packs or not self.region.ended or size <= 1:
             return 1.0
         return -(-size // lanes) * lanes / size
 
