@@ -360,10 +360,11 @@ class Sweeps:
         return found
 
     def emptiness(self, lanes: int) -> float:
-        """Lanes of the vectors along a short axis for each one that has a position, where rows are
-        folded: what is only written is bound by memory more often."""
+        """Lanes of the vectors along a few columns that are folded for each one that has a column:
+        every row of theirs is a vector."""
         size = self.sizes[self.vector.bit_length() - 1] if self.vector else 1
-        if self.packs or not self.region.ended or size <= 1:
+        columns = self.region.ended and not self.vector & self.region.folded
+        if self.packs or not columns or size <= 1:
             return 1.0
         return -(-size // lanes) * lanes / size
 
