@@ -183,6 +183,19 @@ def test_places_in_a_whole_array_are_the_first_of_equals(
         np.testing.assert_array_equal(np.float64(top), np.max(plain))
 
 
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("shape", [(20_000, 3), (300, 700), (3, 20_000)])
+def test_places_of_truths_in_parts(shape: tuple[int, int], axis: int | None) -> None:
+    code = lambda xp, x: (xp.argmax(x, axis=axis), xp.argmin(x, axis=axis))  # noqa: E731
+    made = make(Row("truths", code, ("bool[r,c]",), MATRIX, fused="0", unfused="0"))
+    late = np.zeros(shape, bool)
+    late[shape[0] // 2 :, shape[1] // 2] = True
+    for x in (late, ~late, np.ones(shape, bool), np.zeros(shape, bool)):
+        high, low = made.run([x])
+        np.testing.assert_array_equal(high, np.argmax(x, axis=axis))
+        np.testing.assert_array_equal(low, np.argmin(x, axis=axis))
+
+
 @pytest.mark.parametrize("made_of", [COLUMNS, ALL, PLACES], ids=str)
 def test_threads_do_not_change_a_bit(made_of: Row) -> None:
     made = make(made_of, "f64")

@@ -16,11 +16,13 @@ NaN wins and stays: two NaN are equally good.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.ir import (
     Apply,
     Axis,
+    Cast,
     Const,
     Extreme,
     IndexValue,
@@ -34,7 +36,7 @@ from smelt.kernel.ir import (
 )  # fmt: skip
 from smelt.lower.define import Definition
 from smelt.ops.combine import AS_GOOD, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS
-from smelt.types.dtype import DType, i64
+from smelt.types.dtype import DType, i8, i64
 from smelt.types.expr import Index, axis, product
 
 
@@ -46,6 +48,8 @@ def winner(
     fold = let.value
     assert isinstance(fold, Reduce)
     row, dtype = COMBINES[fold.combine], dtype_of(fold.arg, _env(d))
+    if dtype.kind == "bool":  # truths have no extremes
+        fold, dtype = replace(fold, arg=Cast(fold.arg, i8)), i8
     best = COMBINES[row.winner]
     taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let))}
     held, top, place = _fresh((f"{let.name}{end}" for end in ("m", "b", "i")), taken)

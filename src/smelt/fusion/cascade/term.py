@@ -25,7 +25,7 @@ import numpy as np
 from smelt.kernel.ir import IndexValue
 from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, bool_, i64
+from smelt.types.dtype import DType, bool_, i8, i64
 from smelt.types.expr import Index, add, axes_of, axis, mul
 
 Number: TypeAlias = float | int | bool
@@ -137,6 +137,7 @@ class Terms:
         at: Index = 0
         for a in over:
             at = add(mul(at, extents[a]), axis(a, extents[a]))
+        arg = self.cast(arg, i8) if arg.dtype.kind == "bool" else arg  # truths have no extremes
         args, axes = (arg, self.index(at)), arg.axes - set(over)
         return self.make("fold", combine, args, axes, i64, None, over)
 
