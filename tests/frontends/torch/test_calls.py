@@ -213,3 +213,25 @@ def test_no_compiler_of_the_system_is_needed(tmp_path):
              str(tmp_path / "cache"), "SMELT_PROBE": "off"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def chances(x, y):
+    """A draw whose operands are there before those of the draw in front of it."""
+    a = torch.dropout(torch.relu(x) @ y.T, 0.3, True)
+    b = torch.dropout(y, 0.5, True)
+    c = torch.bernoulli(torch.sigmoid(a)) + torch.rand(16, 8)
+    return a, b, c, torch.randn_like(y), torch.nn.functional.gumbel_softmax(b)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_random_numbers_are_drawn_in_the_order_of_the_program(grad):
+    x, y = (torch.linspace(-2, 2, n * 16).view(n, 16).requires_grad_(grad) for n in (16, 8))
+    call = torch.compile(chances, backend="smelt")
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found = call(x, y)
+        state = torch.get_rng_state()
+        torch.manual_seed(seed)
+        for got, want in zip(found, chances(x, y), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+        assert torch.equal(state, torch.get_rng_state())

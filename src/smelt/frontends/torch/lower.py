@@ -85,6 +85,8 @@ class Lowering:
         self.left: list[Left] = []
         self.last: list[Any] = []
         """Calls that write into their operands: after everything that reads the old values."""
+        self._drawn = 0
+        """The stage of the last random number: all are drawn in the order of the program."""
         self._entries: dict[Any, _Entry] = {}
         self._made: dict[tuple[Any, int], Any] = {}
         self._called: dict[str, Any] = {}
@@ -155,6 +157,8 @@ class Lowering:
         """Leaves an operator to torch."""
         operands = list(_nodes((node.args, node.kwargs)))
         at = max((self._entries[x].call for x in operands), default=0)
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            self._drawn = at = max(at, self._drawn)
         for x in operands:
             self.want(x)
         self._entries[node] = _Entry(None, at + 1, at)
