@@ -167,17 +167,20 @@ def test_blocks_of_rows_fit_the_first_cache() -> None:
 
 def test_fewer_rows_share_what_is_wider_for_all_of_them_than_for_one() -> None:
     """A stream that stops at the last row of a task visits more for the others; one that starts at
-    the first as well does so twice.  Ends that hold for all rows cost nothing."""
+    the first as well does so twice.  Ends that hold for all rows cost nothing, and neither do those
+    of rows that are taken in bands."""
 
-    def rows(ends: str) -> int:
+    def rows(ends: str, form: Form) -> int:
         source = GOLDENS["causal_attention"].replace(" to last(m) + 1", ends)
         (phase,) = program(parse(source)).phases
-        block = schedule(phase, Target.for_isa("avx512")).block["m"]
+        block = schedule(phase, Target.for_isa("avx512"), form).block["m"]
         assert isinstance(block, int)
         return block
 
-    whole, causal = rows(" from 3 to 9"), rows(" to last(m) + 1")
-    assert whole > causal > rows(" from first(m) - 9 to last(m) + 1")
+    ends = " from 3 to 9", " to last(m) + 1", " from first(m) - 9 to last(m) + 1"
+    whole, causal, window = (rows(e, "small") for e in ends)
+    assert whole > causal > window
+    assert {rows(e, "") for e in ends} == {whole}
 
 
 # ---- small streams -------------------------------------------------------------------------------

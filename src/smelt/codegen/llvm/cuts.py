@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from smelt.blocks import FOLD_COLUMNS, STREAM_BYTES, STREAM_ROWS, WHOLE_ROWS
+from smelt.codegen.llvm.bands import follows, rows_in_bands
 from smelt.codegen.llvm.contract import Contraction
-from smelt.codegen.llvm.items import Access, Edge, Folding, Item, Phase
+from smelt.codegen.llvm.items import Access, Edge, Phase
 from smelt.target import CACHE_SHARE, Target
 
 LEAST_ROW = 1024
@@ -38,34 +39,18 @@ def fold_columns(phase: Phase, target: Target) -> int:
 
 def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> int:
     """Rows for which a stream packs its operands anew: as many as L2 holds a block of, where that
-    is multiplied where it lies; fewer where it stops at the last of them, and fewer still where it
-    starts at the first as well: what all of them see is wider than what one does."""
-    bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products
-                        if isinstance(c, Contraction)), default=0)  # fmt: skip
+    is multiplied where it lies.  Where it stops at the last of them, they are taken in bands, or
+    else fewer, and fewer still where it starts at the first as well: what all of them see is wider
+    than what one does."""
+    blocked = [c for c in products if isinstance(c, Contraction)]
+    bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in blocked), default=0)
     visits = [v for r in phase.regions() for v in r.visits]
-    if any(_follows(v.start, phase) and _follows(v.stop, phase) for v in visits):
-        return STREAM_ROWS // 3
-    if any(isinstance(i.payload, Edge) for i in phase.items):
-        return STREAM_ROWS // 2
+    if not any(rows_in_bands(phase, blocked)):
+        if any(follows(v.start, phase.grid) and follows(v.stop, phase.grid) for v in visits):
+            return STREAM_ROWS // 3
+        if any(isinstance(i.payload, Edge) for i in phase.items):
+            return STREAM_ROWS // 2
     if not bytes_of_row:
         return STREAM_ROWS
     fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
     return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * STREAM_ROWS)
-
-
-def _follows(bound: Item | None, phase: Phase) -> bool:
-    """Whether an end of a stream depends on which rows a task has."""
-    pending = [] if bound is None else [bound]
-    seen = set(pending)
-    while pending:
-        item = pending.pop()
-        match item.payload:
-            case Edge(axis=name) if name in phase.grid:
-                return True
-            case Folding(over=over) if set(over) & set(phase.grid):
-                return True
-            case _:
-                fresh = [a for a in item.args if a not in seen]
-                seen.update(fresh)
-                pending += fresh
-    return False

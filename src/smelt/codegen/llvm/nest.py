@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from smelt.codegen.llvm.ahead import RowAhead, fetch_ahead
+from smelt.codegen.llvm.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
+from smelt.codegen.llvm.gaps import compared
 from smelt.codegen.llvm.indexing import (
     I64,
     IndexEmitter,
@@ -93,6 +95,7 @@ class NestEmitter:
         self.starts: dict[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
         }
+        self.bands = [BandEmitter(self, bands) for bands in bands_of(self.s)]
         self.scratch = ScratchEmitter(self)
         self.folds = FoldEmitter(self)
         self.products: ProductEmitter | PlacedEmitter = ProductEmitter(self)
@@ -109,6 +112,9 @@ class NestEmitter:
             self.products = placed_emitter(self, nest, nest.product)
             self.products.run()
             return
+        for_each_band(self.bands, nest, lambda: self._versions(nest, scope))
+
+    def _versions(self, nest: Nest, scope: Scope | None) -> None:
         question = None if nest.turned else question_of(nest)
         if question is None:
             self._nest(nest, scope)
@@ -375,6 +381,8 @@ class NestEmitter:
             return self.folds.scan(item, scope, m)
         if self.taken and is_choice(item) and item.args[0] in self.taken:
             return self.get(item.args[1 if self.taken[item.args[0]] else 2], scope, vector)
+        if vector and (found := compared(self, item, scope)) is not None:
+            return found
         args = [self.get(a, scope, vector) for a in item.args]
         if item.kind in ("apply", "branch"):
             assert isinstance(item.payload, str)
@@ -404,7 +412,9 @@ class NestEmitter:
             return turned_row(self, item, scope)
         inside = inside_limits(self, access, scope, vector)
         if not vector or scope.lanes is None:
-            address = element_address(self.b, base, scope.offset(access), dtype)
+            # A condition of the whole block is asked before its nest is open.
+            at = scope.offset(access) or self.index(access.offset, scope)
+            address = element_address(self.b, base, at, dtype)
             found = load_scalar(m, address, dtype, inside and inside.mask)
         else:
             mask = _both(self.b, scope.lanes.mask, inside and inside.mask)

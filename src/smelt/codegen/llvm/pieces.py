@@ -23,17 +23,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smelt.codegen.llvm.bypass import main_loop
+from smelt.codegen.llvm.gaps import gap_of
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.limits import Limit
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.versions import needed
-from smelt.kernel.bounds import GAPS, Facts, nonnegative, proves_inside
+from smelt.kernel.bounds import Facts, nonnegative, proves_inside
 from smelt.ops.combine import CHOICE
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
-from smelt.types.dtype import bool_, i64
-from smelt.types.expr import Expr, Index, add, atoms, axis, mul, sub, substitute
+from smelt.types.dtype import bool_
+from smelt.types.expr import Index, add, atoms, axis, mul, sub, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -68,7 +69,7 @@ def pieces(nest: Nest, name: str, extent: Index, given: Facts = ()) -> list[Piec
         return []
     if nest.turned or nest.stages or any(i.kind in ("scan", "branch") for i in nest.items):
         return []
-    gaps = {i: gap for i in nest.items if (gap := _gap(i)) is not None}
+    gaps = {i: gap for i in nest.items if (gap := gap_of(i)) is not None}
     cuts = _in_order(_cuts(nest, gaps, name, extent), given)
     if not cuts:
         return []
@@ -91,18 +92,6 @@ def _work(items: Iterable[Item], known: frozenset[Limit]) -> float:
         elif item.kind == "apply" and isinstance(item.payload, str):
             total += SCALARS[item.payload].cost // DEAR
     return total
-
-
-def _gap(item: Item) -> Index | None:
-    """Of a comparison of positions: what is >= 0 where it holds, and nowhere else."""
-    if item.kind != "apply" or item.payload not in GAPS or len(item.args) != 2:
-        return None
-    sides = [a.payload for a in item.args if a.kind in ("index", "const") and a.dtype == i64]
-    if len(sides) != 2 or not all(isinstance(e, (int, Expr)) for e in sides):
-        return None
-    left, right = (e for e in sides if isinstance(e, (int, Expr)))
-    sign, shift = GAPS[str(item.payload)]
-    return add(mul(sub(left, right), sign), shift)
 
 
 def _cuts(nest: Nest, gaps: dict[Item, Index], name: str, extent: Index) -> list[Index]:

@@ -86,6 +86,9 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
         at = at if aligned else _greater(b, at, low)
         home.ranges[visit.axis] = at, end
         home.starts[region, visit.axis] = at
+        for found in home.bands:
+            if found.bands.visit is visit:
+                found.tell()
         inside()
 
     home.loop(begin, stop, size, block)

@@ -73,8 +73,10 @@ class TileEmitter:
             self.rows = self.b.sub(high, low)
         self.part = c.m if c.m in seen_axes(home.s.region(c.item)) else None
         """The axis of the rows, where the block sees a part of it."""
+        self.bands = next((x for x in home.bands if x.bands.takes(c)), None)
+        """What bands of rows see of the columns, or of the summed positions."""
         low, high = home.ranges[c.k]
-        self.depth = self.b.sub(high, low)
+        self.first, self.depth = number(0), self.b.sub(high, low)
         if c.group is not None:
             more = self.b.add(self.depth, number(c.together - 1))
             self.depth = self.b.udiv(more, number(c.together))
@@ -223,10 +225,39 @@ class TileEmitter:
     # ---- tiles -----------------------------------------------------------------------------------
 
     def _heights(self, column: Value, vectors: int, mask: Value | None) -> None:
-        """Tiles down the rows: whole ones, then lower and lower ones for what is left."""
-        b, done = self.b, number(0)
+        """Tiles down the rows that see the column, each with what it sees of the summed ones."""
+        b, c, home = self.b, self.c, self.home
+        if (bands := self.bands) is None:
+            self._down(number(0), self.rows, column, vectors, mask)
+            return
+        low, high = home.ranges[bands.bands.columns]
+        first, depth = self.first, self.depth
+        summed = bands.bands.sums(c)
+
+        def one(rows: tuple[Value, Value], seen: tuple[Value, Value]) -> None:
+            start, stop = seen
+            if summed:
+                each = number(c.together)
+                self.first = b.sdiv(b.sub(start, low), each)
+                self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
+                some = b.icmp_signed("<", self.first, self.depth)
+            else:
+                here, wide = b.add(low, column), number(vectors * c.tile.lanes)
+                some = b.and_(b.icmp_signed("<", here, stop),
+                              b.icmp_signed(">", b.add(here, wide), start))  # fmt: skip
+            with b.if_then(some):
+                self._down(*rows, column, vectors, mask)
+
+        bands.over(self.rows, (low, high), summed, one)
+        self.first, self.depth = first, depth
+
+    def _down(
+        self, done: Value, rows: Value, column: Value, vectors: int, mask: Value | None
+    ) -> None:
+        """Tiles down some rows: whole ones, then lower and lower ones for what is left."""
+        b = self.b
         for height in heights(self.most):
-            left = b.sub(self.rows, done)
+            left = b.sub(rows, done)
             end = b.add(done, b.sub(left, b.urem(left, number(height))))
             self.home.loop(
                 done, end, height,
@@ -265,7 +296,7 @@ class TileEmitter:
         b.branch(loop)
         b.position_at_end(loop)
         k = b.phi(I64)
-        k.add_incoming(number(0), before)
+        k.add_incoming(self.first, before)
         totals = [b.phi(x.type) for x in begin]
         across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
         following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, totals)

@@ -1,0 +1,191 @@
+"""Bands of rows: what a mask lets some rows of a task see is all that is computed for them.
+
+Masks are drawn from a grammar, sizes are odd, and NumPy says in double precision what is right.
+The bound is that of float32: sums of products of some hundred numbers, and an exponential.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.codegen.llvm.native import Native, native_kernel
+from tests.codegen.llvm.whole import RUNNABLE
+from tests.lower.test_stream import Case, masked, streamed
+
+import smelt as sm
+from smelt.codegen.build import llvm_text
+from smelt.target import Target
+
+Array = np.ndarray[Any, Any]
+Mask = Callable[[Any, Any], Any]
+SHAPES = ((1, 23, 8), (1, 23, 8), (1, 23, 6))
+SIMPLE = {
+    "causal": "j <= i",
+    "anti": "j >= i",
+    "window": "(j <= i) & (i - j < {a})",
+    "ahead": "(j - i < {a}) & (i - j < {b})",
+    "offset": "j <= i + {a}",
+    "before": "j + {a} <= i",
+    "prefix": "(j <= i) | (j < {a})",
+    "dilated": "(j <= i) & ((i - j) % {d} == 0)",
+    "chunks": "i // {c} == j // {c}",
+    "chunks before": "(i // {c} - j // {c} < 2) & (j <= i)",
+    "far": "(i - j > {a}) | (j == 0)",
+    "sinks": "(j <= i) & ((i - j < {a}) | (j < {d}))",
+    "late": "(j <= i) & (i >= {a})",
+}
+
+
+@st.composite
+def masks(draw: Any) -> str:
+    """A mask as an expression in i and j."""
+
+    def one() -> str:
+        text = SIMPLE[draw(st.sampled_from(sorted(SIMPLE)))]
+        numbers = {"a": st.integers(0, 300), "b": st.integers(1, 80), "c": st.integers(1, 200),
+                   "d": st.integers(1, 9)}  # fmt: skip
+        return text.format(**{k: draw(v) for k, v in numbers.items()})
+
+    how = draw(st.sampled_from(["one", "one", "and", "or", "not"]))
+    if how == "one":
+        return one()
+    return f"~({one()})" if how == "not" else f"({one()}) {'&' if how == 'and' else '|'} ({one()})"
+
+
+def plain(q: Array, k: Array, v: Array, keep: Array) -> Array:
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    s = np.where(keep, (q @ k.swapaxes(-1, -2)) * 0.125, -np.inf)
+    with np.errstate(invalid="ignore"):
+        e = np.exp(s - s.max(axis=-1, keepdims=True))
+        return (e / e.sum(axis=-1, keepdims=True)) @ v
+
+
+def compiled(mask: str, isa: str = RUNNABLE[-1]) -> Native:
+    def code(q: Any, k: Any, v: Any) -> Any:
+        return masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j}))
+
+    return native_kernel(streamed(Case(mask, code, SHAPES, ()))[1], isa)
+
+
+def outcome(made: Native, *arrays: Array) -> Array:
+    (found,) = made(dict(zip((p.name for p in made.kernel.inputs), arrays, strict=True))).values()
+    return found
+
+
+def drawn(rng: Any, rows: int, keys: int, dims: tuple[int, int] = (8, 6)) -> list[Array]:
+    shapes = (rows, dims[0]), (keys, dims[0]), (keys, dims[1])
+    return [rng.standard_normal((1, *s)).astype(np.float32) for s in shapes]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(mask=masks(), data=st.data())
+def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
+    made = compiled(mask, data.draw(st.sampled_from(RUNNABLE)))
+    for _ in range(3):
+        rows, keys = (data.draw(st.sampled_from([1, 13, 193, 211, 384, 509, 701])) for _ in "ab")
+        q, k, v = drawn(np.random.default_rng(rows + keys), rows, keys)
+        i, j = np.arange(rows)[:, None], np.arange(keys)
+        keep = np.broadcast_to(eval(mask, {"i": i, "j": j}), (rows, keys))
+        wanted = plain(q, k, v, keep)[0]
+        found = outcome(made, q, k, v)[0]
+        seen = keep.any(axis=1)
+        assert np.isnan(found[~seen]).all()
+        assert np.abs(found[seen] - wanted[seen]).max(initial=0) < 2e-5
+
+
+@pytest.mark.parametrize("name", ["window", "causal"])
+def test_what_rows_do_not_see_may_be_anything(name: str) -> None:
+    """Neither NaN in a key that no row of a band sees, nor what scratch memory held before."""
+    mask = SIMPLE[name].format(a=40)
+    made = compiled(mask)
+    rng = np.random.default_rng(1)
+    q, k, v = drawn(rng, 500, 500)
+    wanted = outcome(made, q, k, v)[0]
+    spoilt = [np.full_like(x, np.nan) for x in (q, k, v)]
+    outcome(made, *spoilt)  # scratch memory is full of NaN now
+    np.testing.assert_array_equal(outcome(made, q, k, v)[0], wanted)
+    spoilt = [q, k.copy(), v.copy()]
+    spoilt[1][:, 400:], spoilt[2][:, 400:] = np.nan, np.inf
+    np.testing.assert_array_equal(outcome(made, *spoilt)[0, :192], wanted[:192])
+
+
+def test_ends_that_are_folded_are_told_again_for_each_band() -> None:
+    """The first key in the chunk before a row's own is looked for among all keys."""
+    mask = "((i // 167 - j // 167 < 2) & (j <= i)) & (j + 162 <= i)"
+    q, k, v = drawn(np.random.default_rng(6), 509, 509)
+    i, j = np.arange(509)[:, None], np.arange(509)
+    wanted = plain(q, k, v, eval(mask, {"i": i, "j": j}))
+    found = outcome(compiled(mask), q, k, v)
+    assert np.isnan(found[0, :162]).all()
+    assert np.abs(found[0, 162:] - wanted[0, 162:]).max() < 2e-5
+
+
+@pytest.mark.parametrize("number", [-np.inf, -1e9])
+def test_ends_that_arrays_tell(number: float) -> None:
+    """Lengths and offsets of each batch move the ends that rows see; some see nothing."""
+    rng, n = np.random.default_rng(0), 701
+    q, k, v = (rng.standard_normal((3, n, 64)).astype(np.float32) for _ in range(3))
+    lengths, offsets = np.array([701, 333, 5]), np.array([0, 10, 600])
+
+    def code(q: Any, k: Any, v: Any, lengths: Any, offsets: Any) -> Any:
+        s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+        i, j = sm.expand_dims(sm.arange(n), axis=1), sm.arange(n)
+        stop, more = (sm.expand_dims(x, axis=(1, 2)) for x in (lengths, offsets))
+        return sm.nn.softmax(sm.where((j <= i + more) & (j < stop), s, number), axis=-1) @ v
+
+    found = np.asarray(sm.jit(code)(q, k, v, lengths, offsets))
+    i, j = np.arange(n)[:, None], np.arange(n)
+    stop, more = (x[:, None, None] for x in (lengths, offsets))
+    wanted = plain(q, k, v, (j <= i + more) & (j < stop))
+    assert np.abs(found - wanted).max() < 2e-5
+
+
+@pytest.mark.parametrize("rounding", ["eager", "fast"])
+@pytest.mark.parametrize("dim", [40, 64, 128])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_heads_in_groups(dtype: str, dim: int, rounding: Any) -> None:
+    """Six heads share two heads of keys; a window, and documents of any length."""
+    rng = np.random.default_rng(dim)
+    own = getattr(sm, dtype)
+    n = 397
+    ids = np.sort(rng.integers(0, 7, n))
+    arrays = [rng.standard_normal((2, g, n, dim)).astype(own.numpy) for g in (3, 1, 1)]
+
+    def code(q: Any, k: Any, v: Any, ids: Any, near: bool) -> Any:
+        i, j = sm.expand_dims(sm.arange(n), axis=1), sm.arange(n)
+        keep = (j <= i) & (i - j < 100) if near else sm.expand_dims(ids, axis=1) == ids
+        s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+        e = sm.where(keep, s, -sm.inf)
+        e = sm.exp(e - sm.max(e, axis=-1, keepdims=True))
+        return sm.matmul(e / sm.sum(e, axis=-1, keepdims=True), v)
+
+    i, j = np.arange(n)[:, None], np.arange(n)
+    for near in (False, True):
+        with sm.config(rounding=rounding):
+            found = sm.jit(code, static_argnames=("near",))(*arrays, ids, near=near)
+        keep = (j <= i) & (i - j < 100) if near else ids[:, None] == ids
+        q, k, v = (a.astype(np.float32) for a in arrays)
+        wanted = plain(q, k, v, keep)
+        limit = 2e-5 if dtype == "float32" else 0.1
+        assert np.abs(np.asarray(found).astype(np.float64) - wanted).max() < limit
+
+
+def tables(mask: str) -> int:
+    """Tables of what bands see in a kernel's code."""
+    code = Case(mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})),
+                SHAPES, ())  # fmt: skip
+    return len(
+        re.findall("alloca i64, i64", llvm_text(streamed(code)[1], Target.for_isa("avx512")))
+    )
+
+
+def test_the_rows_of_a_task_are_taken_in_bands() -> None:
+    """A stream that follows the rows has tables of what each band sees; others have none."""
+    assert [tables(SIMPLE[n].format(a=40, c=30)) for n in ("causal", "window", "chunks")] == [2] * 3
+    assert tables("j >= 0") == tables("j < 300") == 0
