@@ -110,3 +110,40 @@ def test_a_result_may_take_the_place_of_the_input() -> None:
     assert np.array_equal(out, expected)
     given = sm.jit(PROGRAMS["a value that all stages read"], donate=0)
     assert np.array_equal(np.asarray(given(x.copy())), expected)
+
+
+STREAMED: dict[str, Callable[..., Any]] = {
+    "a power of shares": lambda x: sm.sum(sm.nn.softmax(x, axis=-1) ** 2.5, axis=-1),
+    "shares of something dear": lambda x: sm.sum(
+        sm.nn.softmax(x, axis=-1) * sm.tanh(sm.erf(sm.sin(x) + 1)), axis=-1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_what_a_stream_carries_is_read_in_every_stage(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The blocks of a long row: what they know of the blocks before is one number for all lanes."""
+    f, rng = STREAMED[name], np.random.default_rng(5)
+
+    def loops(x: Array) -> int:
+        (kernel,) = sm.explain(sm.jit(f), x).kernels
+        assert "stream" in kernel.text
+        return len(re.findall(r"= phi\s+i64", kernel.llvm))
+
+    for n in ((1 << 20) + 77, 1 << 20):
+        x = rng.standard_normal((2, n)).astype("f4")
+        found = loops(x)
+        (staged,) = computed(f, x)
+        with monkeypatch.context() as patch:
+            patch.setattr(stages, "LONG", 1e9)
+            code.forget()
+            (whole,) = computed(f, x)
+            assert loops(x) < found
+            code.forget()
+        assert staged.tobytes() == whole.tobytes()
+        if name == "a power of shares":
+            e = np.exp(x.astype("f8") - x.max(axis=-1, keepdims=True))
+            wanted = ((e / e.sum(axis=-1, keepdims=True)) ** 2.5).sum(axis=-1)
+            assert np.allclose(staged, wanted, rtol=1e-5)

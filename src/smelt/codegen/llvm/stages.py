@@ -73,7 +73,9 @@ def stages(nest: Nest) -> tuple[Stage, ...]:
     work = [i for i in nest.items if i.kind in ("apply", "cast") and nest.vector in i.axes]
     length = sum(map(_cost, work))
     apart = length > SUMMED and any(_converts(f, nest) for f in nest.folds)
-    plain = all(i.kind in ("const", "index", "load", "apply", "cast") for i in nest.items)
+    usual = ("const", "index", "load", "apply", "cast")
+    carried = (i.kind == "state" and nest.vector not in i.axes for i in nest.items)
+    plain = all(i.kind in usual or c for i, c in zip(nest.items, carried, strict=True))
     if not (apart or length > LONG) or not plain or nest.turned or nest.packed or nest.settings:
         return ()
     accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
