@@ -5,8 +5,8 @@ tile of 64 x 64 elements is copied to scratch with u and v exchanged: vectors ar
 square blocks of them are transposed in registers (Eklundh's butterfly), and vectors along v are
 written.  The loops then read whole rows of the turned tile.
 
-Squares are read a few elements of many rows at a time, which no processor foresees.  So each of
-them asks for its share of the next tile, in the order in which that lies in memory: row by row.
+Squares are read a few elements of many rows at a time, which no processor foresees.  So as many
+lines are asked for as are read, of the next tile and in the order of memory: row by row.
 """
 
 from __future__ import annotations
@@ -77,56 +77,76 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
         """Without masks where the whole square is there."""
         u_whole = b.icmp_signed("<=", b.add(u0, number(side)), u_high)
         whole = b.and_(u_whole, b.icmp_signed("<=", b.add(v0, number(side)), v_high))
-        with b.if_else(whole) as (then, otherwise):
-            with then:
-                first, from_first = rows(u0, v0, False), b.block
-            with otherwise:
-                second, from_second = rows(u0, v0, True), b.block
-        found = [b.phi(x.type) for x in first]
-        for phi, x, y in zip(found, first, second, strict=True):
-            phi.add_incoming(x, from_first)
-            phi.add_incoming(y, from_second)
-        return found
+        return _one_of(b, whole, lambda: rows(u0, v0, False), lambda: rows(u0, v0, True))
+
+    masks_are_free = across and home.home.target.isa == "avx512"
 
     def block(u0: Value, v0: Value) -> None:
-        if across:
-            _ask(home, item, scope, (u0, v0))
-        found = rows(u0, v0, True) if across else either(u0, v0)
+        found = rows(u0, v0, True) if masks_are_free else either(u0, v0)
         for k, column in enumerate(transpose(b, found)):
             put(b.add(u0, number(k)), v0, column)
 
+    step = max(LINE // dtype.itemsize, side)
+
+    def line(u1: Value, v0: Value) -> None:
+        """All squares of some rows that share cache lines, before those lines are gone."""
+        _ask(home, item, scope, (u1, v0), step)
+        if step == side:
+            block(u1, v0)
+            return
+        end = b.add(u1, number(step))
+        end = b.select(b.icmp_signed("<", end, u_high), end, u_high)
+        home.loop(u1, end, side, lambda u0: block(u0, v0))
+
     if across:
-        home.loop(u_low, u_high, side,
-                  lambda u0: home.loop(v_low, v_high, side, lambda v0: block(u0, v0)))  # fmt: skip
+        home.loop(u_low, u_high, step,
+                  lambda u1: home.loop(v_low, v_high, side, lambda v0: line(u1, v0)))  # fmt: skip
     else:
         home.loop(v_low, v_high, side,
                   lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0)))  # fmt: skip
 
 
-def _ask(home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value]) -> None:
-    """Asks for the share of the square `at` in the next task's tile, which goes on along u."""
+def _one_of(
+    b: ir.IRBuilder, condition: Value, yes: Callable[[], list[Value]], no: Callable[[], list[Value]]
+) -> list[Value]:
+    """The values of one of two branches."""
+    with b.if_else(condition) as (then, otherwise):
+        with then:
+            first, from_first = yes(), b.block
+        with otherwise:
+            second, from_second = no(), b.block
+    found = [b.phi(x.type) for x in first]
+    for phi, x, y in zip(found, first, second, strict=True):
+        phi.add_incoming(x, from_first)
+        phi.add_incoming(y, from_second)
+    return found
+
+
+def _ask(
+    home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value], step: int
+) -> None:  # fmt: skip
+    """Asks for as many lines of the next task's tile, which goes on along u, as are read at a
+    position of u and v, `step` elements of as many rows as there are lanes."""
     access = item.payload
     assert isinstance(access, Access)
     b, lanes = home.b, home.s.lanes
     side, dtype = turned_side(lanes), home.home.dtypes[access.buffer]
-    lines = max(side * dtype.itemsize // LINE, 1)  # of a row
+    lines, each = (n * dtype.itemsize // LINE for n in (side, lanes * step))
     (u_low, _), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
-    u, v = (b.udiv(b.sub(x, low), number(lanes)) for x, low in zip(at, (u_low, v_low), strict=True))
+    u, v = b.udiv(b.sub(at[0], u_low), number(step)), b.udiv(b.sub(at[1], v_low), number(lanes))
     across = b.udiv(b.add(b.sub(v_high, v_low), number(lanes - 1)), number(lanes))
-    square = b.add(b.mul(u, across), v)
+    first = b.mul(b.add(b.mul(u, across), v), number(each))
     stride = home.index(coefficient(access.offset, home.nest.order[-1]) or 0, scope)
     start = b.add(scope.offset(access), b.add(u_low, number(side)))
-    each = max(lines * lanes * lanes // side, 1)
     run = min(each, lines)  # of one row
-    first = b.udiv(b.mul(square, number(lines * lanes * lanes)), number(side))
     for k in range(0, each, run):
         line = b.add(first, number(k))
         row = b.add(v_low, b.udiv(line, number(lines)))
         place = b.add(start, b.mul(row, stride))
         address = element_address(b, home.home.buffers[access.buffer], place, dtype)
         here = b.mul(b.urem(line, number(lines)), number(LINE))
-        for at_line in range(run):
-            to = b.add(here, number(at_line * LINE))
+        for nth in range(run):
+            to = b.add(here, number(nth * LINE))
             prefetch(b, b.gep(address, [to], source_etype=ir.IntType(8)))
 
 
