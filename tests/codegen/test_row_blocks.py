@@ -84,3 +84,27 @@ def test_every_nest_asks_for_the_rows_of_the_next_task() -> None:
     s = made(SOFTMAX)
     assert [nest.order for nest in s.nests] == [("r", "c")] * 3
     assert sum(ask.share for asks in shares(s).values() for ask in asks) == 1
+
+
+KEPT = """kernel k(x: {0}[r,c], q: {0}[r,c], b: {0}[c]) -> y: {0}[r,c]
+  grid r
+  v = {1}
+  w = sum(f32(v) * f32(v) over c)
+  y[r,c] = {0}(f32(v) / w)
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "kept"),
+    [
+        ("f32", "x[r,c] + q[r,c]", False),
+        ("f32", "x[r,c] + q[r,c] + b[c]", True),
+        ("bf16", "x[r,c] + q[r,c]", False),
+        ("bf16", "bf16(x[r,c] + q[r,c])", True),
+    ],
+)
+def test_what_costs_more_than_a_store_and_a_load_is_kept_for_the_next_visit(
+    dtype: str, value: str, kept: bool
+) -> None:
+    found = made(KEPT.format(dtype, value)).kept
+    assert any("c" in item.axes for item in found) == kept

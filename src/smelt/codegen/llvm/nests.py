@@ -19,6 +19,7 @@ from smelt.codegen.llvm.contract import (
 )
 from smelt.codegen.llvm.cuts import fit_rows
 from smelt.codegen.llvm.items import (
+    Converting,
     Folding,
     Item,
     Phase,
@@ -48,8 +49,11 @@ from smelt.types.expr import Index
 
 DEAR = 8.0
 """The same for operands that are packed: less than an exponential, more than a normalisation."""
-CHEAP = 4.0
-"""Cycles a vector up to which computing a value again beats keeping it in L1 or L2."""
+CHEAP = 2.4
+"""Cycles a vector up to which computing a value again beats keeping it in L1 or L2: the sum of two
+arrays is had again, that of three is kept."""
+ROUNDED = 1.5
+"""Cycles a vector to round to a half type and go on in single precision."""
 
 
 @dataclass(eq=False)
@@ -395,6 +399,11 @@ class _Planner:
             return float("inf")
         own = SCALARS[item.payload].cost if item.kind == "apply" and isinstance(item.payload, str) \
             else 0.5 if item.kind in ("load", "cast", "state", "peek") else 0.0  # fmt: skip
+        if (
+            isinstance(item.payload, Converting)
+            and item.payload.dtype.compute != item.payload.dtype
+        ):
+            own = ROUNDED
         found = own + sum(self._cost(a, wide, limit) for a in item.args)
         return 0.0 if not wide <= item.axes and found > limit else found
 
