@@ -30,6 +30,7 @@ from tests.catalogue.test_e_attention import (
 
 import smelt as sm
 from smelt import driver, fusion, knobs, lower, passes
+from smelt.blocks import STREAM_ROWS
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.storage import Storage
@@ -182,4 +183,4 @@ def test_what_a_task_holds_grows_with_the_keys_alone() -> None:
     names = sizes_of(scratch)
     for n in (LONG, 4 * LONG):
         held = int(evaluate(scratch, {x: n if x in ("n1", "n4") else DIM for x in names}))
-        assert held < n * (2 * 4 * DIM + 6 * 4 * 128) + (1 << 21)
+        assert held < n * (2 * 4 * DIM + 6 * 4 * STREAM_ROWS) + (1 << 21)
