@@ -335,7 +335,8 @@ def test_eight_callers_take_no_longer_than_one_after_the_other() -> None:
         return time.perf_counter() - start
 
     calls(2)
-    assert min(together() for _ in range(4)) < 1.3 * min(in_turn() for _ in range(4))
+    rounds = [(together(), in_turn()) for _ in range(16)]  # others may run beside some of them
+    assert min(a for a, _ in rounds) < 1.3 * min(b for _, b in rounds)
 
 
 def test_a_small_call_costs_little() -> None:
