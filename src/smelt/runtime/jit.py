@@ -15,8 +15,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
-from llvmlite.binding import ffi, newpassmanagers
+from smelt.llvm import llvm, newpassmanagers
 
 __all__ = ["compile_ir", "host_machine", "link"]
 
@@ -90,24 +89,9 @@ def compile_ir(
     return bytes(machine.emit_object(module))
 
 
-# llvmlite serialises its calls with a lock of its own, which it does not show.
-_LLVM_LOCK: Any = getattr(ffi.lib, "_lock", None)
-
-
-def _hold_llvm() -> None:
-    """Before a fork: wait until no thread is inside LLVM, so that the child can use it."""
-    _JIT.lock.acquire()
-    if _LLVM_LOCK is not None:
-        _LLVM_LOCK.__enter__()
-
-
-def _release_llvm() -> None:
-    if _LLVM_LOCK is not None:
-        _LLVM_LOCK.__exit__(None, None, None)
-    _JIT.lock.release()
-
-
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # before LLVM's own lock is taken, as in `link`
     os.register_at_fork(
-        before=_hold_llvm, after_in_parent=_release_llvm, after_in_child=_release_llvm
+        before=_JIT.lock.acquire,
+        after_in_parent=_JIT.lock.release,
+        after_in_child=_JIT.lock.release,
     )

@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import llvmlite.binding as llvm
 
+from smelt.llvm import llvm
 from smelt.target import Target
 
 UNROLL = 8

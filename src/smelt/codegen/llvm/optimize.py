@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
-from llvmlite.binding import newpassmanagers
-
+from smelt.llvm import alone, llvm, newpassmanagers
 from smelt.target import Target
-
-_LOCK = threading.Lock()
 
 
 @cache
@@ -56,13 +51,13 @@ def optimise(text: str, target: Target, opt_level: int = 2) -> Any:
 
 def object_code(text: str, target: Target, opt_level: int = 2) -> bytes:
     """Machine code of a module.  Raises RuntimeError with LLVM's message for bad text."""
-    with _LOCK:
+    with alone():
         machine = machine_for(target.triple, target.cpu, target.feature_string, opt_level)
         return bytes(machine.emit_object(optimise(text, target, opt_level)))
 
 
 def assembly(text: str, target: Target, opt_level: int = 2) -> str:
     """The same as assembler text."""
-    with _LOCK:
+    with alone():
         machine = machine_for(target.triple, target.cpu, target.feature_string, opt_level)
         return str(machine.emit_assembly(optimise(text, target, opt_level)))
