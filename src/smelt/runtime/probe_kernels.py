@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-
 from smelt.llvm import llvm
 from smelt.target import Target
 
