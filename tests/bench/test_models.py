@@ -7,24 +7,25 @@ import math
 import pytest
 
 from smelt.bench import models
+from smelt.bench.first import FirstCall, measure_first
 
 
 def row(name, eager, smelt):
-    return models.Row(name, {"eager": eager, "smelt": smelt}, {"eager": 0.1, "smelt": 2.0},
+    return models.Row(name, {"eager": eager, "smelt": smelt}, {"smelt": FirstCall(2.0, 1.04)},
                       {"eager": 4.0, "smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
 
 
 def test_the_page_has_every_model_and_the_geometric_mean():
     page = models.page([row("bert", 40.0, 10.0), row("vit", 9.0, 9.0)])
-    assert "| bert | 40.00 | 10.00 | 4.00x | 2.0 | 7 | 1 | 4.0 / 3.0 |" in page
+    assert "| bert | 40.00 | 10.00 | 4.00x | 2.0 | 1.0 | 7 | 1 | 4.0 / 3.0 |" in page
     assert page.endswith("Geometric mean of the gain: eager 2.00x.\n")
 
 
 def test_a_peer_that_failed_is_a_dash_and_no_part_of_the_mean():
-    failed = models.Row("gpt2", {"eager": math.nan, "smelt": 2.0}, {"eager": 0.1, "smelt": 2.0},
+    failed = models.Row("gpt2", {"eager": math.nan, "smelt": 2.0}, {"smelt": FirstCall()},
                         {"smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
     page = models.page([row("bert", 40.0, 10.0), failed])
-    assert "| gpt2 | – | 2.00 | – |" in page
+    assert "| gpt2 | – | 2.00 | – | – | – | 7 |" in page
     assert page.endswith("Geometric mean of the gain: eager 4.00x.\n")
 
 
@@ -43,6 +44,11 @@ def test_an_unknown_model_is_an_error():
         models.run(["nothing"])
 
 
+def test_a_first_call_that_fails_is_not_a_time():
+    found = measure_first("smelt", "nothing")
+    assert math.isnan(found.cold) and math.isnan(found.warm)
+
+
 @pytest.mark.nightly
 def test_a_model_is_measured():
     pytest.importorskip("torch")
@@ -51,4 +57,6 @@ def test_a_model_is_measured():
     assert found.error < 1e-4
     assert found.kernels > 0
     assert found.ms["smelt"] > 0
+    assert found.first["smelt"].cold > found.first["smelt"].warm > 0
+    assert set(found.first) == {"smelt"}
     assert found.peak["eager"] > 0 and found.peak["smelt"] > 0
