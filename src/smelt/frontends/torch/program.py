@@ -26,6 +26,7 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.torch.held import Budget
 from smelt.frontends.torch.layout import laid_out, memory_order, seen
 from smelt.frontends.torch.lower import Lowering, Stage
+from smelt.frontends.torch.scattered import put
 from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
@@ -264,5 +265,8 @@ def _attribute(module: Any, path: str) -> Any:
 _REPLACED: dict[str, Any] = {
     "aten.view.default": torch.ops.aten.reshape.default,
     "aten._unsafe_view.default": torch.ops.aten.reshape.default,
+    "aten.index_put.default": put,
+    "aten._unsafe_index_put.default": put,
 }
-"""A view of a tensor that we laid out otherwise than eager code may need a copy."""
+"""A view of a tensor that we laid out otherwise than eager code may need a copy; rows are added at
+once."""
