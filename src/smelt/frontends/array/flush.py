@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["flush", "realise"]
 
+_NOTHING = np.zeros((), bool)
 _SEEN_LIMIT = 2048
 _PLANS_LIMIT = 16
+_GUESSES = 3
+"""Plans of a family that guess how its numbers hang together; the next one does not."""
 
 
 @dataclass(slots=True)
@@ -59,7 +62,7 @@ class Family:
         first = not self.plans
         self.learn(program)
         moved = None if first else frozenset(self.moved)
-        lifted = lift(program, moved, frozenset(self.varying))
+        lifted = lift(program, moved, frozenset(self.varying), len(self.plans) < _GUESSES)
         compiled = compile_graph(lifted.graph, lifted.hints)
         self.plans.insert(0, (lifted, compiled))
         del self.plans[_PLANS_LIMIT:]
@@ -132,11 +135,11 @@ def _run(program: Program) -> None:
         found = _SEEN[key] = family.find(program) or family.add(program)
     lifted, compiled, sizes = found
     buffers = program.buffers
-    if lifted.free:
+    if lifted.free or lifted.told:
         free = lifted.graph.inputs[len(buffers) :]
         buffers = buffers + [
             np.asarray(program.constants[k], x.type.dtype.numpy) for k, x in zip(lifted.free, free)
-        ]
+        ] + [np.broadcast_to(_NOTHING, sizes[k]) for k in lifted.told]
     for node, data in zip(program.outputs, compiled.run(buffers, sizes), strict=True):
         node.data = data
         if STATE.tapes:

@@ -22,7 +22,7 @@ from smelt.frontends.array.program import Program, is_free, replace_numbers
 from smelt.frontends.array.rebuild import again
 from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import Value, layout
-from smelt.graph import build
+from smelt.graph import build, walk
 from smelt.graph.ir import Graph, Node
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant
@@ -30,6 +30,7 @@ from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather, Scatter
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Pad, Reshape, Slice, Window, split_groups
+from smelt.types.dtype import bool_
 from smelt.types.expr import Index, product, size, sizes_of, sub
 from smelt.types.tensor import Shape, TensorType
 
@@ -50,24 +51,31 @@ class Lifted:
     """Constants that are part of the graph: place and value."""
     free: tuple[int, ...]
     """Places of the constants that are inputs of the graph, after the leaves."""
+    told: tuple[int, ...]
+    """Places of the sizes that no leaf has: the shapes of further inputs, which nobody reads, tell
+    them."""
     hints: dict[str, int]
 
 
-def lift(program: Program, moved: frozenset[int] | None, varying: frozenset[int]) -> Lifted:
+def lift(
+    program: Program, moved: frozenset[int] | None, varying: frozenset[int], guess: bool = True
+) -> Lifted:
     """A graph for `program` and its like.
 
     `moved` are the places of numbers that were not the same in all programs with this skeleton,
-    None for the first program; `varying` places of such constants.
+    None for the first program; `varying` places of such constants. Without `guess` numbers that
+    moved have nothing to do with each other unless an operator needs them to be equal.
     """
-    return _Lift(program, moved, varying).result()
+    return _Lift(program, moved, varying, guess).result()
 
 
 class _Lift:
     def __init__(
-        self, program: Program, moved: frozenset[int] | None, varying: frozenset[int]
+        self, program: Program, moved: frozenset[int] | None, varying: frozenset[int], guess: bool
     ) -> None:
         self.program = program
         self.moved = moved
+        self.guess = guess
         self.varying = varying
         self.sizes = Sizes()
         self.own: list[str] | None = None
@@ -158,10 +166,10 @@ class _Lift:
                 for n in left:
                     self._resolve(n)
             return
-        other = None if self.stays(d) else self.twin(d)
+        other = self.twin(d) if self.guess and not self.stays(d) else None
         if other is not None:
             self.sizes.same(d, other)
-        else:
+        elif not self.moves(d):
             self.sizes.pin(d)
 
     # Second pass
@@ -183,11 +191,15 @@ class _Lift:
             made[x] = again(sizes, node, {i: i for i in operands})
         outputs = tuple(constants.next(x) if _is_constant(x) else made[x] for x in program.outputs)
         graph = Graph("lazy", (*inputs, *constants.inputs), outputs)
+        shown = set(size_names(graph))
+        told = [n for n in walk.sizes(graph) if n not in shown]
+        tellers = [build.input(n, TensorType(bool_, (size(n),)), (0,)) for n in told]
+        graph = replace(graph, inputs=(*graph.inputs, *tellers))
         names = size_names(graph)
         parameters = ", ".join(f"n{k}" for k in range(len(program.numbers)))
         return Lifted(
             graph, sizes.matcher(parameters, names), tuple(constants.fixed), tuple(constants.free),
-            {name: sizes.hints[name] for name in names},
+            tuple(names.index(n) for n in told), {name: sizes.hints[name] for name in names},
         )  # fmt: skip
 
 
@@ -321,7 +333,7 @@ def _slice(lift: _Lift, x: Value, op: Op, types: Types) -> None:
             sizes.same(count, dim)
             if step < 0:
                 sizes.same(start, sub(dim, 1))
-        elif step == 1:
+        elif step == 1 and (lift.guess or not (lift.moves(start) or lift.moves(count))):
             _range(lift, dim, start, count)
 
 
