@@ -413,3 +413,69 @@ def test_strictness_refuses_library_calls() -> None:
             with pytest.raises(sm.errors.UnsupportedError, match="STRICT"):
                 wrong(x)
     assert sm.sort(x).tolist() == [1.0, 2.0]
+
+
+LOOPS: dict[str, Any] = {
+    "window": lambda m, x, k: m.sum(x[k : k + 5], axis=0),
+    "prefix": lambda m, x, k: m.sum(x[:k], axis=0),
+    "rest": lambda m, x, k: x[k:] * 2,
+    "all but the last": lambda m, x, k: x[:-k] * 2,
+    "lag": lambda m, x, k: x[k:] - x[: x.shape[0] - k],
+    "batches": lambda m, x, k: x[k * 6 : (k + 1) * 6] @ x.T,
+    "backwards": lambda m, x, k: x[k::-1] + 1,
+    "turned round": lambda m, x, k: m.roll(x, k, axis=0),
+    "swapped": lambda m, x, k: getattr(m, "concat", np.concatenate)([x[k:], x[:k]]),
+    "made": lambda m, x, k: m.reshape(m.arange(k * 4), (4, k)) + m.zeros((4, 1)) + m.ones((k,)),
+    "row of many": lambda m, x, k: x[k] * 2 + x[k + 1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_over_positions_compiles_a_few_times(name: str, compiled: list[Any]) -> None:
+    x = rng.standard_normal((200, 900))
+    lazy = sm.asarray(x)
+    for k in range(2, 32):
+        np.testing.assert_allclose(LOOPS[name](sm, lazy, k), LOOPS[name](np, x, k), atol=1e-12)
+    assert len(compiled) <= 6
+
+
+def test_sizes_of_no_leaf_are_told_by_inputs_that_nobody_reads(compiled: list[Any]) -> None:
+    for k in (3, 5, 9):
+        np.testing.assert_array_equal(sm.zeros((k, 2)) + 1, np.ones((k, 2)))
+    told = compiled[-1].inputs[-1]
+    assert told.type.dtype.name == "bool"
+    assert all(told not in x.inputs for x in compiled[-1].nodes())
+
+
+def test_a_few_elements_of_a_known_array_are_copied_at_once(compiled: list[Any]) -> None:
+    x = np.arange(12.0).reshape(3, 4)
+    lazy = sm.asarray(x)
+    row, corner = lazy[1], lazy[2, -1]
+    assert not compiled
+    x[:] = -1
+    np.testing.assert_array_equal(row, [4, 5, 6, 7])
+    assert float(corner) == 11
+    assert not compiled
+    assert [float(v) for v in sm.asarray([1.0, 2.0])] == [1.0, 2.0]
+    half = sm.asarray(x[0], dtype=sm.bfloat16)
+    np.asarray(half)
+    assert half[2].dtype == sm.bfloat16
+
+
+def test_a_loop_that_writes_is_computed_in_parts(compiled: list[Any]) -> None:
+    x = rng.standard_normal((300, 3))
+    y, expected = sm.asarray(x, copy=True), x.copy()
+    for k in range(1, 300):
+        y[k] = y[k - 1] * 0.5 + y[k]
+        expected[k] = expected[k - 1] * 0.5 + expected[k]
+    np.testing.assert_allclose(y, expected, rtol=1e-13)
+    assert max(len(graph.nodes()) for graph in compiled) < 300
+
+
+def test_masked_elements_are_refused() -> None:
+    x = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
+    with pytest.raises(sm.errors.UnsupportedError, match="masked"):
+        sm.jit(lambda x: x * 2)(x)
+    with pytest.raises(sm.errors.UnsupportedError, match="masked"):
+        sm.asarray(x)
+    np.testing.assert_array_equal(sm.asarray(np.ma.masked_array([1.0, 2.0])), [1.0, 2.0])

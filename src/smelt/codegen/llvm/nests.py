@@ -238,8 +238,8 @@ class _Planner:
 
     def _apart_items(self) -> set[Item]:
         """What is computed in nests of its own, once: scans that a contraction packs, block by
-        block, or that something with more axes reads; loads that gather, where other loops would
-        gather the same again."""
+        block, or that something with more axes reads; loads that gather, in a phase of scalar
+        operators alone, where other loops would gather the same again."""
         found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
@@ -248,8 +248,9 @@ class _Planner:
                 reach[item] |= s.axes & self._local(s.time)
         for setting in self.phase.settings:
             reach[setting.value] |= setting.state.axes & self._local(setting.time)
+        scalar = not self.phase.regions() and all(i.kind not in FOLDS for i in self.phase.items)
         for item in reversed(self.phase.items):
-            again = item.kind == "scan" or self._gathers(item)
+            again = item.kind == "scan" or (scalar and gathers(item, self.vector))
             if again and reach[item] - self._domain(item):
                 found.add(item)
             inner = item.kind == "fold" or item in found
@@ -257,12 +258,6 @@ class _Planner:
                 reach[a] |= {"packed"} if item.kind == "dot" else \
                     self._domain(item) if inner else reach[item]  # fmt: skip
         return found
-
-    def _gathers(self, item: Item) -> bool:
-        """Whether a load takes its lanes from far apart, in a phase of scalar operators alone."""
-        if self.phase.regions() or any(i.kind in FOLDS for i in self.phase.items):
-            return False
-        return gathers(item, self.vector)
 
     def _domain(self, item: Item) -> frozenset[str]:
         """Local axes that a fold or a kept value is computed over."""

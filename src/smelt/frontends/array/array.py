@@ -44,7 +44,7 @@ from smelt.types.expr import product
 
 __all__ = ["Array", "operand", "value"]
 
-PENDING_LIMIT = 512
+PENDING_LIMIT = 64
 """So many pending operators in a thread are computed without being read."""
 DEVICE = "cpu"
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")

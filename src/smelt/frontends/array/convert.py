@@ -37,9 +37,15 @@ def is_foreign_array(x: object) -> bool:
 
 
 def as_buffer(x: Any) -> Buffer:
-    """A NumPy view of an array-like object, without a copy.  Raises DLPackError."""
+    """A NumPy view of an array-like object, without a copy.  Raises DLPackError, and
+    UnsupportedError where elements are masked: nothing here would leave them out."""
     if type(x) is np.ndarray:
         return x
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise UnsupportedError(
+            "a NumPy masked array with masked elements",
+            hint="Pass x.filled(value), or x.data and x.mask as two arrays for sm.where.",
+        )
     if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__array_interface__"):
         return np.asarray(x)
     try:

@@ -137,9 +137,14 @@ def _run(program: Program) -> None:
     buffers = program.buffers
     if lifted.free or lifted.told:
         free = lifted.graph.inputs[len(buffers) :]
-        buffers = buffers + [
-            np.asarray(program.constants[k], x.type.dtype.numpy) for k, x in zip(lifted.free, free)
-        ] + [np.broadcast_to(_NOTHING, sizes[k]) for k in lifted.told]
+        buffers = (
+            buffers
+            + [
+                np.asarray(program.constants[k], x.type.dtype.numpy)
+                for k, x in zip(lifted.free, free)
+            ]
+            + [np.broadcast_to(_NOTHING, sizes[k]) for k in lifted.told]
+        )
     for node, data in zip(program.outputs, compiled.run(buffers, sizes), strict=True):
         node.data = data
         if STATE.tapes:

@@ -32,7 +32,7 @@ from smelt.frontends.array.number import Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.value import STATE, Value, constant, leaf, record
+from smelt.frontends.array.value import SNAPSHOT_BYTES, STATE, Value, constant, leaf, record
 from smelt.frontends.array.views import (
     flip,
     permute,
@@ -95,10 +95,28 @@ def get(x: Value, key: Any) -> Value:
     if x.scope is None:
         frozen = [_frozen(item) for item in (key if key.__class__ is tuple else (key,))]
         if _OTHER not in frozen:
-            return _simple(x, tuple(frozen))
+            found = None if x.data is None else _small(x, key)
+            return _simple(x, tuple(frozen)) if found is None else found
         scope = _scope_in(key if key.__class__ is tuple else (key,))
         x = x if scope is None else scope.capture(x)
     return _get(x, key)
+
+
+def _small(x: Value, key: Any) -> Value | None:
+    """A few elements of an array that is known, copied at once: recording costs more, and a loop
+    over x[k] would wait with one operator for each k.  None in a recording, for many elements or
+    all of them (another name of the array), and for a key that does not fit."""
+    if STATE.scope is not None or STATE.tapes:
+        return None
+    data = x.buffer()
+    if data is None:
+        return None
+    try:
+        part = np.asarray(data[key])
+    except (IndexError, ValueError):
+        return None
+    whole = part.size == data.size
+    return None if whole or part.nbytes > SNAPSHOT_BYTES else leaf(part.copy())
 
 
 def _scope_in(key: tuple[Any, ...]) -> Scope | None:

@@ -189,7 +189,7 @@ class State(threading.local):
     def __init__(self) -> None:
         self.scope = None
         self.pending: list[weakref.ref[Any]] = []
-        self.due = 512
+        self.due = 64
         """Length of `pending` at which it is looked through."""
         self.tapes = 0
         """Differentiations in progress: what runs meanwhile keeps its operands."""
