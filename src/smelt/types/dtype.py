@@ -118,7 +118,10 @@ def from_numpy(dtype: object) -> DType:
         raise DTypeError(f"{dtype!r} is not an element type") from None
     row = _BY_NUMPY.get(found) or _BY_NUMPY.get(found.newbyteorder("="))
     if row is None:
-        raise DTypeError(f"NumPy dtype {found} has no counterpart in Smelt")
+        raise DTypeError(
+            f"NumPy dtype {found} has no counterpart in Smelt",
+            hint="Convert it in NumPy first, where that has a meaning: x.astype(np.float32).",
+        )
     return row
 
 

@@ -37,8 +37,9 @@ def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
             known = x.scope is None or x.scope.holds(0, "<", shape[a])
             if not known or shape[a] == 0:
                 raise ShapeError(
-                    op=combine, operands=x.told, reason=f"axis {a} is empty, it has no {combine}"
-                )
+                    op=combine, operands=x.told, reason=f"axis {a} is empty, it has no {combine}",
+                    hint="Look at the size first, or join the array with the least value there is.",
+                )  # fmt: skip
     found = record(Reduce(combine, axes), (x,)) if axes or row.grow != "same" else x
     return reshape(found, keep(shape, axes)) if keepdims else found
 

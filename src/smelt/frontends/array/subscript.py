@@ -178,7 +178,7 @@ def parse(x: Value, key: Any) -> list[Part]:
     if len(gaps) > 1:
         raise IndexRangeError("an index has more than one Ellipsis (...)")
     if used > rank:
-        raise IndexRangeError(f"{used} indices for {x.told}, which has {rank} dimensions")
+        raise IndexRangeError(f"{used} indices for {x.told}, an array of rank {rank}")
     gap = gaps[0] if gaps else len(items)
     items[gap : gap + 1] = [slice(None)] * (rank - used)
     parts: list[Part] = []
