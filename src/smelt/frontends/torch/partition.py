@@ -128,8 +128,8 @@ class _Cut:
                 continue
             seen.add(n)
             work = self.work(n)
-            net.add_edge((n, 0), (n, 1), capacity=self.keep(n))
-            net.add_edge("source", (n, 0), capacity=work)
+            net.add_edge((n, 0), (n, 1), capacity=_whole(self.keep(n)))
+            net.add_edge("source", (n, 0), capacity=_whole(work))
             if math.isfinite(work):
                 for x in self.sources(n):
                     net.add_edge((x, 1), (n, 0), capacity=math.inf)
@@ -247,6 +247,12 @@ class _Cut:
         for copy in copies:
             copy.meta[AGAIN] = True
         return copies
+
+
+def _whole(ns: float) -> float:
+    """A capacity in whole picoseconds: what is left of a flow of fractions is not exactly nothing,
+    and the cut then crosses edges of infinite capacity."""
+    return round(1000 * ns) if math.isfinite(ns) else ns
 
 
 def _late(graph: Any, copies: Sequence[Any]) -> None:
