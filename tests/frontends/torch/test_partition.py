@@ -214,6 +214,21 @@ def test_what_changes_in_place_is_not_what_is_kept(view):
     torch.testing.assert_close(run(torch.compile(f, backend="smelt")), run(f))
 
 
+def test_statistics_that_change_are_not_kept_where_nothing_comes_cheaper_again():
+    """Capacities that are no whole numbers once let the cut cross edges of infinite capacity."""
+    sizes = (96, 64), (64, 16), (16, 64)
+    parts = [(L.Linear(a, b), L.BatchNorm1d(b), L.LeakyReLU(0.1)) for a, b in sizes]
+    torch.manual_seed(0)
+    model, x = L.Sequential(*sum(parts, ()), L.Linear(64, 96)), torch.randn(128, 96)
+    other = copy.deepcopy(model)
+    found = step(other, torch.compile(other, backend="smelt"), x)
+    wide = step(model.double(), model, x.double())
+    for got, want in zip(found, wide, strict=True):
+        scale = want.abs().max().item()
+        # sums of 128 terms, through four layers; the gradient of a bias before a norm is nothing
+        torch.testing.assert_close(got.double(), want.double(), rtol=0, atol=2e-5 * scale + 1e-7)
+
+
 def test_a_view_of_what_changes_is_not_kept_in_place_of_what_torch_keeps():
     """Here it would be the cheapest value to compute the others from."""
 
