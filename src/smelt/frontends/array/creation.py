@@ -26,10 +26,10 @@ from smelt.frontends.array.convert import (
 )
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY
-from smelt.frontends.array.number import Number, Size, as_dim, dims, shown
+from smelt.frontends.array.number import Number, Scalar, as_dim, dims, is_whole, shown
 from smelt.frontends.array.promote import cast, number, own_value
 from smelt.frontends.array.subscript import SELECT
-from smelt.frontends.array.value import STATE, Value, constant, leaf, record
+from smelt.frontends.array.value import STATE, Value, leaf, record
 from smelt.frontends.array.views import concat, expand, reshape, shape_of
 from smelt.ops.create import Iota
 from smelt.ops.view import Expand
@@ -239,7 +239,7 @@ def arange(
         start, stop = 0, start
     if isinstance(step, (int, float)) and step == 0:
         raise ArgumentError(op="arange", argument="step", value=0, expected="another number")
-    whole = all(isinstance(v, (int, np.integer, Size)) for v in (start, stop, step))
+    whole = all(is_whole(v) for v in (start, stop, step))
     own = i64 if whole else f64
     target = as_dtype(dtype, own)
     count = _count(start, stop, step) if whole else _float_count(start, stop, step)
@@ -291,21 +291,20 @@ def linspace(
     target = as_dtype(dtype, f64)
     steps = count if not endpoint else sub(count, 1)
     line = cast(iota((count,), 0), f64)
+    first, final = _real(start), _real(stop)
     if steps == 0 or count == 0:
-        return Array.of(cast(BINARY["add"](line, float(start)), target))
-    width = float(stop) - float(start)
-    if isinstance(steps, int):
-        values = BINARY["add"](BINARY["multiply"](line, width / steps), float(start))
-    else:
-        assert STATE.scope is not None
-        size = Size(steps, STATE.scope).node(f64)
-        values = BINARY["add"](
-            BINARY["multiply"](line, BINARY["divide"](width, size)), float(start)
-        )
+        return Array.of(cast(BINARY["add"](line, first), target))
+    each = own_value((final - first) / shown(steps, STATE.scope), "linspace")
+    values = BINARY["add"](BINARY["multiply"](line, each), first)
     if endpoint:
         last = BINARY["equal"](line, own_value(shown(steps, STATE.scope), "linspace"))
-        values = record(SELECT, (last, constant(float(stop), f64), values))
+        values = record(SELECT, (last, own_value(final, "linspace"), values))
     return Array.of(cast(values, target))
+
+
+def _real(x: Any) -> Any:
+    """A number as a float, which an argument of a recording stays an argument by."""
+    return x * 1.0 if x.__class__ is Scalar else float(x)
 
 
 def eye(

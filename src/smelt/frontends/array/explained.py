@@ -46,5 +46,5 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
         lowered.compile()
         return explaining().report(lowered.trace.executable, lowered.trace.hints)
     trace, sizes = jitted.find(bound, arguments)
-    buffers = buffers_of(trace, arguments)
+    buffers = trace.complete(buffers_of(trace, arguments), sizes)
     return explaining().report(trace.executable, sizes, buffers)

@@ -16,7 +16,7 @@ import numpy as np
 from smelt.frontends.array.engine import compile_graph
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
-from smelt.frontends.array.value import STATE, Buffer, Value
+from smelt.frontends.array.value import STATE, Buffer, Value, teller
 from smelt.knobs import fingerprint
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["flush", "realise"]
 
-_NOTHING = np.zeros((), bool)
 _SEEN_LIMIT = 2048
 _PLANS_LIMIT = 16
 _GUESSES = 3
@@ -143,7 +142,7 @@ def _run(program: Program) -> None:
                 np.asarray(program.constants[k], x.type.dtype.numpy)
                 for k, x in zip(lifted.free, free)
             ]
-            + [np.broadcast_to(_NOTHING, sizes[k]) for k in lifted.told]
+            + [teller(sizes[k]) for k in lifted.told]
         )
     for node, data in zip(program.outputs, compiled.run(buffers, sizes), strict=True):
         node.data = data

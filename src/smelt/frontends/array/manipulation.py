@@ -24,12 +24,12 @@ from smelt.frontends.array import views
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.families import align
 from smelt.frontends.array.flush import realise
-from smelt.frontends.array.number import Size, dims
+from smelt.frontends.array.number import Size, as_dim, dims, is_whole
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.subscript import take
 from smelt.frontends.array.value import Value, leaf
 from smelt.frontends.array.views import axes_of, axis_of, shape_of, take_range
-from smelt.types.expr import Index, mod, mul, sub
+from smelt.types.expr import Index, add, mod, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
 
 __all__ = [
@@ -174,7 +174,7 @@ def roll(
         flat = _roll(views.reshape(node, (-1,)), shift, 0)
         return Array.of(views.reshape(flat, shape))
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    shifts = (shift,) * len(axes) if isinstance(shift, (int, Size)) else tuple(shift)
+    shifts = (shift,) * len(axes) if is_whole(shift) else tuple(shift)  # type: ignore[arg-type]
     if len(shifts) != len(axes):
         raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
     for a, s in zip(axes, shifts, strict=True):
@@ -187,13 +187,16 @@ def _roll(x: Value, shift: Any, axis: int) -> Value:
     n = shape[axis]
     if n == 0:
         return x
-    steps = operator.index(shift)
-    scope = x.scope
-    if scope is None or isinstance(n, int):
+    steps = as_dim(shift)
+    scope = views.scope_of(x, (steps,))
+    if scope is None or (isinstance(n, int) and isinstance(steps, int)):
         moved: Index = mod(steps, n)
     else:  # the usual case, a shift below the size, stays symbolic
-        near = scope.holds(steps if steps >= 0 else -steps, "<", n)
-        moved = (steps if steps >= 0 else sub(n, -steps)) if near else steps % scope.pin(n)
+        ahead = scope.holds(0, "<=", steps)
+        if scope.holds(steps if ahead else mul(steps, -1), "<", n):
+            moved = steps if ahead else add(n, steps)
+        else:
+            moved = scope.pin(steps) % scope.pin(n)
         n = scope.canon(n)
         shape = shape_of(x)
     if moved == 0:
@@ -219,7 +222,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
         node = views.reshape(node, (-1,))
         axis = 0
     place = axis_of(axis, node.type.rank, "repeat")
-    if not isinstance(repeats, (int, Size)):
+    if not is_whole(repeats):
         return _repeat_each(node, repeats, place)
     shape = shape_of(node)
     (times,) = dims(repeats)

@@ -3,7 +3,8 @@
 A `Size` is what `x.shape[0]` gives inside `jit`: it calculates symbolically, answers comparisons by
 a guard, and becomes a plain int (for this recording only) where Python insists on one.  A `Scalar`
 is a float or int argument, or arithmetic on such: it is an operand of array code like a Python
-number, and its value is looked at, and guarded, only when Python needs it.
+number.  It answers comparisons by a guard too; where it is the bound of a slice or a dimension it
+is a size like others; its value is looked at, and pinned, only when Python needs it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import Value, constant
-from smelt.ops.create import SizeOf
+from smelt.graph.ir import Node
+from smelt.ops.create import Constant, SizeOf
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import Index, floordiv, mod, mul, sub, text
 from smelt.types.expr import add as plus
 
-__all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "shown"]
+__all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "is_whole", "shown"]
 
 
 class Number:
@@ -114,22 +116,22 @@ class Size(Number):
 
     def __eq__(self, other: object) -> bool:
         e = _expr(other)
-        return NotImplemented if e is None else self.scope.holds(self.expr, "==", e)
+        return _ask(self, "==", other) if e is None else self.scope.holds(self.expr, "==", e)
 
     def __hash__(self) -> int:
         return hash(self.value())
 
     def __lt__(self, other: Any) -> bool:
-        return _compare(self, other, "<")
+        return _compare(self, "<", other)
 
     def __le__(self, other: Any) -> bool:
-        return _compare(self, other, "<=")
+        return _compare(self, "<=", other)
 
     def __gt__(self, other: Any) -> bool:
-        return _compare(self, other, "<=", negate=True)
+        return _compare(self, ">", other)
 
     def __ge__(self, other: Any) -> bool:
-        return _compare(self, other, "<", negate=True)
+        return _compare(self, ">=", other)
 
     def __bool__(self) -> bool:
         return not self.scope.holds(self.expr, "==", 0)
@@ -150,16 +152,19 @@ def _expr(x: object) -> Index | None:
     return None
 
 
-def _compare(x: Size, other: Any, relation: str, *, negate: bool = False) -> bool:
+def _compare(x: Size, relation: str, other: Any) -> bool:
     e = _expr(other)
     if e is None:
-        if isinstance(other, (float, np.floating, Scalar)):
-            return _FLOAT_COMPARE[relation](x.value(), float(other)) != negate
-        return NotImplemented
-    return x.scope.holds(x.expr, relation, e) != negate
+        return _ask(x, relation, other)
+    opposite = _OPPOSITE.get(relation)
+    return (
+        x.scope.holds(x.expr, relation, e)
+        if opposite is None
+        else (not x.scope.holds(x.expr, opposite, e))
+    )
 
 
-_FLOAT_COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le}
+_OPPOSITE = {">": "<=", ">=": "<"}
 
 
 class Scalar(Number):
@@ -203,28 +208,81 @@ class Scalar(Number):
         return f"<{self.dtype.long} argument>"
 
     def __eq__(self, other: object) -> bool:
-        return self.value() == other
+        return _ask(self, "==", other)
 
     def __hash__(self) -> int:
         return hash(self.value())
 
     def __lt__(self, other: Any) -> bool:
-        return self.value() < other
+        return _ask(self, "<", other)
 
     def __le__(self, other: Any) -> bool:
-        return self.value() <= other
+        return _ask(self, "<=", other)
 
     def __gt__(self, other: Any) -> bool:
-        return self.value() > other
+        return _ask(self, ">", other)
 
     def __ge__(self, other: Any) -> bool:
-        return self.value() >= other
+        return _ask(self, ">=", other)
+
+    def __bool__(self) -> bool:
+        return not _ask(self, "==", 0)
 
     def __neg__(self) -> Scalar:
         return Scalar(UNARY["negative"](self.rank0), -self.hint, self.scope)
 
     def __abs__(self) -> Scalar:
         return Scalar(UNARY["abs"](self.rank0), abs(self.hint), self.scope)
+
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+def _ask(x: Number, relation: str, y: Any) -> bool:
+    """Whether `x relation y`; the recording is valid where the answer is the same."""
+    if not isinstance(y, (Number, int, float, np.integer, np.floating)):
+        return NotImplemented
+    truth = _COMPARE[relation](_hint(x), _hint(y))
+    texts = [x.scope.formula_of(v.rank0 if isinstance(v, Scalar) else _size_or_number(v))
+             for v in (x, y)]  # fmt: skip
+    if None in texts:
+        for v in (x, y):
+            if isinstance(v, Number):
+                v.value()
+    else:
+        asked = f"{texts[0]} {relation} {texts[1]}"
+        x.scope.ask(asked if truth else f"not {asked}")
+    return truth
+
+
+def _size_or_number(x: Any) -> Index | float:
+    if isinstance(x, Size):
+        return x.expr
+    return x if isinstance(x, (int, float)) else x.item()
+
+
+def _as_size(x: Scalar) -> Index | None:
+    """A whole number that was computed from arguments and sizes by rules that sizes obey."""
+    return _expr_of(x.rank0, x.scope) if x.dtype is i64 else None
+
+
+def _expr_of(node: Node, scope: Scope) -> Index | None:
+    op = node.op
+    if isinstance(op, Constant):
+        return int(op.value)
+    if isinstance(op, SizeOf):
+        return scope.canon(op.expr)
+    if node in scope.scalars:
+        return scope.count(node)  # type: ignore[arg-type]
+    rule = _RULES.get(op.name)
+    operands = [_expr_of(x, scope) for x in node.inputs] if rule is not None else []
+    if rule is None or None in operands:
+        return None
+    if op.name == "neg":
+        operands.insert(0, 0)
+    return _expr(_exact(rule, *operands, scope))  # type: ignore[arg-type]
 
 
 def _hint(x: Any) -> int | float:
@@ -276,6 +334,12 @@ def _methods(what: str, plain: Callable[..., Any], exact: Callable[..., Index] |
     return apply, lambda x, y: apply(y, x)
 
 
+_RULES: dict[str, Callable[..., Index]] = {
+    "add": plus, "sub": sub, "mul": mul, "floordiv": floordiv, "mod": mod, "neg": sub,
+}  # fmt: skip
+"""What scalar operators on whole numbers are among sizes."""
+
+
 def _exact(rule: Callable[..., Index], a: Index, b: Index, scope: Scope) -> Any:
     a, b = scope.canon(a), scope.canon(b)
     if rule in (floordiv, mod) and isinstance(b, int) and b < 0:
@@ -306,11 +370,17 @@ def shown(e: Index, scope: Scope | None) -> Any:
     return e if isinstance(e, int) else Size(e, scope)
 
 
+def is_whole(x: Any) -> bool:
+    """Whether a user passed an integer, by itself or as a size or argument of a recording."""
+    return isinstance(x, (int, np.integer, Size)) or (isinstance(x, Scalar) and x.dtype is i64)
+
+
 def as_dim(x: Any) -> Index:
     """A dimension that a user passed.  Raises TypeError for what is no integer."""
     if isinstance(x, Size):
         return x.scope.canon(x.expr)
-    return operator.index(x)
+    found = _as_size(x) if isinstance(x, Scalar) else None
+    return operator.index(x) if found is None else x.scope.canon(found)
 
 
 def dims(shape: Any) -> tuple[Index, ...]:

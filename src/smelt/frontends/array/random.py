@@ -20,12 +20,12 @@ from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.creation import asarray, iota
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY, align
-from smelt.frontends.array.number import dims
+from smelt.frontends.array.number import Number, dims
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.value import Value, constant, record
 from smelt.frontends.array.views import reshape
 from smelt.ops.elementwise import Map
-from smelt.types.dtype import f32, f64, u32, u64
+from smelt.types.dtype import f32, f64, i64, u32, u64
 from smelt.types.expr import product
 from smelt.types.tensor import Shape
 
@@ -40,6 +40,10 @@ def key(seed: Any) -> Array:
     """A key (uint64, rank 0) from an integer.  Raises ArgumentError for a seed that is none."""
     if isinstance(seed, Array):
         return Array.of(cast(seed.node, u64))
+    if isinstance(seed, Number):
+        if seed.dtype is i64:
+            return Array.of(cast(seed.node(i64), u64))
+        seed = seed.value()
     try:
         return asarray(operator.index(seed) % 2**64, dtype=u64)
     except TypeError:

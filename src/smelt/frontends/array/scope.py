@@ -20,9 +20,13 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
 from smelt.types.dtype import f32, f64, i64
+from smelt.types.expr import Expr, Index, mul, size
 from smelt.types.tensor import TensorType
 
 __all__ = ["Map", "Scope", "f32"]
+
+
+_FORMS = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "neg": "(-{})"}
 
 
 class Scope(Sizes):
@@ -37,6 +41,8 @@ class Scope(Sizes):
         self.scalars: dict[Value, tuple[str, Any]] = {}
         self.fixed: dict[str, Any] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
+        self.asked: dict[str, None] = {}
+        """What was asked of numbers, as Python text that is true in this call."""
 
     def allowed(self) -> None:
         """Raises LeakError when the recording has ended."""
@@ -71,8 +77,52 @@ class Scope(Sizes):
         """An argument that is a Python number: an input of rank 0 whose value is known here."""
         type = intern(i64 if isinstance(value, int) else f64, ())
         node = self.input(label, type, None)
-        self.scalars[node] = f"k{len(self.scalars)}", value
+        number = len(self.scalars)
+        while f"k{number}" in self.hints:  # a size that a spec names
+            number += 1
+        self.scalars[node] = f"k{number}", value
         return node
+
+    def count(self, node: Value) -> Index:
+        """A whole number argument as a size: a symbol that no dimension of an argument tells.
+
+        Sizes are at least 2, and so is this one or its opposite; 0, 1 and -1 are numbers.
+        """
+        name, value = self.scalars[node]
+        least = 2 if value > 0 else -(2**63)
+        symbol = name if value > 0 else f"{name}_"
+        if abs(value) < 2 or name in self.fixed:
+            self.pin_scalars(node)
+            return int(value)
+        if symbol not in self.hints:
+            self.alive(node)
+            self.symbol(abs(int(value)), symbol)
+            self.bound_scalar(node, least, 2**63 - 1 if value > 0 else -2)
+            if value < 0:
+                self.meaning[symbol] = mul(size(name), -1)
+        return mul(self.canon(size(symbol)), 1 if value > 0 else -1)
+
+    def formula_of(self, x: Node | Index | float) -> str | None:
+        """Python text of a number over sizes and arguments; None if it is made in other ways."""
+        if isinstance(x, (int, float)):
+            return repr(x)
+        if isinstance(x, Expr):
+            return f"({self.source(x)})"
+        op = x.op
+        if x in self.scalars:
+            return self.scalars[x][0]  # type: ignore[index]
+        if isinstance(op, Constant):
+            return repr(op.value)
+        if isinstance(op, SizeOf):
+            return self.formula_of(op.expr)
+        form = "float({})" if isinstance(op, Cast) and op.dtype is f64 else _FORMS.get(op.name)
+        texts = [self.formula_of(i) for i in x.inputs] if form is not None else []
+        return None if form is None or None in texts else form.format(*texts)
+
+    def ask(self, condition: str) -> None:
+        """The recording is valid only where `condition`, about numbers, is true."""
+        self.alive("a number")
+        self.asked[condition] = None
 
     def pin_scalars(self, node: Node) -> None:
         """The recording is valid only for the values that `node`, a number, is computed from."""

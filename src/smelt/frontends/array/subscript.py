@@ -28,7 +28,7 @@ from smelt.errors import (
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.flush import realise
-from smelt.frontends.array.number import Scalar, Size, as_dim
+from smelt.frontends.array.number import Number, Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import Scope
@@ -124,7 +124,7 @@ def _scope_in(key: tuple[Any, ...]) -> Scope | None:
     for item in key:
         if item.__class__ is slice:
             for bound in (item.start, item.stop):
-                if isinstance(bound, Size):
+                if isinstance(bound, Number):
                     return bound.scope
     return None
 

@@ -21,14 +21,14 @@ from smelt.frontends.array.rebuild import again, facts
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
-from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout
+from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout, teller
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import map_indices, map_type
+from smelt.graph.walk import map_indices, map_type, sizes
 from smelt.ops.create import Constant, Input
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
-from smelt.types.tensor import Shape, shape_text
+from smelt.types.tensor import Shape, TensorType, shape_text
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
@@ -102,7 +102,10 @@ class Trace:
     """How many leaves the arguments have."""
     sizes_of_results: Callable[..., tuple[int, ...]] | None = None
     fixed: bool = False
-    """Whether the value of a number argument was looked at."""
+    """Whether the value of a number argument matters to more than elements."""
+    told: tuple[int, ...] = ()
+    """Places of the sizes that are number arguments: the shapes of further inputs, which nobody
+    reads, tell them."""
     plain: bool = field(init=False)
     """Every result is an output of the graph, in order."""
     whole: bool = field(init=False)
@@ -123,6 +126,10 @@ class Trace:
             self.compiled = compile_graph(self.graph, self.hints, self.donate)
         return self.compiled
 
+    def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
+        """The graph's inputs: arguments, captured arrays, and those that tell sizes."""
+        return [*buffers, *(teller(sizes[k]) for k in self.told)]
+
     def run(
         self, buffers: list[Buffer], sizes: tuple[int, ...],
         out: Sequence[Buffer | None] | None = None,
@@ -133,6 +140,8 @@ class Trace:
         to one of them.
         """
         compiled = self.executable
+        if self.told:
+            buffers = self.complete(buffers, sizes)
         prelude = compiled.executable.prelude
         if prelude is None:
             return compiled.run(buffers, sizes, out)
@@ -267,7 +276,7 @@ def _finish(
     order = _walk(outputs)
     given = [*leaves, *scope.captured.values()]
     used = _needed(scope, given, order, results)
-    labels = _labels([given[k].op for k in used])
+    labels = _labels([op.label for k in used if isinstance(op := given[k].op, Input)])
     made: dict[Node, Node] = {}
     for k, label in zip(used, labels, strict=True):
         made[given[k]] = _input(scope, given[k], label)
@@ -276,7 +285,14 @@ def _finish(
             made[x] = again(scope, x, made)
     inputs = tuple(made[given[k]] for k in used)
     graph = Graph(scope.name, inputs, tuple(made[x] for x in outputs))
-    names = size_names(graph)
+    shown = size_names(graph)
+    told = [name for name in sizes(graph) if name not in shown]
+    tellers = tuple(
+        build.input(label, TensorType(bool_, (size(name),)), (0,))
+        for name, label in zip(told, _labels(told, labels), strict=True)
+    )
+    graph = replace(graph, inputs=(*inputs, *tellers))
+    names = (*shown, *told)
     graph = replace(graph, facts=facts(scope, names))
     arguments = tuple(k for k in used if k < len(leaves))
     captured = list(scope.captured)
@@ -287,7 +303,8 @@ def _finish(
         tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
         {n: scope.hints[n] for n in names},
         free, len(leaves),
-        _sizer(scope, leaves, results), bool(scope.fixed or scope.ranges),
+        _sizer(scope, leaves, results), bool(scope.fixed or scope.ranges or scope.asked),
+        tuple(names.index(n) for n in told),
     )  # fmt: skip
 
 
@@ -328,12 +345,12 @@ def _sizes_in(scope: Scope, x: Node) -> set[str]:
 _BAD = re.compile(r"\W+")
 
 
-def _labels(ops: list[Any]) -> list[str]:
-    """Names of inputs as the text form allows them, all different."""
-    taken: set[str] = set()
+def _labels(names: Sequence[str], others: Sequence[str] = ()) -> list[str]:
+    """Names of inputs as the text form allows them, different from each other and from `others`."""
+    taken = set(others)
     labels: list[str] = []
-    for op in ops:
-        label = _BAD.sub("_", op.label)
+    for name in names:
+        label = _BAD.sub("_", name)
         if not label[:1].isidentifier():
             label = f"x{label}" if label[:1].isdigit() else f"x_{label}"
         plain, count = label, 1
@@ -362,6 +379,7 @@ def _parameters(scope: Scope, leaves: list[Value]) -> str:
 def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
     asked = [f"{name} == {value!r}" for name, value in scope.fixed.items()]
     asked += [f"{low} <= {name} <= {high}" for name, (low, high) in scope.ranges.items()]
+    asked += scope.asked
     return scope.matcher(_parameters(scope, leaves), names, tuple(asked))
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "layout",
     "leaf",
     "record",
+    "teller",
 ]  # fmt: skip
 
 Buffer = np.ndarray[Any, Any]
@@ -234,6 +235,14 @@ def infer(op: TensorOp, inputs: tuple[Value, ...]) -> TensorType:
 def leaf(data: Buffer) -> Value:
     """A value that owns `data`."""
     return Value(_SOURCE, (), intern(from_numpy(data.dtype), data.shape), None, data)
+
+
+_NOTHING = np.zeros((), bool)
+
+
+def teller(size: int) -> Buffer:
+    """An array that nobody reads, and that takes no memory: its shape tells a program a size."""
+    return np.broadcast_to(_NOTHING, size)
 
 
 def foreign(data: Buffer) -> Value:
