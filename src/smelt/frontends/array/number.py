@@ -344,7 +344,7 @@ def _exact(rule: Callable[..., Index], a: Index, b: Index, scope: Scope) -> Any:
     a, b = scope.canon(a), scope.canon(b)
     if rule in (floordiv, mod) and isinstance(b, int) and b < 0:
         a = scope.pin(a)
-    if rule in (floordiv, mod) and not isinstance(b, int) and scope.hint(b) < 1:
+    if rule in (floordiv, mod) and not isinstance(b, int) and not scope.holds(1, "<=", b):
         b = scope.pin(b)
     return shown(rule(a, b), scope)
 

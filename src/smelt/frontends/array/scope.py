@@ -41,6 +41,8 @@ class Scope(Sizes):
         self.scalars: dict[Value, tuple[str, Any]] = {}
         self.fixed: dict[str, Any] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
+        self.opposites: dict[str, str] = {}
+        """Sizes that are a negative number's opposite, and how they are computed."""
         self.asked: dict[str, None] = {}
         """What was asked of numbers, as Python text that is true in this call."""
 
@@ -89,17 +91,17 @@ class Scope(Sizes):
         Sizes are at least 2, and so is this one or its opposite; 0, 1 and -1 are numbers.
         """
         name, value = self.scalars[node]
-        least = 2 if value > 0 else -(2**63)
-        symbol = name if value > 0 else f"{name}_"
         if abs(value) < 2 or name in self.fixed:
             self.pin_scalars(node)
             return int(value)
+        symbol = name if value > 0 else f"{name}_"
         if symbol not in self.hints:
             self.alive(node)
             self.symbol(abs(int(value)), symbol)
-            self.bound_scalar(node, least, 2**63 - 1 if value > 0 else -2)
-            if value < 0:
-                self.meaning[symbol] = mul(size(name), -1)
+            if value > 0:
+                self.bound_scalar(node, 2, 2**63 - 1)
+            else:
+                self.opposites[symbol] = f"({symbol} := -{name})"
         return mul(self.canon(size(symbol)), 1 if value > 0 else -1)
 
     def formula_of(self, x: Node | Index | float) -> str | None:

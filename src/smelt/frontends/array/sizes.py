@@ -16,7 +16,7 @@ equality also *binds* a symbol, so that types made later mention only the surviv
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -277,19 +277,21 @@ class Sizes:
         return text(e)
 
     def matcher(
-        self, parameters: str, names: tuple[str, ...], more: tuple[str, ...] = ()
-    ) -> Callable[..., Any]:
+        self, parameters: str, names: tuple[str, ...],
+        before: Sequence[str] = (), after: Sequence[str] = (),
+    ) -> Callable[..., Any]:  # fmt: skip
         """A function of `parameters`: the values of `names`, or None where a guard fails.
 
-        `more` are further conditions as Python text.
+        `before` and `after` are further conditions as Python text: what guards rely on, so that
+        nothing is divided by 0, and what relies on guards.
         """
         tests = dict.fromkeys(
             f"{self.source(g.left)} {g.relation} {self.source(g.right)}" for g in self.guards
         )
         values = "".join(f"({self.source(size(name))}), " for name in names)
         body = f"({values})"
-        if tests or more:
-            body = f"{body} if {' and '.join([*tests, *more])} else None"
+        if tests or before or after:
+            body = f"{body} if {' and '.join([*before, *tests, *after])} else None"
         return self.formula(parameters, body)
 
     @staticmethod

@@ -303,7 +303,7 @@ def _finish(
         tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
         {n: scope.hints[n] for n in names},
         free, len(leaves),
-        _sizer(scope, leaves, results), bool(scope.fixed or scope.ranges or scope.asked),
+        _sizer(scope, leaves, results), bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
         tuple(names.index(n) for n in told),
     )  # fmt: skip
 
@@ -379,8 +379,8 @@ def _parameters(scope: Scope, leaves: list[Value]) -> str:
 def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
     asked = [f"{name} == {value!r}" for name, value in scope.fixed.items()]
     asked += [f"{low} <= {name} <= {high}" for name, (low, high) in scope.ranges.items()]
-    asked += scope.asked
-    return scope.matcher(_parameters(scope, leaves), names, tuple(asked))
+    asked += [f"{opposite} > 1" for opposite in scope.opposites.values()]
+    return scope.matcher(_parameters(scope, leaves), names, asked, tuple(scope.asked))
 
 
 def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable[..., Any] | None:
@@ -389,4 +389,5 @@ def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable
     if not exprs:
         return None
     values = "".join(f"{scope.source(e)}, " for e in exprs)
-    return scope.formula(_parameters(scope, leaves), f"({values})")
+    body = ", ".join([*scope.opposites.values(), f"({values})"])
+    return scope.formula(_parameters(scope, leaves), f"({body},)[-1]")
