@@ -295,12 +295,18 @@ def number_or_value(x: Any, what: str) -> Any:
 
 
 def value(x: Any, what: str) -> Value:
-    """An argument that must be an array.  Raises ArgumentError for numbers and anything else."""
+    """An argument that must be an array, or an element of one that NumPy gave.  Raises
+    ArgumentError for Python's numbers and anything else."""
     if x.__class__ is Array:
         return x.node
+    if isinstance(x, np.generic):  # of which float64 is a Python number too
+        return from_host(x)
     found = None if isinstance(x, (bool, int, float)) else number_or_value(x, what)
     if isinstance(found, Number):
         return found.node(found.dtype)
     if not isinstance(found, Value):
-        raise ArgumentError(op=what, argument="x", value=repr(x), expected="an array")
+        raise ArgumentError(
+            op=what, argument="x", value=repr(x), expected="an array",
+            hint="sm.asarray(number) makes one; Python's math has functions of numbers.",
+        )  # fmt: skip
     return found

@@ -303,7 +303,8 @@ def _finish(
         tuple(results), tree, _matcher(scope, leaves, names), tuple(scope.guards),
         {n: scope.hints[n] for n in names},
         free, len(leaves),
-        _sizer(scope, leaves, results), bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
+        _sizer(scope, leaves, results),
+        bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
         tuple(names.index(n) for n in told),
     )  # fmt: skip
 
