@@ -48,6 +48,20 @@ def test_what_the_user_hides_stays_hidden() -> None:
     assert gc.get_freeze_count() == hidden
 
 
+@pytest.mark.parametrize("given", [(700, 10, 10), (0, 10, 10), (500_000, 5, 5)])
+def test_new_objects_are_looked_at_in_lots_and_then_as_before(given: tuple[int, int, int]) -> None:
+    usual = gc.get_threshold()
+    try:
+        gc.set_threshold(*given)
+        with set_aside(), set_aside():
+            assert gc.get_threshold()[0] >= given[0]
+            assert bool(gc.get_threshold()[0]) == bool(given[0])  # nothing is switched on
+            assert gc.get_threshold()[0] not in range(1, 10_000)
+        assert gc.get_threshold() == given
+    finally:
+        gc.set_threshold(*usual)
+
+
 def test_garbage_from_before_is_found_afterwards_and_that_of_within_at_once() -> None:
     before = weakref.ref(Ring())
     with set_aside():

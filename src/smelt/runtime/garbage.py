@@ -3,7 +3,8 @@
 The compiler makes many small objects, and each so many of them have Python's collector look at
 every object there is.  Beside a large library that takes longer than making them: half of the
 planner's time in a process with PyTorch, a third of the code generator's.  What was there before
-compiling begins is hardly garbage, and is looked at again afterwards.
+compiling begins is hardly garbage, and is looked at again afterwards.  What is made meanwhile is
+mostly alive until a kernel or a plan is done, so new objects are looked at in larger lots.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
+
+_LOT = 100_000
+"""Objects that are made before the collector looks at them: some ten megabytes."""
 
 
 @contextmanager
@@ -27,8 +31,12 @@ def set_aside() -> Generator[None]:
     if gc.get_freeze_count():
         yield
         return
+    often, *older = gc.get_threshold()
     gc.freeze()
+    if often:  # nothing is looked at where the user wants it so
+        gc.set_threshold(max(often, _LOT), *older)
     try:
         yield
     finally:
+        gc.set_threshold(often, *older)
         gc.unfreeze()
