@@ -20,6 +20,11 @@ def spd(x: Any) -> Any:
     return x @ x.mT + 2 * sm.eye(x.shape[-1])
 
 
+def joined(factors: tuple[Any, ...]) -> Any:
+    """All factors in one vector; the directions of vectors do not jump under small changes."""
+    return sm.concat([sm.reshape(f, (-1,)) for f in factors])
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "sort": (lambda x: sm.sort(x, axis=0), ((5, 3),)),
     "sort downwards": (lambda x: sm.sort(x, descending=True), ((2, 5),)),
@@ -28,6 +33,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "solve": (lambda x, y: sm.linalg.solve(spd(x), y), ((3, 3), (3, 2))),
     "solve for a vector": (lambda x, y: sm.linalg.solve(spd(x), y), ((3, 3), (3,))),
     "cholesky": (lambda x: sm.linalg.cholesky(spd(x)), ((2, 3, 3),)),
+    "slogdet": (lambda x: sm.linalg.slogdet(spd(x)).logabsdet, ((2, 3, 3),)),
+    "eigh": (lambda x: joined(sm.linalg.eigh(spd(x))), ((2, 3, 3),)),
+    "eigvalsh": (lambda x: sm.linalg.eigvalsh(spd(x)), ((3, 3),)),
+    "svd": (lambda x: joined(sm.linalg.svd(x, full_matrices=False)), ((2, 4, 3),)),
+    "svd of wide": (lambda x: joined(sm.linalg.svd(x, full_matrices=False)), ((3, 5),)),
+    "svdvals": (sm.linalg.svdvals, ((2, 3, 5),)),
+    "qr": (lambda x: joined(sm.linalg.qr(x)), ((2, 5, 3),)),
+    "pinv": (sm.linalg.pinv, ((4, 3),)),
+    "nuclear norm": (lambda x: sm.linalg.matrix_norm(x, ord="nuc"), ((3, 4),)),
     "matrix_power": (lambda x: sm.linalg.matrix_power(spd(x), -2), ((3, 3),)),
 }
 
@@ -56,6 +70,14 @@ def test_against_differences(name: str, function: Any) -> None:
     )
     wanted = (above - below) / (2 * STEP)
     assert abs(found - wanted) <= 1e-4 * max(1, abs(wanted)), (found, wanted)
+
+
+def test_complete_factors_have_no_derivative() -> None:
+    x = sm.asarray(RNG.normal(size=(4, 2)))
+    with pytest.raises(GradientError):
+        sm.grad(lambda x: sm.sum(sm.linalg.svd(x).U))(x)
+    with pytest.raises(GradientError, match="more columns"):
+        sm.grad(lambda x: sm.sum(sm.linalg.qr(x).Q))(x.T)
 
 
 def test_positions_have_no_derivative() -> None:

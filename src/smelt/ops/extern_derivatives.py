@@ -2,21 +2,27 @@
 
 Each function gets the cotangent g of the result, the result, the operands, and gives a cotangent
 for each operand.  Those of linear algebra are as M. Giles lists them ("Collected matrix derivative
-results for forward and reverse mode algorithmic differentiation", 2008).
+results for forward and reverse mode algorithmic differentiation", 2008), those of singular vectors
+as J. Townsend does ("Differentiating the singular value decomposition", 2016), that of QR as
+H.-J. Liao et al. do ("Differentiable programming tensor networks", 2019, section III.B).
+
+A decomposition has one result, all its factors in one row (`split` takes it apart).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from smelt.errors import GradientError
 from smelt.ops.contract import Contract
 from smelt.ops.create import Iota
 from smelt.ops.extern import Extern
 from smelt.ops.index import Scatter
 from smelt.ops.spec import Adjoint, Cotangents, V
-from smelt.ops.view import Permute
+from smelt.ops.view import Permute, Slice
 from smelt.types.dtype import i64
-from smelt.types.expr import axis
+from smelt.types.expr import Index, add, axis, product
+from smelt.types.tensor import Shape
 
 Operands = tuple[V, ...]
 
@@ -64,12 +70,127 @@ def of_cholesky(a: Adjoint[V], g: V, out: V, inputs: Operands[V]) -> Cotangents[
     inverse = a.apply(Extern("linalg_inv"), out)
     full = _product(a, out, g, "tn")
     kind = a.type(full)
-    n, half = kind.shape[-1], a.constant(0.5, kind.dtype)
-    row, column = (a.apply(Iota(s, k, i64)) for s, k in (((n, 1), 0), ((1, n), 1)))
-    below = a.map("select", a.map("gt", row, column), full, a.constant(0.0, kind.dtype))
-    lower = a.map("select", a.map("eq", row, column), a.map("mul", full, half), below)
+    half = a.constant(0.5, kind.dtype)
+    below = _choose(a, "gt", full, a.expand(a.constant(0.0, kind.dtype), kind.shape))
+    lower = _choose(a, "eq", a.map("mul", full, half), below)
     s = _product(a, inverse, _product(a, lower, inverse, "nn"), "tn")
     return (a.map("mul", a.map("add", s, _transposed(a, s)), half),)
+
+
+def split(a: Adjoint[V], packed: V, *shapes: Shape) -> list[V]:
+    """The factors that lie behind each other along the last axis, each as matrices or vectors."""
+    stack = a.type(packed).shape[:-1]
+    found: list[V] = []
+    first: Index = 0
+    for shape in shapes:
+        count = product(shape)
+        zeros = (0,) * len(stack)
+        cut = Slice((*zeros, first), (*stack, count), (1,) * (len(stack) + 1))
+        found.append(a.reshape(a.apply(cut, packed), (*stack, *shape)))
+        first = add(first, count)
+    return found
+
+
+def of_signed_logarithm(a: Adjoint[V], g: V, out: V, inputs: Operands[V]) -> Cotangents[V]:
+    """x̄ = g x⁻ᵀ for the logarithm; the sign is constant wherever it has a derivative."""
+    (x,) = inputs
+    _, g_log = split(a, g, (), (1, 1))
+    return (a.map("mul", g_log, _transposed(a, a.apply(Extern("linalg_inv"), x))),)
+
+
+def of_symmetric(a: Adjoint[V], g: V, out: V, inputs: Operands[V]) -> Cotangents[V]:
+    """x̄ = V (diag w̄ + F ∘ Vᵀ V̄) Vᵀ with F = 1/(wⱼ - wᵢ), and its symmetric part of it."""
+    (x,) = inputs
+    n = a.type(x).shape[-1]
+    w, v = split(a, out, (n,), (n, n))
+    g_w, g_v = split(a, g, (n,), (n, n))
+    inner = a.map("mul", _gaps(a, w), _product(a, v, g_v, "tn"))
+    inner = a.map("add", inner, _on_diagonal(a, g_w))
+    full = _product(a, _product(a, v, inner, "nn"), v, "nt")
+    half = a.constant(0.5, a.type(x).dtype)
+    return (a.map("mul", a.map("add", full, _transposed(a, full)), half),)
+
+
+def of_singular(
+    a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool
+) -> Cotangents[V]:  # fmt: skip
+    """x̄ = [U (F ∘ (UᵀŪ - ŪᵀU)) S + (1 - UUᵀ) Ū S⁻¹ + U diag s̄] Vᵀ and the same for V on the right,
+    with F = 1/(sⱼ² - sᵢ²)."""
+    (x,) = inputs
+    m, n = a.type(x).shape[-2:]
+    k = m if wide else n
+    u, s, vh = split(a, out, (m, k), (k,), (k, n))
+    g_u, g_s, g_vh = split(a, g, (m, k), (k,), (k, n))
+    gaps = _gaps(a, a.map("mul", s, s))
+    row, column = (_stretched(a, s, at) for at in (-1, -2))  # s along columns, and along rows
+    left = _product(a, u, g_u, "tn")
+    right = _product(a, vh, g_vh, "nt")
+    turn_u = a.map("mul", gaps, a.map("sub", left, _transposed(a, left)))
+    turn_v = a.map("mul", gaps, a.map("sub", right, _transposed(a, right)))
+    inner = a.map("add", a.map("mul", turn_u, column), a.map("mul", turn_v, row))
+    inner = a.map("add", inner, _on_diagonal(a, g_s))
+    found = _product(a, _product(a, u, inner, "nn"), vh, "nn")
+    beyond = a.map("sub", g_u, _product(a, u, left, "nn"))  # what U's columns do not span
+    found = a.map("add", found, _product(a, a.map("div", beyond, column), vh, "nn"))
+    beyond = a.map("sub", g_vh, _product(a, right, vh, "tn"))
+    return (a.map("add", found, _product(a, u, a.map("div", beyond, row), "nn")),)
+
+
+def of_singular_values(
+    a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool
+) -> Cotangents[V]:  # fmt: skip
+    """x̄ = U diag(g) Vᵀ"""
+    (x,) = inputs
+    m, n = a.type(x).shape[-2:]
+    k = m if wide else n
+    packed = a.apply(Extern("linalg_svd", (("wide", wide),)), x)
+    u, _, vh = split(a, packed, (m, k), (k,), (k, n))
+    return (_product(a, a.map("mul", u, _stretched(a, g, -2)), vh, "nn"),)
+
+
+def of_orthogonal(
+    a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool
+) -> Cotangents[V]:  # fmt: skip
+    """x̄ = (Q̄ + Q C) R⁻ᵀ, C the symmetric matrix with the lower half of R R̄ᵀ - Q̄ᵀ Q."""
+    (x,) = inputs
+    m, n = a.type(x).shape[-2:]
+    if wide and m != n:
+        raise GradientError(op="qr", reason="matrices with more columns than rows have none")
+    q, r = split(a, out, (m, n), (n, n))
+    g_q, g_r = split(a, g, (m, n), (n, n))
+    inner = a.map("sub", _product(a, r, g_r, "nt"), _product(a, g_q, q, "tn"))
+    mirrored = _choose(a, "ge", inner, _transposed(a, inner))
+    right = a.map("add", g_q, _product(a, q, mirrored, "nn"))
+    return (_product(a, right, a.apply(Extern("linalg_inv"), r), "nt"),)
+
+
+def _choose(a: Adjoint[V], compare: str, x: V, y: V) -> V:
+    """x where row `compare` column, y elsewhere."""
+    n = a.type(x).shape[-1]
+    row, column = (a.apply(Iota(s, k, i64)) for s, k in (((n, 1), 0), ((1, n), 1)))
+    return a.map("select", a.map(compare, row, column), x, y)
+
+
+def _stretched(a: Adjoint[V], x: V, at: int) -> V:
+    """Vectors as matrices of one row (at = -2) or one column (-1)."""
+    shape = list(a.type(x).shape)
+    shape.insert(len(shape) if at == -1 else len(shape) - 1, 1)
+    return a.reshape(x, tuple(shape))
+
+
+def _on_diagonal(a: Adjoint[V], x: V) -> V:
+    kind = a.type(x)
+    wide = a.expand(_stretched(a, x, -2), (*kind.shape, kind.shape[-1]))
+    return _choose(a, "eq", wide, a.constant(0.0, kind.dtype))
+
+
+def _gaps(a: Adjoint[V], w: V) -> V:
+    """1 / (wⱼ - wᵢ), 0 on the diagonal."""
+    kind = a.type(w)
+    one, zero = (a.constant(c, kind.dtype) for c in (1.0, 0.0))
+    gap = a.map("sub", _stretched(a, w, -2), _stretched(a, w, -1))
+    gap = _choose(a, "eq", a.expand(one, a.type(gap).shape), gap)
+    return _choose(a, "eq", a.expand(zero, a.type(gap).shape), a.map("div", one, gap))
 
 
 def _transposed(a: Adjoint[V], x: V) -> V:

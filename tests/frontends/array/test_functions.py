@@ -232,7 +232,35 @@ def test_linalg_extension(mode: str) -> None:
     check(mode, lambda xp, x, y: xp.linalg.outer(x, y), ROW, ROW[:2])
     for order in (0, 1, 2, 3, np.inf, -np.inf):
         check(mode, lambda xp, x, o=order: xp.linalg.vector_norm(x, axis=1, ord=o), A)
-    for order in ("fro", 1, -1, np.inf, -np.inf):
+    for order in ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf):
         check(mode, lambda xp, x, o=order: xp.linalg.matrix_norm(x, ord=o), CUBE)
     check(mode, lambda xp, x: xp.linalg.matrix_power(x @ x.mT, 5), A, rtol=1e-10)
     check(mode, lambda xp, x: xp.linalg.cholesky(x @ x.mT), A, rtol=1e-9)
+
+
+TALL = np.random.default_rng(8).standard_normal((2, 5, 3))
+
+
+@pytest.mark.parametrize(
+    "x", [TALL, TALL.mT.copy(), TALL[0, :3], TALL[:0], TALL[:, :1], TALL[:, :0, :0]]
+)
+def test_decompositions(mode: str, x: np.ndarray) -> None:
+    check(mode, lambda xp, x: xp.linalg.svdvals(x), x, rtol=1e-9)
+    check(mode, lambda xp, x: xp.linalg.matrix_rank(x), x)
+    check(mode, lambda xp, x: xp.linalg.pinv(x), x, rtol=1e-9)
+    check(
+        mode, lambda xp, x: tuple(xp.linalg.slogdet(x @ x.mT + xp.eye(x.shape[-2]))), x, rtol=1e-9
+    )
+    check(mode, lambda xp, x: xp.linalg.eigvalsh(x.mT @ x), x, rtol=1e-9)
+    check(mode, lambda xp, x: xp.linalg.eigh(x.mT @ x).eigenvalues, x, rtol=1e-9)
+    for whole in (True, False):
+        check(mode, lambda xp, x, w=whole: tuple(xp.linalg.svd(x, full_matrices=w)), x, rtol=1e-9)
+    for form in ("reduced", "complete"):
+        check(mode, lambda xp, x, m=form: tuple(xp.linalg.qr(x, mode=m)), x, rtol=1e-9)
+
+
+def test_rank_of_what_has_no_full_one(mode: str) -> None:
+    x = TALL[0] @ np.diag([1.0, 0.0, 2.0])
+    check(mode, lambda xp, x: (xp.linalg.matrix_rank(x), xp.linalg.pinv(x)), x, rtol=1e-9)
+    check(mode, lambda xp, x: xp.linalg.matrix_rank(x, rtol=0.9), x)
+    check(mode, lambda xp, x: tuple(xp.linalg.slogdet(x @ x.mT * 0)), x)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from smelt.knobs import STRICT
 from smelt.ops import extern_derivatives as derive
 from smelt.ops.extern import Extern, ExternRow, register
 from smelt.types.dtype import i64
-from smelt.types.tensor import TensorType
+from smelt.types.expr import Index, add, product
+from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["allowed", "call", "from_host"]
 
@@ -99,6 +101,72 @@ def _solve(a: Buffer, b: Buffer) -> Buffer:
     return np.linalg.solve(a, b)
 
 
+def _packed(*parts: Buffer) -> Buffer:
+    """Factors of a decomposition behind each other in one row: an extern call has one result."""
+    rows = [p.reshape(*p.shape[:-2], p.shape[-2] * p.shape[-1]) for p in parts]
+    return np.concatenate(rows, axis=-1)
+
+
+def _row_of(x: TensorType, *shapes: Shape) -> TensorType:
+    total: Index = 0
+    for shape in shapes:
+        total = add(total, product(shape))
+    return TensorType(x.dtype, (*x.shape[:-2], total))
+
+
+def _eigh(x: Buffer) -> Buffer:
+    w, v = np.linalg.eigh(x)
+    return _packed(w[..., None, :], v)
+
+
+def _eigh_type(x: TensorType) -> TensorType:
+    n = x.shape[-1]
+    return _row_of(x, (n,), (n, n))
+
+
+def _qr(x: Buffer, wide: bool, mode: Any = "reduced") -> Buffer:
+    return _packed(*np.linalg.qr(x, mode=mode))
+
+
+def _qr_type(x: TensorType, wide: bool) -> TensorType:
+    m, n = x.shape[-2:]
+    k = m if wide else n
+    return _row_of(x, (m, k), (k, n))
+
+
+def _whole_qr_type(x: TensorType, wide: bool) -> TensorType:
+    m, n = x.shape[-2:]
+    return _row_of(x, (m, m), (m, n))
+
+
+def _svd(x: Buffer, wide: bool, full: bool = False) -> Buffer:
+    u, s, vh = np.linalg.svd(x, full_matrices=full)
+    return _packed(u, s[..., None, :], vh)
+
+
+def _svd_type(x: TensorType, wide: bool) -> TensorType:
+    m, n = x.shape[-2:]
+    k = m if wide else n
+    return _row_of(x, (m, k), (k,), (k, n))
+
+
+def _whole_svd_type(x: TensorType, wide: bool) -> TensorType:
+    m, n = x.shape[-2:]
+    return _row_of(x, (m, m), (m if wide else n,), (n, n))
+
+
+def _singular(x: Buffer, wide: bool) -> Buffer:
+    return np.linalg.svd(x, compute_uv=False)
+
+
+def _singular_type(x: TensorType, wide: bool) -> TensorType:
+    return TensorType(x.dtype, (*x.shape[:-2], x.shape[-2 if wide else -1]))
+
+
+def _slogdet(x: Buffer) -> Buffer:
+    return np.stack(np.linalg.slogdet(x), axis=-1)
+
+
 _ROWS = (
     ExternRow("sort", "elements in order along an axis", _like, _sort, derive.of_sort),
     ExternRow("argsort", "positions that sort along an axis", _places, _order),
@@ -109,6 +177,26 @@ _ROWS = (
     ),
     ExternRow("linalg_det", "determinants", _determinant, np.linalg.det, derive.of_determinant),
     ExternRow("linalg_solve", "solutions of linear systems", _solution, _solve, derive.of_solution),
-)
+    ExternRow(
+        "linalg_slogdet", "signs and logarithms of determinants", lambda x: _row_of(x, (2,)),
+        _slogdet, derive.of_signed_logarithm,
+    ),
+    ExternRow(
+        "linalg_eigh", "eigenvalues and eigenvectors of symmetric matrices", _eigh_type, _eigh,
+        derive.of_symmetric,
+    ),
+    ExternRow("linalg_qr", "Q and R", _qr_type, _qr, derive.of_orthogonal),
+    ExternRow(
+        "linalg_qr_complete", "square Q and R", _whole_qr_type, partial(_qr, mode="complete"),
+    ),
+    ExternRow("linalg_svd", "singular vectors and values", _svd_type, _svd, derive.of_singular),
+    ExternRow(
+        "linalg_svd_full", "square singular vectors, and values", _whole_svd_type,
+        partial(_svd, full=True),
+    ),
+    ExternRow(
+        "linalg_svdvals", "singular values", _singular_type, _singular, derive.of_singular_values,
+    ),
+)  # fmt: skip
 for _row in _ROWS:
     register(replace(_row, call=_guarded(_row.name, _row.call)))

@@ -1,8 +1,7 @@
 """Linear algebra functions of the array API standard; `sm.linalg` has the extension's.
 
-Products are contractions that the compiler plans with everything around them.  What NumPy computes
-in one array (`inv`, `solve`, `det`, `cholesky`) is an extern call; decompositions with several
-results run outside `jit`.
+Products are contractions that the compiler plans with everything around them.  What LAPACK computes
+(`inv`, `solve`, `det`, `cholesky`, and decompositions) is an extern call.
 
 >>> import smelt as sm
 >>> a = sm.asarray([[2.0, 0.0], [0.0, 4.0]])
@@ -18,10 +17,22 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from smelt.errors import DTypeError, ShapeError, UnsupportedError
+from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array import product as products
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import arange, eye
+from smelt.frontends.array.decomposition import (
+    eigh,
+    eigvalsh,
+    matrices,
+    matrix_rank,
+    pinv,
+    qr,
+    slogdet,
+    square_matrices,
+    svd,
+    svdvals,
+)
 from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.elementwise import abs as absolute
 from smelt.frontends.array.elementwise import multiply, pow, sqrt, square
@@ -38,8 +49,9 @@ from smelt.types.dtype import f64
 from smelt.types.tensor import broadcast_shapes
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "inv", "matmul", "matrix_norm", "matrix_power",
-    "matrix_transpose", "outer", "solve", "tensordot", "trace", "vecdot", "vector_norm",
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve",
+    "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -78,26 +90,9 @@ def outer(x1: Any, x2: Any, /) -> Array:
     return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))
 
 
-def _matrix(x: Any, what: str) -> Value:
-    node = value(x, what)
-    if node.type.rank < 2:
-        raise ShapeError(op=what, operands=node.told, reason="it has fewer than 2 dimensions")
-    return node
-
-
-def _square(x: Any, what: str) -> Value:
-    node = _matrix(x, what)
-    n, m = shape_of(node)[-2:]
-    if n != m and (node.scope is None or not node.scope.same(n, m)):
-        raise ShapeError(op=what, operands=node.told, reason="its matrices are not square")
-    if node.type.dtype.is_float and node.type.dtype.bits == 16:
-        raise DTypeError(f"{what}({node.told}): half types have no linear algebra")
-    return node if node.type.dtype.is_float else cast(node, f64)
-
-
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """The diagonals of matrices, `offset` above (or below, if negative) the main one."""
-    array = Array.of(_matrix(x, "diagonal"))
+    array = Array.of(matrices(x, "diagonal"))
     n, m = array.shape[-2:]
     first, second = max(0, -offset), max(0, offset)
     rows, columns = n - first, m - second
@@ -154,17 +149,25 @@ def vector_norm(
 def matrix_norm(
     x: Any, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro"
 ) -> Array:
-    """The norm of each matrix: Frobenius', or the greatest (least) sum of rows or columns.
+    """The norm of each matrix: Frobenius' ("fro"), the greatest (least) sum of columns (±1) or rows
+    (±infinity), the sum of singular values ("nuc") or the greatest (least) of them (±2).
 
-    Raises UnsupportedError for norms that need singular values ("nuc", 2, -2).
+    Raises ArgumentError for another one.
     """
     array = Array.of(_floating(x, "matrix_norm"))
     if array.ndim < 2:
         raise ShapeError(op="matrix_norm", operands=array.node.told, reason="it is no matrix")
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
+    if ord in ("nuc", 2, -2):
+        fold = {"nuc": total, 2: greatest, -2: least}[ord]  # type: ignore[index]
+        found = fold(svdvals(array), axis=-1)
+        return expand_dims(found, axis=(-2, -1)) if keepdims else found
     if ord not in (1, -1, math.inf, -math.inf):
-        raise UnsupportedError(f"matrix_norm(ord={ord!r}) needs singular values; use NumPy's")
+        raise ArgumentError(
+            op="matrix_norm", argument="ord", value=repr(ord),
+            expected="'fro', 'nuc', or 1, 2 or infinity of either sign",
+        )  # fmt: skip
     along = -2 if ord in (1, -1) else -1
     sums = total(absolute(array), axis=along, keepdims=True)
     pick = greatest if ord in (1, math.inf) else least
@@ -178,7 +181,7 @@ def _floating(x: Any, what: str) -> Value:
 
 def matrix_power(x: Any, n: int, /) -> Array:
     """The product of `n` copies of each matrix; the inverse's for n < 0, identity for 0."""
-    node = _square(x, "matrix_power")
+    node = square_matrices(x, "matrix_power")
     base = Array.of(node) if n >= 0 else inv(x)
     result: Array | None = None
     left = builtins.abs(n)
@@ -195,17 +198,17 @@ def matrix_power(x: Any, n: int, /) -> Array:
 
 def inv(x: Any, /) -> Array:
     """The inverse of each matrix.  ExternError when run for a singular one; integers as float64."""
-    return Array.of(call("linalg_inv", _square(x, "inv")))
+    return Array.of(call("linalg_inv", square_matrices(x, "inv")))
 
 
 def det(x: Any, /) -> Array:
     """The determinant of each matrix."""
-    return Array.of(call("linalg_det", _square(x, "det")))
+    return Array.of(call("linalg_det", square_matrices(x, "det")))
 
 
 def cholesky(x: Any, /, *, upper: bool = False) -> Array:
     """The Cholesky factor of each positive definite matrix, lower unless `upper`."""
-    found = Array.of(call("linalg_cholesky", _square(x, "cholesky")))
+    found = Array.of(call("linalg_cholesky", square_matrices(x, "cholesky")))
     return matrix_transpose(found) if upper else found
 
 
@@ -214,7 +217,7 @@ def solve(x1: Any, x2: Any, /) -> Array:
 
     Raises ShapeError unless x1 has square matrices and as many rows as x2.
     """
-    a, b = _square(x1, "solve"), _floating(x2, "solve")
+    a, b = square_matrices(x1, "solve"), _floating(x2, "solve")
     dtype = common("solve", a.type.dtype, b.type.dtype)
     rows = shape_of(b)[-1 if b.type.rank == 1 else -2]
     n = shape_of(a)[-1]
