@@ -20,16 +20,16 @@ import numpy as np
 
 from smelt import fusion, knobs, lower, passes
 from smelt.ahead import Ahead, beyond, room_of
-from smelt.codegen.build import build, forms
+from smelt.codegen.build import build, build_all, forms
 from smelt.errors import UnsupportedError
 from smelt.fusion.cascade.proofs import SHELF, VERSION
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names, sizes
-from smelt.journal import Journal, KernelEmitted, KernelLowered
+from smelt.journal import CacheHit, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
-from smelt.kernel.built import Form, Forms, form_for
+from smelt.kernel.built import Built, Form, Forms, form_for
 from smelt.kernel.canonical import Plain, canonical
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
@@ -140,12 +140,16 @@ def _compile(
         None if k is None else identify(k, target, b if k is before else None)
         for k, before, b in zip(kernels, lowered, bare, strict=True)
     ]
-    made: dict[Cluster, Made] = {}
     told: dict[Plain, Forms] = {}
-    for cluster, of, at in zip(plan.every, given_names, hints, strict=True):
-        if of is not None:
-            known = _forms(of, target, told)
-            made[cluster] = Made(of, known, _code(of, target, journal, form_for(known, at)))
+    uses: list[tuple[Cluster, Named, Forms, Form]] = [
+        (cluster, of, known := _forms(of, target, told), form_for(known, at))
+        for cluster, of, at in zip(plan.every, given_names, hints, strict=True) if of is not None
+    ]  # fmt: skip
+    codes = _codes([(of, form) for _, of, _, form in uses], target, journal)
+    made = {
+        cluster: Made(of, known, code)
+        for (cluster, of, known, _), code in zip(uses, codes, strict=True)
+    }
     recipe, executable = assemble(plan, made, target, journal, ahead, compiler)
     return Compiled(
         graph, plan, kernels, target, journal, executable, recipe, tuple(given_names),
@@ -254,9 +258,35 @@ def _code(
         return found
     start = perf_counter()
     made = build(named.plain.kernel, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
+    return _added(key, named, made, perf_counter() - start, target, journal)
+
+
+def _codes(wanted: Sequence[tuple[Named, Form]], target: Target, journal: Journal) -> list[Code]:
+    """Code of kernels in forms; what is not known is generated together, each once.  The journal
+    tells them one by one."""
+    keys = [key_of(named.stem, form, streaming=False) for named, form in wanted]
+    told = {key: Journal() for key in keys}
+    known = {key: find(key, told[key]) for key in told}
+    new = {key: use for key, use in zip(keys, wanted, strict=True) if known[key] is None}
+    made = build_all([(n.plain.kernel, f) for n, f in new.values()], target, knobs.OPT_LEVEL.get())
+    built = dict(zip(new, made, strict=True))
+    codes: dict[bytes, Code] = {}
+    for key, (named, _) in zip(keys, wanted, strict=True):
+        if key in codes:
+            journal.record(CacheHit(key.hex(), "memory"))
+            continue
+        journal.facts += told[key].facts
+        codes[key] = known[key] or _added(key, named, *built[key], target, journal)
+    return [codes[key] for key in keys]
+
+
+def _added(
+    key: bytes, named: Named, made: Built, seconds: float, target: Target, journal: Journal
+) -> Code:
+    """The code of a kernel that was generated just now."""
     emitted = KernelEmitted(
-        named.kernel.name, kernel_text(named.kernel), made.ir_size, perf_counter() - start,
-        target.name, len(made.code),
+        named.kernel.name, kernel_text(named.kernel), made.ir_size, seconds, target.name,
+        len(made.code),
     )  # fmt: skip
     journal.record(emitted)
     return add(key, made, journal)

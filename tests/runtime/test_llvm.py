@@ -6,9 +6,15 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
+
+from smelt.codegen.build import build, build_all
+from smelt.kernel.text import parse
+from smelt.llvm import beside
+from smelt.target import Target
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -61,3 +67,50 @@ def test_a_child_forked_while_a_thread_compiles_can_compile_too() -> None:
         print("all")
     """)
     assert (done.returncode, done.stdout) == (0, "all\n")
+
+
+def test_calls_beside_are_made_in_order_by_another_thread() -> None:
+    seen: list[tuple[int, int]] = []
+    with beside() as call:
+        waits = [call(lambda k: seen.append((k, threading.get_ident())), k) for k in range(4)]
+        for wait in waits:
+            wait()
+    assert [k for k, _ in seen] == [0, 1, 2, 3]
+    assert len({t for _, t in seen}) == 1 and seen[0][1] != threading.get_ident()
+
+
+def test_what_a_call_beside_raises_reaches_who_waits_and_stops_nothing_else() -> None:
+    with beside() as call:
+        bad, good = call(int, "x"), call(int, "7")
+        with pytest.raises(ValueError, match="x"):
+            bad()
+        assert good() == 7
+
+
+def test_kernels_compiled_together_are_those_compiled_alone() -> None:
+    target = Target.host()
+    kernels = [
+        parse(f"kernel k(x: f32[n]) -> y: f32[n]\n  grid n\n  y[n] = x[n] * {k}.5")
+        for k in range(5)
+    ]
+    together = build_all([(k, "") for k in kernels], target)
+    assert [made for made, _ in together] == [build(k, target) for k in kernels]
+    assert all(seconds > 0 for _, seconds in together)
+    assert [made for made, _ in build_all([(kernels[0], "")], target)] == [together[0][0]]
+    assert build_all([], target) == []
+
+
+def test_several_kernels_compile_where_no_thread_can_start_any_more() -> None:
+    done = python("""
+        import atexit
+        import numpy as np
+        import smelt as sm
+
+        def late():
+            with sm.config(cache=False, fuse=False):
+                f = sm.jit(lambda x: sm.exp(x) * sm.sum(sm.sin(x)))
+                print(np.asarray(f(np.ones(5, np.float32))).shape)
+
+        atexit.register(late)
+    """)
+    assert (done.returncode, done.stdout) == (0, "(5,)\n"), done.stderr

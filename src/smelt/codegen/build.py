@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from smelt.codegen.llvm.module import emit, forms_of
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from time import perf_counter
+
+from smelt.codegen.llvm.module import Artifact, emit, forms_of
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import panels_of
 from smelt.kernel.built import Built, Form, Forms, Function, form_for
 from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.panels import Panel
 from smelt.kernel.walk import statements, values_of, visit
+from smelt.llvm import alone, beside
 from smelt.target import Target
 from smelt.types.expr import Index
 
@@ -22,7 +28,36 @@ def build(
     Raises UnsupportedError for what the back end cannot run.
     """
     made = emit(kernel, target, streaming=streaming, form=form)
-    code = object_code(made.llvm, target, opt_level)
+    return _built(made, object_code(made.llvm, target, opt_level), form)
+
+
+def build_all(
+    wanted: Sequence[tuple[Kernel, Form]], target: Target, opt_level: int = 2
+) -> list[tuple[Built, float]]:
+    """Compiles kernels in forms, and tells the seconds that each took: LLVM works on one while the
+    text of the next is written."""
+    begun: list[tuple[Artifact, Form, float, Callable[[], tuple[bytes, float]]]] = []
+    with beside() if len(wanted) > 1 else nullcontext(partial) as call:
+        for kernel, form in wanted:
+            start = perf_counter()
+            made = emit(kernel, target, form=form)
+            seconds = perf_counter() - start
+            begun.append((made, form, seconds, call(_timed, made.llvm, target, opt_level)))
+        found: list[tuple[Built, float]] = []
+        for made, form, seconds, code_of in begun:
+            code, more = code_of()
+            found.append((_built(made, code, form), seconds + more))
+    return found
+
+
+def _timed(text: str, target: Target, opt_level: int) -> tuple[bytes, float]:
+    """Machine code, and the seconds that LLVM took."""
+    with alone():
+        start = perf_counter()
+        return object_code(text, target, opt_level), perf_counter() - start
+
+
+def _built(made: Artifact, code: bytes, form: Form) -> Built:
     functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in made.entries)
     return Built(code, made.buffers, made.sizes, made.strides, made.partials, functions,
                  made.llvm.count("\n"), form)  # fmt: skip
@@ -56,5 +91,5 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
     return assembly(emit(kernel, target).llvm, target, opt_level)
 
 
-__all__ = ["Built", "Form", "Forms", "Function", "asm_text", "build", "form_for", "forms",
-           "llvm_text", "panels"]  # fmt: skip
+__all__ = ["Built", "Form", "Forms", "Function", "asm_text", "build", "build_all", "form_for",
+           "forms", "llvm_text", "panels"]  # fmt: skip
