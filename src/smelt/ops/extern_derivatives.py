@@ -114,8 +114,8 @@ def of_symmetric(a: Adjoint[V], g: V, out: V, inputs: Operands[V]) -> Cotangents
 def of_singular(
     a: Adjoint[V], g: V, out: V, inputs: Operands[V], *, wide: bool
 ) -> Cotangents[V]:  # fmt: skip
-    """x̄ = [U (F ∘ (UᵀŪ - ŪᵀU)) S + (1 - UUᵀ) Ū S⁻¹ + U diag s̄] Vᵀ and the same for V on the right,
-    with F = 1/(sⱼ² - sᵢ²)."""
+    """x̄ = [U (F ∘ (UᵀŪ - ŪᵀU)) S + (1 - UUᵀ) Ū S⁻¹ + U diag s̄] Vᵀ and the same for V on the
+    right, with F = 1/(sⱼ² - sᵢ²)."""
     (x,) = inputs
     m, n = a.type(x).shape[-2:]
     k = m if wide else n
