@@ -94,21 +94,23 @@ class FunctionEmitter:
         self.dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
         self.sizes: dict[str, Value] = {}
         self.storage = Storage(s)
+        self.entry = IndexEmitter(self.b, self._size)
+        """What stands before all tasks."""
         self.shares = shares(s)
 
     def emit(self) -> ir.Function:
         """The whole function."""
         self._arguments()
         first, last = self.function.args[1], self.function.args[2]
-        counts = [(g, self.index(n)) for g, n in grid_counts(self.s)]
+        counts = [(g, self.entry.emit(n)) for g, n in grid_counts(self.s)]
         start = self._decode(first, counts)
-        self.storage.place(self.b, self.function.args[3], self.index)
+        self.storage.place(self.b, self.function.args[3], self.entry.emit)
         self._task_loop(first, last, counts, start)
         return self.function
 
     def index(self, e: Index) -> Value:
-        """An expression over sizes alone."""
-        return IndexEmitter(self.b, self._size).emit(e)
+        """An expression over sizes alone, inside a task."""
+        return IndexEmitter(self.b, self._size, self.entry.found).emit(e)
 
     def _size(self, atom: Atom) -> Value:
         return self.sizes[atom.name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -48,10 +48,19 @@ def opaque(b: ir.IRBuilder, value: Value) -> Value:
 
 
 class IndexEmitter:
-    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values."""
+    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values.
 
-    def __init__(self, builder: ir.IRBuilder, leaf: Leaf) -> None:
+    Quotients and extrema are written once: what one emitter is asked for stands in the order of
+    asking, and `above` has the values of those that stand before all of it.  Long expressions have
+    the same part at many places, and LLVM would take seconds to find that out.
+    """
+
+    def __init__(
+        self, builder: ir.IRBuilder, leaf: Leaf, above: Mapping[Atom, Value] | None = None
+    ) -> None:
         self.b, self.leaf = builder, leaf
+        self.above = above or {}
+        self.found: dict[Atom, Value] = {}
 
     def emit(self, e: Index) -> Value:
         """`e` as i64, or a vector of i64 if one of its variables is one."""
@@ -80,6 +89,12 @@ class IndexEmitter:
     def _atom(self, atom: Atom) -> Value:
         if atom.kind in ("size", "axis", "value"):
             return self.leaf(atom)
+        found = self.above.get(atom)
+        if found is None and (found := self.found.get(atom)) is None:
+            found = self.found[atom] = self._compound(atom)
+        return found
+
+    def _compound(self, atom: Atom) -> Value:
         a, b = (self.emit(x) for x in atom.args)
         if atom.kind in ("min", "max"):
             return self._pair(lambda x, y: self._extreme(atom.kind == "min", x, y), a, b)

@@ -307,7 +307,7 @@ class NestEmitter:
                 return self.b.add(splat(self.b, at, count), iota(count))
             return at
 
-        return IndexEmitter(self.b, leaf).emit(e)
+        return IndexEmitter(self.b, leaf, self.home.entry.found).emit(e)
 
     def vector_position(self, e: Index) -> bool:
         """Whether `e` reads a computed position that differs between lanes."""

@@ -20,7 +20,7 @@ from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.windowed import DEPTH as WINDOWED_DEPTH
 from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.types.dtype import DType, i32, i64
-from smelt.types.expr import Index, add, floordiv, mul, product
+from smelt.types.expr import Index, add, floordiv, mul, product, sub
 
 Value = Any
 Key = tuple[Item | Carried, int]
@@ -189,9 +189,16 @@ class Storage:
         return self.fold(item).parts if self.in_parts(item) else (item.dtype,)
 
     def place(self, b: ir.IRBuilder, scratch: Value, index: Callable[[Index], Value]) -> None:
-        """Emits the addresses of all arrays."""
+        """Emits the addresses of all arrays, each from the one before it."""
+        last: Index = 0
+        found: dict[Index, Value] = {last: index(last)}
         for key, (offset, _) in self.arrays.items():
-            self.at[key] = b.gep(scratch, [index(offset)], source_etype=ir.IntType(8))
+            if isinstance(offset, int):
+                found[offset] = index(offset)
+            elif offset not in found:
+                found[offset] = b.add(found[last], index(sub(offset, last)))
+                last = offset
+            self.at[key] = b.gep(scratch, [found[offset]], source_etype=ir.IntType(8))
 
 
 def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
