@@ -188,13 +188,18 @@ class Search(State):
         """Moves producers into their readers, the largest gain first.
 
         The queue holds what a producer may gain at most until it comes up; only then the model is
-        asked, and the producer goes back into the queue with its true gain.
+        asked, and the producer goes back into the queue with its true gain.  There it waits for its
+        turn even if a reader grows meanwhile: it is asked again anyway when that comes, and else
+        all that a cluster reads would be asked about whenever it takes up one of them.
         """
         queue: list[tuple[float, int, int]] = []
         stamps: dict[int, int] = {}
+        waiting: set[int] = set()
+        """Producers in the queue whose gain the model has told."""
 
         def ask(c: int, most: float) -> None:
             stamps[c] = stamps.get(c, 0) + 1
+            waiting.discard(c)
             if most > LEAST_GAIN:
                 heapq.heappush(queue, (-most, c, stamps[c]))
 
@@ -208,6 +213,8 @@ class Search(State):
             move = self.best(c)
             if queue and move.gain < -queue[0][0]:
                 ask(c, move.gain)
+                if move.gain > LEAST_GAIN:
+                    waiting.add(c)
                 continue
             if move.gain <= LEAST_GAIN:
                 continue
@@ -216,7 +223,8 @@ class Search(State):
             for k in bits(changed):
                 again |= self.producers(k)
             for k in bits(again):
-                ask(k, self.bound(k))
+                if k not in waiting or changed >> k & 1:
+                    ask(k, self.bound(k))
 
     def bound(self, p: int) -> float:
         """The most that moving a producer can gain: its own time and the reading of its results."""
