@@ -54,8 +54,6 @@ from smelt.types.expr import value as position_index
 
 Position_ = tuple[Index, ...]
 T = TypeVar("T")
-DEEPEST = 0
-"""Nesting of definitions below which long chains are looked for: at the outputs."""
 LONG = 32
 """Operators in a chain that are more than the stack should hold."""
 
@@ -99,6 +97,8 @@ class Pullback:
         self.bound: dict[str, Value] = {}
         self.memo: dict[tuple[Node, Position_, bool], Value] = {}
         self.guarded = 0
+        self.ordered = False
+        """Whether what an output asks for is being defined, operands first."""
         self.busy: list[set[str]] = []
         self.varying: dict[str, set[str]] = {}
         self.current: list[tuple[Node, int]] = []
@@ -175,22 +175,25 @@ class Pullback:
         return plain.union(*(self.varying[name] for name in names))
 
     def _operands_first(self, node: Node, index: Position_) -> None:
-        """Defines what `node` will ask for, deepest first: long chains need no deep stack."""
-        depth = len(self.current)
-        if depth > DEEPEST:
+        """Defines what an output will ask for, deepest first: long chains need no deep stack."""
+        if self.current or self.ordered:
             return
         order: list[tuple[Node, Position_]] = []
-        pending, seen = [(node, index)], set[tuple[Node, Position_]]()
+        seen: set[tuple[Node, Position_]] = set()
+        pending = [(node, index, False)]
         while pending:
-            place = pending.pop()
-            if place in seen or (*place, self.guarded > 0) in self.memo:
-                continue
-            seen.add(place)
-            order.append(place)
-            pending += self._asked(*place)
+            one, at, complete = pending.pop()
+            if complete:
+                order.append((one, at))
+            elif (one, at) not in seen and (one, at, self.guarded > 0) not in self.memo:
+                seen.add((one, at))
+                pending.append((one, at, True))
+                pending += [(x, place, False) for x, place in reversed(self._asked(one, at))]
         if len(order) > LONG:
-            for one, at in reversed(order[1:]):
+            self.ordered = True
+            for one, at in order[:-1]:
                 self.element(one, at)
+            self.ordered = False
 
     def _asked(self, node: Node, index: Position_) -> list[tuple[Node, Position_]]:
         """What a node without axes of its own reads inside the cluster."""

@@ -27,6 +27,7 @@ from smelt.journal import Journal, PassRan
 from smelt.passes.canonicalize import canonicalize
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
+from smelt.passes.decided import decided
 from smelt.passes.fold import fold
 from smelt.passes.nested import nested
 from smelt.passes.picks import picks
@@ -62,6 +63,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify", simplify),
     Pass("simplify-fast", simplify_fast, fast=True),
     Pass("scales", scales, fast=True),
+    Pass("decided", decided),
     Pass("views", views),
     Pass("picks", picks),
     Pass("nested", nested),
