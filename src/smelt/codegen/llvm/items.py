@@ -8,6 +8,7 @@ once for every block of the stream.  A program is one phase, or two where a stre
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -58,6 +59,11 @@ class Access:
         """Computed positions that are read."""
         return [a.name for e in (self.offset, *(x for p in self.limits for x in p))
                 for a in atoms(e) if a.kind == "value"]  # fmt: skip
+
+
+def accesses_of(items: Iterable[Item]) -> list[Access]:
+    """What some items read from memory."""
+    return [i.payload for i in items if isinstance(i.payload, Access)]
 
 
 @dataclass(frozen=True, slots=True)

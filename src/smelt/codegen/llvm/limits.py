@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import number, splat
-from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.items import Access, accesses_of
 from smelt.codegen.llvm.memory import FARTHEST_STEP, any_lane, lanes_between
 from smelt.codegen.llvm.scope import Scope
 from smelt.types.affine import coefficient
@@ -52,7 +52,7 @@ def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value
     """The limits that the loop over vectors leaves alone, where several loads are tested against
     such; and whether all of them hold."""
     nest = home.nest
-    loads = [i.payload for i in home.items if isinstance(i.payload, Access)]
+    loads = accesses_of(home.items)
     still = [[p for p in x.limits if _is_still(home, p[0]) and p not in home.assumed]
              for x in loads]  # fmt: skip
     enough = 1 if nest.once else SEVERAL

@@ -32,6 +32,7 @@ from smelt.codegen.llvm.items import (
     Item,
     Region,
     StoreItem,
+    accesses_of,
     cut_axes,
 )
 from smelt.codegen.llvm.limits import Limit, inside_limits, row_limits
@@ -133,7 +134,7 @@ class NestEmitter:
         self.items = needed(nest, self.taken) if self.taken else nest.items
         self.saves = nest.saves
         self.here = frozenset(self.items)
-        self.accesses = [i.payload for i in self.items if isinstance(i.payload, Access)]
+        self.accesses = accesses_of(self.items)
         self.accesses += [s.access for s in nest.stores]
         self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
                        for a in self.accesses}  # fmt: skip

@@ -25,7 +25,7 @@ import numpy as np
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.gaps import gap_of
 from smelt.codegen.llvm.indexing import number
-from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.items import Access, Item, accesses_of
 from smelt.codegen.llvm.limits import Limit
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.versions import needed
@@ -76,7 +76,7 @@ def pieces(nest: Nest, name: str, extent: Index, given: Facts = ()) -> list[Piec
     here, found = axis(name, extent), list[Piece]()
     for first, last in zip([0, *cuts], [*cuts, None], strict=True):
         facts = (sub(here, first), sub(sub(extent if last is None else last, 1), here), *given)
-        loads = [i.payload for i in nest.items if isinstance(i.payload, Access)]
+        loads = accesses_of(nest.items)
         limits = frozenset(p for x in loads for p in x.limits if proves_inside(*p, facts))
         found.append(Piece(last, facts, _answers(nest, gaps, facts), limits))
     work = _work(nest.items, frozenset())

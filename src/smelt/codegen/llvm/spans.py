@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm.indexing import number
-from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.items import accesses_of
 from smelt.codegen.llvm.limits import Limit
 from smelt.codegen.llvm.memory import FARTHEST_STEP
 from smelt.codegen.llvm.scope import Scope
@@ -66,7 +66,7 @@ def around(
 def _span(home: NestEmitter, scope: Scope) -> Span | None:
     """Where nothing needs a test; None where that is everywhere, or not known."""
     vector, b = home.nest.vector or "", home.b
-    loads = [i.payload for i in home.items if isinstance(i.payload, Access)]
+    loads = accesses_of(home.items)
     tests = dict.fromkeys(p for x in loads for p in x.limits if p not in home.assumed)
     low, _ = first, last = home.ranges[vector]
     for e, n in tests:

@@ -24,7 +24,7 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.ahead import LINE, RowAhead
 from smelt.codegen.llvm.indexing import number
-from smelt.codegen.llvm.items import Access, Folding, Item
+from smelt.codegen.llvm.items import Access, Folding, Item, accesses_of
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.ops.scalar import SCALARS
@@ -78,8 +78,7 @@ def stages(nest: Nest) -> tuple[Stage, ...]:
     plain = all(i.kind in usual or c for i, c in zip(nest.items, carried, strict=True))
     if not (apart or length > LONG) or not plain or nest.turned or nest.packed or nest.settings:
         return ()
-    accesses = [i.payload for i in nest.items if isinstance(i.payload, Access)]
-    accesses += [s.access for s in nest.stores]
+    accesses = [*accesses_of(nest.items), *(s.access for s in nest.stores)]
     if any(a.kind == "value" for access in accesses for a in atoms(access.offset)):
         return ()
     roots = {a for f in nest.folds for a in f.args} | set(nest.saves)
@@ -192,8 +191,12 @@ def run_stages(
     home: NestEmitter, low: Value, high: Value, scope: Scope, depth: int, ahead: RowAhead
 ) -> None:  # fmt: skip
     """The main loop of a nest, from `low` to `high`, which are whole wide vectors apart."""
-    b, nest, every = home.b, home.nest, home.items
+    b, nest = home.b, home.nest
     wide = home.s.lanes * nest.wide
+    asked = [] if home.home.shares else [
+        a for a in dict.fromkeys(accesses_of(home.items))
+        if nest.vector is not None and coefficient(a.offset, nest.vector) == 1
+    ]  # fmt: skip
 
     def strip(start: Value) -> None:
         end = b.add(start, number(STRIP))
@@ -202,20 +205,21 @@ def run_stages(
 
             def ask(inner: Scope, position: Value, k: int = k) -> None:
                 if not home.home.shares:
-                    _ask(home, every, k, inner, b.sub(position, start))
+                    _ask(home, asked, k, inner, b.sub(position, start))
                 elif k == 0:
                     ahead.emit(b.sub(position, low))
 
-            home.loop(start, end, wide, _inside(home, stage, start, (scope, depth), ask))
+            home.loop(start, end, wide, _inside(home, stage, start, (scope, depth), ask, asked))
 
     home.loop(low, high, STRIP, strip)
 
 
 def _inside(
     home: NestEmitter, stage: Stage, start: Value, at: tuple[Scope, int],
-    ask: Callable[[Scope, Value], None],
+    ask: Callable[[Scope, Value], None], asked: Sequence[Access],
 ) -> Callable[[Value], None]:  # fmt: skip
-    """One wide vector of one stage, in the loops of a scope and so deep."""
+    """One wide vector of one stage, in the loops of a scope and so deep; `ask` asks memory for more
+    of what is `asked`."""
     b, nest, wide, (scope, depth) = home.b, home.nest, home.s.lanes * home.nest.wide, at
     name = nest.order[depth]
 
@@ -232,32 +236,35 @@ def _inside(
                 if item in nest.saves
                 else load_vector(m, address(item, position), item.dtype.compute, None)
             )
-        before = home.items, home.saves
+        before = home.items, home.saves, home.accesses
+        last = stage is nest.stages[-1]
+        home.accesses = [*accesses_of(stage.items), *asked]
+        home.accesses += [s.access for s in nest.stores] if last else []
         home.items, home.saves = list(stage.items), list(stage.saves)
         home.enter(inner, depth + 1)
         ask(inner, position)
-        if stage is nest.stages[-1]:
+        if last:
             home.body(inner)
         else:
             home.save(inner)
         for item in stage.keeps:
             found = home.get(item, inner, True)
             store_vector(m, address(item, position), found, item.dtype.compute, None)
-        home.items, home.saves = before
+        home.items, home.saves, home.accesses = before
 
     return inside
 
 
-def _ask(home: NestEmitter, every: Sequence[Item], k: int, scope: Scope, done: Value) -> None:
+def _ask(
+    home: NestEmitter, asked: Sequence[Access], k: int, scope: Scope, done: Value
+) -> None:  # fmt: skip
     """Asks for a share of the next strip, so that memory works while all stages compute.
 
     Stage `k` asks for the k-th of as many parts as there are stages; it has `done` elements of its
     own strip behind it.
     """
     b, nest, many = home.b, home.nest, len(home.nest.stages)
-    for access in dict.fromkeys(i.payload for i in every if isinstance(i.payload, Access)):
-        if nest.vector is None or coefficient(access.offset, nest.vector) != 1:
-            continue
+    for access in asked:
         dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
         here = element_address(b, base, b.sub(scope.offset(access), done), dtype)
         share = b.udiv(b.mul(done, number(dtype.itemsize)), number(many))
