@@ -24,6 +24,8 @@ WIDTH = 100
 MOST_LINES = 14
 """Of a kernel's text on level 2."""
 MOST_REFUSALS = 3
+NAMES = 26
+"""Columns of the table that names of operators may fill."""
 
 
 def page(data: ReportData, level: int = 2) -> str:
@@ -37,7 +39,7 @@ def page(data: ReportData, level: int = 2) -> str:
         parts += [_kernel(data, k) for k in data.kernels]
     refused = refusals(data)
     if level == 2 and refused:
-        parts.append(_refusals(data, refused))
+        parts.append(_refusals(refused))
     elif level > 2:
         shown = data.decisions if level > 3 else refused
         parts += [decision_text(d) for d in shown]
@@ -156,14 +158,14 @@ def _rate(data: ReportData, k: KernelData, time: float) -> str:
     return f"{show_rate(k.bytes / time * 1e9)} ({100 * k.floor_ns / time:.0f} % of roof)"
 
 
-def _operators(data: ReportData, k: KernelData, width: int = 26) -> str:
+def _operators(data: ReportData, k: KernelData) -> str:
     """Names of the operators that compute, as many as fit, then how many more there are."""
     nodes = [data.nodes[o.node] for o in k.operators]
     names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call")]
     names = names or [n.op for n in nodes if n.kind != "constant"]
     shown = " ".join(names)
     count = len(names)
-    while len(shown) > width and count > 1:
+    while len(shown) > NAMES and count > 1:
         count -= 1
         shown = f"{' '.join(names[:count])} +{len(names) - count}"
     return shown
@@ -289,7 +291,7 @@ def _met(data: ReportData, d: DecisionData) -> bool:
     return bool(set(data.nodes[d.a_node].kernels) & set(data.nodes[d.b_node].kernels))
 
 
-def _refusals(data: ReportData, refused: Sequence[DecisionData]) -> list[str]:
+def _refusals(refused: Sequence[DecisionData]) -> list[str]:
     lines = ["not fused, dearest first (report.why tells more)"]
     for d in refused:
         amount = show_bytes(d.saves_bytes) if d.saves_bytes else show_time(d.saves_ns)

@@ -50,9 +50,9 @@ def show_rate(per_second: float) -> str:
     return f"{per_second / 1e9:.3g} GB/s"
 
 
-def show_count(number: int, one: str, many: str = "") -> str:
+def show_count(number: int, one: str) -> str:
     """`1 kernel`, `3 kernels`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number} {one if number == 1 else one + 's'}"
 
 
 def show_times(ratio: float) -> str:

@@ -158,10 +158,10 @@ class _Printer:
         if len(line) <= WIDTH:
             return [line]
         first = [*(f"{p}," for p in inputs[:-1]), *(f"{p}" for p in inputs[-1:])]
-        lines = [start, *_filled(first, 4), f") -> {', '.join(outputs)}"]
+        lines = [start, *_filled(first), f") -> {', '.join(outputs)}"]
         if len(lines[-1]) > WIDTH:
             last = [*(f"{p}," for p in outputs[:-1]), outputs[-1]]
-            lines[-1:] = [") -> (", *_filled(last, 4), ")"]
+            lines[-1:] = [") -> (", *_filled(last), ")"]
         return lines
 
     def _body(self) -> list[str]:
@@ -199,7 +199,7 @@ class _Printer:
     def _ends(self, block: ir.Block) -> str:
         """Where a block starts and stops."""
         ends = (("from", block.start), ("to", block.stop))
-        return "".join(f" {w} {self._loose(v, None)}" for w, v in ends if v is not None)
+        return "".join(f" {w} {self._tight(v)}" for w, v in ends if v is not None)
 
     # ---- statements ----------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class _Printer:
     def _stream(self, s: ir.Stream) -> str:
         out = f"stream {', '.join(self._block(b) for b in s.blocks)}"
         if s.where is not None:
-            out += f" where {self._loose(s.where, None)}"
+            out += f" where {self._tight(s.where)}"
         if s.sees:
             out += f" seeing {', '.join(b.axis + self._ends(b) for b in s.sees)}"
         if s.states:
@@ -255,7 +255,7 @@ class _Printer:
         return out
 
     def _state(self, state: ir.State) -> str:
-        out = f"{state.name} = {self._loose(state.init, None)}"
+        out = f"{state.name} = {self._tight(state.init)}"
         return out if self._own_axes(state) else f"{out} [{','.join(state.axes)}]"
 
     def _own_axes(self, state: ir.State) -> bool:
@@ -309,12 +309,9 @@ class _Printer:
         except SmeltError:
             return None
 
-    def _tight(self, v: ir.Value, expected: DType | None = None) -> str:
+    def _tight(self, v: ir.Value) -> str:
         """The text with brackets around a conditional value."""
-        return self.value(v, expected).at(LEVELS["if"] + 1)
-
-    def _loose(self, v: ir.Value, expected: DType | None) -> str:
-        return self._tight(v, expected)
+        return self.value(v).at(LEVELS["if"] + 1)
 
     def _typed(self, v: ir.Value) -> _Piece:
         """The text where a bare number would be misread: its type is written."""
@@ -476,12 +473,12 @@ def _alike(p: ir.Param, q: ir.Param, known: set[ir.Param] | None) -> bool:
     return same and not (known and q in known)
 
 
-def _filled(parts: list[str], indent: int) -> list[str]:
+def _filled(parts: list[str]) -> list[str]:
     """Parts set in lines of at most `WIDTH` columns."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 1 + len(part) <= WIDTH:
             lines[-1] += f" {part}"
         else:
-            lines.append(" " * indent + part)
+            lines.append(f"    {part}")
     return lines

@@ -85,7 +85,6 @@ def _highest(dtype: DType) -> float | int | bool:
     return True if dtype.kind == "bool" else int(np.iinfo(dtype.numpy).max)
 
 
-_NUMERIC = ("bool", "int", "uint", "float")
 _ROWS = (
     Combine("sum", "sum of the elements", "add", "integer", lambda d: 0, np.add.reduce,
             wide=True, compensated=True, prefix=np.add.accumulate, pullback=derive.of_sum,

@@ -83,7 +83,7 @@ class FoldEmitter:
 
     # ---- around loops ----------------------------------------------------------------------------
 
-    def open(self, scope: Scope, depth: int) -> None:
+    def open(self, depth: int) -> None:
         """Before the loop at `depth`: starts the folds that it is the outermost loop of."""
         for fold in self.home.nest.folds:
             if self._in_registers(fold) and self._opens_at(fold) == depth:

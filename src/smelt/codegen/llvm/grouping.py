@@ -7,7 +7,6 @@ already: squares of units are transposed in registers.  The operand may be compu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -15,7 +14,8 @@ from llvmlite import ir
 from smelt.blocks import DEPTH
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.grouped import interleaved, narrow, units
-from smelt.codegen.llvm.indexing import iota, number, splat
+from smelt.codegen.llvm.indexing import number
+from smelt.codegen.llvm.lines import along, lines_from
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
@@ -50,30 +50,6 @@ class GroupPacker:
         else:
             self.home.loop(*self.k, self.group.count, self._rows)
 
-    def _lines(self, axis: str, at: Value, count: int, last: Value) -> list[Scope]:
-        """The places of `count` lines from a position on; those beyond the last one are again the
-        last one."""
-        b, found = self.b, list[Scope]()
-        for r in range(count):
-            line = b.add(at, number(r))
-            line = b.select(b.icmp_signed("<", line, last), line, last) if r else at
-            found.append(Scope(self.top, {axis: line}))
-            self.home.enter(found[-1], 1)
-        return found
-
-    def _along(
-        self, axis: str, span: tuple[Value, Value], put: Callable[[Value, Value | None], None]
-    ) -> None:  # fmt: skip
-        """Whole vectors, then a masked one: position and mask."""
-        b, wide, (low, high) = self.b, self.wide, span
-        middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
-        self.home.loop(low, middle, wide, lambda at: put(at, None))
-
-        def masked(at: Value) -> None:
-            put(at, b.icmp_signed("<", iota(wide), splat(b, b.sub(high, at), wide)))
-
-        self.home.loop(middle, high, wide, masked)
-
     def _bits(self, line: Scope, axis: str, at: Value, mask: Value | None) -> Value:
         """A vector of packed factors on a line; 0 outside of the mask."""
         inner = Scope(line, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
@@ -96,7 +72,7 @@ class GroupPacker:
         """One group of lines along n."""
         b, count = self.b, self.group.count
         last = b.sub(self.k[1], number(1))
-        lines = self._lines(self.c.k, k, count, last)
+        lines = lines_from(self.home, self.top, self.c.k, k, count, last)
         here = [b.icmp_signed("<=", b.add(k, number(r)), last) for r in range(count)]
 
         def put(at: Value, mask: Value | None) -> None:
@@ -108,19 +84,20 @@ class GroupPacker:
             for j, found in enumerate(interleaved(b, rows)):
                 self._store(k, b.add(at, number(j * self.lanes)), found)
 
-        self._along(self.c.n, self.n, put)
+        along(self.home, self.n, self.wide, put)
 
     def _columns(self, n: Value) -> None:
         """As many lines along k as a vector has units."""
         b = self.b
-        lines = self._lines(self.c.n, n, self.lanes, b.sub(self.n[1], number(1)))
+        last = b.sub(self.n[1], number(1))
+        lines = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
 
         def put(at: Value, mask: Value | None) -> None:
             rows = [units(b, self._bits(line, self.c.k, at, mask)) for line in lines]
             for t, found in enumerate(transpose(b, rows)):
                 self._store(b.add(at, number(t * self.group.count)), n, found)
 
-        self._along(self.c.k, self.k, put)
+        along(self.home, self.k, self.wide, put)
 
 
 __all__ = ["GroupPacker"]

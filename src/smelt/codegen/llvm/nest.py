@@ -168,7 +168,7 @@ class NestEmitter:
         if depth == len(order) - 2:
             for item in self.nest.turned:
                 turn(self, item, scope)
-        self.folds.open(scope, depth)
+        self.folds.open(depth)
         if name == self.nest.vector:
             self._rows(scope, depth)
         else:
@@ -281,9 +281,8 @@ class NestEmitter:
             if access in scope.offsets:
                 continue
             above = scope.offset(access)
-            term = self.groups[access][depth]
-            if last and self._varies(access, scope):
-                term = self._fixed_part(term, scope)
+            irregular = last and self._varies(access, scope)  # done lane by lane at the access
+            term = 0 if irregular else self.groups[access][depth]
             if term == 0 and above is not None:
                 continue
             found = self.index(term, scope)
@@ -330,10 +329,6 @@ class NestEmitter:
         assert scope.lanes is not None
         return self.step(access, scope.lanes.axis) is None
 
-    def _fixed_part(self, term: Index, scope: Scope) -> Index:
-        """Nothing: irregular terms are computed lane by lane at the access."""
-        return 0
-
     # ---- values ----------------------------------------------------------------------------------
 
     def machine(self, scope: Scope, vector: bool) -> LLVMMachine:
@@ -377,7 +372,7 @@ class NestEmitter:
             return self.scratch.peek(item, scope)
         if item.kind == "edge":
             assert isinstance(item.payload, Edge)
-            return edge(self, item.payload, scope)
+            return edge(self, item.payload)
         if item.kind == "scan":
             return self.folds.scan(item, scope, m)
         if self.taken and is_choice(item) and item.args[0] in self.taken:

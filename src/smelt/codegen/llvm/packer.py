@@ -8,7 +8,7 @@ goes to a place that is linear in its axes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm.indexing import number, splat
@@ -16,6 +16,7 @@ from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.places import Slid
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.tasks import turned_side
@@ -45,6 +46,27 @@ class Packer:
         for a, n in zip(order[::-1], [self.home.home.index(n) for n in extents][::-1], strict=True):
             found[a], step = step, self.b.mul(step, n)
         return found
+
+    def reach(self, columns: Sequence[Slid], over: Sequence[str], at: Sequence[int]) -> Value:
+        """How far from a result the right operand is read for one of the summed positions, `at`
+        along `over`."""
+        b, found = self.b, number(0)
+        slid = {c.tap: c for c in columns if c.tap}
+        for a, k in zip(over, at, strict=True):
+            steps = [(a, k)]
+            if a in slid:
+                steps = [(slid[a].place, slid[a].quotient(k))]
+                steps += [(slid[a].rest, slid[a].remainder(k))] if slid[a].rest else []
+            for name, count in steps:
+                found = b.add(found, b.mul(self.strides[name], number(count)))
+        return found
+
+    def widen(self, columns: Sequence[Slid]) -> None:
+        """Sets the ranges of places: those of the task's results, and the margins."""
+        ranges = self.home.ranges
+        for c in columns:
+            low, high = ranges[c.axis]
+            ranges[c.place] = (low, self.b.add(high, number(c.margin)))
 
     def pack(self, nest: Nest, scope: Scope | None = None) -> None:
         """Runs the nest that packs an operand; squares of it where that is turned."""

@@ -66,6 +66,27 @@ class Slid:
         return tap * self.dilation % self.step
 
 
+def packed_order(columns: Sequence[Slid], summed: Sequence[str]) -> tuple[str, ...]:
+    """The axes of an operand that is packed place by place, outer to inner, places innermost."""
+    taps = {c.tap for c in columns}
+    rests = [c.rest for c in columns if c.rest]
+    return (*(a for a in summed if a not in taps), *rests, *(c.place for c in columns))
+
+
+def place_extents(columns: Sequence[Slid], local: Mapping[str, Index]) -> dict[str, Index]:
+    """Extents of the axes that columns become, for the task's own extents."""
+    found: dict[str, Index] = {}
+    for c in columns:
+        found |= {c.rest: c.step, c.place: add(local[c.axis], c.margin)}
+    return found
+
+
+def block_of(taps: int, most: int) -> int:
+    """How many positions are packed together where each has so many taps: a power of two with at
+    most so many summed positions."""
+    return 1 << max((most // taps).bit_length() - 1, 0)
+
+
 def sliding(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
     """An axis of columns with the summed axis that slides along it, if one does."""
     for tap in over:

@@ -22,7 +22,7 @@ from smelt.blocks import ceiling, window_columns
 from smelt.codegen.llvm.clone import folds, renumber
 from smelt.codegen.llvm.contract import Tile, stored_axis
 from smelt.codegen.llvm.items import Folding, Item, Phase
-from smelt.codegen.llvm.places import Slid, flattened, placed, sliding
+from smelt.codegen.llvm.places import Slid, flattened, packed_order, placed, sliding
 from smelt.target import Target
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, floordiv, maximum, mul
@@ -105,9 +105,7 @@ class Stencil:
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the other operand, which are its axes in memory too."""
-        taps = {c.tap for c in self.columns}
-        rests = [c.rest for c in self.columns if c.rest]
-        return (*(a for a in self.over if a not in taps), *rests, *(c.place for c in self.columns))
+        return packed_order(self.columns, self.over)
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Extents of the packed operand along `right_order`."""

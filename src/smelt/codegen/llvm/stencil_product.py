@@ -52,9 +52,7 @@ class StencilEmitter(Packer):
         home.ranges[c.flat] = (number(0), home.home.index(home.s.phase.axes[c.flat]))
         left, right = self.nest.packs
         self.pack(left)
-        for column in c.columns:
-            low, high = home.ranges[column.axis]
-            home.ranges[column.place] = (low, self.b.add(high, number(column.margin)))
+        self.widen(c.columns)
         self.pack(right)
         home.ranges = kept
         self._tiles()
@@ -63,20 +61,12 @@ class StencilEmitter(Packer):
         """For each summed position but those along the tile: where its weights begin, and how far
         from a result it reads."""
         b, c = self.b, self.c
-        slid = {k.tap: k for k in c.columns if k.tap}
         base = self.home.storage.at[c.item, TABLE_PART]
         every = list(positions(*map(range, c.extents)))
         for j, (first, *_) in enumerate(c.taps):
             weights = b.mul(self.apart[c.flat], number(first))
             b.store(weights, element_address(b, base, number(2 * j), i64))
-            offset: Value = number(0)
-            for a, k in zip(c.over, every[first], strict=True):
-                pairs = [(a, k)]
-                if a in slid:
-                    pairs = [(slid[a].place, slid[a].quotient(k))]
-                    pairs += [(slid[a].rest, slid[a].remainder(k))] if slid[a].rest else []
-                for name, count in pairs:
-                    offset = b.add(offset, b.mul(self.strides[name], number(count)))
+            offset = self.reach(c.columns, c.over, every[first])
             b.store(offset, element_address(b, base, number(2 * j + 1), i64))
 
     def _tiles(self) -> None:

@@ -138,7 +138,7 @@ def _greater(b: Any, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
 
 
-def edge(home: NestEmitter, e: Edge, scope: Scope) -> Value:
+def edge(home: NestEmitter, e: Edge) -> Value:
     """A number of the present block of an axis, which may be a single position."""
     b, at = home.b, home.top.axis(e.axis)
     low, high = (at, b.add(at, number(1))) if at is not None else home.ranges[e.axis]

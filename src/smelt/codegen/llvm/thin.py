@@ -11,15 +11,16 @@ groups (`smelt.codegen.llvm.grouped`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.grouped import interleaved, narrow, step, units
-from smelt.codegen.llvm.indexing import iota, number, splat
+from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.lines import along, lines_from
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import (
     element_address,
@@ -100,30 +101,6 @@ class ThinEmitter:
 
     # ---- operands ----------------------------------------------------------------------------
 
-    def _lines(self, axis: str, at: Value, count: int, clamped: bool) -> list[Scope]:
-        """The places of `count` lines from a position on; beyond the last one again that one."""
-        b, found = self.b, list[Scope]()
-        last = b.sub(self.ranges[axis][1], number(1))
-        for r in range(count):
-            line = b.add(at, number(r)) if r else at
-            if clamped and r:
-                line = b.select(b.icmp_signed("<", line, last), line, last)
-            found.append(Scope(self.top, {axis: line}))
-            self.home.enter(found[-1], 1)
-        return found
-
-    def _along(self, put: Callable[[Value, Value | None], None]) -> None:
-        """Whole steps, then a masked one: position and mask."""
-        b, wide = self.b, self.wide
-        low, high = self.ranges[self.c.along]
-        middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
-        self.home.loop(low, middle, wide, lambda at: put(at, None), told=True)
-
-        def masked(at: Value) -> None:
-            put(at, b.icmp_signed("<", iota(wide), splat(b, b.sub(high, at), wide)))
-
-        self.home.loop(middle, high, wide, masked)
-
     def _value(self, line: Scope, at: Value, mask: Value | None) -> Value:
         """One vector of the right operand on a line, as it is multiplied; 0 outside of a mask."""
         c = self.c
@@ -200,7 +177,8 @@ class ThinEmitter:
     def _some(self, k: Value, count: int, clamped: bool) -> None:
         """`count` lines from k on; with `clamped` there may be fewer."""
         b, together = self.b, self.c.together
-        lines = self._lines(self.c.k, k, count, clamped)
+        last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
+        lines = lines_from(self.home, self.top, self.c.k, k, count, last)
         high = self.ranges[self.c.k][1]
         here = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
         only = [] if self.c.m is not None else self._ones(number(0), k, count // together)
@@ -219,7 +197,7 @@ class ThinEmitter:
             groups = (values[r : r + together] for r in range(0, count, together))
             self._add(k, at, [interleaved(b, group) for group in groups], only)
 
-        self._along(put)
+        along(self.home, self.ranges[self.c.along], self.wide, put, told=True)
 
     # ---- lines along k -----------------------------------------------------------------------
 
@@ -253,7 +231,7 @@ class ThinEmitter:
         for first, last, many in ((low, middle, count), (middle, high, 1)):
 
             def some(n: Value, many: int = many) -> None:
-                lines = self._lines(self.c.n, n, many, False)
+                lines = lines_from(self.home, self.top, self.c.n, n, many, None)
                 self.home.loop(number(0), self.rows, rows,
                                lambda i: self._group(i, rows, n, lines))  # fmt: skip
 
@@ -274,7 +252,7 @@ class ThinEmitter:
                 for value, place in zip(values, sums, strict=True):
                     b.store(self._multiplied(one, value, b.load(place, typ=zero.type)), place)
 
-        self._along(put)
+        along(self.home, self.ranges[self.c.along], self.wide, put, told=True)
         totals = [b.load(place, typ=zero.type) for sums in places for place in sums]
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)

@@ -17,7 +17,7 @@ from math import prod
 from smelt.blocks import ceiling, window_columns
 from smelt.codegen.llvm.contract import SKEW, Tile
 from smelt.codegen.llvm.items import Item, Phase
-from smelt.codegen.llvm.places import Slid
+from smelt.codegen.llvm.places import Slid, block_of, packed_order, place_extents
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product
 
 DEPTH = 400
@@ -67,10 +67,7 @@ class Upright:
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        size = 1
-        while 2 * size * self.taps <= DEPTH:
-            size *= 2
-        return size
+        return block_of(self.taps, DEPTH)
 
     @property
     def pitch(self) -> int:
@@ -93,17 +90,12 @@ class Upright:
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the image, which are its axes in memory too."""
-        taps = {c.tap for c in self.columns}
-        rests = [c.rest for c in self.columns if c.rest]
-        outer = [a for a in self.others if a not in taps]
-        return (*outer, *rests, *(c.place for c in self.columns), self.depth)
+        return (*packed_order(self.columns, self.others), self.depth)
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Extents of the packed image along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
-        sizes[self.depth] = self.pitch
-        for c in self.columns:
-            sizes |= {c.rest: c.step, c.place: add(local[c.axis], c.margin)}
+        sizes |= {self.depth: self.pitch, **place_extents(self.columns, local)}
         return [sizes[a] for a in self.right_order()]
 
     def room(self, local: dict[str, Index]) -> tuple[Index, Index]:

@@ -81,9 +81,7 @@ class UprightEmitter(Packer):
 
         taps(c.others, number(0), Scope(home.top))
         kept = dict(home.ranges)
-        for column in c.columns:
-            low, high = home.ranges[column.axis]
-            home.ranges[column.place] = (low, b.add(high, number(column.margin)))
+        self.widen(c.columns)
         self.pack(right)
         home.ranges = kept
 
@@ -101,17 +99,9 @@ class UprightEmitter(Packer):
     def _table(self) -> None:
         """For each tap, how far from a row it reads."""
         b, c = self.b, self.c
-        slid = {k.tap: k for k in c.columns if k.tap}
         base = self.home.storage.at[c.item, TABLE_PART]
         for j, at in enumerate(positions(*map(range, c.extents))):
-            offset: Value = number(0)
-            for a, k in zip(c.others, at, strict=True):
-                pairs = [(a, k)]
-                if a in slid:
-                    pairs = [(slid[a].place, slid[a].quotient(k))]
-                    pairs += [(slid[a].rest, slid[a].remainder(k))] if slid[a].rest else []
-                for name, count in pairs:
-                    offset = b.add(offset, b.mul(self.strides[name], number(count)))
+            offset = self.reach(c.columns, c.others, at)
             b.store(offset, element_address(b, base, number(j), i64))
 
     def _tiles(self, depth: Value, first: Value) -> None:

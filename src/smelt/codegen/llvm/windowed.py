@@ -18,12 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.clone import folds, renumber
 from smelt.codegen.llvm.contract import SKEW, Tile, runs_along, stored_axis, tile_of
 from smelt.codegen.llvm.items import Folding, Item, Phase
-from smelt.codegen.llvm.places import NO_AXIS, Slid, flattened, placed, sliding
+from smelt.codegen.llvm.places import (
+    NO_AXIS,
+    Slid,
+    block_of,
+    flattened,
+    packed_order,
+    place_extents,
+    placed,
+    sliding,
+)
 from smelt.codegen.llvm.upright import Upright
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
@@ -65,15 +75,12 @@ class Windowed:
     @property
     def taps(self) -> int:
         """Summed positions for each one along `depth`."""
-        return _count(self.extents)
+        return prod(self.extents)
 
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        size = 1
-        while 2 * size * self.taps <= DEPTH:
-            size *= 2
-        return size
+        return block_of(self.taps, DEPTH)
 
     @property
     def n(self) -> str:
@@ -112,10 +119,7 @@ class Windowed:
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the right operand, which are its axes in memory too."""
-        taps = {c.tap for c in self.columns}
-        outer = [a for a in self.summed if a not in taps]
-        rests = [c.rest for c in self.columns if c.rest]
-        return (*outer, *rests, *(c.place for c in self.columns))
+        return packed_order(self.columns, self.summed)
 
     def pitch(self, extent: Index) -> Index:
         """Elements between rows of columns: a row's places."""
@@ -124,9 +128,7 @@ class Windowed:
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Extents of the packed right operand along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
-        sizes[self.depth] = self.block
-        for c in self.columns:
-            sizes |= {c.rest: c.step, c.place: add(local[c.axis], c.margin)}
+        sizes |= {self.depth: self.block, **place_extents(self.columns, local)}
         return [sizes[a] for a in self.right_order()]
 
     def extent(self, axis_: str, local: Index, inner: Index) -> Index:
@@ -159,13 +161,6 @@ class Windowed:
             found[a] = ceiling(phase.axes[a], pieces)
             taken = mul(taken, found[a])
         return {a: n for a, n in found.items() if a in phase.grid}
-
-
-def _count(extents: tuple[int, ...]) -> int:
-    total = 1
-    for n in extents:
-        total *= n
-    return total
 
 
 def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
@@ -307,7 +302,7 @@ def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -
     depth = next((a for a in free if not isinstance(phase.axes[a], int)), (free or [NO_AXIS])[0])
     others = [a for a in over if a != depth]
     sizes = [phase.axes[a] for a in others]
-    if not all(isinstance(n, int) for n in sizes) or _count(tuple(map(_number, sizes))) > DEPTH:
+    if not all(isinstance(n, int) for n in sizes) or prod(map(_number, sizes)) > DEPTH:
         return None
     replaced = {a for c in slid if c.tap for a in (c.axis, c.tap)}
     if folds(left, set(over) if len(over) > 1 else set()) or folds(right, replaced):

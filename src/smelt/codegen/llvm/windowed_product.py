@@ -50,9 +50,7 @@ class WindowedEmitter(Packer):
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
         self._table()
         kept = dict(home.ranges)
-        for column in c.columns:
-            low, high = home.ranges[column.axis]
-            home.ranges[column.place] = (low, self.b.add(high, number(column.margin)))
+        self.widen(c.columns)
         if c.depth:
             low, high = home.ranges[c.depth]
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
@@ -100,20 +98,7 @@ class WindowedEmitter(Packer):
     def _table(self) -> None:
         """For each summed position of a block, how far from a column it reads."""
         b, c = self.b, self.c
-        slid = {k.tap: k for k in c.columns if k.tap}
-        near: list[Value] = []
-        for at in positions(*map(range, c.extents)):
-            offset: Value = number(0)
-            for a, k in zip(c.others, at, strict=True):
-                if a not in slid:
-                    offset = b.add(offset, b.mul(self.strides[a], number(k)))
-                    continue
-                s = slid[a]
-                offset = b.add(offset, b.mul(self.strides[s.place], number(s.quotient(k))))
-                if s.rest:
-                    more = b.mul(self.strides[s.rest], number(s.remainder(k)))
-                    offset = b.add(offset, more)
-            near.append(offset)
+        near = [self.reach(c.columns, c.others, at) for at in positions(*map(range, c.extents))]
         far = self.strides[c.depth] if c.depth else number(0)
         base = self.home.storage.at[c.item, TABLE_PART]
 
