@@ -65,6 +65,16 @@ def test_moments_are_one_sweep(made_of: Row, dtype: str) -> None:
     assert (found.kernels, found.launches, found.sweeps, found.stored) == (1, 1, 1, ())
 
 
+def test_what_cancels_before_a_small_number_is_added_does_so_in_a_sweep_too() -> None:
+    def code(xp: Any, x: Any, y: Any) -> Any:
+        return xp.var(y * 1e9 - 1e9 + x, axis=0)
+
+    made = make(row("masked by a difference", code, XY))
+    x = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
+    (found,) = made.run([x, np.ones_like(x)])
+    assert np.allclose(found, np.var(x.astype(np.float64), axis=0), rtol=1e-6)
+
+
 def test_a_difference_of_means_stays_as_it_is_written() -> None:
     made = make(row("as written", as_written))
     x = (np.random.default_rng(0).standard_normal((4096, 64)) + 1000).astype(np.float32)

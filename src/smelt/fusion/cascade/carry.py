@@ -16,7 +16,7 @@ M. Milakov and N. Gimelshein, 2018, for powers of a sum the update of T. Chan et
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product as every
 
@@ -279,14 +279,14 @@ class _Sum:
             if known is None or not self._is_bound(form, known[0], c):
                 continue
             gauge, finite = known
-            moving = [a for a in form if a is not None and self.sorts.moves(a)]
+            moving: Linear = {a: form[a] for a in form if a is not None and self.sorts.moves(a)}
             stead = atom if finite else None
             self._rescale(row, gauge, c, stead)
             self.bare[gauge] = self.bare.get(gauge, False) or not finite
-            rest: Linear = {a: form[a] for a in moving if a is not atom}
+            rest: Linear = {a: k for a, k in moving.items() if a is not atom}
             if rest:
                 self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
-            power = without(terms, factor.term.args[0], frozenset(moving))
+            power = self._left(factor.term.args[0], form, moving, {})
             return over(terms, row, power, greatest(terms, gauge, c, stead, new=True))
         raise NotSeparable(row.name)
 
@@ -318,26 +318,34 @@ class _Sum:
         moving: Linear = {
             a: c for a, c in form.items() if a is not None and self.sorts.moves(a)
         }  # fmt: skip
-        own: Linear = {a: c for a, c in form.items() if a not in moving}
         if not growing:
-            return self._anchored(build(terms, own, term), build(terms, moving, term))
+            return self._anchored(self._left(term, form, moving, {}), build(terms, moving, term))
+        shown: dict[Term, Term] = {}
         delta: Linear = {}
-        for atom in list(moving):
+        rest = dict(moving)
+        for atom in moving:
             known = None if atom is None else self._gauge_of(atom)
             if atom is not None and known is not None:
                 old, new = (self._at(atom, *known, new=n) for n in (False, True))
-                c = moving.pop(atom)
-                own[new] = c
-                delta[terms.sub(new, old)] = c
+                shown[atom] = new
+                delta[terms.sub(new, old)] = rest.pop(atom)
                 self.bare[known[0]] = self.bare.get(known[0], False) or not known[1]
-        if moving and not delta:
+        if rest and not delta:
             self.wide = True
-            return self._anchored(build(terms, own, term), build(terms, moving, term))
+            return self._anchored(self._left(term, form, moving, {}), build(terms, rest, term))
         return _Shift(
-            build(terms, own, term),
+            self._left(term, form, rest, shown),
             build(terms, delta, term) if delta else None,
-            build(terms, moving, term) if moving else None,
+            build(terms, rest, term) if rest else None,
         )
+
+    def _left(self, t: Term, form: Linear, gone: Linear, shown: Mapping[Term, Term]) -> Term:
+        """A sum without atoms that move, others of them `shown` at a gauge."""
+        found = without(self.terms, t, gone, shown)
+        if self.sorts.moves(found):  # atoms that cancel are still there
+            own = {shown.get(a, a) if a else a: c for a, c in form.items() if a not in gone}
+            found = build(self.terms, own, t)
+        return found
 
     def _anchored(self, element: Term, rest: Term) -> _Shift:
         """Elements minus one of them, in double precision."""

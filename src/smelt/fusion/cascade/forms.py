@@ -17,7 +17,7 @@ e / l * v and v * e * (1 / l) one product.  Only the rows' columns are read (`li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -147,13 +147,16 @@ def build(terms: Terms, form: Mapping[Term | None, Coefficient], like: Term) -> 
     return terms.const(0.0, like.dtype) if found is None else found
 
 
-def without(terms: Terms, term: Term, gone: frozenset[Term]) -> Term:
-    """A sum without some of its atoms, otherwise as it was written."""
+def without(
+    terms: Terms, term: Term, gone: Collection[Term | None], shown: Mapping[Term, Term]
+) -> Term:
+    """A sum without some of its atoms, others replaced, otherwise as it was written: large numbers
+    may have to cancel before a small one is added."""
     found = _left(terms, term, gone)
-    return terms.const(0.0, term.dtype) if found is None else found
+    return terms.const(0.0, term.dtype) if found is None else terms.swap(found, shown)
 
 
-def _left(terms: Terms, t: Term, gone: frozenset[Term]) -> Term | None:
+def _left(terms: Terms, t: Term, gone: Collection[Term | None]) -> Term | None:
     """What remains of a sum; None if nothing does."""
     if t in gone:
         return None
