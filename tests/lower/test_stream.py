@@ -143,6 +143,19 @@ def faint_padded(q: Any, k: Any, v: Any, keep: Any) -> Any:
     return softmax(sm.where(columns <= sm.expand_dims(rows, axis=1), s, -sm.inf)) @ v
 
 
+def faint_added(q: Any, k: Any, v: Any) -> Any:
+    s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+    rows, columns = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
+    return softmax(s + (sm.astype(columns <= rows, s.dtype) - 1) * 1e9) @ v
+
+
+def faint_cleared(q: Any, k: Any, v: Any, ids: Any) -> Any:
+    s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+    own = sm.astype(ids, sm.int64)
+    keep = sm.astype(sm.expand_dims(own, axis=1) == own, s.dtype)
+    return softmax(s * keep - 1e4 * (1 - keep)) @ v
+
+
 def softmin(q: Any, k: Any, v: Any) -> Any:
     s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
     rows, columns = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
@@ -247,6 +260,8 @@ CASES = (
     Case("faint", faint, SQUARE, (3, 3)),
     Case("faint documents", faint_documents, (*SQUARE, (23,)), (3, 3)),
     Case("faint padded", faint_padded, (*SQUARE, (23,)), (3, 3)),
+    Case("faint added", faint_added, SQUARE, (3, 3)),
+    Case("faint cleared", faint_cleared, (*SQUARE, (23,)), (3, 3)),
     Case("softmin", softmin, SQUARE, (3, 3)),
     Case("near", near, SQUARE, (3,)),
     Case("sinks", sinks, SQUARE, (3,)),
@@ -341,6 +356,7 @@ def test_other_spellings_carry_the_same(names: tuple[str, ...]) -> None:
     ("attention", None), ("softmax", None), ("padded", "v"), ("near", "last(n1) + 4"),
     ("sinks", "last(n1) + 1"), ("chunked", "w"), ("documents", "last(n1) + 1"), ("added", None),
     ("faint", "last(n1) + 1"), ("faint documents", "w"), ("softmin", "last(n1) + 1"),
+    ("faint added", "last(n1) + 1"), ("faint cleared", "w"),
 ])  # fmt: skip
 def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | None) -> None:
     _, kernel = streamed(next(c for c in CASES if c.name == name))

@@ -348,7 +348,10 @@ class _Streamed:
         home = scope if scope is self.top or self._moves(t) else self.top
         found = home.values.get(t)
         if found is None:
-            if t.is_fold:
+            if t.is_fold and t not in self.cascade.finals:  # a bound of what no stream visits
+                bound = Reduce(t.op, self._told(t.args[0]), t.over, t.dtype)
+                found = self._let(t, bound, self.top)
+            elif t.is_fold:
                 found = self._value(self.cascade.finals[t], self.top)
             else:
                 found = self._bound(t, home)
@@ -377,9 +380,9 @@ class _Streamed:
     def _plain(self, t: Term, home: _Scope) -> Value:
         """The value of a term, its parts named."""
         match t.kind:
-            case "apply" if t in self.cuts:
+            case "apply" | "cast" if t in self.cuts:
                 partial, other = self.cuts[t]
-                chosen = Apply(t.op, tuple(self._value(a, home) for a in t.args))
+                chosen = _made(t, tuple(self._value(a, home) for a in t.args))
                 return If(self._told(partial), chosen, self._value(other, home))
             case "apply" | "cast" | "extreme" | "fails":
                 return _made(t, tuple(self._value(a, home) for a in t.args))

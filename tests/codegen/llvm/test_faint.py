@@ -3,6 +3,7 @@
 The same program with its mask told by comparisons of floats, of which no block can be known, visits
 every block.  Both must give the same to the last bit, whatever the scores are: rows without any
 visible element, scores below the mask's number, scores that are infinite or NaN where nobody looks.
+A number that is added instead hides neither: then scores have a bound, told from queries and keys.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ MASKS: dict[str, Mask] = {
     "late rows": lambda i, j: (j <= i) & (i >= 70),
     "blocks": lambda i, j: (i >= 500) & (j < 30) | (i < 500) & (j >= 700),
 }
+ADDED: dict[str, Callable[[Any, Any, float], Any]] = {
+    "chosen": lambda s, keep, number: s + sm.astype(sm.where(keep, 0.0, number), s.dtype),
+    "counted": lambda s, keep, number: s + (1 - sm.astype(keep, s.dtype)) * number,
+    "cleared": lambda s, keep, number: (
+        s * sm.astype(keep, s.dtype) + sm.astype(~keep, s.dtype) * number
+    ),
+    "capped": lambda s, keep, number: 4 * sm.tanh(s / 4) + (sm.astype(keep, s.dtype) - 1) * -number,
+}
+"""Ways to add a number where a mask does not hold."""
 
 
 @cache
@@ -51,6 +61,24 @@ def kernel(name: str, number: float, told: bool) -> Native:
         return masked(q, k, v, mask if told else hidden, number)
 
     made = streamed(Case(f"{name} {number} {told}", code, SHAPES, ()))[1]
+    assert len(streams(made)) == 1 + told
+    return native_kernel(made, RUNNABLE[-1])
+
+
+@cache
+def of_sums(name: str, how: str, number: float, told: bool) -> Native:
+    """The same with the number added."""
+    mask = MASKS[name]
+
+    def code(q: Any, k: Any, v: Any) -> Any:
+        s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
+        i, j = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
+        if not told:
+            i, j = (sm.astype(x, sm.float32) for x in (i, j))
+            j = sm.maximum(j, i - 1e6)
+        return sm.nn.softmax(ADDED[how](s, mask(i, j), number), axis=-1) @ v
+
+    made = streamed(Case(f"{name} {how} {number} {told}", code, SHAPES, ()))[1]
     assert len(streams(made)) == 1 + told
     return native_kernel(made, RUNNABLE[-1])
 
@@ -93,6 +121,42 @@ def test_what_is_left_out_changes_no_bit(
         assert np.abs(found - wanted).max() < 2e-5 * np.abs(v).max()
 
 
+@settings(max_examples=4, deadline=None)
+@given(
+    n=st.integers(1, 1400), seed=st.integers(0, 99), number=st.just(-1e9),
+    scale=st.sampled_from([0.0, 1.0, 30.0, 1e4]), other=st.integers(0, 300),
+)  # fmt: skip
+@pytest.mark.parametrize("how", ADDED)
+@pytest.mark.parametrize("name", ["window", "late rows"])
+def test_what_a_sum_leaves_out_changes_no_bit(
+    name: str, how: str, n: int, seed: int, number: float, scale: float, other: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    m = max(n + rng.integers(-other, other + 1), 1)
+    q, k, v = (
+        rng.standard_normal((1, r, d)).astype(np.float32) for r, d in ((n, 8), (m, 8), (m, 6))
+    )
+    q, k = q * np.float32(scale), k * np.float32(scale)
+    found = outcome(of_sums(name, how, number, True), q, k, v)
+    np.testing.assert_array_equal(found, outcome(of_sums(name, how, number, False), q, k, v))
+    seen = MASKS[name](np.arange(n)[:, None], np.arange(m)).any(axis=1)
+    if scale <= 1.0 and how != "capped":
+        wanted = plain(q, k, v, MASKS[name], number)
+        assert np.abs(found - wanted)[:, seen].max(initial=0) < 2e-5 * np.abs(v).max()
+
+
+@pytest.mark.parametrize("how", ADDED)
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_sum_hides_nothing(how: str, odd: float) -> None:
+    """Keys behind all queries spoil them all, as they do where every block is visited."""
+    rng = np.random.default_rng(2)
+    q, k, v = (rng.standard_normal((1, 700, d)).astype(np.float32) for d in (8, 8, 6))
+    k[:, 640:] = odd
+    found = outcome(of_sums("causal", how, -1e9, True), q, k, v)
+    np.testing.assert_array_equal(found, outcome(of_sums("causal", how, -1e9, False), q, k, v))
+    assert np.isfinite(odd) or np.isnan(found).any()
+
+
 @pytest.mark.parametrize("number", [-1e9, LOW])
 def test_what_is_masked_may_be_anything(number: float) -> None:
     """A choice hides NaN and infinities: the keys behind all queries have no say."""
@@ -132,11 +196,11 @@ def visits(code: Any, *shapes: tuple[int, ...]) -> int:
     return len(streams(streamed(Case(repr(code), code, shapes or SHAPES, ()))[1]))
 
 
-def test_numbers_that_are_added_hide_nothing() -> None:
-    """What they are added to may be as great, or NaN; numbers about 0 hide little."""
+def test_numbers_that_may_be_too_small_or_count_elsewhere() -> None:
+    """Those about 0 hide little, and what nobody bounds hides nothing."""
 
-    def added(q: Any, k: Any, v: Any) -> Any:
-        s = sm.matmul(q, sm.matrix_transpose(k))
+    def growing(q: Any, k: Any, v: Any) -> Any:
+        s = sm.exp(sm.matmul(q, sm.matrix_transpose(k))) * sm.matmul(q, sm.matrix_transpose(k))
         i, j = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
         return sm.nn.softmax(s + sm.where(j <= i, 0.0, -1e9), axis=-1) @ v
 
@@ -154,8 +218,8 @@ def test_numbers_that_are_added_hide_nothing() -> None:
         s = sm.where(j <= i, s, -1e9)
         return sm.nn.softmax(s, axis=-1) @ v + sm.sum(s, axis=-1, keepdims=True)
 
-    assert visits(added) == visits(small) == visits(counted) == 1
-    assert visits(biased, *SHAPES, (23, 23)) == 1
+    assert visits(small) == visits(counted) == 1
+    assert visits(growing) == visits(biased, *SHAPES, (23, 23)) == 2
     assert visits(lambda q, k, v: masked(q, k, v, lambda i, j: j <= i, -1e9)) == 2
 
 

@@ -12,9 +12,10 @@ every row of a task, if in the end the greatest element of some row is not far e
       ..
     y[m,d] = acc_2 / l_2 if partial(enough) else acc / l
 
-What a condition rules out is looked at as in `visible.py`, with some numbers more: it counts only
-if it comes to the same number whatever else is NaN, infinite or huge.  A number that is *added*
-does not hide what it is added to, and is no such mask.
+What a condition rules out is looked at as in `visible.py`, with some numbers more: a number that is
+put there counts if it comes to the same whatever else is NaN, infinite or huge.  A number that is
+*added* hides nothing: there the greatest element is compared with a bound of what the others may be
+(`between.py`), which reads queries and keys but multiplies none; it is NaN where one of them is.
 """
 
 from __future__ import annotations
@@ -25,9 +26,18 @@ from typing import Any
 
 import numpy as np
 
+from smelt.fusion.cascade.between import between
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
-from smelt.fusion.cascade.visible import DRAWS, Drawn, Visible, is_asked, narrowed, outermost
+from smelt.fusion.cascade.visible import (
+    DRAWS,
+    Drawn,
+    Visible,
+    following,
+    is_asked,
+    narrowed,
+    outermost,
+)
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 
 FAR = {32: 1024.0, 64: 4096.0}
@@ -38,6 +48,10 @@ STRANGE = (np.nan, np.inf, -np.inf, 3e38)
 """Numbers that may stand beside a mask and show where it hides nothing."""
 ABOVE = (0.0, 0.37, 13.0, 1e3, 3e5, 1e20)
 """How much greater than need be an element is supposed to be: a number for each draw."""
+
+
+ROUNDED = 2.0**-8
+"""How far from a bound that is computed, in parts of it: more than all that rounding may do."""
 
 
 @dataclass(slots=True)
@@ -66,8 +80,9 @@ def faint(
         found = list(outermost(blocks, name, mask.rules_out))
         if not found:
             continue
-        limits = [mask.least(mask.number(c, answer)) for c, answer in found]
-        limit = terms.const(max(limits) if mask.sign > 0 else min(limits), state.dtype)
+        limit, *more = (mask.limit(c, answer) for c, answer in found)
+        for other in more:
+            limit = (terms.greater if mask.sign > 0 else terms.lesser)(limit, other)
         greatest = terms.state(number, state.block.axes, state.dtype)
         pair = (greatest, limit) if mask.sign > 0 else (limit, greatest)
         made = Visible(seen.start, seen.stop, seen.seen, seen.where, dict(seen.cuts))
@@ -82,6 +97,7 @@ class _Mask:
     """Masks of the elements whose greatest one (or least one) is a state."""
 
     def __init__(self, terms: Terms, number: int, state: State, own: dict[int, State]) -> None:
+        self.terms = terms
         self.state, self.dtype = state, state.dtype
         self.others = [s for k, s in own.items() if k != number]
         self.new = terms.state(number, state.block.axes, state.dtype, new=True)
@@ -93,25 +109,61 @@ class _Mask:
         """1 where the greatest element is meant, -1 where the least one, 0 for any other fold."""
 
     def rules_out(self, condition: Term, answer: bool) -> bool:
-        """Whether elements for which a condition has an answer are one number, and add nothing
-        where the greatest is far from it."""
-        number = self.number(condition, answer)
+        """Whether elements for which a condition has an answer are far off, and add nothing where
+        the greatest is far from them."""
+        number, drawn = self.number(condition, answer), _Strange
+        if number is None:
+            number, drawn = self.shifted(condition, answer), Drawn
         if number is None or self.sign * self.least(number) > -FAR[self.dtype.bits]:
             return False  # numbers about 0 are too seldom far enough away
         above = self.least(number) + self.sign * np.array(ABOVE)
-        told = {condition: answer, self.new: above}
-        return all(_adds_nothing(s.block, told) for s in self.others)
+        told = {**self.told(condition, answer), self.new: above}
+        return all(_adds_nothing(s.block, told, drawn) for s in self.others)
+
+    def told(self, condition: Term, answer: bool) -> dict[Term, Any]:
+        """What conditions say where one has an answer."""
+        return dict(following([self.state.block, *(s.block for s in self.others)],
+                              condition, answer))  # fmt: skip
 
     def number(self, condition: Term, answer: bool) -> float | None:
         """The one number that such elements are, but for those of which there are none."""
         (element,) = self.state.block.args
-        values = np.asarray(_evaluated(element, {condition: answer}, [element]), np.float64)
+        told = self.told(condition, answer)
+        values = np.asarray(_evaluated(element, told, [element], _Strange), np.float64)
         numbers = {float(x) for x in np.unique(values) if x != self.none}
         return numbers.pop() if len(numbers) == 1 and np.isfinite([*numbers]).all() else None
 
-    def least(self, number: float | None) -> float:
+    def shifted(self, condition: Term, answer: bool) -> float | None:
+        """The greatest of such elements among those drawn, if there is a bound of all of them."""
+        (element,) = self.state.block.args
+        if self._end(condition, answer) is None:
+            return None
+        values = np.asarray(
+            _evaluated(element, self.told(condition, answer), [element], Drawn), np.float64
+        )
+        number = self.sign * float(np.max(self.sign * values))
+        return number if np.isfinite(number) else None
+
+    def limit(self, condition: Term, answer: bool) -> Term:
+        """The first number of the type that is far enough from all such elements."""
+        number = self.number(condition, answer)
+        if number is not None:
+            return self.terms.const(self.least(number), self.dtype)
+        end, terms = self._end(condition, answer), self.terms
+        assert end is not None
+        size = terms.mul(terms.greater(end, terms.neg(end)), terms.const(ROUNDED, self.dtype))
+        far = terms.greater(size, terms.const(FAR[self.dtype.bits], self.dtype))
+        return terms.add(end, far) if self.sign > 0 else terms.sub(end, far)
+
+    def _end(self, condition: Term, answer: bool) -> Term | None:
+        """A bound of such elements: they are all on its far side."""
+        block = self.state.block
+        (element,) = block.args
+        span = between(self.terms, element, self.told(condition, answer), block.axes)
+        return None if span is None else span.high if self.sign > 0 else span.low
+
+    def least(self, number: float) -> float:
         """The first number of the type that is far enough from another one."""
-        assert number is not None
         far = number + self.sign * FAR[self.dtype.bits]
         found = self.dtype.numpy.type(far)
         if self.sign * float(found) < self.sign * far:
@@ -132,22 +184,24 @@ class _Strange(Drawn):
         return super().__call__(t)
 
 
-def _evaluated(element: Term, told: dict[Term, Any], elements: Sequence[Term]) -> Any:
+def _evaluated(
+    element: Term, told: dict[Term, Any], elements: Sequence[Term], kind: type[Drawn]
+) -> Any:
     """What an element is in each draw."""
-    drawn = _Strange()
+    drawn = kind()
     known: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in told.items()}
     for t in dict.fromkeys(t for a in elements for t in cone(a) if is_asked(t)):
         known.setdefault(t, drawn.answer())
     return np.broadcast_to(evaluate(element, drawn, known), (DRAWS,))
 
 
-def _adds_nothing(block: Term, told: dict[Term, Any]) -> bool:
+def _adds_nothing(block: Term, told: dict[Term, Any], drawn: type[Drawn]) -> bool:
     """Whether a fold takes up nothing, a product where one factor is 0 and the other any number."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     wanted = row.identity(block.args[0].dtype)
     nothing = np.zeros(DRAWS, bool)
     for a in block.args:
-        nothing |= np.asarray(_evaluated(a, told, block.args) == wanted)
+        nothing |= np.asarray(_evaluated(a, told, block.args, drawn) == wanted)
     return bool(nothing.all()) and not row.positional
 
 

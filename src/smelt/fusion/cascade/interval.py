@@ -303,6 +303,17 @@ def _signs(t: Term, wanted: bool) -> frozenset[int] | None:
     return frozenset(sign for sign, answer in answers if answer == wanted)
 
 
+def implied(t: Term, condition: Term, answer: bool) -> bool | None:
+    """What a comparison of two integers says where one of the same integers has an answer."""
+    turned = 1 if t.args == condition.args else -1 if t.args == condition.args[::-1] else 0
+    known = _signs(condition, answer) if turned else None
+    for wanted in (False, True):
+        signs = _signs(t, wanted) if known is not None else None
+        if signs is not None and known is not None and {turned * s for s in known} <= signs:
+            return wanted
+    return None
+
+
 def _difference(t: Term, fixed: frozenset[str]) -> _Sum:
     """The first of a comparison's operands minus the second."""
     found = _Sum(0, {}, [])

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.fusion.cascade.interval import Blocks, is_plain, is_read
+from smelt.fusion.cascade.interval import Blocks, implied, is_plain, is_read
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
@@ -88,7 +88,7 @@ def narrowed(
                 found.seen = _joined(terms.both, found.seen, _told(each.may(condition, wanted)))
         partial = _told(rules.may(condition, answer))
         if partial is not None:
-            found.cuts |= _choices(blocks, condition, wanted, partial)
+            found.cuts |= _choices(terms, blocks, condition, wanted, partial)
 
 
 def bounds(
@@ -119,7 +119,9 @@ def _told(t: Term) -> Term | None:
 
 def _masks(blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
     """Conditions with the answer for which nothing is taken up, none inside another one."""
-    return outermost(blocks, name, lambda c, a: all(_is_nothing(b, {c: a}) for b in blocks))
+    return outermost(
+        blocks, name, lambda c, a: all(_is_nothing(b, following(blocks, c, a)) for b in blocks)
+    )
 
 
 def outermost(
@@ -139,13 +141,15 @@ def outermost(
 
 
 def _choices(
-    blocks: list[Term], condition: Term, answer: bool, partial: Term
+    terms: Terms, blocks: list[Term], condition: Term, answer: bool, partial: Term
 ) -> dict[Term, tuple[Term, Term]]:
-    """The values that a condition chooses, with what they are where it has an answer."""
+    """The values that a condition chooses or is, with what they are where it has an answer."""
     found: dict[Term, tuple[Term, Term]] = {}
     for t in dict.fromkeys(t for b in blocks for a in b.args for t in cone(a)):
         if t.kind == "apply" and t.args[0] is condition and SCALARS[t.op].chooses:
             found[t] = partial, t.args[1 if answer else 2]
+        elif t.kind == "cast" and t.args[0] is condition:
+            found[t] = partial, terms.const(answer, t.dtype)
     return found
 
 
@@ -184,6 +188,15 @@ def is_asked(t: Term) -> bool:
     """Whether a term is a condition that is not made of conditions."""
     of_conditions = t.kind == "apply" and all(a.dtype == bool_ for a in t.args)
     return t.dtype == bool_ and t.kind != "const" and not of_conditions
+
+
+def following(blocks: Iterable[Term], condition: Term, answer: bool) -> dict[Term, bool]:
+    """What the conditions of folds say where one of them has an answer, as far as that is plain."""
+    found = {condition: answer}
+    for t in {t for b in blocks for a in b.args for t in cone(a) if is_asked(t)}:
+        if t is not condition and (other := implied(t, condition, answer)) is not None:
+            found[t] = other
+    return found
 
 
 def _is_nothing(block: Term, told: Mapping[Term, float | bool]) -> bool:
