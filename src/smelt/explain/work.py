@@ -41,7 +41,8 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import children, values_of, visit
 from smelt.ops import scalar_functions
-from smelt.types.expr import Index, atoms, evaluate
+from smelt.types.affine import axes_through
+from smelt.types.expr import Index, evaluate
 
 __all__ = ["Work", "work"]
 
@@ -159,14 +160,7 @@ class _Count:
                 return frozenset[str]().union(*(self.axes(c) for c in children(v)))
 
     def _index_axes(self, index: Iterable[Index]) -> Axes:
-        found: set[str] = set()
-        for e in index:
-            for atom in atoms(e):
-                if atom.kind == "axis":
-                    found.add(atom.name)
-                elif atom.kind == "value":
-                    found |= self.names[atom.name]
-        return frozenset(found)
+        return axes_through(index, self.names.__getitem__)
 
     def _own(self, v: Value) -> Work:
         match v:

@@ -40,8 +40,9 @@ from smelt.kernel.ir import (
     Value,
 )  # fmt: skip
 from smelt.ops.scalar import SCALARS
+from smelt.types.affine import axes_through
 from smelt.types.dtype import DType, bool_, i64
-from smelt.types.expr import Index, atoms
+from smelt.types.expr import Index
 
 Axes: TypeAlias = frozenset[str]
 NO_AXES: Axes = frozenset()
@@ -202,11 +203,4 @@ def _axes(value: Value, env: Env) -> Axes:
 
 def index_axes(index: Iterable[Index], env: Env) -> Axes:
     """The axes of index expressions, through computed positions too."""
-    found: set[str] = set()
-    for e in index:
-        for atom in atoms(e):
-            if atom.kind == "axis":
-                found.add(atom.name)
-            elif atom.kind == "value":
-                found |= env.lookup(atom.name).axes
-    return frozenset(found)
+    return axes_through(index, lambda name: env.lookup(name).axes)

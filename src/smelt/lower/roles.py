@@ -54,6 +54,7 @@ from smelt.kernel.ir import (
 from smelt.lower.define import Definition
 from smelt.lower.winner import winner
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
+from smelt.types.affine import axes_through
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, atoms, axes_of, evaluate, product
 
@@ -94,14 +95,7 @@ def value_axes(value: Value, known: Mapping[str, frozenset[str]]) -> frozenset[s
 
 def index_axes(index: tuple[Index, ...], known: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """The axes of index expressions, through computed positions."""
-    found: set[str] = set()
-    for e in index:
-        for atom in atoms(e):
-            if atom.kind == "axis":
-                found.add(atom.name)
-            elif atom.kind == "value":
-                found |= known[atom.name]
-    return frozenset(found)
+    return axes_through(index, known.__getitem__)
 
 
 def analyse(body: list[Statement]) -> Facts:

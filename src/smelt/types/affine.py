@@ -1,4 +1,4 @@
-"""Strides and distances: how index expressions depend on one axis, and how far two are apart.
+"""What index expressions depend on: all their axes, the stride along one, how far two are apart.
 
 >>> from smelt.types.expr import axis, size
 >>> i = axis("i", size("n"))
@@ -8,9 +8,23 @@
 
 from __future__ import annotations
 
-from smelt.types.expr import Expr, Index, Monomial, add, axes_of, terms_of
+from collections.abc import Callable, Iterable
 
-__all__ = ["coefficient", "distance"]
+from smelt.types.expr import Expr, Index, Monomial, add, atoms, axes_of, terms_of
+
+__all__ = ["axes_through", "coefficient", "distance"]
+
+
+def axes_through(index: Iterable[Index], of: Callable[[str], frozenset[str]]) -> frozenset[str]:
+    """The axes of index expressions, those included `of` computed positions in them."""
+    found: set[str] = set()
+    for e in index:
+        for atom in atoms(e):
+            if atom.kind == "axis":
+                found.add(atom.name)
+            elif atom.kind == "value":
+                found |= of(atom.name)
+    return frozenset(found)
 
 
 def coefficient(e: Index, name: str) -> Index | None:

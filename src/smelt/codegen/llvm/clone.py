@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from smelt.codegen.llvm.items import Access, Clamping, Folding, Item, Payload, Peek, Phase
-from smelt.types.expr import Expr, Index, atoms, axes_of, substitute
+from smelt.types.affine import axes_through
+from smelt.types.expr import Expr, Index, substitute
 from smelt.types.expr import value as value_of
 
 FOLDS = ("fold", "dot", "scan")
@@ -52,9 +53,7 @@ class Cloner:
         return found
 
     def _axes(self, e: Index) -> frozenset[str]:
-        found = frozenset(axes_of(e))
-        names = [a.name for a in atoms(e) if a.kind == "value"]
-        return found.union(*(self.phase.positions[n].axes for n in names))
+        return axes_through((e,), lambda name: self.phase.positions[name].axes)
 
     def _put(self, e: Index) -> Index:
         return substitute(substitute(e, self.at), self.names, "value")

@@ -35,6 +35,7 @@ from smelt.kernel.bounds import proves_inside
 from smelt.ops.combine import CHOICE, COMBINES, EXTREMES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
+from smelt.types.affine import axes_through
 from smelt.types.dtype import DType, bool_, f32, f64, i64
 from smelt.types.expr import (
     Expr,
@@ -108,14 +109,7 @@ class PhaseBuilder:
 
     def index_axes(self, *index: Index) -> frozenset[str]:
         """Axes of index expressions, through computed positions."""
-        found: set[str] = set()
-        for e in index:
-            for atom in atoms(e):
-                if atom.kind == "axis":
-                    found.add(atom.name)
-                elif atom.kind == "value":
-                    found |= self.phase.positions[atom.name].axes
-        return frozenset(found)
+        return axes_through(index, lambda name: self.phase.positions[name].axes)
 
     def index_args(self, *index: Index) -> tuple[Item, ...]:
         """The computed positions that index expressions read."""

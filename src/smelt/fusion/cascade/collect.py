@@ -33,6 +33,7 @@ from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.spec_scalar import ScalarOp
+from smelt.types.affine import axes_through
 from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Index, atoms, axis
 from smelt.types.expr import value as position_index
@@ -145,14 +146,7 @@ class _Collector:
         return found
 
     def _axes(self, *index: Index) -> frozenset[str]:
-        found: set[str] = set()
-        for e in index:
-            for atom in atoms(e):
-                if atom.kind == "axis":
-                    found.add(atom.name)
-                elif atom.kind == "value":
-                    found |= self.picks[atom.name].axes
-        return frozenset(found)
+        return axes_through(index, lambda name: self.picks[name].axes)
 
     # ---- the definer ---------------------------------------------------------------------------
 
