@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from tests.frontends.torch.models import Encoder, compiled, seeded, tokens  # noqa: E402
 
-import smelt.torch  # noqa: E402, F401
+import smelt.torch  # noqa: E402
 from smelt import knobs  # noqa: E402
 from smelt.runtime import memory  # noqa: E402
 
@@ -235,3 +235,38 @@ def test_random_numbers_are_drawn_in_the_order_of_the_program(grad):
         for got, want in zip(found, chances(x, y), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
         assert torch.equal(state, torch.get_rng_state())
+
+
+def test_what_a_later_graph_makes_from_arguments_is_not_stored():
+    """A call of torch stands between; two arrays to read instead of one do not pay."""
+
+    def one(x, y):
+        return torch.sort(x * 3, -1)[0] + torch.sigmoid(x - y[0]).square() * 2
+
+    def two(x, y):
+        return torch.sort(x * 3, -1)[0] + torch.sigmoid(x - y)
+
+    x, y = torch.randn(5, 9), torch.randn(5, 9)
+    for f, stored in ((one, 1), (two, 2)):
+        torch._dynamo.reset()
+        with smelt.torch.record() as r:
+            found = torch.compile(f, backend="smelt")(x, y)
+        torch.testing.assert_close(found, f(x, y), rtol=1e-6, atol=1e-6)
+        first, last = r.graphs[0].program.segments
+        assert (len(first.nodes), len(last.nodes)) == (stored, 1)
+
+
+def test_what_is_long_to_make_is_stored():
+    """Twenty operators are not worked out a second time."""
+
+    def f(x):
+        y = x
+        for _ in range(20):
+            y = torch.sin(y) + 1
+        return torch.sort(x * 3, -1)[0] + y
+
+    x = torch.randn(5, 9).double()
+    with smelt.torch.record() as r:
+        found = torch.compile(f, backend="smelt")(x)
+    torch.testing.assert_close(found, f(x))
+    assert [len(s.nodes) for s in r.graphs[0].program.segments] == [2, 1]

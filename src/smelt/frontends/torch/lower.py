@@ -18,6 +18,7 @@ a tensor, torch makes its own view of the memory, with the strides that eager co
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,10 @@ __all__ = ["AGAIN", "GIVEN", "Left", "Lowering", "Stage"]
 AGAIN, GIVEN = "smelt_again", "smelt_given"
 """Notes at nodes of a backward graph: that a value is a copy of the forward graph's, and the
 names of other results of its operator that there are, by place."""
+
+
+_FEW = 16
+"""Operators that a later graph computes again at most, in place of a value that is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +196,36 @@ class Lowering:
                 self._made[node, k] = found
                 return found
         entry = self._entries[node]
-        if entry.row is not None and (entry.graph == k or _free(entry.row) or _is_again(node)):
+        here = entry.graph == k or _free(entry.row) or _is_again(node)
+        if entry.row is not None and (here or self._is_spared(node)):
             return self._lowered(node, k)
         self.want(node)
         found = self._input(node, k)
         self._made[node, k] = found
         return found
+
+    def _is_spared(self, node: Any) -> bool:
+        """Whether a later graph makes a value from tensors that exist anyway, in few operators
+        element by element, with no more to read than the value itself: it need not be stored."""
+        if node in self.wanted:
+            return False
+        leaves: set[Any] = set()
+        seen: dict[Any, None] = {node: None}
+        todo = [node]
+        while todo:
+            n = todo.pop()
+            row = self._entries[n].row
+            if row is None or not (row.elementwise or row.alias) or len(seen) > _FEW:
+                return False
+            for x in _nodes((n.args, n.kwargs)):
+                if self._kept(x):
+                    leaves.add(x)
+                elif x not in seen:
+                    seen[x] = None
+                    todo.append(x)
+        sizes = [_count(x) for x in leaves]
+        most = _count(node)
+        return max(sizes, default=0) <= most and sizes.count(most) <= 1
 
     def want(self, node: Any) -> None:
         """A tensor of this value must exist."""
@@ -325,6 +354,12 @@ class Lowering:
             value = V(build.input(label, kind, strides, origin_of(node)))
         stage.inputs[node] = value
         return value
+
+
+def _count(node: Any) -> int:
+    """Elements of a tensor, at the sizes that it was traced with; one for a number."""
+    shape = () if _is_size(node) else node.meta["val"].shape
+    return math.prod(n if isinstance(n, int) else n.node.hint or 0 for n in shape)
 
 
 def _is_constant(node: Any, order: list[int]) -> bool:
