@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from statistics import median
 from time import perf_counter, perf_counter_ns
 from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from smelt import knobs
 from smelt.errors import SmeltError
@@ -182,7 +183,7 @@ def compare(one: Callable[[], Any], other: Callable[[], Any], ends: float) -> fl
             (other if late else one)()
             times[late] = max(perf_counter_ns() - start, 1)
         ratios.append(times[True] / times[False])
-    return median(ratios)
+    return float(np.median(ratios))
 
 
 def _turns(ends: float) -> Iterator[int]:

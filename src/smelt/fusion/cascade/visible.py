@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import cycle
 from typing import Any
 
@@ -36,9 +37,14 @@ DRAWS = 6
 """Sets of numbers and answers for which the elements that a mask rules out are looked at."""
 _TABLE = 64
 """Terms with numbers of their own; beyond, they come again."""
-_RNG = np.random.default_rng(0)
-NUMBERS = _RNG.integers(-9, 9, (_TABLE, DRAWS))
-ANSWERS = _RNG.random((_TABLE, DRAWS)) < [1.0, 0.0, *[0.5] * (DRAWS - 2)]
+
+
+@cache
+def _draws() -> tuple[Array, Array]:
+    """Numbers and answers; NumPy imports its generators when the first one is asked for."""
+    source = np.random.default_rng(0)
+    numbers = source.integers(-9, 9, (_TABLE, DRAWS))
+    return numbers, source.random((_TABLE, DRAWS)) < [1.0, 0.0, *[0.5] * (DRAWS - 2)]
 
 
 @dataclass(slots=True)
@@ -170,7 +176,7 @@ class Drawn:
     for such numbers: in the first draw all of them, then none, then some."""
 
     def __init__(self) -> None:
-        self.numbers, self.answers = cycle(NUMBERS), cycle(ANSWERS)
+        self.numbers, self.answers = map(cycle, _draws())
         self.known: dict[Term, Array] = {}
 
     def __call__(self, t: Term) -> Array:
