@@ -80,6 +80,11 @@ def is_free(node: Node) -> bool:
     return (node.op.is_view or node.op.is_source) and not isinstance(node.op, Input)
 
 
+DOT_CODE = 100
+"""Scalar operations that the code of one product is as long as: tiles of several widths, what is
+left over at every edge, and packing.  A dozen of them are a kernel that LLVM takes a second for."""
+
+
 def is_contraction(node: Node) -> bool:
     """Whether an operator multiplies and sums: found by asking its definition."""
     return node.op.fusible and trace_of(node).dots > 0
@@ -148,7 +153,8 @@ class Units:
         self.calls = 0
         self.size = [0.0] * len(self.inputs)
         for unit in self.units:
-            self.size.append(unit.trace.size + unit.trace.cost)
+            code = DOT_CODE * unit.trace.dots
+            self.size.append(unit.trace.size + unit.trace.cost + code)
             if unit.is_library:
                 self.calls |= 1 << unit.number
         self.outputs = 0

@@ -379,13 +379,22 @@ class _Planner:
 
     def _is_dear(self, item: Item, limit: float) -> bool:
         """Whether an item is dear, even if dear operands along fewer axes are kept instead."""
-        return self._cost(item, item.axes & self._local(item.time), limit) > limit
+        return self._cost(item, item.axes & self._local(item.time), limit, {}) > limit
 
     def _cost(
-        self, item: Item, wide: frozenset[str] = frozenset(), limit: float = float("inf")
+        self, item: Item, wide: frozenset[str], limit: float, known: dict[Item, float]
     ) -> float:
         """Cycles a vector to compute an item from memory and finished folds; operands without all
-        of `wide` axes count as kept above the limit."""
+        of `wide` axes count as kept above the limit.  `known` has what was asked before: items that
+        many read are many in a chain, and ways through it twice as many after each."""
+        cost = known.get(item)
+        if cost is None:
+            cost = known[item] = self._cost_of(item, wide, limit, known)
+        return cost
+
+    def _cost_of(
+        self, item: Item, wide: frozenset[str], limit: float, known: dict[Item, float]
+    ) -> float:
         if item in self.kept or item.kind in ("fold", "dot"):
             return 0.0
         if not item.axes & self._local(item.time) - self.rows:
@@ -399,7 +408,7 @@ class _Planner:
             and item.payload.dtype.compute != item.payload.dtype
         ):
             own = ROUNDED
-        found = own + sum(self._cost(a, wide, limit) for a in item.args)
+        found = own + sum(self._cost(a, wide, limit, known) for a in item.args)
         return 0.0 if not wide <= item.axes and found > limit else found
 
     def _arrange(self, nest: Nest) -> None:
