@@ -13,7 +13,7 @@ from typing import Any
 from smelt.errors import LeakError
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import Value, intern, layout
+from smelt.frontends.array.value import Value, constant, intern, layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -146,9 +146,12 @@ class Scope(Sizes):
             self.ranges[name] = max(low, least), min(high, most)
 
     def capture(self, x: Value) -> Value:
-        """A value from outside as an input that is the same in every call."""
+        """A value from outside as an input that is the same in every call; a number that nobody
+        else can write to as that number."""
         if isinstance(x.op, Constant):
             return x
+        if x.data is not None and not x.type.shape and not x.shared:
+            return constant(x.data.item(), x.type.dtype)
         if x.scope is not None:
             raise LeakError(value=x.told, function=x.scope.name)
         found = self.captured.get(x) or self._renamed.get(x)
