@@ -212,3 +212,22 @@ def test_the_knob():
     with sm.config(constants=1000):  # too little for it: nothing is planned ahead
         check(layer(w), x, data)
         assert prelude.held_bytes() == 0
+
+
+@pytest.mark.parametrize("number", [
+    np.float32(-1e9), np.finfo(np.float32).min, np.int8(-3), np.bool_(True), np.float32("nan"),
+    np.float32(-0.0), np.uint64(2**63 + 5), np.float64(0.1),
+])  # fmt: skip
+def test_captured_numbers_of_numpy_are_numbers(number: Any) -> None:
+    """They keep their type, and rules and masks know them as they know Python's."""
+    for held in (number, sm.asarray(number)):
+        traced = sm.jit(lambda x, held=held: sm.where(x > 0, sm.zeros((), dtype=held.dtype), held))
+        assert traced.lower(np.ones(3, np.float32)).trace.captured == ()
+        found = np.asarray(traced(np.array([-1.0, 2.0], np.float32)))
+        wanted = np.array([number, 0], number.dtype)
+        assert found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes()
+    memory = np.array(2.0, np.float32)
+    follows = sm.jit(lambda x: x * memory)
+    assert float(follows(np.float32([3.0]))[0]) == 6.0
+    memory[...] = 5.0
+    assert float(follows(np.float32([3.0]))[0]) == 15.0
