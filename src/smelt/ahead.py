@@ -14,11 +14,12 @@ operators would one by one.  Candidates are taken by gain per byte.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 from smelt import knobs
 from smelt.codegen.build import panels
+from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.fusion.apart import held_apart, held_by
 from smelt.fusion.plan import Cluster, Plan

@@ -15,10 +15,10 @@ positions of an axis unless they say otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+from smelt.dataclass import dataclass
 from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mul, sub
 
 BLOCK = 2048

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ import numpy as np
 from smelt import fusion, knobs, lower, passes
 from smelt.ahead import Ahead, beyond, room_of
 from smelt.codegen.build import build, build_all, forms
+from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.fusion.cascade.proofs import SHELF, VERSION
 from smelt.fusion.plan import Cluster, Plan

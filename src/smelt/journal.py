@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
+from smelt.dataclass import dataclass
 from smelt.errors import ExprTextError, UnsupportedError
 from smelt.origin import Origin
 

@@ -13,11 +13,13 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
+
+from smelt.dataclass import dataclass
 
 _TUNING_PREFIXES = ("prefer-", "slow-", "fast-", "false-deps-", "tuning-", "idivl-", "idivq-")
 

@@ -19,10 +19,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
+from smelt.dataclass import dataclass
 from smelt.processor import CacheSizes, Processor, cache_sizes, cpu_model, processor, usable_cores
 
 Isa = Literal["avx512", "avx2", "portable", "neon"]

@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from smelt.autodiff.tape import Step
+from smelt.dataclass import dataclass
 from smelt.graph.ir import Node
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Iota

@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from smelt.bench.process import command, kept_to, variables
 from smelt.bench.products import Call, Timed, best_times
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
+from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32
 
 Array = np.ndarray[Any, Any]

@@ -12,10 +12,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from smelt.dataclass import dataclass
 
 __all__ = ["CASES", "Case", "given_model", "runner"]
 

@@ -15,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from importlib import import_module
 from math import nan
 from pathlib import Path
 
 from smelt.bench.cases import CASES, given_model, runner
 from smelt.bench.process import command, variables
+from smelt.dataclass import dataclass
 
 __all__ = ["FirstCall", "measure_first"]
 

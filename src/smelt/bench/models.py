@@ -12,7 +12,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +20,7 @@ from smelt import knobs
 from smelt.bench.cases import CASES, Case, given_model, runner
 from smelt.bench.first import FirstCall, measure_first
 from smelt.bench.peak import eager_peak, smelt_peak
+from smelt.dataclass import dataclass
 from smelt.runtime.memory import STOCK
 
 __all__ = ["HEAD", "PEERS", "Row", "page", "run"]

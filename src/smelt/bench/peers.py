@@ -23,7 +23,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +30,7 @@ import numpy as np
 from smelt.bench import idioms, namespaces
 from smelt.bench.workloads import WORKLOADS as WORKLOADS
 from smelt.bench.workloads import Arrays, Workload, as_tuple
+from smelt.dataclass import dataclass
 
 
 class Unavailable(Exception):

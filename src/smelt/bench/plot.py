@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 from smelt.bench.peers import TITLES
 from smelt.bench.results import Results, Row
+from smelt.dataclass import dataclass
 
 LEFT, RIGHT, TOP, LINE, FOOT = 250, 30, 84, 26, 64
 WIDTH = 900

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from smelt import driver
 from smelt.bench.process import command, kept_to, variables
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
+from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32, i8
 
 Array = np.ndarray[Any, Any]

@@ -14,8 +14,10 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
+
+from smelt.dataclass import dataclass
 
 FORMAT = 1
 SMELT = "smelt"

@@ -12,10 +12,10 @@ bb   20 ms
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from smelt.bench.peers import TITLES
 from smelt.bench.results import SMELT, Entry, Results, Row, geomean
+from smelt.dataclass import dataclass
 
 NOTHING = "–"
 

@@ -17,7 +17,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,6 +24,7 @@ import numpy as np
 
 from smelt.bench.peers import Unavailable, Variant, open_peer, own_process
 from smelt.bench.workloads import WORKLOADS, Workload
+from smelt.dataclass import dataclass
 from smelt.runtime.probe import Kernels, Mover
 from smelt.target import Target
 

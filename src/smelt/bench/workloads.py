@@ -14,7 +14,6 @@ Tolerances are for float32 against float64: `u` is half a unit in the last place
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from smelt.bench import formulas
 from smelt.bench.namespaces import numpy_namespace
+from smelt.dataclass import dataclass
 
 Arrays = tuple[NDArray[Any], ...]
 Shape = tuple[int, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from time import perf_counter
 from typing import Any, Literal
@@ -20,6 +19,7 @@ import numpy as np
 
 import smelt
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.knobs.values import show_bytes
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import load

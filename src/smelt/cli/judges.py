@@ -7,7 +7,7 @@ sizes, and gives the outputs in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ import numpy as np
 from smelt import driver, knobs
 from smelt.cli.inputs import Array
 from smelt.codegen.build import Built, build
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.graph import interp as graph_interp
 from smelt.graph import text as graph_text

@@ -7,8 +7,9 @@ False
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from smelt.dataclass import dataclass
 from smelt.demo import corpus, engines, race, search, tokenise, weights
 from smelt.demo.corpus import Passage
 from smelt.demo.search import Answer

@@ -16,13 +16,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smelt.dataclass import dataclass
 from smelt.demo.engines import Engine
 from smelt.demo.facts import Facts
 from smelt.demo.tokenise import Batch, save_batches

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from inspect import cleandoc
 from textwrap import dedent
 
+from smelt.dataclass import dataclass
 from smelt.errors import array, machine, memory, text, trace
 from smelt.errors.array import UnknownNameError
 from smelt.errors.reasons import REASONS, Reason

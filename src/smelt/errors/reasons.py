@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from smelt.dataclass import dataclass
 from smelt.errors.array import UnknownNameError
 from smelt.errors.tree import nearest
 

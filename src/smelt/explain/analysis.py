@@ -7,11 +7,11 @@ as_text(compiled, "kernel")
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from smelt import knobs
 from smelt.codegen.build import asm_text, llvm_text
+from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError
 from smelt.explain.build import build
 from smelt.explain.compiled import Compiled, Sizes, named_sizes

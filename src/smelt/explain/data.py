@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal, cast
+
+from smelt.dataclass import dataclass
 
 FORMAT = "smelt-report"
 VERSION = "1.3"

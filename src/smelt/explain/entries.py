@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smelt.dataclass import dataclass
 from smelt.explain.compiled import Compiled
 from smelt.explain.predict import predict
 from smelt.explain.traffic import Touched, Traffic

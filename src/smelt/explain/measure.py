@@ -13,13 +13,13 @@ whole call take turns in several rounds, so that a busy moment of the machine me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.explain.data import TimeData
 from smelt.runtime.executable import CallStep, Executable, Step, Value
 

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.kernel.env import Axes, Env
 from smelt.kernel.ir import (
     Block,

@@ -7,9 +7,9 @@ their bytes counted exactly as those of the fused ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from smelt import fusion, knobs, lower
+from smelt.dataclass import dataclass
 from smelt.explain.traffic import traffic
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Node

@@ -12,8 +12,8 @@ import itertools
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.errors import REASONS
 from smelt.explain.data import DecisionData, NodeData, ReportData
 from smelt.explain.names import short

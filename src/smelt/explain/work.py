@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.kernel.ir import (
     Apply,
     Block,

@@ -28,9 +28,9 @@ expression names them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cost import Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits

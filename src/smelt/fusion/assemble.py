@@ -8,8 +8,9 @@ are started together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster
 from smelt.fusion.sets import at_hints, bits
 from smelt.fusion.units import Units

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.analyse import analyse
 from smelt.fusion.cascade.collect import collect
 from smelt.fusion.cost import Model

@@ -14,11 +14,11 @@ where they come from; those of the schedule are in `smelt.fusion.sweeps`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from smelt.blocks import BLOCK, PARTS
+from smelt.dataclass import dataclass
 from smelt.fusion.region import Region
 from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.sweeps import Sweeps

@@ -9,9 +9,10 @@ calls, and what the user forbids.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.region import MOST_READS, Region
 from smelt.fusion.units import Units

@@ -22,9 +22,10 @@ all at least another's, absent ones being 0, is never smaller.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
+from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster, Plan, Slot
 from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from smelt.blocks import Rounds
+from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Decision
 from smelt.types.expr import Index

@@ -15,8 +15,8 @@ what is predicted to gain.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cost import INLINE_LAUNCH_NS
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import CODE, OPERANDS

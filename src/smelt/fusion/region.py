@@ -22,11 +22,12 @@ the position at which a unit is computed, in axes of the region: an axis number 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import combinations
 from typing import TypeAlias
 
+from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster
 from smelt.fusion.sets import bits
 from smelt.fusion.space import regrouped

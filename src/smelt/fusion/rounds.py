@@ -19,10 +19,11 @@ than by a sum, a product or a largest element stands outside, or nothing is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.trace import Trace

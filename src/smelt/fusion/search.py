@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.fusion import memory
 from smelt.fusion.assemble import clusters_of
 from smelt.fusion.carried import steps

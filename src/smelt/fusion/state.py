@@ -7,8 +7,8 @@ is found once for each set and remembered.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.fusion import along, streams
 from smelt.fusion.alike import Alike, Look, renamed
 from smelt.fusion.assemble import Group

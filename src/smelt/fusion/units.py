@@ -22,8 +22,8 @@ those that end in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input

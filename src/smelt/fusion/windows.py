@@ -12,9 +12,9 @@ Window(axis=0, tap=3, step=2, dilation=1)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from smelt.blocks import band_of_windows, is_window, window_columns
+from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
 

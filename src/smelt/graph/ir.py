@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.ops.create import Input
 from smelt.ops.spec import TensorOp

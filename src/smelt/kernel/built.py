@@ -12,9 +12,9 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from smelt.dataclass import dataclass
 from smelt.types.expr import Index, evaluate, text
 from smelt.types.parse_expr import parse_sizes
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel.ir import IndexValue, Kernel, Let, Load, Position, Statement, Store
 from smelt.kernel.text import parse, text

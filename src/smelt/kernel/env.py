@@ -12,9 +12,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.kernel.ir import (
     Apply,

@@ -19,9 +19,10 @@ All nodes are frozen.  Values are trees; what is used twice is bound by `Let` an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, axis
 from smelt.types.tensor import Shape

@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.kernel.ir import Param
 
 Array = np.ndarray[Any, Any]

@@ -13,11 +13,11 @@ operator, is nothing for equal gauges, and composes: t(a to b) then t(b to c) is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.kernel.ir import (
     NO_EXPONENT,

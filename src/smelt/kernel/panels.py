@@ -9,8 +9,9 @@ The array is the one that `smelt.passes.prelude.panelled` makes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel, Load, Param, Value
 from smelt.kernel.walk import map_values
 from smelt.types.expr import Index, add, floordiv, mod

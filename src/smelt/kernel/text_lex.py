@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from smelt.dataclass import dataclass
 from smelt.errors import KernelTextError, TextError
 
 _TOKEN: Final = re.compile(

@@ -6,8 +6,9 @@ Errors are KernelTextError and show the line with a caret.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, axes_of

@@ -12,9 +12,9 @@ import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir, walk
 from smelt.kernel.env import Env, axes_of, dtype_of

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeAlias
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, dtype_of

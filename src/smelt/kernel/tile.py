@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 
 Array = np.ndarray[Any, Any]

@@ -23,8 +23,8 @@ smelt.errors.VerifyError: E405 not well formed: kernel shift, `y[n] = x[n + 1]`:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.kernel import ir, walk
 from smelt.kernel.bounds import Facts, facts_of

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, VerifyError
 from smelt.kernel import ir
 from smelt.kernel.bounds import Facts, facts_of, proves_inside

@@ -9,9 +9,10 @@ dimensions they stand for, so reductions over one dimension share one axis.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
 from smelt.fusion.space import axis_classes, own_classes, reads, regrouped

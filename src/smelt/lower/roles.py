@@ -8,7 +8,6 @@ partial results are merged in fixed order, so that the bits do not depend on the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from smelt.blocks import (
     COLUMNS,
@@ -26,6 +25,7 @@ from smelt.blocks import (
     SPLIT_ABOVE,
     STREAM_BYTES,
 )
+from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.kernel.ir import (
     Apply,

@@ -14,8 +14,8 @@ matter (`smelt.fusion.cascade.visible`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, cone
 from smelt.fusion.cascade.visible import bounds

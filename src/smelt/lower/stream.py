@@ -18,10 +18,11 @@ the folds after it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, has_parts, rows_taken, rows_visited
+from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.faint import faint

@@ -11,8 +11,7 @@ exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, f32, f64, i32, i64
 
 Series = tuple[float, ...]

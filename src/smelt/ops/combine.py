@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import DTypeError
 from smelt.ops import fold_derivatives as derive
 from smelt.types.dtype import DType, bool_, f32, i64, u64

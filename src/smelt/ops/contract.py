@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product as positions
 from typing import Any, ClassVar
 
 import numpy as np
 
 from smelt.blocks import FEW_TAPS, SHORT_SUM
+from smelt.dataclass import dataclass
 from smelt.errors import GradientError, ShapeError
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS

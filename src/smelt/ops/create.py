@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate

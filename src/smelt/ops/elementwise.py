@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, Generic
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import GradientError
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V

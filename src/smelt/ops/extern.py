@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import ExternError
 from smelt.ops.spec import Adjoint, Array, Cotangents, Sizes, TensorOp, V
 from smelt.types.tensor import TensorType

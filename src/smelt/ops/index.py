@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.ops.create import Iota
 from smelt.ops.elementwise import broadcast_index

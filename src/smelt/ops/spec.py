@@ -15,11 +15,12 @@ makes an operator fusible.  An operator without `define` is *extern*: one call, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import GradientError
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate

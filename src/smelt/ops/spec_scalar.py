@@ -11,11 +11,11 @@ reads `derivative`, and code generation calls `lower` with its own `Machine`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import DTypeError
 from smelt.ops.machine import Machine
 from smelt.types.dtype import DType, Kind, bool_

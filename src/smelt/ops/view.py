@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.ops.spec import (
     Adjoint,

@@ -10,8 +10,8 @@ contraction and the read is computed for the picked elements alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts

@@ -14,11 +14,11 @@ graph f(x: f32[n]) {
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.errors import UnknownNameError, VerifyError, nearest
 from smelt.graph.ir import Graph
 from smelt.graph.text import text

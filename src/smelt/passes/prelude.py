@@ -18,11 +18,11 @@ because there is no room for it; what that comes from may be held then.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, substitute_nodes

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from smelt.dataclass import dataclass
 from smelt.rewrite.match import arrangements
 from smelt.rewrite.term import Call, Number, Term, term, variables
 from smelt.types.dtype import DType, bool_, f32

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import ExprTextError
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp

@@ -33,12 +33,13 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.errors import CacheWarning
 from smelt.runtime.cache_files import Folder, Item, Refused
 

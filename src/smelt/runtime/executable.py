@@ -11,12 +11,13 @@ import math
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.errors import OutArgumentError, OutOfMemory
 from smelt.kernel.abi import PARALLEL
 from smelt.knobs.values import show_bytes

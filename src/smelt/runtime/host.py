@@ -14,7 +14,7 @@ import hashlib
 import json
 import platform
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, Literal
 import llvmlite
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.processor import Processor, processor, processor_identity, usable_cores
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused

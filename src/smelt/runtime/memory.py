@@ -21,13 +21,13 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.errors import OutOfMemory
 from smelt.runtime import quota
 

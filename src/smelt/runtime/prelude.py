@@ -18,13 +18,13 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.runtime.memory import address_of

@@ -20,8 +20,8 @@ import mmap
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.llvm import llvm
 from smelt.target import Target
 

@@ -12,12 +12,12 @@ executable.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from smelt.blocks import Cut, Rounds
+from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from time import perf_counter, perf_counter_ns
 from typing import Any, Literal, Protocol
@@ -16,6 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.plan import Plan
 from smelt.fusion.text import text as plan_text

@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import DTypeError
 
 Kind = Literal["bool", "int", "uint", "float", "complex"]

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from smelt.dataclass import dataclass
 from smelt.errors import OverflowSizeError, ShapeError
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, product, size, text

@@ -9,7 +9,6 @@ the last nest that reads an array, which finds it in cache, asks for the next bl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from smelt.codegen.llvm.indexing import depth_terms, number
 from smelt.codegen.llvm.items import Access, chain
 from smelt.codegen.llvm.memory import element_address, prefetch
 from smelt.codegen.llvm.scope import Scope
+from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType

@@ -16,7 +16,6 @@ Outside of that part nothing is taken up, as outside of what is visited.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -25,6 +24,7 @@ from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.indexing import I64, number
 from smelt.codegen.llvm.items import Edge, Folding, Item, Phase, Region, Visit, chain
 from smelt.codegen.llvm.scope import Scope
+from smelt.dataclass import dataclass
 from smelt.ops.combine import EXTREMES
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Perfor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from smelt.blocks import (
@@ -34,6 +34,7 @@ from smelt.blocks import (
 from smelt.codegen.llvm.grouped import WORDS, Group, group_of
 from smelt.codegen.llvm.indexing import steady
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
+from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target

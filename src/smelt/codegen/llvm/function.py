@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -16,6 +15,7 @@ from smelt.codegen.llvm.nests import Schedule
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Storage
 from smelt.codegen.llvm.streams import run_segments
+from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, product, sub
 

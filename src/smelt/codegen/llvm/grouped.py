@@ -25,7 +25,6 @@ instruction adds its pair; beside that, factors and sums below 2^-126 count as 0
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
@@ -34,6 +33,7 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.items import Access, Converting, Item
 from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.dataclass import dataclass
 from smelt.ops import halves
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from smelt.dataclass import dataclass
 from smelt.ops.combine import Combine
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, atoms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -12,6 +11,7 @@ from smelt.codegen.llvm.items import Access, accesses_of
 from smelt.codegen.llvm.memory import FARTHEST_STEP, any_lane, lanes_between
 from smelt.codegen.llvm.patterned import lane_limits
 from smelt.codegen.llvm.scope import Scope
+from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, atoms, axes_of, nonnegative
 

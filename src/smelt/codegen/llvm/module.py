@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from smelt.codegen.llvm.contract import forms
@@ -15,6 +13,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.tall import tall_forms, wide_forms
 from smelt.codegen.llvm.tall_nests import scheduled
 from smelt.codegen.llvm.windowed import line_forms
+from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Forms, Limits
 from smelt.kernel.ir import Kernel
 from smelt.target import Target

@@ -7,7 +7,7 @@ later nest needs is computed again when that is cheap and kept in scratch memory
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from smelt.codegen.llvm.clone import FOLDS
 from smelt.codegen.llvm.contract import (
@@ -44,6 +44,7 @@ from smelt.codegen.llvm.vectors import (
 from smelt.codegen.llvm.width import vectors_together
 from smelt.codegen.llvm.windowed import windowed
 from smelt.codegen.llvm.written import short_products
+from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.expr import Index

@@ -18,10 +18,10 @@ True
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import lcm
 
+from smelt.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axes_of, substitute, terms_of
 
 __all__ = ["LONGEST", "Pattern", "pattern"]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product as cases
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from smelt.codegen.llvm.items import Access, Item, accesses_of
 from smelt.codegen.llvm.limits import Limit
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.versions import needed
+from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
 from smelt.ops.combine import CHOICE
 from smelt.ops.scalar import SCALARS

@@ -14,11 +14,11 @@ moves back by s.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd
 
 from smelt.codegen.llvm.clone import FOLDS, Cloner, indices, reached
 from smelt.codegen.llvm.items import Item, Phase
+from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Index,

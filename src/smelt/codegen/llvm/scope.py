@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from smelt.codegen.llvm.items import Access, Item
+from smelt.dataclass import dataclass
 
 Value = Any
 

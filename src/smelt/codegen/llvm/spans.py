@@ -13,7 +13,6 @@ beyond it.  Between them nothing needs a test, wherever that begins:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm.indexing import number
@@ -21,6 +20,7 @@ from smelt.codegen.llvm.items import accesses_of
 from smelt.codegen.llvm.limits import Limit
 from smelt.codegen.llvm.memory import FARTHEST_STEP
 from smelt.codegen.llvm.scope import Scope
+from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import substitute
 

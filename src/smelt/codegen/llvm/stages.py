@@ -17,7 +17,6 @@ units do, would stand at the end of every chain.  A sum of exponentials takes 82
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -27,6 +26,7 @@ from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Access, Folding, Item, accesses_of
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms

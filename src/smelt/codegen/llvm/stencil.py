@@ -15,7 +15,6 @@ all lanes; where the weights have it too (channels last), they are vectors as we
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
@@ -23,6 +22,7 @@ from smelt.codegen.llvm.clone import folds, renumber
 from smelt.codegen.llvm.contract import Tile, stored_axis
 from smelt.codegen.llvm.items import Folding, Item, Phase
 from smelt.codegen.llvm.places import Slid, flattened, packed_order, placed, sliding
+from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, floordiv, maximum, mul

@@ -15,7 +15,6 @@ What it packs stays in L2, in panels as wide as a tile that are read from their 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from smelt.blocks import (
     SMALL,
@@ -33,6 +32,7 @@ from smelt.codegen.llvm.clone import FOLDS
 from smelt.codegen.llvm.contract import Tile, load_of, stored_axis
 from smelt.codegen.llvm.grouped import group_of
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase
+from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target

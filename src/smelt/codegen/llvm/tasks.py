@@ -6,8 +6,6 @@ the axis that vectors run along, squares where an array is turned, and several s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from smelt.blocks import BLOCK, TASKS, rows_together
 from smelt.codegen.llvm.contract import Contraction, product_block
 from smelt.codegen.llvm.cuts import fold_columns, streamed_rows
@@ -19,6 +17,7 @@ from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.vectors import across_axis, lanes_of, pinned
 from smelt.codegen.llvm.windowed import Windowed
+from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product

@@ -6,7 +6,6 @@ Each operand is either packed or read as it lies: an origin and two steps say wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smelt.blocks import DEPTH
@@ -27,6 +26,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.thin import multiply_add
+from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i8, i32
 from smelt.types.expr import floordiv

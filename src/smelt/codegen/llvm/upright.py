@@ -11,13 +11,13 @@ vain and never read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
 from smelt.codegen.llvm.contract import SKEW, Tile
 from smelt.codegen.llvm.items import Item, Phase
 from smelt.codegen.llvm.places import Slid, block_of, packed_order, place_extents
+from smelt.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product
 
 DEPTH = 400

@@ -17,7 +17,6 @@ moves back by s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
@@ -35,6 +34,7 @@ from smelt.codegen.llvm.places import (
     sliding,
 )
 from smelt.codegen.llvm.upright import Upright
+from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.dtype import f32, f64

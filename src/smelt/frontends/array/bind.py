@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, StaticArgError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.tree import Tree, flatten, paths, unflatten

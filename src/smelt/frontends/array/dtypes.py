@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, check_device, value
 from smelt.frontends.array.convert import computable

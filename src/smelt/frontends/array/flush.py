@@ -8,11 +8,12 @@ earlier program only in sizes or in constants finds the plan of that one, if its
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.frontends.array.engine import compile_graph
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program

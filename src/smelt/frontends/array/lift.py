@@ -13,9 +13,10 @@ costs one more compilation, never a wrong answer: the guards are checked before 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.frontends.array.engine import size_names
 from smelt.frontends.array.program import Program, is_free, replace_numbers

@@ -10,7 +10,6 @@ numbers and results that are arguments stay with Python.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from smelt import knobs
+from smelt.dataclass import dataclass
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.results import pack
 from smelt.frontends.array.trace import Trace

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.frontends.array.value import intern
 from smelt.origin import Origin, here

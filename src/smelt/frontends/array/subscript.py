@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import (
     ArgumentError,
     BoundsError,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from smelt.dataclass import dataclass
 from smelt.frontends.torch.explained import fresh
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import module_of, origin_of

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from smelt.dataclass import dataclass
 from smelt.frontends.torch.table import TABLE, decompositions
 
 __all__ = ["WHY", "Status", "core", "page"]

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch.fx.node import map_arg
 
+from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced

@@ -18,13 +18,14 @@ import re
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.utils import counters
 
+from smelt.dataclass import dataclass
 from smelt.frontends.torch.lower import Left
 from smelt.frontends.torch.origins import Traced
 from smelt.frontends.torch.program import Program

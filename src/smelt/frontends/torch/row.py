@@ -16,11 +16,11 @@ UnsupportedError, and the operator is left to torch with that reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.sizes import Sizes

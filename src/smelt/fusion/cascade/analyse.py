@@ -19,9 +19,10 @@ to the next sweep over the elements.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.carry import Carrier
 from smelt.fusion.cascade.forms import NotSeparable, Sorts
 from smelt.fusion.cascade.gauge import Gauge

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import product as every
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.anchor import anchor, in_range
 from smelt.fusion.cascade.follow import Followed, finished, follow, in_parts
 from smelt.fusion.cascade.forms import (

@@ -22,8 +22,9 @@ same analysis of the same terms gives the same answer.  Axes of the region are c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits

@@ -21,13 +21,14 @@ proved (`proofs.py`) before anybody relies on it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, islice
 from itertools import product as every
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.formula import Array, Formula, constants
 from smelt.fusion.cascade.proofs import Claim, is_proved
 from smelt.fusion.cascade.term import Term

@@ -21,11 +21,11 @@ put there counts if it comes to the same whatever else is NaN, infinite or huge.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.between import between
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, cone, evaluate

@@ -11,8 +11,8 @@ all of them are zero, or where something is infinite, which the end then tells.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.derive import FALLBACK, HELD, Gauged, Ranked, gauged, ranked
 from smelt.fusion.cascade.forms import NotSeparable, Product, Sorts
 from smelt.fusion.cascade.formula import Formula, cut

@@ -18,9 +18,9 @@ e / l * v and v * e * (1 / l) one product.  Only the rows' columns are read (`li
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64

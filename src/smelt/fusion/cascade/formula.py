@@ -19,12 +19,12 @@ only vary (v), only move (r) or are fixed, and can be evaluated at any numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product as every
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.forms import Sorts
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.ops.combine import COMBINES

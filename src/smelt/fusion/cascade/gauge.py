@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import product as every
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.forms import Linear, NotSeparable
 from smelt.fusion.cascade.term import Term, cone, evaluate
 from smelt.ops.combine import COMBINES

@@ -13,12 +13,12 @@ operator on truth values, from its table (ALGORITHMS 1.8; R. Moore, "Interval An
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import product as every
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.kernel.ir import IndexValue, Load
 from smelt.ops.scalar import SCALARS

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.gauge import opposite
 from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS

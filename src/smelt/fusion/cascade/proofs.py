@@ -9,10 +9,10 @@ never before, and are kept in the user's cache.  Without a proof nothing is carr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.formula import Formula, is_plain
 from smelt.fusion.cascade.term import Term
 from smelt.ops.symbolic import MEANINGS, SYSTEM, has_system

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.combine import COMBINES, EXTREMES, FIRST
 from smelt.types.dtype import DType, f32, i64

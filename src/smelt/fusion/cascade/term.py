@@ -16,12 +16,12 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.kernel.ir import IndexValue
 from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS

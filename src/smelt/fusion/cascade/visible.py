@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.fusion.cascade.interval import Blocks, implied, is_plain, is_read
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
