@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
+from smelt.dataclass import dataclass
 from smelt.errors import (
     ArgumentError,
     DTypeError,
