@@ -50,8 +50,9 @@ ABOVE = (0.0, 0.37, 13.0, 1e3, 3e5, 1e20)
 """How much greater than need be an element is supposed to be: a number for each draw."""
 
 
-ROUNDED = 2.0**-8
-"""How far from a bound that is computed, in parts of it: more than all that rounding may do."""
+ROUNDED = 2.0**-5
+"""How far from a bound that is computed, in parts of it: more than all that rounding may do, where
+each of a dozen steps is rounded to bfloat16 (by 2^-9 of it)."""
 
 
 @dataclass(slots=True)
