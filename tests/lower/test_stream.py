@@ -156,15 +156,6 @@ def faint_cleared(q: Any, k: Any, v: Any, ids: Any) -> Any:
     return softmax(s * keep - 1e4 * (1 - keep)) @ v
 
 
-def zeroed(q: Any, k: Any, v: Any, keep: Any) -> Any:
-    """What is masked is taken out of the sums too: rows without anything are 0 / 0."""
-    s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
-    seen = sm.expand_dims(keep > 0, axis=(0, 1))
-    s = sm.where(seen, s, -sm.inf)
-    e = sm.where(seen, sm.exp(s - sm.max(s, axis=-1, keepdims=True)), 0.0)
-    return (e / sm.sum(e, axis=-1, keepdims=True)) @ v
-
-
 def softmin(q: Any, k: Any, v: Any) -> Any:
     s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
     rows, columns = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
@@ -271,7 +262,6 @@ CASES = (
     Case("faint padded", faint_padded, (*SQUARE, (23,)), (3, 3)),
     Case("faint added", faint_added, SQUARE, (3, 3)),
     Case("faint cleared", faint_cleared, (*SQUARE, (23,)), (3, 3)),
-    Case("zeroed", zeroed, (*SQUARE, (23,)), (4,)),
     Case("softmin", softmin, SQUARE, (3, 3)),
     Case("near", near, SQUARE, (3,)),
     Case("sinks", sinks, SQUARE, (3,)),
@@ -375,13 +365,6 @@ def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | Non
         assert stop is None and found is None
     else:
         assert stop in value_text(found, kernel)
-
-
-def test_rows_that_masks_empty_are_as_they_are_written() -> None:
-    """Nothing over nothing is no number."""
-    case = next(c for c in CASES if c.name == "zeroed")
-    for kept in (-1.0, 1.0):
-        check(case, [*drawn(case)[:3], np.full(23, kept, np.float32)], 8)
 
 
 def read(case: Case, arrays: list[Array], blocks: int) -> int:

@@ -315,7 +315,9 @@ class _Sum:
         form = linear(term, self.sorts.is_fixed)
         if is_odd(form):
             raise NotSeparable(term.op)
-        moving: Linear = {a: form[a] for a in form if a is not None and self.sorts.moves(a)}
+        moving: Linear = {
+            a: c for a, c in form.items() if a is not None and self.sorts.moves(a)
+        }  # fmt: skip
         if not growing:
             return self._anchored(self._left(term, form, moving, {}), build(terms, moving, term))
         shown: dict[Term, Term] = {}
@@ -472,28 +474,23 @@ class _Sum:
         moved = {g.fold for g in self.bare} | {f.slot for f in self.followed}
         self.carrier.moved_by.setdefault(self.fold, set()).update(moved)
         terms = self.terms
-        whole = self.wide or self.last_wide
-        found = total if whole else terms.cast(total, self.fold.dtype.compute)
+        found = total if self.wide or self.last_wide \
+            else terms.cast(total, self.fold.dtype.compute)  # fmt: skip
         if self.made_up is not None:
             once = terms.div(terms.const(1.0, self.made_up.dtype), self.made_up)
             found = terms.mul(found, terms.cast(once, found.dtype))
         if product.number != 1.0:
             found = terms.mul(found, terms.const(product.number, found.dtype))
-        found = self._with_hoisted(found)
+        for t, p in self.hoisted:
+            wide = terms.cast(t, found.dtype)
+            for _ in range(abs(p)):
+                found = terms.mul(found, wide) if p > 0 else terms.div(found, wide)
         for by in self.followed:
             found = finished(terms, found, by)
-        nothing, none = (terms.const(x, found.dtype) for x in (math.nan, 0.0))
-        if product.masks and any(self.bare.values()):
-            seen = self.carrier.seen(product.masks, self.fold, self.sweep)
-            nothing = terms.choose(seen, nothing, self._with_hoisted(none))
-        for gauge in (g for g, bare in self.bare.items() if bare):
-            found = terms.where_equal(gauge.fold, gauge.bottom, nothing, found)
-        return found
-
-    def _with_hoisted(self, found: Term) -> Term:
-        """A sum times what left it."""
-        for t, p in self.hoisted:
-            for _ in range(abs(p)):
-                by = self.terms.mul if p > 0 else self.terms.div
-                found = by(found, self.terms.cast(t, found.dtype))
+        for gauge, bare in self.bare.items():
+            if bare:
+                if product.masks:
+                    raise NotSeparable(self.fold.op)
+                nothing = terms.const(math.nan, found.dtype)
+                found = terms.where_equal(gauge.fold, gauge.bottom, nothing, found)
         return found

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-
 from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms
-from smelt.ops.combine import COMBINES, EXTREMES, FIRST
-from smelt.types.dtype import DType, f32, i64
+from smelt.ops.combine import COMBINES, FIRST
+from smelt.types.dtype import DType, i64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +58,6 @@ class States:
         """Takes back the states after the first `count`."""
         del self.states[count:]
         self.numbers = {key: n for key, n in self.numbers.items() if n < count}
-
-    def seen(self, masks: Iterable[Term], fold: Term, sweep: int) -> Term:
-        """Whether any element of a fold is within masks."""
-        terms, one = self.terms, self.terms.const(1.0, f32)
-        inside = one
-        for mask in masks:
-            inside = terms.choose(mask, inside, terms.const(-math.inf, f32))
-        block = terms.fold(EXTREMES[1], inside, fold.over, f32)
-        return terms.equals(self.state(block, block.op, None, f32, sweep, fold), one.value)
 
     def winner(self, fold: Term, sweep: int) -> Term:
         """Where the best element stands: the least position of those that are as good as the best
