@@ -5,15 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.native import native_kernel
-from tests.codegen.llvm.whole import RUNNABLE
 
 import smelt as sm
 from smelt.codegen.build import asm_text, form_for, forms
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.patterns import pattern
 from smelt.codegen.llvm.program import program
-from smelt.kernel.interp import run
 from smelt.kernel.short import short_sizes, with_sizes
 from smelt.kernel.text import parse, text
 from smelt.target import Target
@@ -198,48 +195,3 @@ def test_no_pattern_where_numbers_are_missing() -> None:
     assert pattern(mod(K, size("m")), "k") is None
     assert pattern(mul(mod(K, 3), size("m")), "k") is None
     assert pattern(floordiv(K, 1000), "k") is None
-
-
-JUDGED = {
-    "bias": """
-    kernel k(x: f32[r,c], b: f32[c]) -> y: f32[r,c]
-      grid r, c/4096
-      y[r,c] = x[r,c] + b[c]
-    """,
-    "flip": """
-    kernel k(x: f32[r,c]) -> y: f32[r,c]
-      grid r, c/4096
-      y[r,c] = x[r, size(c) - c - 1] * 2
-    """,
-    "joined": """
-    kernel k(x: f32[r,c], z: f32[r,2]) -> y: f32[r,c + 2]
-      grid r, j in (c + 2)/4096
-      a = x[r,j] else 0
-      b = z[r, j - size(c)] else 0
-      i = index(j - size(c))
-      y[r,j] = select(i >= 0, b, a)
-    """,
-    "turned": """
-    kernel k(x: f32[r,c,e]) -> y: f32[r,e,c]
-      grid r, e, c/4096
-      y[r,e,c] = x[r,c,e] + x[r,0,e]
-    """,
-}
-
-
-@pytest.mark.parametrize("name", JUDGED)
-@pytest.mark.parametrize("isa", RUNNABLE)
-def test_code_with_numbers_at_forbidden_pages(name: str, isa: str) -> None:
-    """As the kernel interpreter says, and nothing around the arrays is touched."""
-    kernel = parse(JUDGED[name])
-    rng = np.random.default_rng(5)
-    for c in (2, 3, 5, 11, 15):
-        made = native_kernel(with_sizes(kernel, {"c": c, "e": 3}), isa)
-        for r in (1, 33, 120):
-            sizes = {"r": r, "c": c, "e": 3}
-            arrays = {p.name: rng.random([int(evaluate(n, sizes)) for n in p.shape], np.float32)
-                      for p in kernel.inputs}  # fmt: skip
-            wanted = run(made.kernel, arrays, {"r": r})["y"]
-            for at_end in (True, False):
-                found = made(arrays, {"r": r}, at_end=at_end)["y"]
-                np.testing.assert_array_equal(found, wanted, f"{r} rows of {c}")
