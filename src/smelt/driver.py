@@ -140,9 +140,9 @@ def _compile(
         None if k is None else identify(k, target, b if k is before else None)
         for k, before, b in zip(kernels, lowered, bare, strict=True)
     ]
-    told: dict[Told, Forms] = {}
+    told: dict[Plain, Forms] = {}
     uses: list[tuple[Cluster, Named, Forms, Form]] = [
-        (cluster, of, known := _forms(of, target, at, told), form_for(known, at))
+        (cluster, of, known := _forms(of, target, told), form_for(known, at))
         for cluster, of, at in zip(plan.every, given_names, hints, strict=True) if of is not None
     ]  # fmt: skip
     codes = _codes([(of, form) for _, of, _, form in uses], target, journal)
@@ -236,23 +236,15 @@ def identify(
     return Named(kernel, plain, names, stem)
 
 
-Told = tuple[Plain, tuple[tuple[str, int], ...]]
-
-
-def _forms(
-    named: Named, target: Target, sizes: Mapping[str, int], told: dict[Told, Forms]
-) -> Forms:
-    """The forms of a kernel called with such sizes, found once for those that differ in names
-    alone."""
+def _forms(named: Named, target: Target, told: dict[Plain, Forms]) -> Forms:
+    """The forms of a kernel, found once for those that differ in names alone."""
     plain = named.plain
-    at = {short: sizes[name] for short, name in named.names.items() if name in sizes}
-    key = plain, tuple(at.items())
-    if key not in told:
-        told[key] = forms(plain.kernel, target, at)
+    if plain not in told:
+        told[plain] = forms(plain.kernel, target)
     own = {short: size(name) for short, name in named.names.items()}
     return tuple(
         (form, tuple((substitute(n, own, "size"), most) for n, most in limits))
-        for form, limits in told[key]
+        for form, limits in told[plain]
     )
 
 

@@ -23,8 +23,7 @@ def element_address(b: ir.IRBuilder, base: Value, offset: Value, dtype: DType) -
     return b.gep(base, [offset], source_etype=memory_type(dtype))
 
 
-def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: list[Value]) -> Value:
-    """A call of one of LLVM's own functions."""
+def _intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: list[Value]) -> Value:
     module = b.module
     function = module.globals.get(name)
     if function is None:
@@ -43,7 +42,7 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
         raw = b.load(address, align=dtype.itemsize, typ=kind)
     else:
         zero = ir.Constant(kind, None)
-        raw = intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
+        raw = _intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
                          [address, I32(dtype.itemsize), mask, zero])  # fmt: skip
     return m.load_convert(raw, dtype)
 
@@ -51,7 +50,7 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
 def any_lane(b: ir.IRBuilder, mask: Value) -> Value:
     """Whether a mask has a lane.  A masked load that reads nothing still costs hundreds of cycles
     where its address is not mapped, so one without lanes had better go somewhere else."""
-    return intrinsic(b, f"llvm.vector.reduce.or.{_suffix(mask.type)}", I1, [mask])
+    return _intrinsic(b, f"llvm.vector.reduce.or.{_suffix(mask.type)}", I1, [mask])
 
 
 def gather(
@@ -63,7 +62,7 @@ def gather(
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
     pointers.type = ir.VectorType(PTR, lanes)
     mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
-    raw = intrinsic(b, f"llvm.masked.gather.{_suffix(kind)}.v{lanes}p0", kind,
+    raw = _intrinsic(b, f"llvm.masked.gather.{_suffix(kind)}.v{lanes}p0", kind,
                      [pointers, I32(dtype.itemsize), mask, ir.Constant(kind, None)])  # fmt: skip
     return m.load_convert(raw, dtype)
 
@@ -102,7 +101,7 @@ def _strided(m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Valu
         wanted = [p // step if p % step == 0 else lanes for p in places]
         part = b.shuffle_vector(mask, nothing, _lanes_constant(wanted))
         at = element_address(b, address, I64(v * lanes), dtype)
-        pieces.append(intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
+        pieces.append(_intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
                                  [at, I32(dtype.itemsize), part, zero]))  # fmt: skip
     found = pieces[0]
     for v, piece in enumerate(pieces[1:], 1):
@@ -156,7 +155,7 @@ def prefetch(b: ir.IRBuilder, address: Value, *, near: bool = False) -> None:
     """Asks for the line at an address, into the second cache or the first; wrong addresses do no
     harm."""
     level = I32(3 if near else 2)
-    intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(0), level, I32(1)])
+    _intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(0), level, I32(1)])
 
 
 def store_vector(
@@ -172,7 +171,7 @@ def store_vector(
     b = m.builder
     raw = m.store_convert(value, dtype)
     if mask is not None:
-        intrinsic(b, f"llvm.masked.store.{_suffix(raw.type)}.p0", ir.VoidType(),
+        _intrinsic(b, f"llvm.masked.store.{_suffix(raw.type)}.p0", ir.VoidType(),
                    [raw, address, I32(dtype.itemsize), mask])  # fmt: skip
         return
     stored = b.store(raw, address, align=64 if bypass else dtype.itemsize)
@@ -189,7 +188,7 @@ def scatter(
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
     pointers.type = ir.VectorType(PTR, lanes)
     mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
-    intrinsic(b, f"llvm.masked.scatter.{_suffix(raw.type)}.v{lanes}p0", ir.VoidType(),
+    _intrinsic(b, f"llvm.masked.scatter.{_suffix(raw.type)}.v{lanes}p0", ir.VoidType(),
                [raw, pointers, I32(dtype.itemsize), mask])  # fmt: skip
 
 
@@ -206,8 +205,6 @@ def store_scalar(
         b.store(raw, address, align=dtype.itemsize)
 
 
-__all__ = [
-    "FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "intrinsic", "lanes_between",
-    "load_scalar", "load_strided", "load_vector", "prefetch", "scatter", "store_scalar",
-    "store_vector",
-]  # fmt: skip
+__all__ = ["FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "lanes_between",
+           "load_scalar", "load_strided", "load_vector", "prefetch", "scatter", "store_scalar",
+           "store_vector"]  # fmt: skip

@@ -49,7 +49,6 @@ from smelt.codegen.llvm.memory import (
     store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
-from smelt.codegen.llvm.patterned import lane_index, picked
 from smelt.codegen.llvm.pieces import by_rows, by_vectors, pieces
 from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
 from smelt.codegen.llvm.product import ProductEmitter
@@ -296,8 +295,6 @@ class NestEmitter:
 
     def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:
         """An index expression here; with `lanes`, the vector axis is a vector."""
-        if lanes and (known := lane_index(self, e, scope)) is not None:
-            return known
 
         def leaf(atom: Atom) -> Value:
             if atom.kind == "size":
@@ -429,9 +426,7 @@ class NestEmitter:
                 address = element_address(self.b, base, scope.offset(access), dtype)
                 found = load_strided(m, address, step, dtype, mask)
             else:
-                found = picked(self, access, scope, m, dtype) if step is None else None
-                if found is None:
-                    found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
+                found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
         if inside is not None and not access.gives_zero:
             found = m.select(inside.mask, found, m.const(item.dtype, access.other))
         return found

@@ -18,7 +18,6 @@ from smelt.codegen.llvm.contract import (
     runs_across,
 )
 from smelt.codegen.llvm.cuts import fit_rows
-from smelt.codegen.llvm.flatten import flatten
 from smelt.codegen.llvm.items import (
     Converting,
     Folding,
@@ -134,8 +133,6 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         products = {} if phase.regions() else windowed(phase, target, form)
         products = products or contractions(phase, target, form)
         finish_sums(phase)
-    if not products:
-        flatten(phase, target)
     vector = vector_axis(phase, candidates(phase))
     fit_rows(phase, vector)
     if products and phase.stores:
