@@ -21,11 +21,12 @@ from smelt.journal import Journal
 from smelt.lower import interp
 from smelt.runtime.executable import CallStep
 from smelt.runtime.rounds import Turns
+from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)
-TINY = replace(driver.host(), l3_bytes=1 << 14)
-"""A machine for which the values of small tests are large."""
+TINY = replace(Target.for_isa(driver.host().isa), l3_bytes=1 << 14)
+"""A machine for which the values of small tests are large, wherever it runs."""
 
 
 def graph_of(code: Callable[..., Any], arrays: tuple[Array, ...]) -> Graph:
