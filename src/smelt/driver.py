@@ -38,6 +38,7 @@ from smelt.ops.create import Input
 from smelt.passes.prelude import Split, split
 from smelt.runtime.code import Code, add, find, key_of
 from smelt.runtime.executable import Executable, Value
+from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Compiler, Run
@@ -94,6 +95,7 @@ class Compiled:
         return None if prelude is None else prelude.once(arrays)
 
 
+@roomy
 def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph,
     *,

@@ -40,6 +40,7 @@ from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import Code, find, key_of
 from smelt.runtime.executable import Executable
+from smelt.runtime.frames import roomy
 from smelt.runtime.host import host
 from smelt.runtime.recipe import KernelUse, Recipe
 from smelt.runtime.sources import sources
@@ -71,6 +72,7 @@ def _driver() -> Any:
             gc.enable()
 
 
+@roomy
 def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph, *, hints: Mapping[str, int], donate: tuple[int, ...] = (),
     program: Program | None = None,

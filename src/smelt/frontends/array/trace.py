@@ -27,6 +27,7 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, sizes
 from smelt.ops.create import Constant, Input
+from smelt.runtime.frames import roomy
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
 from smelt.types.tensor import Shape, TensorType, shape_text
@@ -154,6 +155,7 @@ class Trace:
         return compiled.run(buffers, sizes, out, prelude.run(owners, stamps, buffers.__getitem__))
 
 
+@roomy
 def record_call(
     name: str,
     labels: Sequence[str],

@@ -33,6 +33,7 @@ from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.table import decompositions
+from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
 from smelt.runtime.host import host
 
@@ -87,7 +88,7 @@ def backend(
         partition_fn=split,
     )  # fmt: skip
     with set_aside():
-        return build(module, inputs)
+        return roomy(build)(module, inputs)
 
 
 def partition(
