@@ -167,15 +167,8 @@ class Refinement:
             return None
         best: Move | None = None
         near = self._neighbours(c)
-        cuts = cluster.members & self.units.folds
-        if self.state.held(cluster.reads):
-            for u in bits(cuts):  # what a fold of finished folds reads: rows end there
-                if cluster.region.levels.get(u, 0) > 1:
-                    cuts |= self.units.operands[u] & cluster.members
-        if cluster.stored & (cluster.stored - 1):
-            cuts |= cluster.stored
-        for u in bits(cuts):
-            parts = self._parts(cluster, u)
+        for cut in self._cuts(cluster):
+            parts = self._parts(cluster, cut)
             if parts is None:
                 continue
             for move in self._moves(c, near, *parts):
@@ -187,11 +180,27 @@ class Refinement:
                     best = move
         return best
 
-    def _parts(self, cluster: Cluster, u: int) -> tuple[Verdict, Verdict] | None:
-        """A member with all that it needs, and what is left, which reads it."""
-        first = self._closure(1 << u, cluster.members)
+    def _cuts(self, cluster: Cluster) -> Iterator[int]:
+        """Members that may be where a cluster is cut: each of its folds and results, and what folds
+        of finished folds read, for rows end there; that by one and all together, for it takes
+        several where several numbers of each row are summed up."""
+        cuts = cluster.members & self.units.folds
+        ends = 0
+        if self.state.held(cluster.reads):
+            for u in bits(cuts):
+                if cluster.region.levels.get(u, 0) > 1:
+                    ends |= self.units.operands[u] & cluster.members
+        if cluster.stored & (cluster.stored - 1):
+            cuts |= cluster.stored
+        yield from (1 << u for u in bits(cuts | ends))
+        if ends & (ends - 1):
+            yield ends
+
+    def _parts(self, cluster: Cluster, cut: int) -> tuple[Verdict, Verdict] | None:
+        """Some members with all that they need, and what is left, which reads them."""
+        first = self._closure(cut, cluster.members)
         roots = cluster.stored & ~first
-        once = self._once(first, roots) | 1 << u
+        once = self._once(first, roots) | cut
         rest = self._closure(roots, cluster.members & ~once)
         if not roots or (first | rest) != cluster.members:
             return None

@@ -162,12 +162,13 @@ def _choices(
 
 def _minus_infinities(blocks: list[Term], name: str) -> Iterator[Term]:
     """Elements of arrays that rule out what they are added to, where they are -inf.  Only where
-    something dearer than a look at them is saved: sums over other axes."""
+    something dearer than a look at them is saved: sums over other axes; and not where it is
+    computed which element to look at, which a question about a whole block has no name for."""
     parts = dict.fromkeys(t for b in blocks for a in b.args for t in cone(a))
     if not any(t.kind == "opaque" and len(t.args) > 1 for t in parts):
         return
     for t in parts:
-        if is_read(t) and t.dtype.is_float and name in t.axes:
+        if is_read(t) and is_plain(t) and t.dtype.is_float and name in t.axes:
             if all(_is_nothing(b, {t: -math.inf}) for b in blocks):
                 yield t
 
