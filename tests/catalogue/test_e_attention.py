@@ -157,6 +157,23 @@ def biased(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
     return xp.matmul(weights(xp, scores(xp, q, k) + bias), v)
 
 
+def relative(xp: Any, q: Any, k: Any, v: Any, table: Any) -> Any:
+    """A number for each distance, found by its place in a table."""
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    return xp.matmul(weights(xp, s + xp.take(table, j - i + s.shape[-1] - 1, axis=0)), v)
+
+
+def beside_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
+    """A number of each head takes part in the sum, and leads nowhere."""
+    s, c = scores(xp, q, k), xp.expand_dims(sink, axis=(1, 2))
+    i, j = places(xp, s)
+    s = xp.where(j <= i, s, -np.inf)
+    top = xp.maximum(xp.max(s, axis=-1, keepdims=True), c)
+    e = xp.exp(s - top)
+    return xp.matmul(e / (xp.sum(e, axis=-1, keepdims=True) + xp.exp(c - top)), v)
+
+
 def capped(xp: Any, q: Any, k: Any, v: Any) -> Any:
     return xp.matmul(weights(xp, 30.0 * xp.tanh(scores(xp, q, k) / 30.0)), v)
 
@@ -201,6 +218,8 @@ VARIANTS = (
     Variant("E1 chosen", chosen, ("keep",), told="where cut"),
     Variant("E2 alibi", alibi, ("slopes",), told="to cut"),
     Variant("E2 bias", biased, ("bias",), told="where"),
+    Variant("E2 relative positions", relative, ("table",)),
+    Variant("E2 sink", beside_a_sink, ("slopes",), told="to cut"),
     Variant("E2 softcap", capped),
     Variant("E3 grouped", grouped, group=3),
     Variant("E3 multi-query", grouped, group=HEADS, heads=1),
@@ -227,6 +246,7 @@ def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
         "slopes": lambda: 2.0 ** -np.arange(1.0, heads + 1),
         "lengths": lambda: rng.integers(1, n + 1, heads),
         "bias": lambda: np.where(rng.random((n, n)) < 0.5 - np.eye(n), -np.inf, 0.5),
+        "table": lambda: rng.standard_normal(2 * n - 1),
         "ids": lambda: np.sort(rng.integers(0, 1 + n // 16, n)),
         "mix": lambda: rng.standard_normal((heads, heads)),
         "q": lambda: rng.standard_normal((heads, m, DIM)),

@@ -55,7 +55,7 @@ def dropped(xp: Any, q: Any, k: Any, v: Any, key: Any) -> Any:
 SEEN = {
     "E1 causal": "to", "E1 window": "from to", "E1 near": "from to", "E1 dilated": "from to",
     "E1 prefix": "to", "E1 sinks": "to", "E1 padded": "to", "E1 causal documents": "from",
-    "E2 alibi": "to", "E7 dropout": "to",
+    "E2 alibi": "to", "E2 sink": "to", "E7 dropout": "to",
 }  # fmt: skip
 """What blocks see of the other axis: from where, up to where."""
 STORED = {

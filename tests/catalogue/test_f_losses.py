@@ -50,6 +50,19 @@ def head_smoothed(xp, h, w, labels):
     return total - 0.9 * hit - 0.1 * xp.mean(z, axis=1) + 1e-4 * total * total
 
 
+def head_and_hits(xp, h, w, labels):
+    """The mean loss, and how many of the largest logits are those of the labels."""
+    z = h @ w.T
+    return mean(xp, z, labels), xp.sum(xp.astype(xp.argmax(z, axis=1) == labels, xp.int64))
+
+
+def head_less_entropy(xp, h, w, labels):
+    """Cross-entropy less a tenth of the entropy, each averaged by itself."""
+    z = h @ w.T
+    p = log_softmax(xp, z)
+    return mean(xp, z, labels) - 0.1 * xp.mean(-xp.sum(xp.exp(p) * p, axis=1))
+
+
 def log_softmax(xp, z):
     top = xp.max(z, axis=1, keepdims=True)
     return z - (xp.log(xp.sum(xp.exp(z - top), axis=1, keepdims=True)) + top)
@@ -105,6 +118,13 @@ ROWS = (
     Row("F2 smoothed, z-loss", head_smoothed, HEAD_INPUTS, HEAD,
         fused="s*(r*k + c*k + r) + 8*r", unfused="4*r*k + 4*c*k + 46*r*c + 210*r", bounded=True,
         dtypes=("f64",), layouts=()),
+    # What is summed up over all rows is a kernel of its own, of a few numbers for each row.
+    Row("F2 hits", head_and_hits, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k) + 32*r + 12",
+        unfused="4*r*k + 4*c*k + 46*r*c + 184*r + 20", kernels=2, stored=("sub", "cast"),
+        bounded=True, dtypes=(), layouts=()),
+    Row("F2 less entropy", head_less_entropy, HEAD_INPUTS, HEAD,
+        fused="s*(r*k + c*k + 1) + 24*r", unfused="4*r*k + 4*c*k + 74*r*c + 182*r + 44",
+        kernels=2, stored=("sub", "neg"), bounded=True, dtypes=(), layouts=()),
     # A sum of doubles over all elements is carried in doubles: apart, it would round otherwise.
     Row("F4 divergence", distill, ("T[r,k]", "T[c,k]", "T[r,k]", "T[c,k]"), HEAD,
         fused="s*(2*r*k + 2*c*k + 1) + 16*r", unfused="8*r*k + 8*c*k + 124*r*c + 88*r + 28",

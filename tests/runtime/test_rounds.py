@@ -11,6 +11,7 @@ import pytest
 
 import smelt as sm
 from smelt import driver
+from smelt.blocks import WHOLE
 from smelt.errors import VerifyError
 from smelt.explain.analysis import memory_analysis
 from smelt.explain.report import report
@@ -86,11 +87,40 @@ def contrast(x: Any, y: Any) -> Any:
     return value, dx, dy
 
 
+def apart(x: Any, w: Any, y: Any, u: Any) -> Any:
+    """Jensen-Shannon divergence of two heads, token by token: nothing is summed over the tokens,
+    and no sum can be corrected through the logarithm of a sum of both."""
+    p, q = (sm.nn.softmax(a @ sm.matrix_transpose(b)) for a, b in ((x, w), (y, u)))
+    mean = 0.5 * (p + q)
+    each = p * (sm.log(p) - sm.log(mean)) + q * (sm.log(q) - sm.log(mean))
+    return (0.5 * sm.sum(each, axis=1),)
+
+
+def words_back(h: Any, e: Any, b: Any, keep: Any, g: Any) -> Any:
+    """A SPLADE head and its gradients.  A text's logits are as large as those of all, and tokens
+    wait for the largest of their text; words wait for nobody."""
+
+    def largest(h: Any, e: Any, b: Any) -> Any:
+        z = sm.log1p(sm.nn.relu(sm.matmul(h, sm.matrix_transpose(e)) + b))
+        return sm.max(sm.where(keep[:, :, None], z, 0.0), axis=1)
+
+    found, pull = sm.vjp(largest, h, e, b)
+    return found, *pull(g)
+
+
 LABELS = RNG.integers(0, 301, 150)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "head": (head_back, (f32(150, 24), f32(301, 24), LABELS)),
     "distilled": (distilled, (f32(150, 24), f32(301, 24), f32(150, 16), f32(301, 16))),
     "contrast": (contrast, (f32(140, 24), f32(140, 24))),
+    "apart": (
+        apart,
+        tuple(0.2 * f32(*s) for s in ((150, 240), (301, 240), (150, 160), (301, 160))),
+    ),
+    "words": (
+        words_back,
+        (f32(2, 50, 24), f32(301, 24), f32(301), RNG.random((2, 50)) < 0.7, f32(2, 301)),
+    ),
 }
 
 
@@ -100,7 +130,7 @@ def test_rounds_give_what_one_visit_gives(name: str) -> None:
     made = compiled(code, *arrays)
     assert made.plan.in_rounds, "its large values are stored whole"
     ((_, body),) = made.plan.in_rounds
-    assert body.rounds.block < arrays[0].shape[-2]
+    assert body.rounds.block < max(a.shape[0] for a in arrays)
     found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
     whole = sm.jit(code)(*arrays)
     for got, want in zip(found, map(np.asarray, whole), strict=True):
@@ -126,6 +156,32 @@ def test_one_plan_serves_every_number_of_rows(count: int) -> None:
         np.testing.assert_allclose(value, loss, rtol=1e-5)
     np.testing.assert_allclose(dx, p @ w / max(count, 1), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(dw, p.T @ arrays[0] / max(count, 1), rtol=1e-3, atol=1e-5)
+
+
+def test_words_are_cut_and_not_texts() -> None:
+    """Words are the last axis of the logits: blocks of them do not lie together, and need not."""
+    made = compiled(words_back, *CASES["words"][1])
+    ((number, body),) = made.plan.in_rounds
+    cluster, rounds = made.plan.clusters[number], body.rounds
+    cut = {(cluster.inputs[c.place].type.rank, c.axis) for c in rounds.reads if c.axis >= 0}
+    assert cut == {(1, 0), (2, 0), (2, 1)}  # bias, words' vectors, what arrives at the result
+    assert [c.axis for c in rounds.makes if cluster.outputs[c.place].type.rank == 3] == [WHOLE]
+    assert "contract" not in [n.op.name for c in made.plan.clusters if c.body is None
+                              for n in c.nodes]  # fmt: skip
+
+
+def test_what_is_large_is_not_made_in_rounds_for_a_large_result() -> None:
+    """Where as much comes out as is held, and nothing is summed, rounds save little."""
+
+    def wide(x: Any, w: Any, v: Any) -> Any:
+        p = sm.nn.softmax(x @ sm.matrix_transpose(w))
+        return sm.nn.softmax(p * sm.log(p + 1.0)) @ v
+
+    arrays = f32(150, 240), f32(301, 240), f32(301, 240)
+    made = compiled(wide, *arrays)
+    sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
+    assert memory_analysis(made, sizes).temp_size_in_bytes >= 150 * 301 * 4
+    assert not made.plan.in_rounds
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:

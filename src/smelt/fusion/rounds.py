@@ -26,6 +26,7 @@ from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.sets import Hints, at_hints
+from smelt.fusion.state import SMALL
 from smelt.fusion.trace import Trace
 from smelt.fusion.trace import trace as traced
 from smelt.fusion.units import is_free
@@ -85,25 +86,34 @@ def split(
     graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int
 ) -> InRounds | None:
     """The graph with the operators around its `large` values in rounds, the largest of them first;
-    None if nothing is summed over rows: then nothing waits for all of them, and other schedules
-    serve as well.  `least` are the bytes of a large value.
+    None if nothing is summed over rows and more than a little is made of them: then nothing waits
+    for all of them, and other schedules serve as well.  `least` are the bytes of a large value.
 
-    Raises NotCut if no axis of them lets itself be cut, or blocks of it would not be small.
+    Rows are those of the outermost axis that lets itself be cut into small blocks.  Raises NotCut
+    if none does.
     """
-    known = Hints(hints)
-    seed = large[0]
-    outer = next((a for a, n in enumerate(seed.type.shape) if n != 1), None)
-    if outer is None:  # only blocks of the outermost axis lie together
-        raise NotCut("it has no rows")
+    refused = NotCut("it has no rows")
+    for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
+        try:
+            return _split(graph, large, axis, Hints(hints), least)
+        except NotCut as how:
+            refused = how if str(refused) == "it has no rows" else refused
+    raise refused
+
+
+def _split(
+    graph: Graph, large: Sequence[Node], axis: int, hints: Hints, least: int
+) -> InRounds | None:
     try:
-        found = _Rounds(graph, users(graph), known, least).run(seed, outer, large)
+        found = _Rounds(graph, users(graph), hints, least).run(large[0], axis, large)
     except SmeltError as error:
         raise NotCut("an operator has no form for a block of rows") from error
-    if not any(p.combine for p in found.makes):
+    made = sum(at_hints(p.node.type.nbytes, hints) for p in found.makes)
+    if not any(p.combine for p in found.makes) and made * SMALL > least:
         return None
-    if at_hints(found.row_bytes, known) > least * 3 // 4:
+    if at_hints(found.row_bytes, hints) > least * 3 // 4:
         raise NotCut("a single row is too large")
-    if at_hints(found.extent, known) <= ROUND_ROWS:
+    if at_hints(found.extent, hints) <= ROUND_ROWS:
         raise NotCut("it has few rows")
     return found
 
@@ -382,8 +392,6 @@ class _Body:
             if cut > 0 and strides is None:
                 last = len(kind.shape) - 1
                 strides = tuple(1 if d == last else None for d in range(last + 1))
-                if cut == last:
-                    raise NotCut(f"{node.op.name} reads rows that do not lie together")
             inner = build.input(f"r{len(self.reads)}", kind, strides)
             found = self.reads[key] = Part(x, inner, cut)
         return found.inner
