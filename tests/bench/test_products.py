@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from smelt import driver
+from smelt.bench import around
 from smelt.bench.products import (
     PEERS,
     Case,
@@ -49,6 +51,41 @@ def test_every_library_computes_the_same_product(case: Case) -> None:
     close = 2**-6 if case.dtype == bf16 else 1e-4
     for name, value in found.items():
         assert np.allclose(value.astype("f8"), wanted, rtol=close, atol=close), name
+
+
+@pytest.mark.parametrize("case", around.CASES, ids=lambda c: c.title)
+def test_what_stands_around_is_the_same_everywhere(case: around.Around) -> None:
+    """At a sixteenth of the sizes, or the heads would not divide them; Inductor's compiler is
+    another form of the same module."""
+    peers = tuple(p for p in around.PEERS if p != "inductor")
+    found = {n: call() for n, call in around.calls(smaller(case), peers).items()}
+    assert {"smelt", "numpy"} <= set(found) <= set(peers)
+    wanted = listed(found["numpy"])
+    for name, value in found.items():
+        close = 2e-2 if case.int8 and name == "torch" else 1e-4  # it rounds products of int8
+        for got, want in zip(listed(value), wanted, strict=True):
+            assert np.allclose(got, want, rtol=close, atol=close), name
+
+
+def smaller(case: around.Around) -> around.Around:
+    """A case with every size of over 16 divided by 16."""
+
+    def less(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(n // 16 if n > 16 else n for n in shape)
+
+    weights = tuple(map(less, case.weights))
+    return replace(case, x=less(case.x), weights=weights)
+
+
+def listed(value: Any) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(v) for v in (value if isinstance(value, tuple) else (value,))]
+
+
+def test_floor_of_what_stands_around() -> None:
+    block, short = around.CASES[1], around.CASES[-1]
+    assert block.flops == 2 * 2 * 512 * 768 * 3072
+    assert around.floor_ns(block) == block.flops / driver.host().fma_gflops
+    assert around.floor_ns(short) > short.flops / driver.host().fma_gflops
 
 
 def test_floor_is_arithmetic_or_memory() -> None:

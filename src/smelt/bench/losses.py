@@ -5,7 +5,7 @@
 
 Times are processor time, the best of some rounds, each library in a process of its own. Memory is
 what the first call at full size takes beyond its operands and results: the high-water mark of the
-process, after a small call has loaded whatever the library needs.
+process, after a small call has loaded whatever the library needs.  `inductor` is `torch.compile`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from smelt.bench.table import NOTHING, Table, duration
 
 Array = np.ndarray[Any, Any]
 Call = Callable[..., Any]
-PEERS = ("smelt", "torch", "jax")
+PEERS = ("smelt", "torch", "inductor", "jax")
 ROUNDS = 3
 TITLES = {
     "head": "linear + cross-entropy, 512×512 to 32000",
     "head-back": "the same with both gradients",
     "splade": "SPLADE head, 4×256×768 to 30522, lengths 256, 200, 128, 64",
     "distill": "KL of two heads, 512×512 to 32000",
+    "entropy": "linear + cross-entropy less a tenth of the entropy",
+    "differential": "differential attention, 12×2048×64",
+    "talking": "attention whose heads talk before and after softmax, 12×1024×64",
     "attention-back": "causal attention and its gradients, 12×2048×64",
 }
 
@@ -55,6 +58,10 @@ def operands(case: str, share: int = 1) -> list[Array]:
         return [f32(1, 12, 2048 // share, 64) for _ in range(4)]
     if case == "distill":
         return [f32(n, d), f32(v, d), f32(n, d), f32(v, d)]
+    if case == "differential":
+        return [f32(12, 2048 // share, 64) for _ in range(5)]
+    if case == "talking":
+        return [*(f32(12, 1024 // share, 64) for _ in range(3)), f32(12, 12), f32(12, 12)]
     return [f32(n, d), f32(v, d), rng.integers(0, v, n)]
 
 
@@ -78,14 +85,32 @@ def _plain(xp: Any, case: str) -> Call:
         high = t - total(t)
         return xp.sum(xp.exp(high) * (high - (z - total(z)))) / x.shape[0]
 
+    def entropy(x: Any, w: Any, y: Any) -> Any:
+        z = x @ w.T
+        p = z - total(z)
+        return xp.mean(
+            0.1 * xp.sum(xp.exp(p) * p, axis=1) - xp.take_along_axis(p, y[:, None], axis=1)[:, 0]
+        )
+
+    def weights(s: Any) -> Any:
+        e = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+        return e / xp.sum(e, axis=-1, keepdims=True)
+
+    def differential(q: Any, k: Any, p: Any, r: Any, v: Any) -> Any:
+        first, second = (weights(a @ xp.matrix_transpose(b) / 8) for a, b in ((q, k), (p, r)))
+        return (first - 0.3 * second) @ v
+
+    def talking(q: Any, k: Any, v: Any, before: Any, after: Any) -> Any:
+        s = xp.tensordot(before, q @ xp.matrix_transpose(k) / 8, axes=1)
+        return xp.tensordot(after, weights(s), axes=1) @ v
+
     def attention(q: Any, k: Any, v: Any) -> Any:
         s = q @ xp.matrix_transpose(k) / 8
         rows, columns = (xp.arange(s.shape[a]) for a in (-2, -1))
-        s = xp.where(rows[:, None] >= columns[None], s, -xp.inf)
-        w = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
-        return w / xp.sum(w, axis=-1, keepdims=True) @ v
+        return weights(xp.where(rows[:, None] >= columns[None], s, -xp.inf)) @ v
 
-    known = {"splade": splade, "distill": distill, "attention-back": attention}
+    known = {"splade": splade, "distill": distill, "attention-back": attention, "entropy": entropy,
+             "differential": differential, "talking": talking}  # fmt: skip
     return known.get(case, head)
 
 
@@ -110,33 +135,63 @@ def _of_jax(case: str) -> Call:
     return lambda *xs: jax.block_until_ready(made(*xs))
 
 
-def _of_torch(case: str) -> Call:
+def _of_torch(case: str, compiled: bool = False) -> Call:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
-    f = torch.nn.functional
+    code = _form_of_torch(torch, case)
+    code = torch.compile(code) if compiled else code
+    known = {"head-back": 2, "attention-back": 3}.get(case, 0)
 
     def run(*arrays: Array) -> Any:
         xs = [torch.from_numpy(a) for a in arrays]
-        if case == "splade":
-            z = torch.log1p(torch.relu(xs[0] @ xs[1].T + xs[2]))
-            return torch.where(xs[3][:, :, None], z, 0).amax(1)
-        if case == "distill":
-            low, high = (f.log_softmax(a @ b.T, -1) for a, b in (xs[:2], xs[2:]))
-            return f.kl_div(low, high, reduction="batchmean", log_target=True)
-        if case == "head":
-            return f.cross_entropy(xs[0] @ xs[1].T, xs[2])
-        leaves = [x.requires_grad_() for x in xs[: 2 if case == "head-back" else 3]]
-        if case == "head-back":
-            f.cross_entropy(leaves[0] @ leaves[1].T, xs[2]).backward()
-        else:
-            f.scaled_dot_product_attention(*leaves, is_causal=True).backward(xs[3])
+        if not known:
+            return code(*xs)
+        leaves = [x.requires_grad_() for x in xs[:known]]
+        found = code(*leaves, *xs[known:])
+        found.backward(*xs[3:])
         return [x.grad for x in leaves]
 
     return run
 
 
+def _form_of_torch(torch: Any, case: str) -> Call:
+    """A case's forward pass as a user of PyTorch writes it."""
+    f = torch.nn.functional
+
+    def head(x: Any, w: Any, y: Any) -> Any:
+        return f.cross_entropy(x @ w.T, y)
+
+    def splade(h: Any, e: Any, b: Any, mask: Any) -> Any:
+        z = torch.log1p(torch.relu(h @ e.T + b))
+        return torch.where(mask[:, :, None], z, 0).amax(1)
+
+    def distill(x: Any, w: Any, y: Any, u: Any) -> Any:
+        low, high = f.log_softmax(x @ w.T, -1), f.log_softmax(y @ u.T, -1)
+        return f.kl_div(low, high, reduction="batchmean", log_target=True)
+
+    def entropy(x: Any, w: Any, y: Any) -> Any:
+        p = f.log_softmax(x @ w.T, -1)
+        return f.nll_loss(p, y) + 0.1 * (p.exp() * p).sum(1).mean()
+
+    def differential(q: Any, k: Any, p: Any, r: Any, v: Any) -> Any:
+        attend = f.scaled_dot_product_attention  # the fastest way: of each pair of heads by itself
+        return (attend(q[None], k[None], v[None]) - 0.3 * attend(p[None], r[None], v[None]))[0]
+
+    def talking(q: Any, k: Any, v: Any, before: Any, after: Any) -> Any:
+        s = torch.einsum("gh,hij->gij", before, q @ k.mT / 8)
+        return torch.einsum("gh,hij->gij", after, torch.softmax(s, -1)) @ v
+
+    def attention(q: Any, k: Any, v: Any, _arrives: Any = None) -> Any:
+        return f.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    known = {"splade": splade, "distill": distill, "attention-back": attention, "entropy": entropy,
+             "differential": differential, "talking": talking}  # fmt: skip
+    return known.get(case, head)
+
+
 MAKERS: dict[str, Callable[[str], Call]] = {
-    "smelt": _of_smelt, "torch": _of_torch, "jax": _of_jax,
+    "smelt": _of_smelt, "torch": _of_torch, "inductor": lambda case: _of_torch(case, True),
+    "jax": _of_jax,
 }  # fmt: skip
 
 

@@ -9,6 +9,9 @@ on threads of their own are measured whole.  Constants may be packed whatever me
 (`constants_extra=none`), which a product alone does not by default.  The floor is what the machine
 cannot beat: multiply-adds at the measured peak, or the operands read once at the measured
 bandwidth, whichever is longer.
+
+The last rows are products with what stands before and behind them (`bench/around.py`); `inductor`
+is `torch.compile` told to try all that it has and to fold constants.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ import numpy as np
 
 import smelt as sm
 from smelt import driver
+from smelt.bench import around
+from smelt.bench.around import Around
 from smelt.bench.process import command, kept_to, variables
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
@@ -36,7 +41,7 @@ from smelt.types.dtype import DType, bf16, f32, i8
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
-PEERS = ("smelt", "numpy", "torch", "jax")
+PEERS = around.PEERS
 ROUNDS, LEAST_S = 7, 0.004
 
 
@@ -174,9 +179,13 @@ def floor_ns(case: Case) -> float:
     return max(case.flops / rate, nbytes / target.bandwidth(level, "read", 1))
 
 
-def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
+def measure(case: Case | Around, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
     """The best time of each library over rounds in which all take turns."""
-    return Timed(case.title, floor_ns(case), best_times(calls(case, peers), rounds))
+    if isinstance(case, Around):
+        floor, known = around.floor_ns(case), around.calls(case, peers)
+    else:
+        floor, known = floor_ns(case), calls(case, peers)
+    return Timed(case.title, floor, best_times(known, rounds))
 
 
 def best_times(known: dict[str, Call], rounds: int) -> dict[str, float]:
@@ -241,4 +250,6 @@ def write(found: list[Timed], folder: Path) -> Path:
 
 if __name__ == "__main__":
     chosen = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    sys.stdout.write(json.dumps([asdict(measure(case, chosen)) for case in CASES]) + "\n")
+    sys.stdout.write(
+        json.dumps([asdict(measure(c, chosen)) for c in (*CASES, *around.CASES)]) + "\n"
+    )
