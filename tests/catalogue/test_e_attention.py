@@ -313,7 +313,15 @@ def test_few_tasks_share_the_keys(variant: Variant) -> None:
 
 
 def test_products_of_mixed_heads_are_blocked() -> None:
-    """One kernel that walks them stores no scores, and takes many times as long."""
+    """One kernel that walks them stores no scores, and takes many times as long.  In rounds over
+    queries there are three, and no scores of all queries either."""
+    trace, compiled = made(MIXED)
+    large = arguments(MIXED, HEADS, LONG)
+    sizes = dict(zip(compiled.size_names, trace.match(*(n for a in large for n in a.shape)),
+                     strict=True))  # fmt: skip
+    (cluster,) = compiled.plan.clusters
+    assert cluster.body is not None
+    assert elements(compiled.plan, sizes) == HEADS * LONG * DIM
     kernels = [k for k in made(MIXED)[1].kernels if k is not None]
     blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, MACHINE).blocked]
     dots = [v for k in kernels for s in statements(k) for root in values_of(s) for v in visit(root)
