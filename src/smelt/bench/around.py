@@ -150,15 +150,16 @@ CASES = (
 def operands(case: Around) -> tuple[Array, ...]:
     """x, then the weights, in sizes for which results stay of about one size."""
     rng = np.random.default_rng(0)
-    found = [rng.standard_normal(case.x)]
-    for k, shape in enumerate(case.weights):
-        made = (
-            rng.standard_normal(shape) / shape[-1] ** 0.5 if len(shape) > 1 else rng.random(shape)
-        )
-        found.append(rng.integers(-128, 128, shape) if k in case.int8 else made)
-    return tuple(
-        a.astype(np.int8 if k - 1 in case.int8 else np.float32) for k, a in enumerate(found)
-    )
+
+    def made(k: int, shape: Shape) -> Array:
+        if k in case.int8:
+            return rng.integers(-128, 128, shape).astype(np.int8)
+        if len(shape) == 1:
+            return rng.random(shape).astype(np.float32)
+        return (rng.standard_normal(shape) / shape[-1] ** 0.5).astype(np.float32)
+
+    x = rng.standard_normal(case.x).astype(np.float32)
+    return x, *(made(k, shape) for k, shape in enumerate(case.weights))
 
 
 def calls(case: Around, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
