@@ -30,7 +30,8 @@ from smelt.graph.walk import size_names, sizes
 from smelt.journal import CacheHit, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.built import Built, Form, Forms, form_for
-from smelt.kernel.canonical import Plain, canonical
+from smelt.kernel.canonical import Plain, canonical, meant
+from smelt.kernel.freed import freed
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
@@ -49,7 +50,7 @@ from smelt.target import Target
 from smelt.tune.memory import Program
 from smelt.tune.race import choose
 from smelt.types.expr import add as add_index
-from smelt.types.expr import size, substitute
+from smelt.types.expr import substitute
 
 __all__ = ["Compiled", "Named", "assemble", "compile", "host", "identify", "size_names"]
 
@@ -138,10 +139,10 @@ def _compile(
         *ahead.packed(plan.clusters, lowered[:count], bare[:count], target, named, journal),
         *lowered[count:],
     )  # fmt: skip
-    given_names = [
-        None if k is None else identify(k, target, b if k is before else None)
-        for k, before, b in zip(kernels, lowered, bare, strict=True)
-    ]
+    given_names = _named(
+        [None if k is None else b if b and k is before else canonical(k)
+         for k, before, b in zip(kernels, lowered, bare, strict=True)], kernels, target,
+    )  # fmt: skip
     told: dict[Plain, Forms] = {}
     uses: list[tuple[Cluster, Named, Forms, Form]] = [
         (cluster, of, known := _forms(of, target, told), form_for(known, at))
@@ -238,12 +239,33 @@ def identify(
     return Named(kernel, plain, names, stem)
 
 
+def _named(
+    bare: Sequence[tuple[Plain, Mapping[str, str]] | None], kernels: Sequence[Kernel | None],
+    target: Target,
+) -> list[Named | None]:  # fmt: skip
+    """Kernels apart from their names, `bare` being what `canonical` says of them.  Those that
+    differ in numbers of places alone, as steps of a loop do, get them as sizes of the call."""
+    alike: dict[Plain, dict[Plain, None]] = {}
+    found: dict[int, tuple[Plain, Mapping[str, str]]] = {}
+    for at, (k, b) in enumerate(zip(kernels, bare, strict=True)):
+        made, numbers = freed(k) if k is not None else (None, {})
+        if made is not None and b is not None and numbers:
+            plain, names = canonical(made)
+            found[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
+            alike.setdefault(plain, {})[b[0]] = None
+    return [
+        None if k is None
+        else identify(k, target, found[at] if at in found and len(alike[found[at][0]]) > 1 else b)
+        for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
+    ]  # fmt: skip
+
+
 def _forms(named: Named, target: Target, told: dict[Plain, Forms]) -> Forms:
     """The forms of a kernel, found once for those that differ in names alone."""
     plain = named.plain
     if plain not in told:
         told[plain] = forms(plain.kernel, target)
-    own = {short: size(name) for short, name in named.names.items()}
+    own = {short: meant(name) for short, name in named.names.items()}
     return tuple(
         (form, tuple((substitute(n, own, "size"), most) for n, most in limits))
         for form, limits in told[plain]

@@ -26,7 +26,7 @@ from smelt.errors import SmeltError
 from smelt.kernel.ir import IndexValue, Kernel, Let, Load, Position, Statement, Store
 from smelt.kernel.text import parse, text
 from smelt.kernel.walk import splits, statements, states, values_of, visit
-from smelt.types.expr import Index, sizes_of
+from smelt.types.expr import Index, size, sizes_of
 
 NAME = "k"
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -46,7 +46,7 @@ def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
     A kernel one of whose names is also a word of the language keeps all of them.
     """
     plain = replace(kernel, name=NAME, comments=())
-    own = set(_names(kernel))
+    own = set(names_of(kernel))
     new: dict[str, str] = {}
 
     def renamed(found: re.Match[str]) -> str:
@@ -61,6 +61,15 @@ def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
     return made, {short: name for name, short in new.items()}
 
 
+def meant(name: str) -> Index:
+    """The size that a name of a plain kernel stands for: one of the kernel's own, or a number.
+
+    >>> meant("n"), meant("7")
+    (n, 7)
+    """
+    return int(name) if name.isdigit() else size(name)
+
+
 @lru_cache(maxsize=1024)
 def _parsed(source: str) -> Plain | None:
     try:
@@ -70,7 +79,7 @@ def _parsed(source: str) -> Plain | None:
     return Plain(found, text(found))
 
 
-def _names(kernel: Kernel) -> Iterator[str]:
+def names_of(kernel: Kernel) -> Iterator[str]:
     """Everything in a kernel that has a name of its own choosing."""
     for p in (*kernel.inputs, *kernel.outputs):
         yield p.name

@@ -82,12 +82,13 @@ class KernelStep:
     stream_above: int = 1 << 62
     """Bytes of a result above which that pays: no cache holds it."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The plan's names for the sizes in `entries` and `partials`, by the code's own names: kernels
-    that differ in names share their code."""
+    """The plan's names for the sizes in `entries` and `partials`, or their numbers, by the code's
+    own names: kernels that differ in names share their code."""
 
     def sizes(self, named: Sizes) -> Sizes:
         """The plan's sizes under the code's names."""
-        return {**named, **{own: named[n] for own, n in self.names.items() if n in named}}
+        told = {own: int(n) for own, n in self.names.items() if n.isdigit()}
+        return {**named, **told, **{own: named[n] for own, n in self.names.items() if n in named}}
 
 
 class CallStep(NamedTuple):

@@ -22,12 +22,13 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
 from smelt.kernel.built import Built, Form, Forms, form_for
+from smelt.kernel.canonical import meant
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
 from smelt.runtime.prelude import Compiler, Part, Prelude
 from smelt.runtime.rounds import Turns
 from smelt.types.dtype import DTYPES
-from smelt.types.expr import Index, size, text
+from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
 __all__ = ["CallUse", "KernelUse", "Recipe", "RoundsUse"]
@@ -41,7 +42,8 @@ _DTYPES = {d.name: d for d in DTYPES}
 class KernelUse(NamedTuple):
     """A kernel in a plan: `stem` tells its code, `form` the one for the sizes it was planned with.
 
-    `names` are this plan's names for those of the code, `values` the plan's values by parameter.
+    `names` are this plan's names (or numbers) for those of the code, `values` the plan's values by
+    parameter.
     """
 
     name: str
@@ -134,7 +136,7 @@ class Recipe:
             for b in made.buffers
         ]
         words += [
-            ("stride", strides[s]) if s in strides else ("size", size(names.get(s, s)))
+            ("stride", strides[s]) if s in strides else ("size", meant(names.get(s, s)))
             for s in made.sizes
         ]
 
