@@ -82,6 +82,13 @@ def causal(xp: Any, q: Any, k: Any, v: Any) -> Any:
     return masked(xp, s, j <= i, v)
 
 
+def causal_of_itself(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    """One row of positions for queries and keys, of which there are as many."""
+    s = scores(xp, q, k)
+    i = xp.arange(s.shape[-1])
+    return masked(xp, s, xp.expand_dims(i, axis=1) >= i, v)
+
+
 def causal_of_few(xp: Any, q: Any, k: Any, v: Any) -> Any:
     """The queries stand at the end of the keys."""
     s = scores(xp, q, k)
@@ -206,6 +213,7 @@ def talking(xp: Any, q: Any, k: Any, v: Any, before: Any, after: Any) -> Any:
 VARIANTS = (
     Variant("E1 plain", plain),
     Variant("E1 causal", causal, told="to cut"),
+    Variant("E1 causal of itself", causal_of_itself, told="to cut"),
     Variant("E1 window", window, told="from to cut"),
     Variant("E1 near", near, told="from to cut"),
     Variant("E1 dilated", dilated, told="from to where"),

@@ -221,7 +221,8 @@ class _Pull:
         """Of some axes those of the same class by the edges between members, if there are; else
         those that no member has beside it: as many queries as keys are two axes still."""
         if self.own is None:
-            self.own = self._classes(self.region.members)
+            made = sum(1 << u for u in bits(self.region.members) if self.units.unit(u).edges)
+            self.own = self._classes(made)  # what is made of nothing ties no axes together
             for u in bits(self.square):
                 same = combinations(enumerate(self.units.unit(u).axes), 2)
                 pairs = [(u * 32 + d, u * 32 + k) for (d, e), (k, n) in same if e == n]

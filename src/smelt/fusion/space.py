@@ -151,7 +151,8 @@ def own_classes(
 ) -> tuple[dict[tuple[Node, str], int], set[tuple[int, int]]]:
     """Class number of every axis of the nodes (o0, o1, .., and e1, e2, .. which end there) by what
     they read of one another, and the pairs of classes that some node has beside one another with
-    one extent, both ways: these are two axes, however alike."""
+    one extent, both ways: these are two axes, however alike.  What is made of nothing, such as the
+    positions that a mask compares with themselves, ties no axes together."""
     partition, inside = AxisClasses(), set(nodes)
     axes: dict[Node, dict[str, Index]] = {}
     for node in nodes:
@@ -162,7 +163,7 @@ def own_classes(
                 name = bare_axis(term)
                 if name is not None:
                     own.setdefault(name, x.type.shape[d])
-                    if x in inside:
+                    if x in inside and x.inputs:
                         partition.unite((node, name), (x, f"o{d}"))
     numbers: dict[Any, int] = {}
     found: dict[tuple[Node, str], int] = {}
