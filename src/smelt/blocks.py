@@ -19,7 +19,7 @@ from math import prod
 from typing import NamedTuple
 
 from smelt.dataclass import dataclass
-from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mul, sub
+from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mul, sizes_of, sub
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
@@ -35,7 +35,9 @@ SHORT_ROW = 8
 """Positions of a row that folds end up to which vectors run along many rows instead: the lanes that
 a short row leaves empty, and joining the others, cost more than reading across rows."""
 SHORT_DEAR = 16
-"""The same where every fold is dear to join: sums that carry their error, places of winners."""
+"""The same where every fold is dear to join: sums that carry their error."""
+SHORT_PLACES = 28
+"""The same where every fold finds the place of a winner, with its value beside it."""
 SHORT_BLOCK = 32
 """Elements of several short rows that lie together up to which that is so: each lane picks its own
 from as many lines as there are lanes."""
@@ -177,7 +179,10 @@ even then."""
 
 def rows_together(columns: Index) -> Index:
     """Rows of so many independent positions that one task takes: few where they are long."""
-    return maximum(1, floordiv(BLOCK, maximum(columns, 16)))
+    least = 16
+    if not isinstance(columns, int):  # an open size may be 0, which factors of 16 do not say
+        least = max(least, evaluate(columns, dict.fromkeys(sizes_of(columns), 1)) + 1)
+    return maximum(1, floordiv(BLOCK, maximum(columns, least)))
 
 
 def window_columns(itemsize: int) -> int:

@@ -33,6 +33,7 @@ from smelt.kernel.built import Built, Form, Forms, form_for
 from smelt.kernel.canonical import Plain, canonical, meant
 from smelt.kernel.freed import freed
 from smelt.kernel.ir import Kernel
+from smelt.kernel.short import lengths
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
@@ -143,9 +144,10 @@ def _compile(
         [None if k is None else b if b and k is before else canonical(k)
          for k, before, b in zip(kernels, lowered, bare, strict=True)], kernels, target,
     )  # fmt: skip
-    told: dict[Plain, Forms] = {}
+    told: dict[Told, Forms] = {}
+    open_ends = lengths((n.type.shape for n in graph.nodes()), named)
     uses: list[tuple[Cluster, Named, Forms, Form]] = [
-        (cluster, of, known := _forms(of, target, told), form_for(known, at))
+        (cluster, of, known := _forms(of, target, at, open_ends, told), form_for(known, at))
         for cluster, of, at in zip(plan.every, given_names, hints, strict=True) if of is not None
     ]  # fmt: skip
     codes = _codes([(of, form) for _, of, _, form in uses], target, journal)
@@ -260,15 +262,25 @@ def _named(
     ]  # fmt: skip
 
 
-def _forms(named: Named, target: Target, told: dict[Plain, Forms]) -> Forms:
-    """The forms of a kernel, found once for those that differ in names alone."""
+Told = tuple[Plain, tuple[tuple[str, int], ...]]
+
+
+def _forms(
+    named: Named, target: Target, sizes: Mapping[str, int], open_ends: set[str],
+    told: dict[Told, Forms],
+) -> Forms:  # fmt: skip
+    """The forms of a kernel called with such sizes, of which some are lengths, found once for those
+    that differ in names alone."""
     plain = named.plain
-    if plain not in told:
-        told[plain] = forms(plain.kernel, target)
+    at = {short: n for short, name in named.names.items()
+          if name not in open_ends and (n := sizes.get(name)) is not None}  # fmt: skip
+    key = plain, tuple(at.items())
+    if key not in told:
+        told[key] = forms(plain.kernel, target, at)
     own = {short: meant(name) for short, name in named.names.items()}
     return tuple(
         (form, tuple((substitute(n, own, "size"), most) for n, most in limits))
-        for form, limits in told[plain]
+        for form, limits in told[key]
     )
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 
-from smelt.codegen.llvm.module import Artifact, emit, forms_of
+from smelt.codegen.llvm.module import Artifact, emit, forms_of, walked
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import panels_of
 from smelt.kernel.built import Built, Form, Forms, Function, form_for
 from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.panels import Panel
+from smelt.kernel.short import short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.llvm import alone, beside
 from smelt.target import Target
-from smelt.types.expr import Index
+from smelt.types.expr import Index, mul, product, size
+
+TINY = 4
+"""Products of a sum up to which sizes as numbers serve it: each is an operator of its own, whose
+factors lie so near to one another that whole vectors hold them.  More are packed for tiles, which
+knows all sizes."""
 
 
 def build(
@@ -27,7 +33,7 @@ def build(
 
     Raises UnsupportedError for what the back end cannot run.
     """
-    made = emit(kernel, target, streaming=streaming, form=form)
+    made = _emitted(kernel, target, form, streaming=streaming)
     return _built(made, object_code(made.llvm, target, opt_level), form)
 
 
@@ -40,7 +46,7 @@ def build_all(
     with beside() if len(wanted) > 1 else nullcontext(partial) as call:
         for kernel, form in wanted:
             start = perf_counter()
-            made = emit(kernel, target, form=form)
+            made = _emitted(kernel, target, form)
             seconds = perf_counter() - start
             begun.append((made, form, seconds, call(_timed, made.llvm, target, opt_level)))
         found: list[tuple[Built, float]] = []
@@ -48,6 +54,15 @@ def build_all(
             code, more = code_of()
             found.append((_built(made, code, form), seconds + more))
     return found
+
+
+def _emitted(kernel: Kernel, target: Target, form: Form, *, streaming: bool = False) -> Artifact:
+    """What a kernel becomes in a form, whose sizes that are numbers are put in first."""
+    plain, _, numbers = form.partition("@")
+    pairs = (pair.split("=") for pair in numbers.split(",") if pair)
+    told = {name: int(n) for name, n in pairs}
+    return emit(with_sizes(kernel, told) if told else kernel, target, streaming=streaming,
+                form=plain)  # fmt: skip
 
 
 def _timed(text: str, target: Target, opt_level: int) -> tuple[bytes, float]:
@@ -63,9 +78,32 @@ def _built(made: Artifact, code: bytes, form: Form) -> Built:
                  made.llvm.count("\n"), form)  # fmt: skip
 
 
-def forms(kernel: Kernel, target: Target) -> Forms:
-    """The forms that a kernel has beside the usual one, with the sizes that decide."""
-    return forms_of(kernel, target) if _has_products(kernel) else ()
+def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None) -> Forms:
+    """The forms that a kernel has beside the usual one, with the sizes that decide.
+
+    Short sizes are numbers in some of them, those that they are at a first call, whose `sizes` are
+    told: a program whose short sizes change keeps to the code for all."""
+    usual = forms_of(kernel, target) if _has_products(kernel) else ()
+    short = short_sizes(kernel, sizes or {})
+    if short:
+        kept = walked(kernel, short)
+        short = {a: n for a, n in short.items() if a in kept}
+    told = with_sizes(kernel, short)
+    if not short or any(n > TINY for n in _summed(told)):
+        return usual
+    exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
+    numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())
+    more = (*(forms_of(told, target) if _has_products(told) else ()), ("", ()))
+    return (*((form + numbers, (*limits, *exactly)) for form, limits in more), *usual)
+
+
+def _summed(kernel: Kernel) -> Iterator[int]:
+    """How many products each sum of a kernel has, TINY + 1 where that is no number."""
+    for root in (root for s in statements(kernel) for root in values_of(s)):
+        for v in visit(root):
+            if isinstance(v, Dot):
+                n = product(kernel.axis(a).extent for a in v.over)
+                yield n if isinstance(n, int) else TINY + 1
 
 
 def panels(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_DEAR, SHORT_ROW
+from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_DEAR, SHORT_PLACES, SHORT_ROW
 from smelt.fusion.region import Region
 from smelt.types.dtype import f64
 
@@ -21,10 +21,11 @@ def lanes_axis(sweeps: Sweeps) -> int:
     region, units, sizes = sweeps.region, sweeps.units, sweeps.sizes
     if not region.ended or region.scanned or not sweeps.vector & (region.folded | region.grid):
         return 0
-    dear = all(
-        units.unit(u).trace.positional or units.values[u].type.dtype == f64 for u in region.ended
-    )
-    if sizes[sweeps.vector.bit_length() - 1] > (SHORT_DEAR if dear else SHORT_ROW):
+    places = [units.unit(u).trace.positional for u in region.ended]
+    wide = [units.values[u].type.dtype == f64 for u in region.ended]
+    dear = all(a or b for a, b in zip(places, wide, strict=True))
+    most = SHORT_PLACES if all(places) else SHORT_DEAR if dear else SHORT_ROW
+    if sizes[sweeps.vector.bit_length() - 1] > most:
         return 0
     place = region.places[region.stored.bit_length() - 1][0]
     free = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1]

@@ -12,7 +12,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from smelt.dataclass import dataclass
 from smelt.types.expr import Index, evaluate, text
@@ -20,11 +20,12 @@ from smelt.types.parse_expr import parse_sizes
 
 __all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for"]
 
-Form = Literal["", "small", "rows", "columns", "tiny", "narrow", "tall", "wide"]
-"""What a kernel's code takes for granted: nothing, or that all its products are small, or that they
-have few rows (columns), or that windows slide over tiny images or along short lines, or that its
-one product has few columns and summed positions, or many rows and columns and so few summed
-positions that one pass takes them all."""
+Form = str
+"""What a kernel's code takes for granted: nothing, or that all its products are "small", or that
+they have few "rows" ("columns"), or that windows slide over "tiny" images or along "narrow" lines,
+or that its one product is "tall", with few columns and summed positions, or "wide", with many rows
+and columns and so few summed positions that one pass takes them all.  Behind an @ stand sizes that
+are numbers: "small@a1=3,a2=8"."""
 Limits = tuple[tuple[Index, int], ...]
 """Sizes and what each must not exceed."""
 Forms = tuple[tuple[Form, Limits], ...]

@@ -20,6 +20,7 @@ from smelt.blocks import (
     PRODUCT_PARTS,
     SHORT_BLOCK,
     SHORT_DEAR,
+    SHORT_PLACES,
     SHORT_ROW,
     SHORT_ROWS,
     SPLIT_ABOVE,
@@ -165,8 +166,9 @@ def _short_rows(
         return False
     if rows <= facts.ended and _width(d, lanes, hints) > SHORT_BLOCK:
         return False
+    places = all(COMBINES[f.combine].positional for f in folds)
     dear = all(f.dtype == f64 or COMBINES[f.combine].positional for f in folds)
-    most = SHORT_DEAR if dear else SHORT_ROW
+    most = SHORT_PLACES if places else SHORT_DEAR if dear else SHORT_ROW
     return all(number(d.axes[name].extent, hints) <= most for name in rows)
 
 

@@ -24,7 +24,8 @@ NORM = (
     " a = square(x)\n s = reduce.sum(a) {axes=(1,)}\n t = reshape(s) {shape=(m,1)}\n"
     " u = sqrt(t)\n y = div(x, u)\n return y, s"
 )
-ROWS = {"sum": SUM, "winner": BOTH, "norm": NORM}
+PLACE = " i = reduce.argmax(x) {axes=(1,)}\n return i"
+ROWS = {"sum": SUM, "winner": BOTH, "place": PLACE, "norm": NORM}
 DISTANCES = """graph f(x: {0}[m,k], y: {0}[n,k]) {{
   a = reshape(x) {{shape=(m,1,k)}}
   b = reshape(y) {{shape=(1,n,k)}}
@@ -116,6 +117,7 @@ def test_few_results_of_short_rows(name: str, dtype: str, isa: str) -> None:
     [
         ("sum", "f32", 1000, 8, True), ("sum", "f32", 1000, 9, False),
         ("sum", "f64", 1000, 16, True), ("winner", "f32", 1000, 16, False),
+        ("place", "f32", 1000, 28, True), ("place", "f64", 1000, 29, False),
         ("sum", "f32", 10, 3, False), ("norm", "f64", 1000, 17, False),
         ("distances", "f32", 1000, 3, True), ("distances", "f32", 20, 3, False),
         ("middle", "f32", 1000, 8, True), ("middle", "f32", 10, 3, False),

@@ -118,7 +118,7 @@ def whole_graph(
     made = build(kernel, target, streaming=streaming)
     loaded = load(made.code, [f.symbol for f in made.functions])
     plan = Plan(graph, (cluster,), ((0,),))
-    known = () if usual else forms(kernel, target)
+    known = () if usual else forms(kernel, target, named)
     plain = Plain(kernel, kernel_text(kernel))  # its own names
     stem = driver.identify(kernel, target).stem + plain.text.encode()
     named = driver.Named(kernel, plain, {}, stem)

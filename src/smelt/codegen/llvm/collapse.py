@@ -27,7 +27,7 @@ def collapse(phase: Phase) -> Phase:
         changed = False
         for name, extent in list(phase.axes.items()):
             if extent == 1 and name not in phase.cut and not is_bound(phase, name):
-                _substitute(phase, {name: 0}, drop=(name,))
+                put_axes(phase, {name: 0}, drop=(name,))
         names = list(phase.axes)
         for a in names:
             for b in names:
@@ -115,11 +115,11 @@ def _join(phase: Phase, a: str, b: str) -> None:
         if visit.axis == a:
             visit.axis = b
             visit.size = max(visit.size, ROW_BLOCK) if visit.size and is_row else visit.size
-    _substitute(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
+    put_axes(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
     phase.axes[b] = extent
 
 
-def _substitute(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
+def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
     """Rewrites axes in every item and store, in place (items are this phase's own)."""
 
     def put(e: Index) -> Index:

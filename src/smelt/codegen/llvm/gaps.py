@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Item
+from smelt.codegen.llvm.patterned import lane_test
 from smelt.codegen.llvm.scope import Scope
 from smelt.kernel.bounds import GAPS
 from smelt.ops.scalar import SCALARS
@@ -69,6 +70,8 @@ def compared(home: NestEmitter, item: Item, scope: Scope) -> Value | None:
     if gap is None or scope.lanes is None or home.vector_position(gap):
         return None
     step = coefficient(gap, scope.lanes.axis)
+    if step is None:
+        return lane_test(home, gap, scope)
     if not isinstance(step, int) or abs(step) != 1:
         return None
     b, lanes = home.b, scope.lanes.count

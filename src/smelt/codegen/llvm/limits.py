@@ -9,6 +9,7 @@ from llvmlite import ir
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Access, accesses_of
 from smelt.codegen.llvm.memory import FARTHEST_STEP, any_lane, lanes_between
+from smelt.codegen.llvm.patterned import lane_limits
 from smelt.codegen.llvm.scope import Scope
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -92,6 +93,9 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
         low, high = (base, far) if step >= 0 else (far, base)
         some = b.and_(b.icmp_signed("<", low, limit), b.icmp_signed(">=", high, number(0)))
         return Inside(mask, some)
+    mask = lane_limits(home, e, n, scope)
+    if mask is not None:
+        return Inside(mask, any_lane(b, mask))
     at = home.index(e, scope, lanes=True)
     test = b.icmp_signed("<", at, splat(b, home.index(n, scope), lanes.count))
     if not nonnegative(e):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import gcd
 from typing import Any
 
 from llvmlite import ir
@@ -23,7 +25,8 @@ def element_address(b: ir.IRBuilder, base: Value, offset: Value, dtype: DType) -
     return b.gep(base, [offset], source_etype=memory_type(dtype))
 
 
-def _intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: list[Value]) -> Value:
+def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: list[Value]) -> Value:
+    """A call of one of LLVM's own functions."""
     module = b.module
     function = module.globals.get(name)
     if function is None:
@@ -42,7 +45,7 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
         raw = b.load(address, align=dtype.itemsize, typ=kind)
     else:
         zero = ir.Constant(kind, None)
-        raw = _intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
+        raw = intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
                          [address, I32(dtype.itemsize), mask, zero])  # fmt: skip
     return m.load_convert(raw, dtype)
 
@@ -50,7 +53,7 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
 def any_lane(b: ir.IRBuilder, mask: Value) -> Value:
     """Whether a mask has a lane.  A masked load that reads nothing still costs hundreds of cycles
     where its address is not mapped, so one without lanes had better go somewhere else."""
-    return _intrinsic(b, f"llvm.vector.reduce.or.{_suffix(mask.type)}", I1, [mask])
+    return intrinsic(b, f"llvm.vector.reduce.or.{_suffix(mask.type)}", I1, [mask])
 
 
 def gather(
@@ -62,7 +65,7 @@ def gather(
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
     pointers.type = ir.VectorType(PTR, lanes)
     mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
-    raw = _intrinsic(b, f"llvm.masked.gather.{_suffix(kind)}.v{lanes}p0", kind,
+    raw = intrinsic(b, f"llvm.masked.gather.{_suffix(kind)}.v{lanes}p0", kind,
                      [pointers, I32(dtype.itemsize), mask, ir.Constant(kind, None)])  # fmt: skip
     return m.load_convert(raw, dtype)
 
@@ -101,7 +104,7 @@ def _strided(m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Valu
         wanted = [p // step if p % step == 0 else lanes for p in places]
         part = b.shuffle_vector(mask, nothing, _lanes_constant(wanted))
         at = element_address(b, address, I64(v * lanes), dtype)
-        pieces.append(_intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
+        pieces.append(intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
                                  [at, I32(dtype.itemsize), part, zero]))  # fmt: skip
     found = pieces[0]
     for v, piece in enumerate(pieces[1:], 1):
@@ -155,7 +158,7 @@ def prefetch(b: ir.IRBuilder, address: Value, *, near: bool = False) -> None:
     """Asks for the line at an address, into the second cache or the first; wrong addresses do no
     harm."""
     level = I32(3 if near else 2)
-    _intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(0), level, I32(1)])
+    intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(0), level, I32(1)])
 
 
 def store_vector(
@@ -171,12 +174,42 @@ def store_vector(
     b = m.builder
     raw = m.store_convert(value, dtype)
     if mask is not None:
-        _intrinsic(b, f"llvm.masked.store.{_suffix(raw.type)}.p0", ir.VoidType(),
+        intrinsic(b, f"llvm.masked.store.{_suffix(raw.type)}.p0", ir.VoidType(),
                    [raw, address, I32(dtype.itemsize), mask])  # fmt: skip
         return
     stored = b.store(raw, address, align=64 if bypass else dtype.itemsize)
     if bypass:
         stored.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
+
+
+def store_interleaved(
+    m: LLVMMachine, address: Value, columns: Sequence[Value], dtype: DType, mask: Value | None,
+    vector_bytes: int,
+) -> None:  # fmt: skip
+    """Rows that follow one another, of one lane of each column: register by register."""
+    b, lanes, step = m.builder, m.lanes or 1, len(columns)
+    raw = [m.store_convert(column, dtype) for column in columns]
+    own = gcd(vector_bytes // dtype.itemsize, lanes)
+    for v in range(step * lanes // own):
+        places = [divmod(v * own + i, step) for i in range(own)]
+        picks = [row + lanes if column == 1 else row for row, column in places]
+        found = b.shuffle_vector(raw[0], raw[1], _lanes_constant(picks))
+        for c, other in enumerate(raw[2:], 2):
+            first = v * own // step
+            near = b.shuffle_vector(
+                other, other, _lanes_constant([min(first + i, lanes - 1) for i in range(own)])
+            )
+            picks = [
+                own + row - first if column == c else i for i, (row, column) in enumerate(places)
+            ]
+            found = b.shuffle_vector(found, near, _lanes_constant(picks))
+        at = element_address(b, address, I64(v * own), dtype)
+        if mask is None:
+            b.store(found, at, align=dtype.itemsize)
+            continue
+        part = b.shuffle_vector(mask, mask, _lanes_constant([row for row, _ in places]))
+        intrinsic(b, f"llvm.masked.store.{_suffix(found.type)}.p0", ir.VoidType(),
+                  [found, at, I32(dtype.itemsize), part])  # fmt: skip
 
 
 def scatter(
@@ -188,7 +221,7 @@ def scatter(
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
     pointers.type = ir.VectorType(PTR, lanes)
     mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
-    _intrinsic(b, f"llvm.masked.scatter.{_suffix(raw.type)}.v{lanes}p0", ir.VoidType(),
+    intrinsic(b, f"llvm.masked.scatter.{_suffix(raw.type)}.v{lanes}p0", ir.VoidType(),
                [raw, pointers, I32(dtype.itemsize), mask])  # fmt: skip
 
 
@@ -205,6 +238,9 @@ def store_scalar(
         b.store(raw, address, align=dtype.itemsize)
 
 
-__all__ = ["FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "lanes_between",
-           "load_scalar", "load_strided", "load_vector", "prefetch", "scatter", "store_scalar",
-           "store_vector"]  # fmt: skip
+__all__ = [
+    "FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "intrinsic", "lanes_between",
+    "load_scalar", "load_strided", "load_vector", "prefetch", "scatter", "store_interleaved",
+    "store_scalar",
+    "store_vector",
+]  # fmt: skip

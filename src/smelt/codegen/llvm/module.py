@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import chain
+
 from llvmlite import ir
 
 from smelt.codegen.llvm.contract import forms
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
+from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
@@ -17,7 +21,7 @@ from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Forms, Limits
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
-from smelt.types.expr import Index
+from smelt.types.expr import Expr, Index, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,22 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
         for form in (found[0] if found else ())
         if all(form in f for f in found)
     )
+
+
+def walked(kernel: Kernel, names: Collection[str]) -> set[str]:
+    """Those of some sizes that the code for all sizes asks for: what loops go along, rows are apart
+    by, and places are compared with.  Where rows follow one another without gaps, and nobody looks
+    for their ends, their length is not among them."""
+    found: set[str] = set()
+    for phase in program(kernel).phases:
+        accesses = [i.payload for i in phase.items if isinstance(i.payload, Access)]
+        accesses += [s.access for s in phase.stores]
+        asked = [i.payload for i in phase.items if isinstance(i.payload, Expr)]
+        asked += [e for x in accesses for e in (x.offset, *chain.from_iterable(x.limits))]
+        found |= {a for e in asked for a in sizes_of(e) if a in names}
+        for n in phase.axes.values():
+            found |= {*sizes_of(n)} if {*sizes_of(n)} <= {*names} else set()
+    return found
 
 
 def emit(

@@ -49,12 +49,14 @@ from smelt.codegen.llvm.memory import (
     store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.patterned import lane_index, picked
 from smelt.codegen.llvm.pieces import by_rows, by_vectors, pieces
 from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
 from smelt.codegen.llvm.spans import around
+from smelt.codegen.llvm.spread import interleaved
 from smelt.codegen.llvm.stacked import is_stacked, run_stacked
 from smelt.codegen.llvm.stages import run_stages
 from smelt.codegen.llvm.streams import edge
@@ -295,6 +297,8 @@ class NestEmitter:
 
     def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:
         """An index expression here; with `lanes`, the vector axis is a vector."""
+        if lanes and (known := lane_index(self, e, scope)) is not None:
+            return known
 
         def leaf(atom: Atom) -> Value:
             if atom.kind == "size":
@@ -426,7 +430,9 @@ class NestEmitter:
                 address = element_address(self.b, base, scope.offset(access), dtype)
                 found = load_strided(m, address, step, dtype, mask)
             else:
-                found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
+                found = picked(self, access, scope, m, dtype) if step is None else None
+                if found is None:
+                    found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
         if inside is not None and not access.gives_zero:
             found = m.select(inside.mask, found, m.const(item.dtype, access.other))
         return found
@@ -468,7 +474,7 @@ class NestEmitter:
         self.save(scope)
         for fold in self.nest.folds:
             self.folds.step(fold, scope)
-        for s in self.nest.stores:
+        for s in interleaved(self, scope):
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.settings]
         for setting, value in zip(self.nest.settings, new, strict=True):

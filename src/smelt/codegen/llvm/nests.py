@@ -18,6 +18,7 @@ from smelt.codegen.llvm.contract import (
     runs_across,
 )
 from smelt.codegen.llvm.cuts import fit_rows
+from smelt.codegen.llvm.flatten import flatten, is_map
 from smelt.codegen.llvm.items import (
     Converting,
     Folding,
@@ -31,6 +32,7 @@ from smelt.codegen.llvm.items import (
 )
 from smelt.codegen.llvm.peeks import covered, finish_sums
 from smelt.codegen.llvm.pieces import pieces
+from smelt.codegen.llvm.spread import spread
 from smelt.codegen.llvm.stages import WIDE, Stage, stages
 from smelt.codegen.llvm.stencil import stencils
 from smelt.codegen.llvm.tasks import Placed, Products, gathers, task_blocks, turned_side
@@ -133,6 +135,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         products = {} if phase.regions() else windowed(phase, target, form)
         products = products or contractions(phase, target, form)
         finish_sums(phase)
+    if not products and is_map(phase) and not flatten(phase, target):
+        spread(phase, lanes_of(phase, target))
     vector = vector_axis(phase, candidates(phase))
     fit_rows(phase, vector)
     if products and phase.stores:

@@ -41,6 +41,8 @@ STEPS = 25
 """Elements of a window that is written out at most: 5 by 5."""
 MOST = 200
 """Items that a fold becomes at most."""
+MOST_PRODUCTS = 1024
+"""The same of a short sum of products: sums of sums would become their product."""
 NEAREST = 3
 """Steps between neighbouring windows at most, so that loads share lines."""
 
@@ -122,7 +124,9 @@ def _is_short_sum(phase: Phase, dot: Item) -> bool:
     bound = cut_axes(phase.segments[dot.time]) | phase.cut.keys() | {*phase.grid}
     if len(sizes) < len(over) or over & bound or any(folds(a, over) for a in dot.args):
         return False
-    return 0 < prod(sizes) <= SHORT_SUM and (left <= right or right <= left)
+    if not 0 < prod(sizes) <= SHORT_SUM or not (left <= right or right <= left):
+        return False
+    return prod(sizes) * sum(1 for a in dot.args for _ in reached(a, over)) <= MOST_PRODUCTS
 
 
 def _write_products(phase: Phase, dot: Item) -> None:

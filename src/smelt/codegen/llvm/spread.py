@@ -1,0 +1,130 @@
+"""Short rows of results: each column is a vector of its own, and they are stored side by side.
+
+Where all of a row needs the same (its sum, the coordinates of a point), or its columns are far from
+one another in what is read, a loop over the few columns would compute the same again for each, and
+store it in steps.  Written out, vectors run along the rows, and what is stored is whole vectors:
+
+    y[n,j] = x[j,n]    is    y[3*n] = x[0,n], y[3*n + 1] = x[1,n], y[3*n + 2] = x[2,n]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product as positions
+from math import prod
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm.clone import Cloner, reached, renumber
+from smelt.codegen.llvm.items import Access, Item, Phase, StoreItem
+from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
+from smelt.codegen.llvm.scope import Scope
+from smelt.types.affine import coefficient
+from smelt.types.expr import sub, substitute
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+COLUMNS = 8
+"""Columns at most: each vector that is stored has lanes of as many."""
+MOST = 200
+"""Items that the columns become at most."""
+
+
+def spread(phase: Phase, lanes: int) -> None:
+    """Writes out the columns of short rows of results."""
+    rows = {_row_of(phase, s) for s in phase.stores}
+    if len(rows) != 1 or (row := rows.pop()) is None:
+        return
+    short = dict.fromkeys(a for s in phase.stores for a in _columns(phase, s))
+    if any({*short} & s.axes != {*_columns(phase, s)} for s in phase.stores):
+        return
+    count = prod(n for a in short if isinstance(n := phase.axes[a], int))
+    varying = {i for s in phase.stores for i in reached(s.value, {*short})}
+    steps = [coefficient(i.payload.offset, row) for i in phase.items
+             if isinstance(i.payload, Access)]  # fmt: skip
+    near = all(isinstance(c, int) and abs(c) <= FARTHEST_STEP for c in steps)
+    length = phase.axes[row]
+    few = isinstance(length, int) and length < 2 * lanes
+    if not short or few or not near or count >= lanes or count * len(varying) > MOST:
+        return
+    phase.stores[:] = [x for s in phase.stores for x in _apart(phase, s)]
+    for a in short:
+        del phase.axes[a]
+    phase.grid = [a for a in phase.grid if a not in short]
+    phase.lanes = row
+    _drop_unread(phase)
+    renumber(phase)
+
+
+def _drop_unread(phase: Phase) -> None:
+    needed: set[Item] = {s.value for s in phase.stores}
+    for item in reversed(phase.items):
+        needed |= {*item.args} if item in needed else set()
+    phase.items[:] = [i for i in phase.items if i in needed]
+
+
+def _columns(phase: Phase, s: StoreItem) -> list[str]:
+    """The axes of a store's short rows, outer to inner."""
+    found: list[str] = []
+    length = 1
+    while True:
+        following = [a for a in s.axes if coefficient(s.access.offset, a) == length
+                     and a not in found and phase.axes[a] != 1]  # fmt: skip
+        n = phase.axes[following[0]] if len(following) == 1 else None
+        if not isinstance(n, int) or length * n > COLUMNS or n == 0:
+            return found
+        found = [*following, *found]
+        length *= n
+
+
+def _row_of(phase: Phase, s: StoreItem) -> str | None:
+    """The axis along which the short rows of a store follow one another."""
+    short = _columns(phase, s)
+    length = prod(n for a in short if isinstance(n := phase.axes[a], int))
+    found = [a for a in phase.grid if a in s.axes and a not in short
+             and coefficient(s.access.offset, a) == length]  # fmt: skip
+    return found[0] if len(found) == 1 and not s.where else None
+
+
+def _apart(phase: Phase, s: StoreItem) -> list[StoreItem]:
+    """A store for each column."""
+    short = _columns(phase, s)
+    found: list[StoreItem] = []
+    for at in positions(*(range(n) for a in short if isinstance(n := phase.axes[a], int))):
+        here = dict(zip(short, at, strict=True))
+        value = Cloner(phase, s.value, here).of(s.value)
+        access = Access(s.access.buffer, substitute(s.access.offset, here))
+        found.append(StoreItem(access, value, None, s.axes - {*short}, s.time))
+    return found
+
+
+def interleaved(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
+    """Stores the columns that lie side by side; gives the stores that are left."""
+    lanes, stores = scope.lanes, list(home.nest.stores)
+    left: list[StoreItem] = []
+    while stores:
+        first = stores.pop(0)
+        step = coefficient(first.access.offset, lanes.axis) if lanes is not None else None
+        group = [first]
+        if isinstance(step, int) and 1 < step <= COLUMNS:
+            group += [s for s in stores if s.access.buffer == first.access.buffer]
+        if lanes is None or not isinstance(step, int) or not _side_by_side(group, step):
+            left.append(first)
+            continue
+        stores = [s for s in stores if s not in group]
+        m, dtype = home.machine(scope, True), home.home.dtypes[first.access.buffer]
+        base = home.home.buffers[first.access.buffer]
+        address = element_address(home.b, base, scope.offset(group[0].access), dtype)
+        values = [home.get(s.value, scope, True) for s in group]
+        width = home.home.target.vector_bytes
+        store_interleaved(m, address, values, dtype, lanes.mask, width)
+    return left
+
+
+def _side_by_side(group: list[StoreItem], step: int) -> bool:
+    first = group[0].access.offset
+    apart = [sub(s.access.offset, first) for s in group]
+    return step > 1 and apart == [*range(step)] and not any(s.where for s in group)
+
+
+__all__ = ["interleaved", "spread"]

@@ -1,0 +1,89 @@
+"""Columns of short rows that are vectors of their own say the same as the graph's interpreter."""
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.whole import RUNNABLE, whole
+
+from smelt.codegen.build import asm_text
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.text import parse
+from smelt.target import Target
+
+AVX512 = Target.for_isa("avx512")
+TURNED = """graph f(x: {t}[{c},n]) {{
+  p = permute(x) {{perm=(1,0)}}
+  y = add(p, p)
+  return y
+}}"""
+NORMED = """graph f(x: {t}[n,{c}]) {{
+  s = reduce.max(x) {{axes=(1,)}}
+  r = reshape(s) {{shape=(n,1)}}
+  y = sub(x, r)
+  return y
+}}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "f16", "i64"])
+@pytest.mark.parametrize("source", [TURNED, NORMED], ids=["turned", "normed"])
+def test_columns_side_by_side(source: str, dtype: str, isa: str) -> None:
+    """Whole vectors and their ends, between forbidden pages."""
+    rng = np.random.default_rng(3)
+    for c in (2, 3, 4, 8):
+        made = whole(source.format(t=dtype, c=c), isa, n=500)
+        for n in (1, 7, 64, 131):
+            shape = (c, n) if source is TURNED else (n, c)
+            x = rng.integers(-9, 9, shape).astype(made.graph.inputs[0].type.dtype.numpy)
+            expected = made.expected(x)[0]
+            np.testing.assert_array_equal(made(x)[0], expected)
+            for at_end in (True, False):
+                found = run_guarded(made, [x], at_end=at_end, one_by_one=at_end)[0]
+                np.testing.assert_array_equal(found, expected)
+
+
+def test_each_column_is_stored_once() -> None:
+    """What a row's columns have in common is computed once, and no lane is stored alone."""
+    kernel = parse("""
+    kernel k(x: f32[n,3]) -> y: f32[n,3]
+      axis j in 3
+      grid n/1024
+      v0 = x[n,j]
+      v1 = square(v0)
+      v2 = sum(v1 over j)
+      v3 = sqrt(v2)
+      y[n,j] = v0 / v3
+    """)
+    (phase,) = program(kernel).phases
+    s = schedule(phase, AVX512)
+    assert [(n.order, len(n.stores)) for n in s.nests] == [(("n",), 3)]
+    assert [i.payload for i in s.nests[0].items].count("sqrt") == 1
+    code = asm_text(kernel, AVX512)
+    assert "vscatter" not in code
+    assert "vgather" not in code
+
+
+def test_results_that_lie_otherwise_stay() -> None:
+    """Rows of one result are columns of the other."""
+    made = whole("""graph f(x: f32[4,n]) {
+      p = permute(x) {perm=(1,0)}
+      y = exp(p)
+      z = exp(x)
+      return y, z
+    }""", n=500)  # fmt: skip
+    x = np.random.default_rng(4).random((4, 131), np.float32)
+    for found, expected in zip(made(x), made.expected(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_few_rows_stay() -> None:
+    """Vectors along fewer rows than lanes would be as empty."""
+    kernel = parse("""
+    kernel k(x: f32[3,5], z: f32[b]) -> y: f32[b,5,3]
+      axis j in 3, i in 5
+      grid b, i, j
+      y[b,i,j] = x[j,i] * z[b]
+    """)
+    (phase,) = program(kernel).phases
+    assert all(len(n.stores) == 1 for n in schedule(phase, AVX512).nests)
