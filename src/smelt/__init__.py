@@ -13,6 +13,7 @@ Array([0.69314718, 1.09861229])
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +46,7 @@ from smelt.frontends.array.dtypes import (
     isdtype,
     result_type,
 )
+from smelt.frontends.array.einsum import einsum
 from smelt.frontends.array.elementwise import (
     abs,
     acos,
@@ -255,6 +257,7 @@ __all__ = [
     "diff",
     "divide",
     "e",
+    "einsum",
     "empty",
     "empty_like",
     "equal",
@@ -387,7 +390,18 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    missing(name)
+    """`record`, which needs PyTorch, is imported when it is asked for."""
+    return _record() if name == "record" else missing(name)
+
+
+def _record() -> Any:
+    try:
+        return import_module("smelt.torch").record
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        told = "smelt.record tells what torch.compile did, and needs PyTorch: smelt[torch]"
+        raise AttributeError(told, name="record") from None
 
 
 class _Face(ModuleType):

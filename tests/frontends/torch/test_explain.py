@@ -143,3 +143,19 @@ def test_settings_are_those_of_smelt():
     assert issubclass(ArgumentError, ValueError)
     with pytest.raises(Exception, match="max-speed"):
         torch.compile(lambda x: x + 3, backend="smelt", mode="max-speed")(torch.ones(3))
+
+
+def test_the_package_s_own_name_records():
+    with smelt.record() as record:
+        torch.compile(lambda x: x * 2 + 1, backend="smelt")(torch.ones(7))
+    assert len(record.graphs) == 1
+
+
+def test_without_pytorch_the_name_says_what_is_missing(monkeypatch):
+    def missing(name: str):
+        raise ModuleNotFoundError(f"No module named {name!r}", name="torch")
+
+    monkeypatch.setattr(smelt, "import_module", missing)
+    with pytest.raises(AttributeError, match="needs PyTorch"):
+        _ = smelt.record
+    assert not hasattr(smelt, "record")

@@ -17,7 +17,7 @@ FUNCTIONS: Final[dict[str, str]] = {
     "arctan2": "atan2", "arctanh": "atanh", "around": "round", "array": "asarray",
     "asanyarray": "asarray", "ascontiguousarray": "asarray", "concatenate": "concat",
     "cumprod": "cumulative_prod", "cumsum": "cumulative_sum",
-    "dot": "matmul", "einsum": "tensordot", "fabs": "abs", "fmax": "maximum", "fmin": "minimum",
+    "dot": "matmul", "fabs": "abs", "fmax": "maximum", "fmin": "minimum",
     "hstack": "concat", "inner": "vecdot", "invert": "bitwise_invert",
     "left_shift": "bitwise_left_shift", "mod": "remainder", "power": "pow", "product": "prod",
     "ravel": "reshape", "right_shift": "bitwise_right_shift", "rint": "round",
