@@ -35,6 +35,9 @@ def _outputs(page: str, *parts: str) -> dict[str, Part]:
 PAGES: Mapping[str, Mapping[str, Part]] = {
     "ARCHITECTURE.md": walk.PARTS,
     "README.md": readme.PARTS,
+    "docs/derivation.md": _outputs(
+        "docs/derivation.md", "graph", "carried", "kernel", "causal", "one", "back", "refused"
+    ),
     "docs/explain.md": _outputs("docs/explain.md", "page", "why"),
     "docs/fusion.md": decisions.PARTS,
 }
