@@ -335,6 +335,10 @@ class Executable:
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
         named = dict(zip(self.size_names, sizes, strict=True))
         shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
+        most = max((math.prod(shape) for shape in shapes), default=0)
+        if most >= 1 << 62:  # what follows counts in 64 bits
+            raise OutOfMemory(needed=f"{most:,} elements", available="2**63 - 1 bytes at most",
+                              largest="a value of the program is larger")  # fmt: skip
         builder = _Builder(self, named, shapes)
         for group in self.launches:
             builder.group(group)

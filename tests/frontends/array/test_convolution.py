@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smelt as sm
-from smelt.errors import ArgumentError, OverflowSizeError, ShapeError
+from smelt.errors import ArgumentError, OutOfMemory, OverflowSizeError, ShapeError
 
 PADS = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
@@ -225,6 +225,8 @@ WRONG = {
     "pool": (lambda x, w: sm.nn.max_pool(x, 8), "window over 8 elements does not fit"),
     "flat": (lambda x, w: sm.nn.avg_pool(x[0, 0], 2), "no|not"),
     "bias": (lambda x, w: sm.nn.conv(x, w, x), "bias is a vector"),
+    "nothing left": (lambda x, w: sm.nn.conv_transpose(x[:, :3], w, padding=6), "cuts off all"),
+    "less than nothing": (lambda x, w: sm.nn.conv_transpose(x[:, :3], w, padding=9), "cuts off"),
 }
 
 
@@ -256,6 +258,9 @@ def test_settings_that_make_no_sense() -> None:
 
 
 def test_sizes_beyond_all_memory() -> None:
+    given = np.ones((1, 1, 5, 5), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    with pytest.raises(OutOfMemory, match="elements"):  # what a recording for all sizes finds out
+        sm.jit(lambda x, w: sm.nn.conv(x, w, padding=2**62))(*given)
     x, w = sm.ones((1, 1, 5)), sm.ones((1, 1, 3))
     with pytest.raises(OverflowSizeError, match="bytes"):
         sm.nn.conv(x, w, padding=2**61)

@@ -29,7 +29,7 @@ from smelt.frontends.array.windows import (
     slide,
     spatial_rank,
 )
-from smelt.types.expr import Index, floordiv, mod, mul, sub
+from smelt.types.expr import Index, add, floordiv, mod, mul, sub
 
 __all__ = ["conv", "conv_transpose"]
 
@@ -186,16 +186,26 @@ def conv_transpose(
     (groups,) = each(what, "groups", groups, 1)
     _grouped(what, image, kernel, groups, shape_of(kernel)[0], 0)
     cut = padding_of(what, padding, extent, dilated)
+    for n, s, d, e, m, ends in zip(
+        shape_of(image)[2:], steps, dilated, extent, more, cut, strict=True
+    ):
+        whole, off = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m), sum(ends)
+        left = whole > off if isinstance(whole, int) else _is_more(image, whole, off)
+        if not left:
+            raise ShapeError(
+                op=what, operands=f"{image.told}, {kernel.told}",
+                reason=f"the result would be empty: padding {padding!r} cuts off all of it",
+            )  # fmt: skip
     if any(d > 1 for d in dilated):
         found = _stretched(image, kernel, groups, steps, dilated, cut, more)
     else:
         found = _phases(image, kernel, groups, steps, cut, more)
-    if any(isinstance(n, int) and n < 1 for n in shape_of(found)[2:]):
-        raise ShapeError(
-            op=what, operands=f"{image.told}, {kernel.told}", reason="the result would be empty: "
-            f"padding {padding!r} cuts off all of it",
-        )  # fmt: skip
     return _biased(what, found, bias, count)
+
+
+def _is_more(image: Value, whole: Index, than: int) -> bool:
+    assert image.scope is not None
+    return image.scope.holds(than + 1, "<=", whole)
 
 
 def _swapped(kernel: Value, groups: int) -> Value:
