@@ -14,18 +14,19 @@ where they come from; those of the schedule are in `smelt.fusion.sweeps`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
 from smelt.blocks import BLOCK, PARTS
 from smelt.dataclass import dataclass
-from smelt.fusion.region import Region
+from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.sweeps import Sweeps
 from smelt.fusion.trace import Term
 from smelt.fusion.units import STILL, Unit, Units
 from smelt.target import Kind, Level, Target
-from smelt.types.affine import distance
+from smelt.types.affine import without_constant
 from smelt.types.expr import Expr, Index, axis
 
 OVERLAP = 0.95
@@ -249,6 +250,7 @@ class _Traffic:
             self.touch += model.read_ns(v, nbytes, threads) * across
             self.row += sum(sweeps.row(m) for m in masks) * itemsize
             sweep = sweeps.sweeps.get(v)
+            beside = _beside(places)
             for k, (place, mask) in enumerate(zip(places, masks, strict=True)):
                 walked = sweeps.evaluations(mask)
                 if walked > distinct and any(not isinstance(t, int) for t in place):
@@ -259,7 +261,7 @@ class _Traffic:
                         rate = model.ns_per_byte(level, "read", threads)
                         around += (walked - distinct) * itemsize * rate
                 times = 1 if sweep is None else sweep[k]
-                if k and times == 1 and any(_beside(place, other) for other in places[:k]):
+                if times == 1 and beside[k]:
                     continue
                 rows += max(times - (k == 0), 0) * walked * itemsize
         held = [(region.masks[u][0], max(model.itemsize[u], 4)) for u in bits(sweeps.kept)]
@@ -293,11 +295,17 @@ def _index(term: Term) -> Index:
     return 0 if term == STILL else _axis(term)
 
 
-def _beside(place: tuple[Term, ...], other: tuple[Term, ...]) -> bool:
-    """Whether two places are a few positions apart: what reads one finds the other in L1."""
-    for a, b in zip(place, other, strict=True):
-        if a != b:
-            apart = distance(_index(a), _index(b))
-            if apart is None or abs(apart) > NEAR:
-                return False
-    return True
+def _beside(places: Sequence[Place]) -> list[bool]:
+    """Whether a place is a few positions apart from one before it: what reads it finds it in L1."""
+    if len(places) == 1:
+        return [False]
+    found: list[bool] = []
+    known: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
+    for place in places:
+        parts = [without_constant(_index(t)) for t in place]
+        others = known.setdefault(tuple(terms for terms, _ in parts), [])
+        at = tuple(number for _, number in parts)
+        found.append(any(all(abs(a - b) <= NEAR for a, b in zip(at, other, strict=True))
+                         for other in others))  # fmt: skip
+        others.append(at)
+    return found

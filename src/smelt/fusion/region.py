@@ -139,12 +139,15 @@ class _Pull:
         """Places with index expressions."""
         self.odd = 0
         """Units that are computed at several places, or at one with index expressions."""
+        self.seen: set[tuple[int, Place]] = set()
+        """The places of units and loads that are known: in chains of shifts there are hundreds."""
 
     def run(self) -> Region:
         region, units = self.region, self.units
         for u in bits(region.stored):
             place = self._own_place(units.unit(u))
             region.places[u] = [place]
+            self.seen.add((u, place))
             if place in self.expressed:
                 self.odd |= 1 << u
         left = region.members
@@ -277,23 +280,17 @@ class _Pull:
             else:
                 found = self._noted(self._through(unit, edge, full))
             v = edge.producer
+            if (v, found) in self.seen:
+                continue
+            self.seen.add((v, found))
             if members >> v & 1:
-                known = places.get(v)
-                if known is None:
-                    places[v] = [found]
-                    if found in self.expressed:
-                        self.odd |= 1 << v
-                elif found not in known:
-                    known.append(found)
+                known = places.setdefault(v, [])
+                known.append(found)
+                if len(known) > 1 or found in self.expressed:
                     self.odd |= 1 << v
                 continue
-            known = loads.get(v)
-            if known is None:
-                loads[v] = [found]
-                region.load_masks[v] = [self.mask(found)]
-            elif found not in known:
-                known.append(found)
-                region.load_masks[v].append(self.mask(found))
+            loads.setdefault(v, []).append(found)
+            region.load_masks.setdefault(v, []).append(self.mask(found))
 
     def _through(self, unit: Unit, edge: Edge, place: Place) -> Place:
         """The place that an edge with index expressions reads."""

@@ -1,9 +1,9 @@
-"""What index expressions depend on: all their axes, the stride along one, how far two are apart.
+"""What index expressions depend on: all their axes, the stride along one, what moves as they do.
 
 >>> from smelt.types.expr import axis, size
 >>> i = axis("i", size("n"))
->>> coefficient(i * 4 + size("n"), "i"), distance(i + 3, i + 1), distance(i, i * 2)
-(4, 2, None)
+>>> coefficient(i * 4 + size("n"), "i"), without_constant(i + 3)[0] == without_constant(i + 1)[0]
+(4, True)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from smelt.types.expr import Expr, Index, Monomial, add, atoms, axes_of, terms_of
 
-__all__ = ["axes_through", "coefficient", "distance"]
+__all__ = ["axes_through", "coefficient", "without_constant"]
 
 
 def axes_through(index: Iterable[Index], of: Callable[[str], frozenset[str]]) -> frozenset[str]:
@@ -42,15 +42,8 @@ def coefficient(e: Index, name: str) -> Index | None:
     return total
 
 
-def distance(a: Index, b: Index) -> int | None:
-    """a - b where the two differ by a number, else None; far cheaper than the difference."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b
-    (left, p), (right, q) = map(_without_constant, (a, b))
-    return p - q if left == right else None
-
-
-def _without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
-    """The terms with atoms, and the constant, which the normal form has last."""
+def without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
+    """The terms with atoms, and the constant, which the normal form has last: expressions that have
+    the same terms differ by a number."""
     terms = terms_of(e)
     return (terms[:-1], terms[-1][1]) if terms and not terms[-1][0] else (terms, 0)
