@@ -157,14 +157,15 @@ def may_overflow(node: Node, operands: list[Array], sizes: Mapping[str, int]) ->
     """Where a fold of finite numbers passes the largest number in some order of its terms.
 
     Which partial results there are is not promised, only that none is passed where no order does:
-    there, infinite or not is undecided.  Sums of single precision are carried in double.
+    there, infinite or not is undecided.  Sums of single precision are carried in double.  Numbers
+    that are not finite pass nothing; others beside them, or in other rows, may.
     """
-    op, wide = node.op, [x.astype(np.float64) for x in operands]
+    op = node.op
     if not node.type.dtype.is_float or not isinstance(op, (Reduce, Scan, Contract)):
         return False
-    if not all(np.isfinite(x).all() for x in wide):
-        return False
-    if isinstance(op, (Reduce, Scan)) and op.combine == "prod":
+    product = isinstance(op, (Reduce, Scan)) and op.combine == "prod"
+    wide = [np.where(np.isfinite(x), x, x.dtype.type(product)).astype(np.float64) for x in operands]
+    if product:
         large = op.reference(sizes, np.maximum(np.abs(wide[0]), 1.0))
         small = op.reference(sizes, np.minimum(np.abs(wide[0]), 1.0))
         return np.isinf(large) | (small < np.finfo(np.float64).tiny)
