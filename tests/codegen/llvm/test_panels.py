@@ -176,3 +176,31 @@ def test_short_constants_are_packed_in_groups(kind, turned):
             wanted = x.astype(exact) @ known.astype(exact)
             wanted = wanted.astype("f4").astype(x.dtype) if kind == "bf16" else wanted.astype("i4")
             assert np.array_equal(found, wanted), (deep, wide, rows)
+
+
+@pytest.mark.parametrize("isa", runnable())
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("heads", "each"), [(12, 64), (5, 48), (7, 96), (3, 160)])
+def test_columns_that_become_heads(isa, turned, heads, each):
+    """Two axes walk the columns of the weights: panels of the last one make the product ordinary,
+    where each head has whole ones."""
+    wide = heads * each
+    shape, spec = (f"{wide},90", "n,k") if turned else (f"90,{wide}", "k,n")
+    graph = parse(f"""graph f(x: f32[m,90], w: f32[{shape}] constant) {{
+  c = contract(x, w) {{spec="m,k; {spec} -> m,n"}}
+  r = reshape(c) {{shape=(m, {heads}, {each})}}
+  y = permute(r) {{perm=(1, 0, 2)}}
+  return y
+}}""")
+    target = Target.for_isa(isa)
+    with config(constants_extra=None):
+        made = driver.compile(graph, hints={"m": 200}, target=target)
+    (kernel,) = made.kernels
+    packed = len(kernel.inputs[1 if kernel.inputs[0].name == "x" else 0].shape) == 3
+    columns = 2 * target.vector_bytes // 4
+    assert packed == (each % columns == 0)
+    for rows in (1, 7, 200):
+        x, w = (RNG.standard_normal(s).astype(np.float32) for s in ((rows, 90), (90, wide)))
+        (found,) = made.run([x, np.ascontiguousarray(w.T) if turned else w], (rows,))
+        expected = (x.astype(np.float64) @ w).reshape(rows, heads, each).transpose(1, 0, 2)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)

@@ -251,7 +251,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     k = _longest(ranked, phase)
     direct = _pitch(left, item, tile, phase)
     group = None if direct else group_of(item, left, right, phase.dtypes, target)
-    panels = m is not None and _lies_in_panels(right, item, group, (k, n), tile.columns, phase)
+    panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
     if not panels and (form in ("rows", "columns") or (_is_few(m, phase) and not shared)):
         return _thin(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype not in (f32, f64, i32):
@@ -412,7 +412,7 @@ def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) 
     return right.kind == "load" and right.dtype == item.dtype == stored
 
 
-def _lies_in_panels(
+def lies_in_panels(
     right: Item, item: Item, group: Group | None, axes: tuple[str, str], width: int, phase: Phase
 ) -> bool:  # fmt: skip
     """Whether an operand is a plain load at [n//w, k, n%w] of an array, w a multiple of `width`,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import SMALL, SMALL_DEPTH
-from smelt.codegen.llvm.contract import Contraction, load_of, packs_as_it_is
+from smelt.codegen.llvm.contract import Contraction, contractions, load_of, packs_as_it_is
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.kernel.ir import Kernel
@@ -25,7 +25,7 @@ def panels_of(
     """How to pack parameters among `constant`, for a kernel that then packs none of them itself;
     with each the rows that are multiplied with it in a call."""
     found: dict[str, tuple[Panel, Index]] = {}
-    for c in _products(kernel, target):
+    for c in _candidates(kernel, target):
         panel = _panel(kernel, c, constant)
         if panel is not None and panel.param not in found and _helps(kernel, panel, target):
             found[panel.param] = panel, _rows(kernel, c)
@@ -50,6 +50,13 @@ def _rows(kernel: Kernel, c: Contraction) -> Index:
 def _products(kernel: Kernel, target: Target) -> Iterator[Contraction]:
     for phase in program(kernel).phases:
         yield from schedule(phase, target).blocked
+
+
+def _candidates(kernel: Kernel, target: Target) -> Iterator[Contraction]:
+    """The products of a kernel; those whose columns two axes walk (heads, and what each is) as they
+    would be if their right operand lay in panels along the last one."""
+    for phase, again in zip(program(kernel).phases, program(kernel).phases, strict=True):
+        yield from schedule(phase, target).blocked or contractions(again, target).values()
 
 
 def _panel(kernel: Kernel, c: Contraction, constant: frozenset[str]) -> Panel | None:

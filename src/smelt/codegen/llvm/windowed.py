@@ -21,7 +21,14 @@ from math import prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.clone import folds, renumber
-from smelt.codegen.llvm.contract import SKEW, Tile, runs_along, stored_axis, tile_of
+from smelt.codegen.llvm.contract import (
+    SKEW,
+    Tile,
+    lies_in_panels,
+    runs_along,
+    stored_axis,
+    tile_of,
+)
 from smelt.codegen.llvm.items import Folding, Item, Phase
 from smelt.codegen.llvm.places import (
     NO_AXIS,
@@ -204,6 +211,8 @@ def windowed(
     if not plans or any(p is None for p in plans):
         return found
     known = [p for p in plans if p is not None]
+    if any(p.lies_in_panels(target) for p in known):
+        return found
     if len(known) == 1 and known[0].stands_upright():
         upright = known[0].upright(target)
         return {upright.item: upright}
@@ -239,6 +248,12 @@ class _Plan:
             own = {a for a in self.item.axes - self.left.axes if a in self.phase.grid}
             names = [a for a in self.phase.axes if a in own or a in {c.axis for c in self.columns}]
             self.columns = [Slid(a, a) for a in names[-3:]]
+
+    def lies_in_panels(self, target: Target) -> bool:
+        """Whether the right operand has been packed already, along the last columns."""
+        wide = tile_of(target, target.vector_bytes // self.item.dtype.itemsize).columns
+        axes = (self.depth, self.columns[-1].axis)
+        return lies_in_panels(self.right, self.item, None, axes, wide, self.phase)
 
     def stands_upright(self) -> bool:
         """Whether results lie along the weights' axis, and the image along the summed one."""
