@@ -205,14 +205,14 @@ def test_mistakes() -> None:
             parse(source, size)
 
 
-def test_a_distance_is_the_difference_where_that_is_a_number():
+def test_what_differs_by_a_number_has_the_same_terms_and_another_constant():
     i = axis("i", 8)
-    assert affine.distance(i + 3, i + 1) == 2
-    assert affine.distance(i * 2, i * 2 - 5) == 5
-    assert affine.distance(i, i) == 0
-    assert affine.distance(7, 9) == -2
-    assert affine.distance(i, 2) is None
-    assert affine.distance(i, i * 2) is None
+    cases = [(i + 3, i + 1, 2), (i * 2, i * 2 - 5, 5), (i, i, 0), (7, 9, -2), (0, 4, -4)]
+    for a, b, apart in cases:
+        (left, p), (right, q) = affine.without_constant(a), affine.without_constant(b)
+        assert (left == right, p - q) == (True, apart)
+    for a, b in ((i, 2), (i, i * 2), (i + 1, axis("j", 8) + 1)):
+        assert affine.without_constant(a)[0] != affine.without_constant(b)[0]
 
 
 def test_bounds_of_nested_divisions_take_no_time():
