@@ -233,7 +233,7 @@ def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) ->
 
 def run(rounds: int = ROUNDS) -> list[Timed]:
     """All cases, in a process where every library has one thread."""
-    line = command(["-m", "smelt.bench.attention", str(rounds)], variables(1, None))
+    line = command(["-m", "smelt.bench.attention", str(rounds)], variables(1, None, "now"))
     with kept_to(1):
         done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
     return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]

@@ -228,7 +228,7 @@ def _status(field: str) -> int:
 
 def run(rounds: int = ROUNDS) -> dict[str, dict[str, dict[str, float]]]:
     """All cases, each library in a process of its own with one thread."""
-    settings = variables(1, None)
+    settings = variables(1, None, "now")
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     found: dict[str, dict[str, dict[str, float]]] = {}
     for case in TITLES:

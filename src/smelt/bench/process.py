@@ -42,13 +42,17 @@ def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]
     ]
 
 
-def variables(threads: int, cache: Path | None) -> dict[str, str]:
-    """Environment of every measured process: one thread count for all, caches of its own."""
+def variables(threads: int, cache: Path | None, probe: str = "off") -> dict[str, str]:
+    """Environment of every measured process: one thread count for all, caches of its own.
+
+    The run measures the machine beforehand, not while times are taken; a process that is kept to
+    one core is on a machine of its own, and measures it first (`probe` of "now").
+    """
     pools = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB", "SMELT")
     names = {f"{pool}_{'THREADS' if pool == 'SMELT' else 'NUM_THREADS'}" for pool in pools}
     found = {name: str(threads) for name in sorted(names)}
     found["JAX_PLATFORMS"] = "cpu"
-    found["SMELT_PROBE"] = "off"  # the run measures beforehand, not while times are taken
+    found["SMELT_PROBE"] = probe
     if cache is not None:
         found["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
         found["SMELT_CACHE_DIR"] = str(smelt_cache(cache))

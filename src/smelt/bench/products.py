@@ -213,7 +213,7 @@ def _seconds(call: Call, times: int) -> float:
 
 def run(rounds: int = ROUNDS) -> list[Timed]:
     """All cases, in a process where every library has one thread."""
-    settings = variables(1, None)
+    settings = variables(1, None, "now")
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     line = command(["-m", "smelt.bench.products", str(rounds)], settings)
     with kept_to(1):
