@@ -96,9 +96,12 @@ def _inputs(torch: Any, case: Case) -> dict[str, Any]:
 
 
 def runner(torch: Any, peer: str, model: Any, given: Mapping[str, Any]) -> Callable[..., Any]:
-    """The model as a peer runs it; those that compile do so in the first call."""
+    """The model as a peer runs it; those that compile do so in the first call.  `inductor-max` is
+    Inductor told to try all that it has and to fold parameters."""
     if peer == "eager":
         return model
+    if peer == "inductor-max":
+        return torch.compile(model, options={"max_autotune": True, "freezing": True})
     if peer != "onnxruntime":
         return torch.compile(model, backend=peer)
     kept: list[Any] = []

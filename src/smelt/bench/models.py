@@ -26,7 +26,7 @@ from smelt.runtime.memory import STOCK
 __all__ = ["HEAD", "PEERS", "Row", "page", "run"]
 
 ROUNDS = 7
-PEERS = ("eager", "inductor", "onnxruntime", "smelt")
+PEERS = ("eager", "inductor", "inductor-max", "onnxruntime", "smelt")
 
 
 HEAD = """\
