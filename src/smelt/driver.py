@@ -29,8 +29,8 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names, sizes
 from smelt.journal import CacheHit, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
-from smelt.kernel.built import Built, Form, Forms, form_for
-from smelt.kernel.canonical import Plain, canonical, meant
+from smelt.kernel.built import Built, Form, Forms, form_for, meant
+from smelt.kernel.canonical import Plain, canonical
 from smelt.kernel.freed import freed
 from smelt.kernel.ir import Kernel
 from smelt.kernel.short import lengths
@@ -249,11 +249,11 @@ def _named(
     differ in numbers of places alone, as steps of a loop do, get them as sizes of the call."""
     alike: dict[Plain, dict[Plain, None]] = {}
     found: dict[int, tuple[Plain, Mapping[str, str]]] = {}
-    for at, (k, b) in enumerate(zip(kernels, bare, strict=True)):
-        made, numbers = freed(k) if k is not None else (None, {})
-        if made is not None and b is not None and numbers:
-            plain, names = canonical(made)
-            found[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
+    steps = {at: f for at, k in enumerate(kernels) if k is not None and (f := freed(k))[1]}
+    for at, (made, numbers) in steps.items() if len(steps) > 1 else ():
+        plain, names = canonical(made)
+        found[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
+        if (b := bare[at]) is not None:
             alike.setdefault(plain, {})[b[0]] = None
     return [
         None if k is None

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from smelt.dataclass import dataclass
-from smelt.types.expr import Index, evaluate, text
+from smelt.types.expr import Index, evaluate, size, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for"]
+__all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for", "meant"]
 
 Form = str
 """What a kernel's code takes for granted: nothing, or that all its products are "small", or that
@@ -80,6 +80,15 @@ class Built:
             int(facts["ir_size"]),
             facts["form"],
         )
+
+
+def meant(name: str) -> Index:
+    """The size that a name of a plain kernel stands for: one of the kernel's own, or a number.
+
+    >>> meant("n"), meant("7")
+    (n, 7)
+    """
+    return int(name) if name.isdigit() else size(name)
 
 
 def form_for(forms: Forms, sizes: Mapping[str, int]) -> Form:

@@ -26,7 +26,7 @@ from smelt.errors import SmeltError
 from smelt.kernel.ir import IndexValue, Kernel, Let, Load, Position, Statement, Store
 from smelt.kernel.text import parse, text
 from smelt.kernel.walk import splits, statements, states, values_of, visit
-from smelt.types.expr import Index, size, sizes_of
+from smelt.types.expr import Index, sizes_of
 
 NAME = "k"
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -59,15 +59,6 @@ def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
     if made is None or len(made.kernel.axes) != len(kernel.axes):
         return Plain(plain, source), {name: name for name in own}
     return made, {short: name for name, short in new.items()}
-
-
-def meant(name: str) -> Index:
-    """The size that a name of a plain kernel stands for: one of the kernel's own, or a number.
-
-    >>> meant("n"), meant("7")
-    (n, 7)
-    """
-    return int(name) if name.isdigit() else size(name)
 
 
 @lru_cache(maxsize=1024)

@@ -42,6 +42,8 @@ def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
     loads = [v for s in statements(kernel) for root in values_of(s) for v in visit(root)
              if isinstance(v, Load)]  # fmt: skip
     fixed = _fixed(kernel, loads)
+    if not fixed:
+        return kernel, {}
     own = set(names_of(kernel))
     free = (name for k in count() if (name := f"at_{k}") not in own)
     names = dict(zip(fixed, free, strict=False))
@@ -61,7 +63,7 @@ def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
         for (param, d, number), name in names.items()
         if any(v.param == param and v.index[d] == number and v.other is None for v in loads)
     )
-    made = replace(map_values(kernel, change), facts=(*kernel.facts, *facts)) if fixed else kernel
+    made = replace(map_values(kernel, change), facts=(*kernel.facts, *facts))
     return made, {name: number for (_, _, number), name in names.items()}
 
 
@@ -73,6 +75,6 @@ def _fixed(kernel: Kernel, loads: Sequence[Load]) -> list[Place]:
         for d, e in enumerate(v.index)
         if isinstance(e, int) and e >= 0 and kernel.param(v.param).shape[d] != 1
     }
-    count = Counter((param, d) for param, d, _ in found)
+    times = Counter((param, d) for param, d, _ in found)
     last = {p.name: len(p.shape) - 1 for p in kernel.inputs}
-    return [(p, d, e) for p, d, e in found if d < last.get(p, 0) or count[p, d] == 1]
+    return [(p, d, e) for p, d, e in found if d < last.get(p, 0) or times[p, d] == 1]

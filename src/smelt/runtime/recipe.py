@@ -21,8 +21,7 @@ from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
-from smelt.kernel.built import Built, Form, Forms, form_for
-from smelt.kernel.canonical import meant
+from smelt.kernel.built import Built, Form, Forms, form_for, meant
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
 from smelt.runtime.prelude import Compiler, Part, Prelude

@@ -241,6 +241,5 @@ def store_scalar(
 __all__ = [
     "FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "intrinsic", "lanes_between",
     "load_scalar", "load_strided", "load_vector", "prefetch", "scatter", "store_interleaved",
-    "store_scalar",
-    "store_vector",
+    "store_scalar", "store_vector",
 ]  # fmt: skip

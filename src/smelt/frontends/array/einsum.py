@@ -50,6 +50,8 @@ def einsum(subscripts: str, /, *operands: Any, optimize: Any = True) -> Array:
     differ, DTypeError for bool.
     """
     del optimize
+    if not isinstance(subscripts, str):  # NumPy's other form has numbers between the operands
+        raise _unfit(subscripts, "a text such as 'ij,jk->ik'")
     values = [value(x, "einsum") for x in operands]
     sides, out = _read(subscripts, values)
     dtype = values[0].type.dtype
@@ -109,7 +111,7 @@ def _dots(subscripts: str, side: str, x: Value) -> int:
     return more
 
 
-def _unfit(subscripts: str, expected: str) -> ArgumentError:
+def _unfit(subscripts: object, expected: str) -> ArgumentError:
     return ArgumentError(
         op="einsum", argument="subscripts", value=repr(subscripts), expected=expected
     )
@@ -160,9 +162,8 @@ def _product(a: Term, b: Term, rest: Sequence[Term], out: str) -> Term:
     """Two terms multiplied, summed over the letters that nothing else has."""
     wanted = out + "".join(t.letters for t in rest)
     a, b = _summed(a, wanted + b.letters), _summed(b, wanted + a.letters)
-    both = dict.fromkeys(a.letters + b.letters)
-    left = "".join(c for c in (*out, *both) if c in both and c in wanted)
-    letters = "".join(dict.fromkeys(left))
+    own = {*a.letters, *b.letters}.intersection(wanted)
+    letters = "".join(c for c in dict.fromkeys(out + a.letters + b.letters) if c in own)
     return Term(contract("einsum", a.array, b.array, a.letters, b.letters, letters), letters)
 
 
