@@ -131,6 +131,11 @@ def test_subscripts_that_do_not_fit(subscripts: str, shapes: list[Any]) -> None:
         sm.einsum(subscripts, *map(sm.ones, shapes))
 
 
+def test_numpys_other_form_is_refused_by_name() -> None:
+    with pytest.raises(sm.errors.ArgumentError, match="a text such as"):
+        sm.einsum(sm.ones((2, 3)), [0, 1], [1, 0])  # type: ignore[arg-type]
+
+
 def test_sizes_that_differ() -> None:
     with pytest.raises(sm.errors.ShapeError, match="3"):
         sm.einsum("ij,jk->ik", sm.ones((2, 3)), sm.ones((4, 5)))
