@@ -16,6 +16,8 @@ from smelt.types.expr import Expr, Index, substitute
 from smelt.types.expr import value as value_of
 
 FOLDS = ("fold", "dot", "scan")
+HELD = (*FOLDS, "state", "edge")
+"""What has a value for each position of its own, so that it cannot be computed at another one."""
 
 
 class Cloner:
@@ -101,8 +103,9 @@ def reached(root: Item, axes: set[str]) -> Iterator[Item]:
 
 
 def folds(root: Item, axes: set[str]) -> bool:
-    """Whether a fold stands between a value and the memory that it reads along some axes."""
-    return any(i.kind in FOLDS for i in reached(root, axes))
+    """Whether a fold, or a state that one is carried in, stands between a value and the memory that
+    it reads along some axes."""
+    return any(i.kind in HELD for i in reached(root, axes))
 
 
 def renumber(phase: Phase) -> None:

@@ -220,8 +220,10 @@ def _is_shared(item: Item, m: str | None, n: str, larger: Item) -> bool:
 
 
 def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
-    """A contraction over an axis that tasks take in blocks for the sake of another one."""
+    """A contraction over an axis that tasks take in blocks for the sake of another one, or of
+    windows that reach the same places."""
     blocked = {a for c in found.values() for a in (c.m, c.n) if a in phase.grid}
+    blocked |= {r.axis for r in phase.places.values() if r.axis in phase.grid}
     return next((c.item for c in found.values() if c.item.axes & blocked - {c.m, c.n}), None)
 
 
