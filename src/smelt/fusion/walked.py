@@ -14,6 +14,8 @@ take that axis in blocks, and a product that has it beside its own two is walked
 
     B[h,m,n] = sum of Z[m,n,c] * W[c,h] over c         n, and h of the grid
     S[h,m,n] as above, with h of the grid              walked beside B: h is neither m nor n
+
+So it is beside windows that reach shared places along axes of the grid: tasks take those in blocks.
 """
 
 from __future__ import annotations
@@ -52,10 +54,12 @@ def is_walked(left: Axes, right: Axes, fixed: Axes) -> bool:
 
 
 def walked(
-    products: Sequence[tuple[Axes, Axes]], grid: Axes, fixed: Axes, order: Sequence[Any]
+    products: Sequence[tuple[Axes, Axes]], grid: Axes, fixed: Axes, order: Sequence[Any],
+    beside: Sequence[Axes] = (),
 ) -> set[int]:  # fmt: skip
     """Which products of one kernel are walked: each is told by the axes of its result that its two
-    operands vary along.  `order` is that of the kernel's axes, `fixed` those of `is_walked`.
+    operands vary along.  `order` is that of the kernel's axes, `fixed` those of `is_walked`;
+    `beside` has for each product the axes that tasks take in blocks anyway.
 
     >>> scores, bias = ({"h", "m"}, {"h", "n"}), ({"m", "n"}, {"h"})
     >>> (
@@ -65,6 +69,8 @@ def walked(
     (set(), set())
     >>> walked([scores, bias], {"h", "m"}, {"h", "m"}, "hmn")
     {0}
+    >>> walked([scores], {"h", "m"}, {"h", "m"}, "hmn", [{"h"}])
+    {0}
     """
     blocked: dict[int, set[Any]] = {}
     for k, (left, right) in enumerate(products):
@@ -73,10 +79,11 @@ def walked(
             blocked[k] = {_own(side - (fixed - grid), grid, order) for side in sides if side}
     while True:
         cut = {a for pair in blocked.values() for a in pair if a in grid}
+        taken = [cut | axes for axes in beside or [set[Any]()] * len(products)]
         odd = [
             k
             for k, pair in blocked.items()
-            if pair and (products[k][0] | products[k][1]) & cut - pair
+            if pair and (products[k][0] | products[k][1]) & taken[k] - pair
         ]
         if not odd:
             return {*range(len(products))} - {*blocked}
@@ -100,7 +107,9 @@ def walked_units(units: Units, region: Region) -> set[int]:
             one, other = ({*bits(side_of(region, unit.number, e))} - taps for e in unit.edges)
             found[unit.number] = one, other
     grid, order = {*bits(region.grid)}, range(len(region.axes))
-    slow = walked([*found.values()], grid, grid, order)
+    reached = {w.axis for windows in region.peeked.values() for w in windows} & grid
+    beside = [set[int]() if u in region.peeked else reached for u in found]
+    slow = walked([*found.values()], grid, grid, order, beside)
     return {u for k, u in enumerate(found) if k in slow}
 
 

@@ -16,6 +16,7 @@ from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.windowed import Windowed
 from smelt.graph.text import parse
 from smelt.kernel.interp import run
+from smelt.kernel.text import parse as parse_kernel
 from smelt.target import Target
 from smelt.types.expr import evaluate
 
@@ -210,14 +211,64 @@ GROUPED = """kernel f(
 carried in two parts."""
 
 
+APART = """kernel f(t: f32[9,{k}], a: f32[{n},{k}], b: f32[9,{g}]) -> y: f32[9,3]
+  axis i in 9, j in 3, c in {k}, l in {g}
+  grid i
+  v0 = t[i,c]
+  v1 = a[j*{g} + l, c]
+  v2 = dot(v0, v1 over c)
+  v3 = b[i,l]
+  v4 = v2 * v3
+  v5 = sum(v4 over l)
+  y[i,j] = v5
+"""
+"""A product whose columns a fold reads in groups, side by side."""
+AFTER = """kernel f(
+    x: f32[1,{k},8,6], a: f32[{n},{k}], b: f32[{g},{n}]
+) -> y0: f32[1,{n},4,3], y1: f32[1,{g},4,3]
+  axis i in {n}, j in 4, h in 3, l in 2, u in 2, c in {k}, o in {g}
+  grid j, h
+  v0 = x[0, c, j*2 + l, h*2 + u]
+  v1 = a[i,c]
+  v2 = dot(v0, v1 over c)
+  v3 = sum(v2 over l, u)
+  y0[0,i,j,h] = v3
+  v4 = b[o,i]
+  v5 = dot(v3, v4 over i)
+  y1[0,o,j,h] = v5
+"""
+"""A product of what windows peek at, along the axes that tasks take in blocks for them."""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("groups", [1, 5, 8, 40])
+def test_side_by_side_groups_are_no_loops(groups: int, isa: str) -> None:
+    source = APART.format(k=16, g=groups, n=3 * groups)
+    agrees(source, isa)
+    (phase,) = program(parse_kernel(source)).phases
+    assert len(schedule(phase, Target.for_isa("avx512")).blocked) == 1
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("k", "n", "g"), [(16, 8, 8), (5, 3, 7), (40, 1, 2)])
+def test_another_product_along_the_windows(k: int, n: int, g: int, isa: str) -> None:
+    agrees(AFTER.format(k=k, n=n, g=g), isa)
+
+
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("length", [1, 6, 40])
 def test_windows_peek_at_finished_sums(length: int, isa: str) -> None:
-    code = native(GROUPED.format(k=length), isa)
-    rng = np.random.default_rng(length)
+    agrees(GROUPED.format(k=length), isa)
+
+
+def agrees(source: str, isa: str) -> None:
+    """Native code agrees with the interpreter."""
+    code = native(source, isa)
+    rng = np.random.default_rng(len(source))
     shapes = {p.name: [int(str(n)) for n in p.shape] for p in code.kernel.inputs}
     arrays = {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
-    wanted = run(code.kernel, list(arrays.values()))["y"]
+    wanted = run(code.kernel, list(arrays.values()))
     for one_by_one in (False, True):
-        found = code(arrays, one_by_one=one_by_one)["y"]
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-4)
+        found = code(arrays, one_by_one=one_by_one)
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-4)

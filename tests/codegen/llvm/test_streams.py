@@ -329,3 +329,30 @@ def test_random_kernels(isa: str, part: int, maker: Any, examples: int) -> None:
             assert not problem, f"{name}: {problem}\n{text(kernel)}"
 
     judge()
+
+
+GATED = """kernel f(a: f32[{n},70], b: f32[70,{n}], x: f32[70,12]) -> y: f32[70]
+  axis i in 70, j in {n}, u in 12
+  stream i/32 with s = 0 [j]
+    v1 = x[i,u]
+    v2 = sum(v1 over u)
+    v3 = a[j,i]
+    s' = s + dot(v2, v3 over i)
+  v4 = s * 2
+  stream i/32
+    v5 = b[i,j]
+    v6 = dot(v4, v5 over j)
+    y[i] = v6
+"""
+"""A short sum over what a stream carries: squeeze and excitation."""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("n", [1, 7, 28])
+def test_short_sums_over_states(n: int, isa: str) -> None:
+    code = native(GATED.format(n=n), isa)
+    rng = np.random.default_rng(n)
+    arrays = {p.name: rng.standard_normal([int(str(e)) for e in p.shape]).astype("f4")
+              for p in code.kernel.inputs}  # fmt: skip
+    wanted = run(code.kernel, list(arrays.values()))["y"]
+    np.testing.assert_allclose(code(arrays)["y"], wanted, rtol=1e-5, atol=1e-4)

@@ -220,6 +220,51 @@ class Codes(L.Module):
         return self.up((z + (q - z).detach()).permute(0, 3, 1, 2)), loss
 
 
+class Dense(L.Module):
+    """DenseNet's: every layer reads what all before it have made; a product, then its mean over
+    windows, between two blocks."""
+
+    def __init__(self, c=8, g=4, depth=3):
+        super().__init__()
+        self.first, c = self.block(c, g, depth)
+        self.between, c = L.Sequential(L.BatchNorm2d(c), L.ReLU(), L.Conv2d(c, c // 2, 1)), c // 2
+        self.second, c = self.block(c, g, depth)
+        self.last = L.Linear(c, 3)
+
+    @staticmethod
+    def block(c, g, depth):
+        layers = [L.Sequential(
+            L.BatchNorm2d(c + g * k), L.ReLU(), L.Conv2d(c + g * k, 2 * g, 1), L.BatchNorm2d(2 * g),
+            L.ReLU(), L.Conv2d(2 * g, g, 3, padding=1),
+        ) for k in range(depth)]  # fmt: skip
+        return L.ModuleList(layers), c + g * depth
+
+    def forward(self, x):
+        for layer in self.first:
+            x = torch.cat([x, layer(x)], 1)
+        x = F.avg_pool2d(self.between(x), 2)
+        for layer in self.second:
+            x = torch.cat([x, layer(x)], 1)
+        return self.last(x.mean((2, 3)))
+
+
+class Mixture(L.Module):
+    """A density as a mixture of normal ones, whose parts are columns of three products."""
+
+    def __init__(self, d=12, parts=5, width=8):
+        super().__init__()
+        self.body, self.width = L.Sequential(L.Linear(d, 16), L.Tanh()), width
+        self.share = L.Linear(16, parts)
+        self.mean, self.log_scale = L.Linear(16, parts * width), L.Linear(16, parts * width)
+
+    def forward(self, x, y):
+        h = self.body(x)
+        mean, scale = (f(h).unflatten(-1, (-1, self.width)) for f in (self.mean, self.log_scale))
+        apart = (y[:, None] - mean) * torch.exp(-scale.clamp(-7, 7))
+        each = (-0.5 * apart.square() - scale.clamp(-7, 7)).sum(-1)
+        return -torch.logsumexp(F.log_softmax(self.share(h), -1) + each, -1)
+
+
 def autoencoder():
     parts = [(L.Linear(a, b), L.BatchNorm1d(b), L.LeakyReLU(0.1)) for a, b in ((12, 8), (8, 3))]
     return L.Sequential(*sum(parts, ()), L.Linear(3, 12))
@@ -242,6 +287,8 @@ CASES = {
     "learner": lambda: (Learner(), randn(6, 4), randn(6, 1)),
     "codes": lambda: (Codes(), randn(2, 3, 8, 6)),
     "autoencoder": lambda: (autoencoder(), randn(16, 12)),
+    "dense": lambda: (Dense(), randn(1, 8, 12, 10)),
+    "mixture": lambda: (Mixture(), randn(33, 12), randn(33, 8)),
     "recurrent": lambda: (L.LSTM(5, 4, 2, batch_first=True, bidirectional=True), randn(3, 6, 5)),
     "upsampled": lambda: (
         L.Sequential(L.Conv2d(2, 9, 3, padding=1), L.PixelShuffle(3), L.PReLU(),

@@ -15,13 +15,12 @@ p moves by d while i moves back by s.
 
 from __future__ import annotations
 
-from math import gcd
 from typing import TypeAlias
 
-from smelt.blocks import WINDOW_ROWS, band_of_windows, is_window, window_columns
+from smelt.blocks import WINDOW_ROWS, band_of_windows, window_columns, window_steps
 from smelt.codegen.llvm.clone import Cloner, indices, reached, renumber
 from smelt.codegen.llvm.items import Converting, Folding, Item, Peek, Phase, Reach
-from smelt.codegen.llvm.places import STEPS, fresh
+from smelt.codegen.llvm.places import fresh
 from smelt.types.expr import Index, add, axis, mul, sub, substitute
 
 Pair: TypeAlias = tuple[str, str, int, int]
@@ -77,14 +76,11 @@ def _steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, int] | No
     touched = list(reached(dot, {name, tap}))
     if any(i.kind in ("scan", "state", "edge", "peek") for i in touched):
         return None
-    for step in range(1, STEPS + 1):
-        for dilation in range(1, STEPS + 1):
-            if gcd(step, dilation) > 1 or not is_window(step, dilation, taps):
-                continue
-            moves = {name: dilation, tap: -step}
-            by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
-            if all(substitute(e, by) == e for i in touched for e in indices(i.payload)):
-                return step, dilation
+    for step, dilation in window_steps(taps):
+        moves = {name: dilation, tap: -step}
+        by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
+        if all(substitute(e, by) == e for i in touched for e in indices(i.payload)):
+            return step, dilation
     return None
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 
+from smelt.blocks import WINDOW_STEPS
 from smelt.codegen.llvm.clone import FOLDS, Cloner, indices, reached
 from smelt.codegen.llvm.items import Item, Phase
 from smelt.dataclass import dataclass
@@ -32,8 +33,6 @@ from smelt.types.expr import (
     substitute,
 )
 
-STEPS = 4
-"""Greatest step and dilation of a window that are looked for."""
 NO_AXIS = ""
 
 
@@ -107,8 +106,8 @@ def sliding(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
 
 def _pairs(taps: int) -> Iterator[tuple[int, int]]:
     """Steps and dilations whose windows overlap, and whose places can be told apart."""
-    for step in range(1, STEPS + 1):
-        for dilation in range(1, STEPS + 1):
+    for step in range(1, WINDOW_STEPS + 1):
+        for dilation in range(1, WINDOW_STEPS + 1):
             whole = step == 1 or dilation == 1
             if whole and gcd(step, dilation) == 1 and taps * dilation > step:
                 yield step, dilation
