@@ -25,6 +25,7 @@ from smelt.frontends.torch import (
     rows_view,
     rows_window,
 )
+from smelt.frontends.torch.encoder import PARTS
 from smelt.frontends.torch.row import Row
 
 __all__ = ["TABLE", "decompositions", "row_of"]
@@ -58,5 +59,7 @@ _TAKEN_APART = (
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What torch should take apart before we see it: what is neither a row nor a better call."""
-    table = dict(core_aten_decompositions()) | get_decompositions(_TAKEN_APART)
+    table: dict[Any, Callable[..., Any]] = {
+        **core_aten_decompositions(), **get_decompositions(_TAKEN_APART), **PARTS
+    }  # fmt: skip
     return {op: rule for op, rule in table.items() if str(op) not in TABLE}

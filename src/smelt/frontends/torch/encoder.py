@@ -1,0 +1,101 @@
+"""Attention and encoder layers that PyTorch calls whole where no gradients are wanted, as parts.
+
+`nn.TransformerEncoderLayer` and `nn.MultiheadAttention` are one operator each in inference, which
+nothing around them could be fused with.  Here is what they compute, in operators that have rows.
+
+    y = norm1(x + attention(x))                z = norm2(y + down(relu(up(y))))
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["PARTS"]
+
+F = torch.nn.functional
+
+_ROWS, _COLUMNS = 0, 1
+"""Types of masks: of pairs of places, of keys; others have all four axes of the scores."""
+
+
+def _heads(x: Any, heads: int) -> Any:
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _seen(mask: Any, kind: int | None, scores: Any) -> Any:
+    """Which scores count: those that a mask does not name.  NotImplemented for a shape that its
+    type does not tell."""
+    batch, _, rows, columns = scores.shape
+    shape = {_ROWS: (1, 1, rows, columns), _COLUMNS: (batch, 1, 1, columns)}.get(
+        -1 if kind is None else kind, tuple(scores.shape)
+    )
+    if mask.numel() != torch.Size(shape).numel():
+        return NotImplemented
+    return mask.to(torch.bool).logical_not().view(shape)
+
+
+def _attention(
+    query: Any, key: Any, value: Any, embed_dim: int, num_head: int, qkv_weight: Any,
+    qkv_bias: Any, proj_weight: Any, proj_bias: Any, mask: Any = None, need_weights: bool = True,
+    average_attn_weights: bool = True, mask_type: int | None = None,
+) -> Any:  # fmt: skip
+    """Self-attention, and its weights where they are wanted."""
+    if query is not key or key is not value or query.is_nested:
+        return NotImplemented
+    q, k, v = (_heads(x, num_head) for x in F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
+    scores = (q * (embed_dim // num_head) ** -0.5) @ k.mT
+    if mask is None:
+        weights = scores.softmax(-1)
+    else:
+        seen = _seen(mask, mask_type, scores)
+        if seen is NotImplemented:
+            return NotImplemented
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    found = F.linear((weights @ v).transpose(1, 2).flatten(2), proj_weight, proj_bias)
+    if not need_weights:
+        return found, query.new_empty(0)
+    return found, weights.mean(1) if average_attn_weights else weights
+
+
+def _layer(
+    src: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
+    proj_bias: Any, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any,
+    norm_bias_1: Any, norm_weight_2: Any, norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any,
+    ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None, mask_type: int | None = None,
+) -> Any:  # fmt: skip
+    """A whole layer, its norms before or after the sums."""
+    if src.is_nested:
+        return NotImplemented
+
+    def norm(x: Any, weight: Any, bias: Any) -> Any:
+        return F.layer_norm(x, (embed_dim,), weight, bias, eps)
+
+    x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
+    made = _attention(
+        x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False,
+        True, mask_type,
+    )  # fmt: skip
+    if made is NotImplemented:
+        return NotImplemented
+    x = src + made[0]
+    if not norm_first:
+        x = norm(x, norm_weight_1, norm_bias_1)
+    grown = F.linear(
+        norm(x, norm_weight_2, norm_bias_2) if norm_first else x, ffn_weight_1, ffn_bias_1
+    )
+    x = x + F.linear(F.gelu(grown) if use_gelu else F.relu(grown), ffn_weight_2, ffn_bias_2)
+    return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
+
+
+PARTS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._native_multi_head_attention.default: _attention,
+    torch.ops.aten._transformer_encoder_layer_fwd.default: _layer,
+}
+"""Decompositions by operator."""
