@@ -36,7 +36,7 @@ from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, STEP_COST, Term
 from smelt.fusion.units import STILL, Units
-from smelt.fusion.walked import WALKED_COST, packing, side_of, walked_units
+from smelt.fusion.walked import WALKED_COST, packing, short_axes, side_of, walked_units
 from smelt.fusion.windows import bands, places_for_each
 from smelt.ops.contract import bare_axis
 from smelt.types.dtype import f64
@@ -144,7 +144,7 @@ class Sweeps:
 
     def _cut_products(self, products: list[int]) -> None:
         """Blocks of the axes that only one operand of a contraction has."""
-        grid = self.region.grid
+        grid, few = self.region.grid, short_axes(self.units, self.region)
         found = {
             u: [side_of(self.region, u, edge) for edge in self.units.unit(u).edges]
             for u in products
@@ -157,7 +157,7 @@ class Sweeps:
             if self._cut_windows(u, own) or u in self.region.peeked:
                 self._cut_bands(u)
                 continue
-            chosen = [(x & ~grid or x).bit_length() - 1 for x in own]
+            chosen = [(x & ~grid or x & ~few or x).bit_length() - 1 for x in own]
             free = self.volume((left | right) & grid)
             cut = self._product_block(u, chosen, free, len(products))
             for a, block in zip(chosen, cut, strict=True):

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
+from smelt.blocks import THIN
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.units import STILL, Edge, Units
@@ -90,8 +91,15 @@ def walked(
         del blocked[odd[0]]
 
 
+def short_axes(units: Units, region: Region) -> int:
+    """The axes that have few positions for all sizes: products are blocked by others."""
+    extents = [units.extents[e] for e in region.axes]
+    return sum(1 << a for a, n in enumerate(extents) if isinstance(n, int) and n <= THIN)
+
+
 def _own(side: Axes, grid: Axes, order: Sequence[Any]) -> Any:
-    """The axis of one operand alone by which a product is blocked: an inner one, the last."""
+    """The axis of one operand alone by which a product is blocked: an inner one, the last in
+    `order`."""
     own = [a for a in order if a in side]
     inner = [a for a in own if a not in grid]
     return (inner or own or [None])[-1]
@@ -106,7 +114,8 @@ def walked_units(units: Units, region: Region) -> set[int]:
             taps = {w.tap for w in region.peeked.get(unit.number, ())}
             one, other = ({*bits(side_of(region, unit.number, e))} - taps for e in unit.edges)
             found[unit.number] = one, other
-    grid, order = {*bits(region.grid)}, range(len(region.axes))
+    grid, few = {*bits(region.grid)}, short_axes(units, region)
+    order = sorted(range(len(region.axes)), key=lambda a: not few >> a & 1)
     reached = {w.axis for windows in region.peeked.values() for w in windows} & grid
     beside = [set[int]() if u in region.peeked else reached for u in found]
     slow = walked([*found.values()], grid, grid, order, beside)

@@ -460,3 +460,19 @@ def inner_loops(text: str) -> list[str]:
         if back:
             found.append(body[: back.end()])
     return found
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("few", [1, 2, 5])
+def test_rows_are_the_axis_with_many_positions(few: int, isa: str) -> None:
+    """Places of few texts, texts innermost: the other operand is not packed anew for each place."""
+    text = (f"graph f(x: f32[s,{few},k], y: f32[k,n]) {{\n"
+            '  v = contract(x, y) {spec="s,b,k; k,n -> s,b,n"}\n  return v\n}')  # fmt: skip
+    kernel = whole(text, isa)
+    for phase in program(kernel.kernel).phases:
+        (c,) = schedule(phase, Target.for_isa(isa)).blocked  # type: ignore[arg-type]
+        assert c.m is not None and not isinstance(phase.axes[c.m], int)
+    for s, k, n in ((1, 3, 2), (7, 40, 33), (40, 17, 50)):
+        x = whole_numbers((s, few, k), "f4", s)
+        y = whole_numbers((k, n), "f4", k)
+        np.testing.assert_array_equal(kernel(x, y)[0], x @ y)
