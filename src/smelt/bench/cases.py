@@ -1,7 +1,7 @@
 """The models of the bench, what they are called with, and how each peer runs them.
 
-They are made from configurations of the `transformers` package with seeded weights, in sizes that
-take 1 to 300 ms.
+Most are made from configurations of the `transformers` package with seeded weights, in sizes that
+take 1 to 300 ms; the sentence model of the demo has its real ones.
 
 >>> sorted(CASES)[:2]
 ['bert', 'convnext']
@@ -16,22 +16,34 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from smelt.bench.diffusion import diffusion_block
 from smelt.dataclass import dataclass
+from smelt.demo import torch_model, weights
 
 __all__ = ["CASES", "Case", "given_model", "runner"]
+
+Make = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model: its configuration class, its class, their settings, and what it is called with."""
+    """A model: what makes it, and the kind and shape of what it is called with."""
 
-    config: str
-    model: str
-    settings: Mapping[str, Any]
+    make: Make
     inputs: str
-    """words, image or sound"""
+    """A row of `_INPUTS`."""
     shape: tuple[int, ...]
-    path: str = "transformers"
+
+
+def _package(config: str, model: str, settings: Mapping[str, Any], path: str = "transformers",
+             ) -> Make:  # fmt: skip
+    """A model of `transformers` from its configuration."""
+
+    def make() -> Any:
+        found = getattr(import_module("transformers"), config)(**settings)
+        return getattr(import_module(path), model)(found)
+
+    return make
 
 
 _SMALL = {
@@ -39,60 +51,82 @@ _SMALL = {
     "intermediate_size": 1536,
 }  # fmt: skip
 _TEXT = {**_SMALL, "vocab_size": 8000}
+_STATE = {"hidden_size": 384, "num_hidden_layers": 4, "vocab_size": 8000}
 _WHISPER = {
     "d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536,
     "max_source_positions": 150,
 }  # fmt: skip
 
+_SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
+            "sep_token_id": 2}  # fmt: skip
+
 CASES: Mapping[str, Case] = {
-    "bert": Case("BertConfig", "BertModel", _TEXT, "words", (4, 64)),
-    "distilbert": Case("DistilBertConfig", "DistilBertModel", {
+    "bert": Case(_package("BertConfig", "BertModel", _TEXT), "words", (4, 64)),
+    "distilbert": Case(_package("DistilBertConfig", "DistilBertModel", {
         "dim": 384, "n_layers": 3, "n_heads": 12, "hidden_dim": 1536, "vocab_size": 8000,
-    }, "words", (4, 64)),
-    "modernbert": Case("ModernBertConfig", "ModernBertModel", {
-        **_TEXT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
-        "sep_token_id": 2,
-    }, "words", (4, 64)),
-    "gpt2": Case("GPT2Config", "GPT2LMHeadModel", {
+    }), "words", (4, 64)),
+    "minilm": Case(lambda: torch_model.build(weights.load()), "tokens", (8, 64)),
+    "modernbert": Case(
+        _package("ModernBertConfig", "ModernBertModel", _TEXT | _SPECIAL), "words", (4, 64)),
+    "gpt2": Case(_package("GPT2Config", "GPT2LMHeadModel", {
         "n_embd": 384, "n_layer": 4, "n_head": 12, "vocab_size": 8000, "bos_token_id": 1,
         "eos_token_id": 2,
-    }, "words", (1, 128)),
-    "llama": Case("LlamaConfig", "LlamaForCausalLM", {**_TEXT, "num_key_value_heads": 4},
+    }), "words", (1, 128)),
+    "llama": Case(_package("LlamaConfig", "LlamaForCausalLM", {**_TEXT, "num_key_value_heads": 4}),
                   "words", (1, 128)),
-    "t5": Case("T5Config", "T5EncoderModel", {
+    "t5": Case(_package("T5Config", "T5EncoderModel", {
         "d_model": 384, "d_kv": 32, "d_ff": 1536, "num_layers": 4, "num_heads": 12,
         "vocab_size": 8000,
-    }, "words", (4, 64)),
-    "vit": Case("ViTConfig", "ViTModel", _SMALL, "image", (1, 3, 224, 224)),
-    "convnext": Case("ConvNextConfig", "ConvNextModel", {
+    }), "words", (4, 64)),
+    "mamba": Case(_package("MambaConfig", "MambaModel", _STATE), "words", (1, 64)),
+    "mamba2": Case(_package("Mamba2Config", "Mamba2Model", {
+        **_STATE, "num_heads": 12, "head_dim": 64, "n_groups": 1, "state_size": 64,
+        "chunk_size": 64,
+    }), "words", (1, 128)),
+    "vit": Case(_package("ViTConfig", "ViTModel", _SMALL), "image", (1, 3, 224, 224)),
+    "convnext": Case(_package("ConvNextConfig", "ConvNextModel", {
         "hidden_sizes": [48, 96, 192, 384], "depths": [2, 2, 4, 2],
-    }, "image", (1, 3, 224, 224)),
-    "resnet18": Case("ResNetConfig", "ResNetModel", {
+    }), "image", (1, 3, 224, 224)),
+    "resnet18": Case(_package("ResNetConfig", "ResNetModel", {
         "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2], "layer_type": "basic",
-    }, "image", (1, 3, 224, 224)),
-    "mobilenet": Case("MobileNetV2Config", "MobileNetV2Model", {}, "image", (1, 3, 224, 224)),
-    "whisper": Case("WhisperConfig", "WhisperEncoder", _WHISPER, "sound", (1, 80, 300),
-                    "transformers.models.whisper.modeling_whisper"),
-    "splade": Case("BertConfig", "BertForMaskedLM", _TEXT, "words", (2, 64)),
+    }), "image", (1, 3, 224, 224)),
+    "mobilenet": Case(_package("MobileNetV2Config", "MobileNetV2Model", {}),
+                      "image", (1, 3, 224, 224)),
+    "diffusion": Case(lambda: diffusion_block(128, 4), "noisy", (1, 128, 32, 32)),
+    "whisper": Case(_package("WhisperConfig", "WhisperEncoder", _WHISPER,
+                             "transformers.models.whisper.modeling_whisper"),
+                    "sound", (1, 80, 300)),
+    "splade": Case(_package("BertConfig", "BertForMaskedLM", _TEXT), "words", (2, 64)),
 }  # fmt: skip
 """The models, by name."""
 
 
 def given_model(torch: Any, case: Case) -> tuple[Any, dict[str, Any]]:
-    """A case's model, and what it is called with."""
+    """A case's model, and what it is called with.
+
+    Raises ImportError where the package of a model or of its weights is not installed.
+    """
     torch.manual_seed(0)
-    package = import_module("transformers")
-    settings = getattr(package, case.config)(**case.settings)
-    model = getattr(import_module(case.path), case.model)(settings).eval()
-    return model, _inputs(torch, case)
+    model = case.make().eval()
+    return model, _INPUTS[case.inputs](torch, case.shape)
 
 
-def _inputs(torch: Any, case: Case) -> dict[str, Any]:
-    if case.inputs == "words":
-        ids = torch.randint(5, 8000, case.shape)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    name = "pixel_values" if case.inputs == "image" else "input_features"
-    return {name: torch.randn(case.shape)}
+def _words(torch: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    ids = torch.randint(5, 8000, shape)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def _tokens(torch: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"ids": torch.randint(1000, 5000, shape), "mask": torch.ones(shape, dtype=torch.bool)}
+
+
+_INPUTS: Mapping[str, Callable[[Any, tuple[int, ...]], dict[str, Any]]] = {
+    "words": _words,
+    "tokens": _tokens,
+    "image": lambda torch, shape: {"pixel_values": torch.randn(shape)},
+    "sound": lambda torch, shape: {"input_features": torch.randn(shape)},
+    "noisy": lambda torch, shape: {"x": torch.randn(shape), "t": torch.randn(shape[0], 6)},
+}
 
 
 def runner(torch: Any, peer: str, model: Any, given: Mapping[str, Any]) -> Callable[..., Any]:
@@ -133,7 +167,7 @@ def _session(torch: Any, model: Any, given: Mapping[str, Any]) -> Any:
 @contextmanager
 def _without_cache(model: Any) -> Generator[None]:
     """The model returns no cache of earlier words for a while."""
-    settings = model.config
+    settings: Any = getattr(model, "config", None)
     before = getattr(settings, "use_cache", None)
     if before is not None:
         settings.use_cache = False

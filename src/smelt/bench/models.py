@@ -20,6 +20,7 @@ from smelt import knobs
 from smelt.bench.cases import CASES, Case, given_model, runner
 from smelt.bench.first import FirstCall, measure_first
 from smelt.bench.peak import eager_peak, smelt_peak
+from smelt.bench.table import Table
 from smelt.dataclass import dataclass
 from smelt.runtime.memory import STOCK
 
@@ -32,13 +33,37 @@ PEERS = ("eager", "inductor", "inductor-max", "onnxruntime", "smelt")
 HEAD = """\
 # Models
 
-Models behind `torch.compile`, made from configurations of the `transformers` package with seeded
-weights. All run in one process with one thread, in turns; the times are CPU milliseconds of a call,
-the least of several. What compiling takes is measured apart: seconds of the first call in a process
-of its own for each model and compiler, with empty caches, then of a second such process, which
-finds the caches of the first. Peak memory is what a call holds at once beyond parameters and
-inputs, eager code first, with what Smelt keeps of packed parameters counted as its own. The table
-is written by `smelt bench --models --write-docs`.
+Models behind `torch.compile`, most of them made from configurations of the `transformers` package
+with seeded weights; `minilm` is the demo's sentence model with its real ones, `diffusion` a block
+of a U-Net. Written by `smelt bench --models --write-docs`.
+
+`inductor-max` is Inductor told to try all that it has and to fold parameters (`max_autotune`,
+`freezing`); `onnxruntime` runs what PyTorch exports. A dash is a peer that could not.
+
+"""
+
+TIMES = """\
+## A call
+
+All run in one process with one thread, in turns; the times are CPU milliseconds of a call, the
+least of several.
+
+"""
+
+FIRSTS = """\
+## The first call
+
+Seconds of the first call in a process of its own for each model and compiler, with empty caches
+(cold), then of a second such process, which finds the caches of the first (warm). What PyTorch
+imports and traces for a compiler counts; for ONNX Runtime, what exporting takes.
+
+"""
+
+MEMORY = """\
+## Kernels and memory
+
+Peak memory is what a call holds at once beyond parameters and inputs, in MiB; what Smelt keeps of
+packed parameters counts as its own.
 
 """
 
@@ -141,23 +166,44 @@ def _first(torch: Any, result: Any) -> Any:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The table in Markdown."""
+    """The tables in Markdown."""
     peers = [p for p in PEERS if p != "smelt" and p in rows[0].ms]
-    head = ["model", *(f"{p} ms" for p in peers), "smelt ms", *(f"over {p}" for p in peers),
-            "compile s", "again s", "kernels", "calls of torch", "peak MiB"]  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
-    for r in rows:
-        first = [r.first[p] for p in (*peers, "smelt") if p in r.first]
-        cells = [r.name, *(_number(r.ms[p]) for p in peers), _number(r.ms["smelt"])]
-        cells += [_number(r.gain(p), suffix="x") for p in peers]
-        memory = " / ".join(f"{r.peak[p]:.1f}" for p in ("eager", "smelt") if p in r.peak)
-        cells += [" / ".join(_number(f.cold, 1) for f in first)]
-        cells += [" / ".join(_number(f.warm, 1) for f in first)]
-        cells += [str(r.kernels), str(r.left), memory]
-        lines.append(f"| {' | '.join(cells)} |")
+    parts = [TIMES + _times_table(rows, peers), FIRSTS + _firsts_table(rows, peers),
+             MEMORY + _memory_table(rows)]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _times_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
+    head = ["model", *peers, "smelt", *(f"over {p}" for p in peers)]
+    cells = [[r.name, *(_number(r.ms[p]) for p in (*peers, "smelt")),
+              *(_number(r.gain(p), suffix="x") for p in peers)] for r in rows]  # fmt: skip
     means = [f"{p} {_mean([r.gain(p) for r in rows]):.2f}x" for p in peers]
-    lines += ["", f"Geometric mean of the gain: {', '.join(means)}."]
-    return "\n".join(lines) + "\n"
+    return _table(head, cells) + f"\nGeometric mean of the gain: {', '.join(means)}.\n"
+
+
+def _firsts_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
+    ours = [*(p for p in peers if p != "eager"), "smelt"]
+    head = ["model", *(f"{p} {what}" for p in ours for what in ("cold", "warm"))]
+    cells = [[r.name, *(_number(t, 1) for p in ours for t in _seconds(r, p))] for r in rows]
+    return _table(head, cells)
+
+
+def _seconds(row: Row, peer: str) -> tuple[float, float]:
+    found = row.first.get(peer, FirstCall())
+    return found.cold, found.warm
+
+
+def _memory_table(rows: Sequence[Row]) -> str:
+    head = ["model", "kernels", "calls of torch", "eager MiB", "smelt MiB"]
+    return _table(head, [
+        [r.name, str(r.kernels), str(r.left),
+         *(_number(r.peak.get(p, math.nan), 1) for p in ("eager", "smelt"))]
+        for r in rows
+    ])  # fmt: skip
+
+
+def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    return Table("", tuple(head), tuple(map(tuple, cells))).markdown() + "\n"
 
 
 def _number(value: float, digits: int = 2, suffix: str = "") -> str:

@@ -119,7 +119,7 @@ def page(found: Mapping[str, tuple[float, float]]) -> str:
     lines = [
         "", "## A training step", "",
         f"Forward, backward and AdamW of a language model ({model}).", "",
-        "| peer | ms | over it | loss |", "|---|---:|---:|---:|",
+        "| peer | ms | over it | loss |", "| --- | --: | --: | --: |",
     ]  # fmt: skip
     lines += [f"| {peer} | {ms:.1f} | {ms / ours:.2f}x | {loss:.6f} |"
               for peer, (ms, loss) in found.items()]  # fmt: skip

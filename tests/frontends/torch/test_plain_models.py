@@ -10,9 +10,8 @@ from tests.frontends.torch.models import seeded  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import smelt.torch  # noqa: E402
+from smelt.bench.diffusion import diffusion_block  # noqa: E402
 from smelt.demo import torch_model, weights  # noqa: E402
-
-F = torch.nn.functional
 
 
 @pytest.fixture(autouse=True)
@@ -21,32 +20,8 @@ def inference(strict):
         yield
 
 
-class DiffusionBlock(torch.nn.Module):
-    """A residual block and an attention block of a diffusion model's U-Net."""
-
-    def __init__(self, channels=8, heads=2):
-        super().__init__()
-        self.heads = heads
-        self.norms = torch.nn.ModuleList(torch.nn.GroupNorm(2, channels) for _ in range(3))
-        self.convs = torch.nn.ModuleList(
-            torch.nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2)
-        )
-        self.time = torch.nn.Linear(6, channels)
-        self.qkv = torch.nn.Conv2d(channels, 3 * channels, 1)
-        self.out = torch.nn.Conv2d(channels, channels, 1)
-
-    def forward(self, x, t):
-        y = self.convs[0](F.silu(self.norms[0](x))) + self.time(F.silu(t))[:, :, None, None]
-        x = x + self.convs[1](F.silu(self.norms[1](y)))
-        b, c, h, w = x.shape
-        parts = self.qkv(self.norms[2](x)).view(b, 3, self.heads, c // self.heads, h * w)
-        q, k, v = (p.transpose(2, 3) for p in parts.unbind(1))
-        y = F.scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(b, c, h, w)
-        return F.interpolate(x + self.out(y), scale_factor=2.0, mode="nearest")
-
-
 def test_a_block_of_a_diffusion_model():
-    model = seeded(DiffusionBlock)
+    model = seeded(diffusion_block, 8, 2)
     with smelt.torch.record() as record:
         fast = torch.compile(model, backend="smelt", fullgraph=True)
         for batch in (2, 3, 5):
