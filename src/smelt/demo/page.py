@@ -41,8 +41,9 @@ def race_table(outcome: Outcome) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("engine", no_wrap=True)
-    for heading in ("texts/s", "ratio", "first batch", "peak", "working", "cosine"):
+    # Eighty columns are enough: names fold, numbers do not.
+    table.add_column("engine", min_width=12)
+    for heading in ("texts/s", "ratio", "first\nbatch", "peak\nMiB", "working\nMiB", "cosine\n1 -"):
         table.add_column(heading, justify="right", no_wrap=True)
     reference = outcome.results[0].speed(outcome.raced)
     for result in outcome.results:
@@ -59,8 +60,8 @@ def _cells(result: Result, texts: int, reference: float | None) -> list[str]:
         UNKNOWN if speed is None else f"{speed:.1f}",
         UNKNOWN if speed is None or not reference else f"{speed / reference:.2f}×",
         seconds(result.first_seconds),
-        mebibytes(result.peak),
-        mebibytes(work),
+        UNKNOWN if result.peak is None else f"{result.peak / (1 << 20):.0f}",
+        UNKNOWN if work is None else f"{work / (1 << 20):.0f}",
         _agreement(result),
     ]
 
@@ -69,7 +70,7 @@ def _agreement(result: Result) -> str:
     if result.agreement is None:
         return UNKNOWN
     # The distance from one, because a cosine of nearly one shows nothing in six digits.
-    shown = f"1 - {1.0 - result.agreement:.1e}"
+    shown = f"{max(0.0, 1.0 - result.agreement):.0e}"
     return shown if result.agrees else f"[red]{shown}[/]"
 
 

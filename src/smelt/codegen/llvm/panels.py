@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 from smelt.blocks import SMALL, SMALL_DEPTH
 from smelt.codegen.llvm.contract import Contraction, contractions, load_of, packs_as_it_is
-from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.nests import Schedule, schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.upright import Upright
+from smelt.codegen.llvm.windowed import Windowed
 from smelt.kernel.ir import Kernel
 from smelt.kernel.panels import Panel, read_panels
 from smelt.kernel.walk import loads
@@ -55,8 +57,20 @@ def _products(kernel: Kernel, target: Target) -> Iterator[Contraction]:
 def _candidates(kernel: Kernel, target: Target) -> Iterator[Contraction]:
     """The products of a kernel; those whose columns two axes walk (heads, and what each is) as they
     would be if their right operand lay in panels along the last one."""
-    for phase, again in zip(program(kernel).phases, program(kernel).phases, strict=True):
-        yield from schedule(phase, target).blocked or contractions(again, target).values()
+    for number, phase in enumerate(program(kernel).phases):
+        found = schedule(phase, target)
+        if found.blocked or not _walked_by_two(found):
+            yield from found.blocked
+        else:  # the schedule has rewritten the phase
+            yield from contractions(program(kernel).phases[number], target).values()
+
+
+def _walked_by_two(found: Schedule) -> bool:
+    """Whether all products have columns on several axes, none of which a window slides along."""
+    return bool(found.products) and all(
+        isinstance(p, Windowed | Upright) and not any(c.tap for c in p.columns)
+        for p in found.products.values()
+    )
 
 
 def _panel(kernel: Kernel, c: Contraction, constant: frozenset[str]) -> Panel | None:

@@ -97,18 +97,21 @@ def sliding(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
             continue
         strides = [(e, coefficient(e, a), coefficient(e, tap))
                    for i in touched for e in indices(i.payload)]  # fmt: skip
-        for step, dilation in _pairs(taps):
+        for step, dilation in _pairs(taps, phase.axes[a]):
             by = {a: dilation, tap: -step}
             if all(_is_still(e, along, across, by, phase) for e, along, across in strides):
                 return Slid(a, a, tap, step, dilation, NO_AXIS, taps)
     return Slid(a, a)
 
 
-def _pairs(taps: int) -> Iterator[tuple[int, int]]:
-    """Steps and dilations whose windows overlap, and whose places can be told apart."""
+def _pairs(taps: int, columns: Index) -> Iterator[tuple[int, int]]:
+    """Steps and dilations whose windows overlap, and whose places can be told apart.  Strides that
+    are multiples of each other look like windows too: heads of 160 in rows of 3 of them."""
     for step in range(1, WINDOW_STEPS + 1):
         for dilation in range(1, WINDOW_STEPS + 1):
             whole = step == 1 or dilation == 1
+            if isinstance(columns, int) and columns <= dilation:
+                continue
             if whole and gcd(step, dilation) == 1 and taps * dilation > step:
                 yield step, dilation
 
