@@ -108,6 +108,14 @@ def folds(root: Item, axes: set[str]) -> bool:
     return any(i.kind in HELD for i in reached(root, axes))
 
 
+def drop_unread(phase: Phase) -> None:
+    """Takes out items that nothing reads any more: their axes would count as those of values."""
+    needed = set(phase.roots())
+    for item in reversed(phase.items):
+        needed |= {*item.args} if item in needed else set()
+    phase.items[:] = [i for i in phase.items if i in needed]
+
+
 def renumber(phase: Phase) -> None:
     """Gives items their places in the phase as numbers."""
     for number, item in enumerate(phase.items):

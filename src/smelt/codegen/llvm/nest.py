@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -219,7 +220,7 @@ class NestEmitter:
         ahead = RowAhead(self, scope)
         middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
 
-        def at(count: int, masked: bool) -> Callable[[Value], None]:
+        def at(count: int, masked: bool, apart: int = 1) -> Callable[[Value], None]:
             def inside(position: Value) -> None:
                 mask = None
                 if masked:
@@ -227,7 +228,8 @@ class NestEmitter:
                     if self.nest.stores and self.home.target.isa == "avx512":
                         left = opaque(b, left)
                     mask = b.icmp_signed("<", iota(count), splat(b, left, count))
-                inner = Scope(scope, {name: position}, lanes=Lanes(name, position, count, mask))
+                lanes = Lanes(name, position, count, mask, apart)
+                inner = Scope(scope, {name: position}, lanes=lanes)
                 self.enter(inner, depth + 1)
                 self.body(inner)
                 if ahead.asks and not masked:
@@ -247,11 +249,19 @@ class NestEmitter:
                 if self.nest.stages:
                     run_stages(self, low, middle, scope, depth, ahead)
                 else:
-                    self.loop(low, middle, wide, at(wide, False))
+                    self.loop(low, middle, wide, at(wide, False, self._apart(name, wide)))
 
             main_loop(self, low, wide, walk, scope)
         step = self.folds.rest()
         self.loop(middle, high, step, at(step, True))
+
+    def _apart(self, name: str, step: int) -> int:
+        """What all positions of a loop along an axis are multiples of, that goes on by `step` from
+        where the task's part of the axis begins."""
+        if self.ranges[name][0] is not self.starts[None, name]:
+            return 1
+        block = self.s.block.get(name, self.s.phase.cut.get(name, ("", 0))[1])
+        return gcd(step, block) if isinstance(block, int) else 1
 
     def loop(
         self, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None],

@@ -15,7 +15,7 @@ from llvmlite import ir
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.memory import element_address, intrinsic
+from smelt.codegen.llvm.memory import element_address, intrinsic, prefetch
 from smelt.codegen.llvm.patterns import Pattern, pattern
 from smelt.codegen.llvm.registers import suffix
 from smelt.codegen.llvm.scope import Scope
@@ -33,6 +33,9 @@ BITS = 512
 """Of a register from which each lane picks an element as it is told."""
 LINE = 64
 """Bytes to which tables are aligned: words of hundreds of bits are by themselves to 16 only."""
+AHEAD = 1024
+"""Bytes between what is read and what is asked for: loads of some elements are no run that the
+processor foresees."""
 MOST = 16
 """Lanes that pick at once: elements of less than 32 bits are widened before."""
 KINDS = {16: "si", 8: "di"}
@@ -104,11 +107,12 @@ def picked(
         if (e, n) not in home.assumed and (inside is None or found.period % len(inside)):
             return None
         held = [a and (inside is None or inside[x % len(inside)]) for x, a in enumerate(held)]
-    if found.span(native, held) > 2 * native:
+    parts = range(0, lanes.count, native)
+    starts = [found.firsts(at, lanes.apart) for at in parts]
+    if any(found.span(native, held, x) > 2 * native for x in starts):
         return None
-    parts = [_picked(home, access, found, held, scope, m, dtype, at, native)
-             for at in range(0, lanes.count, native)]  # fmt: skip
-    return m.load_convert(_joined(home.b, parts), dtype)
+    own = [_picked(home, access, found, held, scope, m, dtype, at, native) for at in parts]
+    return m.load_convert(_joined(home.b, own), dtype)
 
 
 def _picked(
@@ -117,13 +121,16 @@ def _picked(
 ) -> Value:  # fmt: skip
     """One register of picked elements: of so many lanes from `at` on."""
     b = home.b
+    assert scope.lanes is not None
+    firsts = found.firsts(at, scope.lanes.apart)
     base, rest = _start(home, found, scope, at)
-    starts, wanted = found.windows(lanes, held)
+    starts, wanted = found.windows(lanes, held, firsts)
     table = found.table(found.period + lanes - 1)
     picks = _row(b, table, rest, lanes)
-    if len({*starts}) == 1:
-        first: Value = number(starts[0])
-        picks = _row(b, tuple(x - starts[0] for x in table), rest, lanes)
+    if len({starts[r] for r in firsts}) == 1:
+        (start,) = {starts[r] for r in firsts}
+        first: Value = number(start)
+        picks = _row(b, tuple(x - start for x in table), rest, lanes)
     else:
         short = _entry(b, starts, rest, I32)
         picks = b.sub(picks, splat(b, short, lanes))
@@ -133,6 +140,7 @@ def _picked(
     above = scope.offset(access)
     offset = b.add(base, first) if above is None else b.add(above, b.add(base, first))
     buffer = home.home.buffers[access.buffer]
+    _ask(home, access, found, scope, dtype, at, offset)
     windows: list[Value] = []
     for w in range(1 if all(x < 1 << lanes for x in wanted) else 2):
         masks = [x >> w * lanes & ((1 << lanes) - 1) for x in wanted]
@@ -150,6 +158,23 @@ def _picked(
     inside = [sum(held[(r + i) % len(held)] << i for i in range(lanes)) for r in range(len(held))]
     mask = b.bitcast(_entry(b, inside, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
     return b.select(mask, own, ir.Constant(kind, None))
+
+
+def _ask(
+    home: NestEmitter, access: Access, found: Pattern, scope: Scope, dtype: DType, at: int,
+    offset: Value,
+) -> None:  # fmt: skip
+    """Has the processor fetch what such registers read later, once for each that a body reads."""
+    assert scope.lanes is not None
+    whole = abs(found.step) * dtype.itemsize
+    if not whole or (access.buffer, at) in scope.lanes.asked:
+        return
+    scope.lanes.asked.add((access.buffer, at))
+    b, buffer = home.b, home.home.buffers[access.buffer]
+    here = element_address(b, buffer, offset, dtype)
+    for k in range(0, max(whole * MOST // found.period, 1), LINE):
+        far = AHEAD + k if found.step > 0 else -AHEAD - k
+        prefetch(b, b.gep(here, [number(far)], source_etype=ir.IntType(8)))
 
 
 def _permuted(b: ir.IRBuilder, windows: list[Value], picks: Value, lanes: int) -> Value:
@@ -192,7 +217,9 @@ def _start(home: NestEmitter, found: Pattern, scope: Scope, at: int) -> tuple[Va
     b, period = home.b, number(found.period)
     here = b.add(scope.axis(scope.lanes.axis), number(at)) if at else scope.axis(scope.lanes.axis)
     before = b.mul(b.udiv(here, period), number(found.step))
-    return b.add(home.index(found.first, scope), before), b.urem(here, period)
+    firsts = found.firsts(at, scope.lanes.apart)
+    rest = b.urem(here, period) if len(firsts) > 1 else number(min(firsts))
+    return b.add(home.index(found.first, scope), before), rest
 
 
 def _bits(home: NestEmitter, held: list[bool], scope: Scope) -> Value:
@@ -208,12 +235,17 @@ def _entry(b: ir.IRBuilder, values: list[int], at: Value, kind: Any) -> Value:
     """One of some numbers."""
     if len({*values}) == 1:
         return kind(values[0])
+    if isinstance(at, ir.Constant):
+        return kind(values[at.constant])
     place = b.gep(_table(b, tuple(values), kind), [at], source_etype=kind)
     return b.load(place, typ=kind, align=max(kind.width // 8, 1))
 
 
 def _row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) -> Value:
     """So many neighbours among some numbers."""
+    if isinstance(at, ir.Constant):
+        own = values[at.constant : at.constant + lanes]
+        return ir.Constant(ir.VectorType(I32, lanes), list(own))
     place = b.gep(_table(b, values, I32), [at], source_etype=I32)
     return b.load(place, typ=ir.VectorType(I32, lanes), align=4)
 

@@ -17,7 +17,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from math import lcm
 
@@ -49,12 +49,20 @@ class Pattern:
         n = self.period
         return tuple(self.places[x % n] + x // n * self.step for x in range(count))
 
-    def windows(self, lanes: int, held: Sequence[bool]) -> tuple[list[int], list[int]]:
+    def firsts(self, start: int, step: int) -> frozenset[int]:
+        """The places at which the first of some lanes can be that start there and go on so."""
+        return frozenset((start + x) % self.period for x in range(0, self.period * step, step))
+
+    def windows(
+        self, lanes: int, held: Sequence[bool], firsts: Collection[int] | None = None
+    ) -> tuple[list[int], list[int]]:
         """For each place of the first of so many lanes: from where on what they ask for lies (as
         the table counts), and which elements from there, as bits.  Lanes at places that are not
-        held ask for nothing."""
+        held ask for nothing, nor any where the first one is never (not among `firsts`)."""
         table, n = self.table(self.period + lanes - 1), self.period
-        asked = [{table[x] for x in range(r, r + lanes) if held[x % n]} for r in range(n)]
+        firsts = range(n) if firsts is None else firsts
+        asked = [{table[x] for x in range(r, r + lanes) if held[x % n] and r in firsts}
+                 for r in range(n)]  # fmt: skip
         least = min((min(own) for own in asked if own), default=0)
         starts = [min(own, default=least) for own in asked]
         if self._vectors(asked, [least] * n, lanes) <= self._vectors(asked, starts, lanes):
@@ -63,10 +71,13 @@ class Pattern:
             sum(1 << x - at for x in own) for own, at in zip(asked, starts, strict=True)
         ]
 
-    def span(self, lanes: int, held: Sequence[bool] | None = None) -> int:
+    def span(
+        self, lanes: int, held: Sequence[bool] | None = None,
+        firsts: Collection[int] | None = None,
+    ) -> int:  # fmt: skip
         """Elements from the first to the last one that so many lanes ask for, at most."""
         held = [True] * self.period if held is None else held
-        return max(bits.bit_length() for bits in self.windows(lanes, held)[1])
+        return max(bits.bit_length() for bits in self.windows(lanes, held, firsts)[1])
 
     @staticmethod
     def _vectors(asked: list[set[int]], starts: list[int], lanes: int) -> int:

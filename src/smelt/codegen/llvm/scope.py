@@ -13,12 +13,16 @@ Value = Any
 
 @dataclass
 class Lanes:
-    """The vector axis at this place: its name, the position of lane 0, lane count and mask."""
+    """The vector axis at this place: its name, the position of lane 0, lane count and mask, and a
+    number that the position is a multiple of."""
 
     axis: str
     base: Value
     count: int
     mask: Value | None
+    apart: int = 1
+    asked: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]], compare=False)
+    """Buffers whose next lines have been asked for, each with a lane from which on."""
 
 
 @dataclass

@@ -14,8 +14,8 @@ from itertools import product as positions
 from math import prod
 from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.clone import Cloner, reached, renumber
-from smelt.codegen.llvm.items import Access, Item, Phase, StoreItem
+from smelt.codegen.llvm.clone import Cloner, drop_unread, reached, renumber
+from smelt.codegen.llvm.items import Access, Phase, StoreItem
 from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.scope import Scope
 from smelt.types.affine import coefficient
@@ -52,15 +52,8 @@ def spread(phase: Phase, lanes: int) -> None:
         del phase.axes[a]
     phase.grid = [a for a in phase.grid if a not in short]
     phase.lanes = row
-    _drop_unread(phase)
+    drop_unread(phase)
     renumber(phase)
-
-
-def _drop_unread(phase: Phase) -> None:
-    needed: set[Item] = {s.value for s in phase.stores}
-    for item in reversed(phase.items):
-        needed |= {*item.args} if item in needed else set()
-    phase.items[:] = [i for i in phase.items if i in needed]
 
 
 def _columns(phase: Phase, s: StoreItem) -> list[str]:

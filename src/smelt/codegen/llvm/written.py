@@ -21,7 +21,7 @@ from itertools import product as positions
 from math import prod
 
 from smelt.blocks import SHORT_SUM
-from smelt.codegen.llvm.clone import Cloner, folds, reached, renumber
+from smelt.codegen.llvm.clone import Cloner, drop_unread, folds, reached, renumber
 from smelt.codegen.llvm.items import (
     Access,
     Converting,
@@ -43,6 +43,10 @@ MOST = 200
 """Items that a fold becomes at most."""
 MOST_PRODUCTS = 1024
 """The same of a short sum of products: sums of sums would become their product."""
+LANES = 32
+"""Positions that a product of a batch may have for vectors to hold several of them."""
+TINY = 4
+"""Products of a sum of theirs at most, each of which has lanes of its own to be found."""
 NEAREST = 3
 """Steps between neighbouring windows at most, so that loads share lines."""
 
@@ -110,9 +114,11 @@ def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
 
 def short_products(phase: Phase) -> None:
     """Short sums of products become trees of scalar operators."""
-    for dot in [i for i in phase.items if i.kind == "dot"]:
-        if _is_short_sum(phase, dot):
-            _write_products(phase, dot)
+    short = [i for i in phase.items if i.kind == "dot" and _is_short_sum(phase, i)]
+    for dot in short:
+        _write_products(phase, dot)
+    if short:
+        drop_unread(phase)
     renumber(phase)
 
 
@@ -124,9 +130,20 @@ def _is_short_sum(phase: Phase, dot: Item) -> bool:
     bound = cut_axes(phase.segments[dot.time]) | phase.cut.keys() | {*phase.grid}
     if len(sizes) < len(over) or over & bound or any(folds(a, over) for a in dot.args):
         return False
-    if not 0 < prod(sizes) <= SHORT_SUM or not (left <= right or right <= left):
+    if not 0 < prod(sizes) <= SHORT_SUM or not (
+        left <= right or right <= left or _is_tiny(phase, dot, prod(sizes), left ^ right)
+    ):
         return False
     return prod(sizes) * sum(1 for a in dot.args for _ in reached(a, over)) <= MOST_PRODUCTS
+
+
+def _is_tiny(phase: Phase, dot: Item, terms: int, own: frozenset[str]) -> bool:
+    """Whether a batch of products is so small that vectors hold several of them: what neither
+    operand shares has few positions, all told, and no tile would be filled."""
+    extents = [phase.axes[a] for a in own]
+    known = [n for n in extents if isinstance(n, int)]
+    batch = dot.axes - own
+    return len(known) == len(extents) and prod(known) <= LANES and terms <= TINY and bool(batch)
 
 
 def _write_products(phase: Phase, dot: Item) -> None:
