@@ -33,7 +33,7 @@ from smelt.kernel.built import Built, Form, Forms, form_for, meant
 from smelt.kernel.canonical import Plain, canonical
 from smelt.kernel.freed import freed
 from smelt.kernel.ir import Kernel
-from smelt.kernel.short import lengths
+from smelt.kernel.short import lengths, turned_sizes
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
@@ -272,8 +272,10 @@ def _forms(
     """The forms of a kernel called with such sizes, of which some are lengths, found once for those
     that differ in names alone."""
     plain = named.plain
-    at = {short: n for short, name in named.names.items()
-          if name not in open_ends and (n := sizes.get(name)) is not None}  # fmt: skip
+    at = {short: n for short, name in named.names.items() if (n := sizes.get(name)) is not None}
+    turned = turned_sizes(plain.kernel, at)
+    at = {short: n for short, n in at.items()
+          if named.names[short] not in open_ends or short in turned}  # fmt: skip
     key = plain, tuple(at.items())
     if key not in told:
         told[key] = forms(plain.kernel, target, at)

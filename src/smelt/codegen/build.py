@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
@@ -10,6 +10,8 @@ from time import perf_counter
 from smelt.codegen.llvm.module import Artifact, emit, forms_of, walked
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import panels_of
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.written import short_products
 from smelt.kernel.built import Built, Form, Forms, Function, form_for
 from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.panels import Panel
@@ -17,12 +19,7 @@ from smelt.kernel.short import short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.llvm import alone, beside
 from smelt.target import Target
-from smelt.types.expr import Index, mul, product, size
-
-TINY = 4
-"""Products of a sum up to which sizes as numbers serve it: each is an operator of its own, whose
-factors lie so near to one another that whole vectors hold them.  More are packed for tiles, which
-knows all sizes."""
+from smelt.types.expr import Index, mul, size
 
 
 def build(
@@ -89,7 +86,7 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
         kept = walked(kernel, short)
         short = {a: n for a, n in short.items() if a in kept}
     told = with_sizes(kernel, short)
-    if not short or any(n > TINY for n in _summed(told)):
+    if not short or _has_blocked(told):
         return usual
     exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
     numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())
@@ -97,13 +94,12 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
     return (*((form + numbers, (*limits, *exactly)) for form, limits in more), *usual)
 
 
-def _summed(kernel: Kernel) -> Iterator[int]:
-    """How many products each sum of a kernel has, TINY + 1 where that is no number."""
-    for root in (root for s in statements(kernel) for root in values_of(s)):
-        for v in visit(root):
-            if isinstance(v, Dot):
-                n = product(kernel.axis(a).extent for a in v.over)
-                yield n if isinstance(n, int) else TINY + 1
+def _has_blocked(kernel: Kernel) -> bool:
+    """Whether products are left when short ones are written out: tiles know all sizes."""
+    phases = program(kernel).phases
+    for phase in phases:
+        short_products(phase)
+    return any(i.kind == "dot" for phase in phases for i in phase.items)
 
 
 def panels(

@@ -25,19 +25,22 @@ from math import prod
 
 from smelt.kernel.ir import (
     Block,
+    Dot,
     Each,
     IndexValue,
     Kernel,
     Load,
     Param,
     Position,
+    Reduce,
+    Scan,
     Split,
     Statement,
     Store,
     Stream,
     Value,
 )
-from smelt.kernel.walk import map_values
+from smelt.kernel.walk import map_values, statements, values_of, visit
 from smelt.types.expr import (
     Atom,
     Expr,
@@ -51,7 +54,7 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["lengths", "short_sizes", "with_sizes"]
+__all__ = ["lengths", "short_sizes", "turned_sizes", "with_sizes"]
 
 LONGEST = 32
 """What a size that is short may be: two vectors of single precision."""
@@ -62,8 +65,21 @@ MOST = 256
 def short_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     """The sizes of a kernel that are short at a call: of an array's last dimensions but its first
     one, as long as those further in are short as well."""
+    return _short(sizes, (*kernel.inputs, *kernel.outputs))
+
+
+def turned_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
+    """The short sizes that a kernel without folds turns: from [3, n] to [n, 3], or back."""
+    values = (v for s in statements(kernel) for root in values_of(s) for v in visit(root))
+    if any(isinstance(v, Reduce | Dot | Scan) for v in values):
+        return set()
+    params = (*kernel.inputs, *kernel.outputs)
+    return {*_short(sizes, params)} & lengths((p.shape for p in params), sizes)
+
+
+def _short(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for p in (*kernel.inputs, *kernel.outputs):
+    for p in params:
         together = 1
         for n in reversed(p.shape[1:]):
             name = _symbol(n)

@@ -16,7 +16,7 @@ from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.patterns import pattern
 from smelt.codegen.llvm.program import program
 from smelt.kernel.interp import run
-from smelt.kernel.short import lengths, short_sizes, with_sizes
+from smelt.kernel.short import lengths, short_sizes, turned_sizes, with_sizes
 from smelt.kernel.text import parse, text
 from smelt.target import Target
 from smelt.types.expr import Index, add, axis, evaluate, floordiv, mod, mul, size
@@ -34,6 +34,12 @@ PROGRAMS: dict[str, tuple[Program, Callable[[int, int], tuple[tuple[int, ...], .
     "picked": (lambda a: sm.stack([a[:, -1] - a[:, 0], a[:, 0]], axis=1), lambda n, d: ((n, d),)),
     "rolled": (lambda a: sm.roll(a, 1, axis=1) + a, lambda n, d: ((n, d),)),
     "product": (lambda a, x: (a @ x[:, :, None])[:, :, 0], lambda n, d: ((n, 3, d), (n, d))),
+    "tiny": (lambda a, b: a @ b, lambda n, d: ((n, d, 3), (n, 3, d))),
+    "inner": (lambda a, b: a @ b, lambda n, d: ((n, 3, d), (n, d, 4))),
+    "gram": (lambda a: sm.matrix_transpose(a) @ a, lambda n, d: ((n, 2, d),)),
+    "turned": (lambda a: sm.permute_dims(a, (1, 0)) * 2 + 1, lambda n, d: ((n, d),)),
+    "turned back": (lambda a: sm.permute_dims(a, (1, 0)) * 2 + 1, lambda n, d: ((d, n),)),
+    "columns": (lambda a: a[:, 0] * 3 + a[:, -1] * a[:, 1], lambda n, d: ((n, d),)),
     "outside": (
         lambda a: sm.concat([a[:, :1], a, a[:, -1:] + 1], axis=1),
         lambda n, d: ((n, d),),
@@ -49,6 +55,12 @@ NUMPY: dict[str, Program] = {
     "picked": lambda a: np.stack([a[:, -1] - a[:, 0], a[:, 0]], 1),
     "rolled": lambda a: np.roll(a, 1, 1) + a,
     "product": lambda a, x: (a @ x[:, :, None])[:, :, 0],
+    "tiny": lambda a, b: a @ b,
+    "inner": lambda a, b: a @ b,
+    "gram": lambda a: np.swapaxes(a, 1, 2) @ a,
+    "turned": lambda a: a.T * 2 + 1,
+    "turned back": lambda a: a.T * 2 + 1,
+    "columns": lambda a: a[:, 0] * 3 + a[:, -1] * a[:, 1],
     "outside": lambda a: np.concatenate([a[:, :1], a, a[:, -1:] + 1], 1),
 }
 
@@ -196,6 +208,50 @@ def test_windows_hold_what_is_asked_for() -> None:
     for r, (start, bits) in enumerate(zip(starts, wanted, strict=True)):
         asked = {table[x] - start for x in range(r, r + 16) if held[x % 3]}
         assert asked == {i for i in range(64) if bits >> i & 1}
+
+
+def test_lanes_that_begin_where_periods_do_ask_for_less() -> None:
+    """4x4 times 4x4: a register has one product, so four of its elements are one window."""
+    found = pattern(add(mul(floordiv(K, 16), 16), mod(K, 4)), "k")
+    assert found is not None
+    assert (found.span(16), found.span(16, firsts=found.firsts(16, 32))) == (20, 4)
+    assert found.firsts(4, 8) == {4, 12} and found.firsts(0, 1) == {*range(16)}
+
+
+PRODUCT = """
+kernel k(a: f32[n,p,q], b: f32[n,q,r]) -> y: f32[n,p,r]
+  grid n, p, r
+  v0 = a[n,p,q]
+  v1 = b[n,q,r]
+  v2 = dot(v0, v1 over q)
+  y[n,p,r] = v2
+"""
+
+
+@pytest.mark.parametrize("d", [2, 3, 4])
+def test_vectors_hold_several_tiny_products(d: int) -> None:
+    told = with_sizes(parse(PRODUCT), {"p": d, "q": d, "r": d})
+    (phase,) = program(told).phases
+    (nest,) = schedule(phase, AVX512).nests
+    assert nest.vector is not None and nest.product is None
+    assert phase.axes[nest.vector] == mul(size("n"), d * d)
+
+
+def test_sizes_that_a_map_turns_are_short_though_they_count_rows() -> None:
+    """Elsewhere a size that counts longer rows is a length, which changes from call to call."""
+    sizes = {"a": 3, "b": 200}
+    turn = "kernel k(x: f32[a,b]) -> y: f32[b,a]\n  grid b, a\n  y[b,a] = x[a,b]\n"
+    keep = "kernel k(x: f32[a,b]) -> y: f32[a,b]\n  grid a, b\n  y[a,b] = x[a,b]\n"
+    fold = """
+    kernel k(x: f32[a,b]) -> y: f32[a,a]
+      axis i in a
+      grid a
+      v0 = x[a,b]
+      v1 = sum(v0 over b)
+      y[a,i] = v1
+    """
+    found = [turned_sizes(parse(source), sizes) for source in (turn, keep, fold)]
+    assert found == [{"a"}, set(), set()]
 
 
 def test_no_pattern_where_numbers_are_missing() -> None:

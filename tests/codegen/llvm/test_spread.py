@@ -17,6 +17,11 @@ TURNED = """graph f(x: {t}[{c},n]) {{
   y = add(p, p)
   return y
 }}"""
+BACK = """graph f(x: {t}[n,{c}]) {{
+  p = permute(x) {{perm=(1,0)}}
+  y = add(p, p)
+  return y
+}}"""
 NORMED = """graph f(x: {t}[n,{c}]) {{
   s = reduce.max(x) {{axes=(1,)}}
   r = reshape(s) {{shape=(n,1)}}
@@ -27,11 +32,11 @@ NORMED = """graph f(x: {t}[n,{c}]) {{
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "f16", "i64"])
-@pytest.mark.parametrize("source", [TURNED, NORMED], ids=["turned", "normed"])
+@pytest.mark.parametrize("source", [TURNED, BACK, NORMED], ids=["turned", "back", "normed"])
 def test_columns_side_by_side(source: str, dtype: str, isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages."""
     rng = np.random.default_rng(3)
-    for c in (2, 3, 4, 8):
+    for c in (2, 3, 5, 8, 12):
         made = whole(source.format(t=dtype, c=c), isa, n=500)
         for n in (1, 7, 64, 131):
             shape = (c, n) if source is TURNED else (n, c)

@@ -74,51 +74,8 @@ FARTHEST_STEP = 4
 """Steps between lanes up to which whole vectors are read and the lanes picked from them."""
 
 
-def load_strided(
-    m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None
-) -> Value:  # fmt: skip
-    """Every `step`-th element from an address, or to it where the step is negative: whole vectors,
-    of which nothing else is touched."""
-    b, lanes = m.builder, m.lanes or 1
-    kind = m.raw_type(dtype)
-    if step > 0:
-        return m.load_convert(_strided(m, address, step, dtype, mask), dtype)
-    back = _lanes_constant(list(range(lanes))[::-1])
-    first = element_address(b, address, I64(step * (lanes - 1)), dtype)
-    turned = None if mask is None else b.shuffle_vector(mask, mask, back)
-    raw = _strided(m, first, -step, dtype, turned)
-    return m.load_convert(b.shuffle_vector(raw, ir.Constant(kind, ir.Undefined), back), dtype)
-
-
-def _strided(m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None) -> Value:
-    b, lanes = m.builder, m.lanes or 1
-    kind = m.raw_type(dtype)
-    if step == 1 and mask is None:
-        return b.load(address, align=dtype.itemsize, typ=kind)
-    zero, nothing = ir.Constant(kind, None), ir.Constant(ir.VectorType(I1, lanes), None)
-    if mask is None:
-        mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
-    pieces: list[Value] = []
-    for v in range(step):
-        places = range(v * lanes, (v + 1) * lanes)
-        wanted = [p // step if p % step == 0 else lanes for p in places]
-        part = b.shuffle_vector(mask, nothing, _lanes_constant(wanted))
-        at = element_address(b, address, I64(v * lanes), dtype)
-        pieces.append(intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
-                                 [at, I32(dtype.itemsize), part, zero]))  # fmt: skip
-    found = pieces[0]
-    for v, piece in enumerate(pieces[1:], 1):
-        have = -(-v * lanes // step)  # lanes that the pieces so far hold
-        whole = [i if i < have else lanes for i in range(lanes)] if v > 1 else \
-            [min(lanes, i * step) for i in range(lanes)]  # fmt: skip
-        more = [i * step - v * lanes for i in range(lanes)]
-        picks = [w if i < have else lanes + min(max(k, 0), lanes - 1)
-                 for i, (w, k) in enumerate(zip(whole, more, strict=True))]  # fmt: skip
-        found = b.shuffle_vector(found, piece, _lanes_constant(picks))
-    return found
-
-
-def _lanes_constant(numbers: list[int]) -> Value:
+def lane_numbers(numbers: list[int]) -> Value:
+    """Lanes as shuffles are told them."""
     return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
 
 
@@ -193,21 +150,21 @@ def store_interleaved(
     for v in range(step * lanes // own):
         places = [divmod(v * own + i, step) for i in range(own)]
         picks = [row + lanes if column == 1 else row for row, column in places]
-        found = b.shuffle_vector(raw[0], raw[1], _lanes_constant(picks))
+        found = b.shuffle_vector(raw[0], raw[1], lane_numbers(picks))
         for c, other in enumerate(raw[2:], 2):
             first = v * own // step
             near = b.shuffle_vector(
-                other, other, _lanes_constant([min(first + i, lanes - 1) for i in range(own)])
+                other, other, lane_numbers([min(first + i, lanes - 1) for i in range(own)])
             )
             picks = [
                 own + row - first if column == c else i for i, (row, column) in enumerate(places)
             ]
-            found = b.shuffle_vector(found, near, _lanes_constant(picks))
+            found = b.shuffle_vector(found, near, lane_numbers(picks))
         at = element_address(b, address, I64(v * own), dtype)
         if mask is None:
             b.store(found, at, align=dtype.itemsize)
             continue
-        part = b.shuffle_vector(mask, mask, _lanes_constant([row for row, _ in places]))
+        part = b.shuffle_vector(mask, mask, lane_numbers([row for row, _ in places]))
         intrinsic(b, f"llvm.masked.store.{_suffix(found.type)}.p0", ir.VoidType(),
                   [found, at, I32(dtype.itemsize), part])  # fmt: skip
 
@@ -239,7 +196,8 @@ def store_scalar(
 
 
 __all__ = [
-    "FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "intrinsic", "lanes_between",
-    "load_scalar", "load_strided", "load_vector", "prefetch", "scatter", "store_interleaved",
+    "FARTHEST_STEP", "I64", "any_lane", "element_address", "gather", "intrinsic", "lane_numbers",
+    "lanes_between",
+    "load_scalar", "load_vector", "prefetch", "scatter", "store_interleaved",
     "store_scalar", "store_vector",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.ahead import RowAhead, fetch_ahead
+from smelt.codegen.llvm.ahead import RowAhead
 from smelt.codegen.llvm.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.contract import Contraction
@@ -39,21 +39,18 @@ from smelt.codegen.llvm.items import (
 from smelt.codegen.llvm.limits import Limit, inside_limits, row_limits
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.memory import (
-    FARTHEST_STEP,
     element_address,
-    gather,
     load_scalar,
-    load_strided,
-    load_vector,
     scatter,
     store_scalar,
     store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
-from smelt.codegen.llvm.patterned import lane_index, picked
+from smelt.codegen.llvm.patterned import lane_index
 from smelt.codegen.llvm.pieces import by_rows, by_vectors, pieces
 from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
 from smelt.codegen.llvm.product import ProductEmitter
+from smelt.codegen.llvm.reads import both, lane_offsets, read_lanes
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
 from smelt.codegen.llvm.spans import around
@@ -61,6 +58,7 @@ from smelt.codegen.llvm.spread import interleaved
 from smelt.codegen.llvm.stacked import is_stacked, run_stacked
 from smelt.codegen.llvm.stages import run_stages
 from smelt.codegen.llvm.streams import edge
+from smelt.codegen.llvm.strided import combs_of
 from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.codegen.llvm.versions import answered, is_choice, needed, question_of
 from smelt.kernel.bounds import Facts
@@ -141,6 +139,7 @@ class NestEmitter:
         self.accesses += [s.access for s in nest.stores]
         self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
                        for a in self.accesses}  # fmt: skip
+        self.combs = combs_of(self.items, lambda a: self.step(a, nest.vector or ""))
         self.folds.before(nest)
         top = Scope(scope or self.top)
         self.enter(top, 0)
@@ -427,36 +426,10 @@ class NestEmitter:
             address = element_address(self.b, base, at, dtype)
             found = load_scalar(m, address, dtype, inside and inside.mask)
         else:
-            mask = _both(self.b, scope.lanes.mask, inside and inside.mask)
-            step = self.step(access, scope.lanes.axis)
-            if step == 1:
-                address = element_address(self.b, base, scope.offset(access), dtype)
-                if inside is not None:
-                    address = self.b.select(inside.some, address, base)
-                found = load_vector(m, address, dtype, mask)
-                if mask is None:
-                    fetch_ahead(self, access, address, dtype)
-            elif isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
-                address = element_address(self.b, base, scope.offset(access), dtype)
-                found = load_strided(m, address, step, dtype, mask)
-            else:
-                found = picked(self, access, scope, m, dtype) if step is None else None
-                if found is None:
-                    found = gather(m, base, self._lane_offsets(access, step, scope), dtype, mask)
+            found = read_lanes(self, access, scope, m, dtype, inside)
         if inside is not None and not access.gives_zero:
             found = m.select(inside.mask, found, m.const(item.dtype, access.other))
         return found
-
-    def _lane_offsets(self, access: Access, step: Index | None, scope: Scope) -> Value:
-        """Offsets of all lanes of an access that is not contiguous."""
-        assert scope.lanes is not None
-        lanes = scope.lanes.count
-        fixed = splat(self.b, scope.offset(access), lanes)
-        if step is None:
-            loose = self.groups[access][len(self.nest.order)]
-            return self.b.add(fixed, splat(self.b, self.index(loose, scope, lanes=True), lanes))
-        stride = splat(self.b, self.index(step, scope), lanes)
-        return self.b.add(fixed, self.b.mul(stride, iota(lanes)))
 
     def _store(self, s: StoreItem, scope: Scope) -> None:
         dtype, base = self.home.dtypes[s.access.buffer], self.home.buffers[s.access.buffer]
@@ -468,13 +441,13 @@ class NestEmitter:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
             store_scalar(m, address, value, dtype, where)
             return
-        mask = _both(self.b, scope.lanes.mask, where)
+        mask = both(self.b, scope.lanes.mask, where)
         step = self.step(s.access, scope.lanes.axis)
         if step == 1:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
             store_vector(m, address, value, dtype, mask, bypass=self.bypass)
         else:
-            scatter(m, base, self._lane_offsets(s.access, step, scope), value, dtype, mask)
+            scatter(m, base, lane_offsets(self, s.access, step, scope), value, dtype, mask)
 
     # ---- the innermost place ---------------------------------------------------------------------
 
@@ -502,9 +475,3 @@ class NestEmitter:
                 self.products.put(self.nest, value, scope)
             else:
                 self.scratch.keep((item, 0), self.s.kept[item], value, scope)
-
-
-def _both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return b.and_(first, second)

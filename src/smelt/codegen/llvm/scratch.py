@@ -11,7 +11,6 @@ from smelt.codegen.llvm.memory import (
     element_address,
     gather,
     load_scalar,
-    load_strided,
     load_vector,
     scatter,
     store_scalar,
@@ -19,6 +18,7 @@ from smelt.codegen.llvm.memory import (
 )
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Key
+from smelt.codegen.llvm.strided import load_strided
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
 

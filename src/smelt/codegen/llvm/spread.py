@@ -5,6 +5,8 @@ one another in what is read, a loop over the few columns would compute the same 
 store it in steps.  Written out, vectors run along the rows, and what is stored is whole vectors:
 
     y[n,j] = x[j,n]    is    y[3*n] = x[0,n], y[3*n + 1] = x[1,n], y[3*n + 2] = x[2,n]
+
+So are the columns of short rows that are read, where results lie along the rows: y[j,n] = x[n,j].
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from smelt.types.expr import sub, substitute
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-COLUMNS = 8
+COLUMNS = 12
 """Columns at most: each vector that is stored has lanes of as many."""
 MOST = 200
 """Items that the columns become at most."""
@@ -35,19 +37,25 @@ def spread(phase: Phase, lanes: int) -> None:
     rows = {_row_of(phase, s) for s in phase.stores}
     if len(rows) != 1 or (row := rows.pop()) is None:
         return
-    short = dict.fromkeys(a for s in phase.stores for a in _columns(phase, s))
-    if any({*short} & s.axes != {*_columns(phase, s)} for s in phase.stores):
+    columns = [_columns(phase, s) for s in phase.stores]
+    read = [] if any(columns) else _read_columns(phase, row)
+    if read:
+        columns = [read] * len(phase.stores)
+    short = dict.fromkeys(a for own in columns for a in own)
+    if any({*short} & s.axes != {*own} for s, own in zip(phase.stores, columns, strict=True)):
         return
     count = prod(n for a in short if isinstance(n := phase.axes[a], int))
     varying = {i for s in phase.stores for i in reached(s.value, {*short})}
     steps = [coefficient(i.payload.offset, row) for i in phase.items
              if isinstance(i.payload, Access)]  # fmt: skip
-    near = all(isinstance(c, int) and abs(c) <= FARTHEST_STEP for c in steps)
+    combed = [phase.axes[a] for a in read]
+    near = all(isinstance(c, int) and (abs(c) <= FARTHEST_STEP or c in combed) for c in steps)
     length = phase.axes[row]
     few = isinstance(length, int) and length < 2 * lanes
     if not short or few or not near or count >= lanes or count * len(varying) > MOST:
         return
-    phase.stores[:] = [x for s in phase.stores for x in _apart(phase, s)]
+    phase.stores[:] = [x for s, own in zip(phase.stores, columns, strict=True)
+                       for x in _apart(phase, s, own)]  # fmt: skip
     for a in short:
         del phase.axes[a]
     phase.grid = [a for a in phase.grid if a not in short]
@@ -70,6 +78,19 @@ def _columns(phase: Phase, s: StoreItem) -> list[str]:
         length *= n
 
 
+def _read_columns(phase: Phase, row: str) -> list[str]:
+    """The axis of short rows that are read while results lie along `row`: their columns are the
+    teeth of a comb (`smelt.codegen.llvm.strided`), which are read together."""
+    loads = [i.payload.offset for i in phase.items if isinstance(i.payload, Access)]
+    for a in phase.grid:
+        n = phase.axes[a]
+        if a != row and isinstance(n, int) and 1 < n <= COLUMNS and any(
+            coefficient(e, a) == 1 and coefficient(e, row) == n for e in loads
+        ):  # fmt: skip
+            return [a]
+    return []
+
+
 def _row_of(phase: Phase, s: StoreItem) -> str | None:
     """The axis along which the short rows of a store follow one another."""
     short = _columns(phase, s)
@@ -79,9 +100,8 @@ def _row_of(phase: Phase, s: StoreItem) -> str | None:
     return found[0] if len(found) == 1 and not s.where else None
 
 
-def _apart(phase: Phase, s: StoreItem) -> list[StoreItem]:
+def _apart(phase: Phase, s: StoreItem, short: Sequence[str]) -> list[StoreItem]:
     """A store for each column."""
-    short = _columns(phase, s)
     found: list[StoreItem] = []
     for at in positions(*(range(n) for a in short if isinstance(n := phase.axes[a], int))):
         here = dict(zip(short, at, strict=True))

@@ -43,9 +43,9 @@ MOST = 200
 """Items that a fold becomes at most."""
 MOST_PRODUCTS = 1024
 """The same of a short sum of products: sums of sums would become their product."""
-LANES = 32
+LANES = 64
 """Positions that a product of a batch may have for vectors to hold several of them."""
-TINY = 4
+TINY = 8
 """Products of a sum of theirs at most, each of which has lanes of its own to be found."""
 NEAREST = 3
 """Steps between neighbouring windows at most, so that loads share lines."""

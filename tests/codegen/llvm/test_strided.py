@@ -1,0 +1,61 @@
+"""Combs: loads in the same steps are read once, and touch nothing that nobody asks for."""
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.whole import RUNNABLE, whole
+
+from smelt.codegen.build import asm_text
+from smelt.kernel.text import parse
+from smelt.target import Target
+
+AVX512 = Target.for_isa("avx512")
+
+
+def picked(c: int, *columns: int) -> str:
+    """The sum of some columns of rows of `c`, each times its number."""
+    lines = [f"  s{k} = slice(x) {{starts=(0,{k}), sizes=(n,1), steps=(1,1)}}\n"
+             f"  r{k} = reshape(s{k}) {{shape=(n,)}}" for k in columns]  # fmt: skip
+    names = [f"r{k}" for k in columns]
+    total = names[0]
+    for k, name in enumerate(names[1:]):
+        lines.append(f"  t{k} = add({total}, {name})")
+        total = f"t{k}"
+    return "\n".join([f"graph f(x: DTYPE[n,{c}]) {{", *lines, f"  return {total}", "}"])
+
+
+CASES = {
+    "gray": picked(3, 0, 1, 2), "two of three": picked(3, 0, 2), "last": picked(4, 3),
+    "nine": picked(9, *range(9)), "half of nine": picked(9, 0, 2, 4, 6, 8),
+    "few of nine": picked(9, 0, 8), "sixteen": picked(16, *range(0, 16, 2)),
+    "far": picked(40, 0, 1, 39),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "f16"])
+@pytest.mark.parametrize("name", CASES)
+def test_columns_of_rows(name: str, dtype: str, isa: str) -> None:
+    """Whole vectors and their ends, between forbidden pages."""
+    rng = np.random.default_rng(3)
+    made = whole(CASES[name].replace("DTYPE", dtype), isa, n=500)
+    width = made.graph.inputs[0].type.shape[1]
+    assert isinstance(width, int)
+    for n in (1, 15, 64, 131):
+        x = rng.integers(-2, 3, (n, width)).astype(made.graph.inputs[0].type.dtype.numpy)
+        expected = made.expected(x)[0]
+        for at_end in (True, False):
+            found = run_guarded(made, [x], at_end=at_end, one_by_one=at_end)[0]
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_what_several_loads_read_is_read_once() -> None:
+    """Three columns of rows of 3: three vectors in the main loop, none of them masked."""
+    kernel = parse("""
+    kernel k(x: f32[n,3]) -> y: f32[n]
+      grid n/1024
+      y[n] = x[n,0] * x[n,1] + x[n,2]
+    """)
+    code = asm_text(kernel, AVX512)
+    loop = max(code.split("LBB")[1:], key=lambda part: part.count("vpermt2") + part.count("vperm"))
+    assert "%k" not in loop and "gather" not in loop
