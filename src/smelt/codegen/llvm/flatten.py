@@ -16,6 +16,7 @@ from smelt.codegen.llvm.items import Access, Phase
 from smelt.codegen.llvm.memory import FARTHEST_STEP
 from smelt.codegen.llvm.patterned import can_pick
 from smelt.codegen.llvm.patterns import LONGEST, pattern
+from smelt.codegen.llvm.strided import combs_of
 from smelt.codegen.llvm.vectors import lanes_of
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -40,7 +41,10 @@ def flatten(phase: Phase, target: Target) -> bool:
     if not isinstance(inner, int) or inner >= lanes:
         return False
     values = _places(phase, run)
-    if not all(_repeats(e, values, run[-1], lanes) for e in _indices(phase)):
+    combs = combs_of(phase.items, lambda a: coefficient(substitute(a.offset, values), run[-1]))
+    read = {a.offset for a in combs}
+    if not all(e in read or _repeats((e, is_place), values, run[-1], lanes)
+               for e, is_place in _indices(phase)):  # fmt: skip
         return False
     _join(phase, run, values)
     return True

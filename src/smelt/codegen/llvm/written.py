@@ -39,6 +39,9 @@ from smelt.types.expr import Index
 
 STEPS = 25
 """Elements of a window that is written out at most: 5 by 5."""
+SHORT_ROWS = 15
+"""Elements of a short row that is written out, where nothing but what it folds to is stored: 16 are
+a vector of their own."""
 MOST = 200
 """Items that a fold becomes at most."""
 MOST_PRODUCTS = 1024
@@ -75,7 +78,11 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding) -> bool:
     loads = [i.payload.offset for i in varying if isinstance(i.payload, Access)]
     if any(i.kind == "peek" for i in varying):  # beside which other loads count for little
         return True
-    return bool(loads) and all(_slides(x, over, set(fold.axes)) for x in loads)
+    gone = not any(over & s.axes for s in phase.stores)
+    return bool(loads) and all(
+        _slides(x, over, set(fold.axes)) or (gone and _follow(x, phase, folding.over))
+        for x in loads
+    )
 
 
 def _is_free(fold: Item, folding: Folding) -> bool:
@@ -89,6 +96,25 @@ def _slides(offset: Index, over: set[str], kept: set[str]) -> bool:
     steps = [coefficient(offset, a) for a in kept]
     near = any(isinstance(s, int) and 1 <= s <= NEAREST for s in steps)
     return near and any(coefficient(offset, a) == 1 for a in over)
+
+
+def _follow(offset: Index, phase: Phase, over: tuple[str, ...]) -> bool:
+    """Whether what is folded lies in short rows that follow one another, whose elements are a comb
+    (`smelt.codegen.llvm.strided`): vectors run along the rows."""
+    length, inside = 1, set[str]()
+    while True:
+        following = [
+            a for a, n in phase.axes.items() if n != 1 and coefficient(offset, a) == length
+        ]
+        if len(following) != 1:
+            return False
+        n = phase.axes[following[0]]
+        if {*over} <= inside:
+            return length <= SHORT_ROWS
+        if not isinstance(n, int) or length * n > SHORT_ROWS:
+            return False
+        inside.add(following[0])
+        length *= n
 
 
 def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
