@@ -20,6 +20,7 @@ from smelt.codegen.llvm.clone import Cloner, drop_unread, reached, renumber
 from smelt.codegen.llvm.items import Access, Phase, StoreItem
 from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.strided import constant, is_dense
 from smelt.types.affine import coefficient
 from smelt.types.expr import sub, substitute
 
@@ -46,12 +47,9 @@ def spread(phase: Phase, lanes: int) -> None:
         return
     count = prod(n for a in short if isinstance(n := phase.axes[a], int))
     varying = {i for s in phase.stores for i in reached(s.value, {*short})}
-    steps = [coefficient(i.payload.offset, row) for i in phase.items
-             if isinstance(i.payload, Access)]  # fmt: skip
-    combed = [phase.axes[a] for a in read]
-    near = all(isinstance(c, int) and (abs(c) <= FARTHEST_STEP or c in combed) for c in steps)
     length = phase.axes[row]
     few = isinstance(length, int) and length < 2 * lanes
+    near = _are_near(phase, row, [*short])
     if not short or few or not near or count >= lanes or count * len(varying) > MOST:
         return
     phase.stores[:] = [x for s, own in zip(phase.stores, columns, strict=True)
@@ -62,6 +60,28 @@ def spread(phase: Phase, lanes: int) -> None:
     phase.lanes = row
     drop_unread(phase)
     renumber(phase)
+
+
+def _are_near(phase: Phase, row: str, short: Sequence[str]) -> bool:
+    """Whether what is read lies in steps along a row that are short, or dense combs
+    (`smelt.codegen.llvm.strided`) once the columns of short rows are written out."""
+    combs: dict[tuple[str, int], set[int]] = {}
+    for access in [i.payload for i in phase.items if isinstance(i.payload, Access)]:
+        step, *others = (coefficient(access.offset, a) for a in (row, *short))
+        if not isinstance(step, int):
+            return False
+        if abs(step) <= FARTHEST_STEP:
+            continue
+        counts = [phase.axes[a] for a in short]
+        known = [(k, n) for k, n in zip(others, counts, strict=True)
+                 if isinstance(k, int) and isinstance(n, int)]  # fmt: skip
+        if step < 0 or access.limits or len(known) < len(counts):
+            return False
+        teeth = combs.setdefault((access.buffer, step), set())
+        for at in positions(*(range(n) for _, n in known)):
+            here = sum(k * x for (k, _), x in zip(known, at, strict=True))
+            teeth.add((here + constant(access.offset)) % step)
+    return all(is_dense(step, len(teeth)) for (_, step), teeth in combs.items())
 
 
 def _columns(phase: Phase, s: StoreItem) -> list[str]:

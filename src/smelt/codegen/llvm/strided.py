@@ -41,12 +41,15 @@ class Comb:
     step: int
     teeth: tuple[int, ...]
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether reading all that lies between is less work than asking for elements."""
-        return self.step <= FARTHEST_STEP or (
-            self.step <= LONGEST and 2 * len(self.teeth) >= self.step
-        )
+
+def is_dense(step: int, teeth: int) -> bool:
+    """Whether reading all that lies between is less work than asking for elements."""
+    return step <= FARTHEST_STEP or (step <= LONGEST and 2 * teeth >= step)
+
+
+def constant(e: Index) -> int:
+    """What an index has beside its variables."""
+    return next((c for m, c in terms_of(e) if not m), 0)
 
 
 Combs = Mapping[Access, tuple[Comb, int]]
@@ -62,7 +65,7 @@ def combs_of(items: Iterable[Item], step_of: Callable[[Access], Index | None]) -
             continue
         step = step_of(access)
         if isinstance(step, int) and 1 < step <= LONGEST:
-            at = next((c for m, c in terms_of(access.offset) if not m), 0)
+            at = constant(access.offset)
             rest = sub(access.offset, at)
             lines.setdefault((access.buffer, step, rest), {})[at] = access
     found: dict[Access, tuple[Comb, int]] = {}
@@ -74,7 +77,11 @@ def combs_of(items: Iterable[Item], step_of: Callable[[Access], Index | None]) -
             waiting = waiting[len(own) :]
             comb = Comb(members[start], step, tuple(at - start for at in own))
             found |= {members[at]: (comb, at - start) for at in own}
-    return {access: known for access, known in found.items() if known[0].is_dense}
+    return {
+        access: known
+        for access, known in found.items()
+        if is_dense(known[0].step, len(known[0].teeth))
+    }
 
 
 def read_comb(
@@ -152,4 +159,4 @@ def _piece(
                      [at, I32(dtype.itemsize), part, ir.Constant(kind, None)])  # fmt: skip
 
 
-__all__ = ["Comb", "Combs", "combs_of", "load_strided", "read_comb"]
+__all__ = ["Comb", "Combs", "combs_of", "constant", "is_dense", "load_strided", "read_comb"]
