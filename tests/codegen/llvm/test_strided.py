@@ -59,3 +59,24 @@ def test_what_several_loads_read_is_read_once() -> None:
     code = asm_text(kernel, AVX512)
     loop = max(code.split("LBB")[1:], key=lambda part: part.count("vpermt2") + part.count("vperm"))
     assert "%k" not in loop and "gather" not in loop
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("c", [2, 3])
+def test_columns_in_stages(c: int, isa: str) -> None:
+    """What is dear is done in loops one after another, each with combs of its own."""
+    made = whole(f"""graph f(x: f32[n,{c}]) {{
+      m = reduce.max(x) {{axes=(1,)}}
+      k = reshape(m) {{shape=(n,1)}}
+      d = sub(x, k)
+      e = exp(d)
+      s = reduce.sum(e) {{axes=(1,)}}
+      t = reshape(s) {{shape=(n,1)}}
+      l = log(t)
+      y = sub(d, l)
+      z = erf(y)
+      return z
+    }}""", isa, n=900)  # fmt: skip
+    x = np.random.default_rng(5).standard_normal((900, c), np.float32)
+    for n in (900, 67, 1):
+        np.testing.assert_allclose(made(x[:n])[0], made.expected(x[:n])[0], rtol=2e-5, atol=2e-6)

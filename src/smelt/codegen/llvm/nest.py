@@ -58,7 +58,7 @@ from smelt.codegen.llvm.spread import interleaved
 from smelt.codegen.llvm.stacked import is_stacked, run_stacked
 from smelt.codegen.llvm.stages import run_stages
 from smelt.codegen.llvm.streams import edge
-from smelt.codegen.llvm.strided import combs_of
+from smelt.codegen.llvm.strided import Combs, combs_of
 from smelt.codegen.llvm.turn import turn, turned_row
 from smelt.codegen.llvm.versions import answered, is_choice, needed, question_of
 from smelt.kernel.bounds import Facts
@@ -139,11 +139,15 @@ class NestEmitter:
         self.accesses += [s.access for s in nest.stores]
         self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
                        for a in self.accesses}  # fmt: skip
-        self.combs = combs_of(self.items, lambda a: self.step(a, nest.vector or ""))
+        self.combs = self.combs_now()
         self.folds.before(nest)
         top = Scope(scope or self.top)
         self.enter(top, 0)
         return top
+
+    def combs_now(self) -> Combs:
+        """The combs of the loads that are read where code is emitted now."""
+        return combs_of(self.items, lambda a: self.step(a, self.nest.vector or ""))
 
     def _depth_of(self, atom: Atom) -> int:
         """Loops that must be open before a variable is known."""

@@ -236,11 +236,12 @@ def _inside(
                 if item in nest.saves
                 else load_vector(m, address(item, position), item.dtype.compute, None)
             )
-        before = home.items, home.saves, home.accesses
+        before = home.items, home.saves, home.accesses, home.combs
         last = stage is nest.stages[-1]
         home.accesses = [*accesses_of(stage.items), *asked]
         home.accesses += [s.access for s in nest.stores] if last else []
         home.items, home.saves = list(stage.items), list(stage.saves)
+        home.combs = home.combs_now()
         home.enter(inner, depth + 1)
         ask(inner, position)
         if last:
@@ -250,7 +251,7 @@ def _inside(
         for item in stage.keeps:
             found = home.get(item, inner, True)
             store_vector(m, address(item, position), found, item.dtype.compute, None)
-        home.items, home.saves, home.accesses = before
+        home.items, home.saves, home.accesses, home.combs = before
 
     return inside
 

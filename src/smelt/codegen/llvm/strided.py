@@ -92,6 +92,7 @@ def read_comb(
     if found is None or scope.lanes is None:
         return None
     comb, tooth = found
+    assert comb.first in home.accesses, "the offset of another place would be read"
     base = home.home.buffers[access.buffer]
     address = element_address(home.b, base, scope.offset(comb.first), dtype)
     raw = _picked(m, address, comb.step, comb.teeth, tooth, dtype, scope.lanes.mask)
