@@ -9,6 +9,7 @@ as its element at each position.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from smelt.codegen.llvm.items import Access, Clamping, Folding, Item, Payload, Peek, Phase
 from smelt.types.affine import axes_through
@@ -114,6 +115,20 @@ def drop_unread(phase: Phase) -> None:
     for item in reversed(phase.items):
         needed |= {*item.args} if item in needed else set()
     phase.items[:] = [i for i in phase.items if i in needed]
+
+
+def join_equal(phase: Phase) -> None:
+    """Makes items one that say the same: what one column computes is what another did."""
+    known: dict[object, Item] = {}
+    one: dict[Item, Item] = {}
+    for item in phase.items:
+        item.args = tuple(one.get(a, a) for a in item.args)
+        exact = repr(item.payload) if item.kind == "const" else None  # 0.0 is not -0.0
+        key = (item.kind, item.payload, exact, item.args, item.dtype, item.time, item.axes)
+        one[item] = known.setdefault(key, item)
+    phase.stores[:] = [replace(s, value=one[s.value], where=s.where and one[s.where])
+                       for s in phase.stores]  # fmt: skip
+    phase.items[:] = [i for i in phase.items if one[i] is i]
 
 
 def renumber(phase: Phase) -> None:

@@ -16,8 +16,8 @@ from itertools import product as positions
 from math import prod
 from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.clone import Cloner, drop_unread, reached, renumber
-from smelt.codegen.llvm.items import Access, Phase, StoreItem
+from smelt.codegen.llvm.clone import Cloner, drop_unread, join_equal, reached, renumber
+from smelt.codegen.llvm.items import Access, Folding, Phase, StoreItem
 from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.strided import constant, is_dense
@@ -27,6 +27,10 @@ from smelt.types.expr import sub, substitute
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
+MAPS = ("const", "index", "load", "apply", "cast")
+"""What a phase is made of whose columns may be spread, beside folds that are written out."""
+FEW_ROWS = 128
+"""Rows below which vectors may not run along them: two vectors of bytes."""
 COLUMNS = 12
 """Columns at most: each vector that is stored has lanes of as many."""
 MOST = 200
@@ -50,7 +54,8 @@ def spread(phase: Phase, lanes: int) -> None:
     length = phase.axes[row]
     few = isinstance(length, int) and length < 2 * lanes
     near = _are_near(phase, row, [*short])
-    if not short or few or not near or count >= lanes or count * len(varying) > MOST:
+    full = count >= lanes and not _share(phase, {*short})
+    if not short or few or not near or full or count * len(varying) > MOST:
         return
     phase.stores[:] = [x for s, own in zip(phase.stores, columns, strict=True)
                        for x in _apart(phase, s, own)]  # fmt: skip
@@ -58,8 +63,36 @@ def spread(phase: Phase, lanes: int) -> None:
         del phase.axes[a]
     phase.grid = [a for a in phase.grid if a not in short]
     phase.lanes = row
+    join_equal(phase)
     drop_unread(phase)
     renumber(phase)
+
+
+def _share(phase: Phase, short: set[str]) -> bool:
+    """Whether columns have something dear in common."""
+    return any(i.kind == "apply" and not i.axes & short for i in phase.items)
+
+
+def short_row(phase: Phase) -> str | None:
+    """The axis of short rows which a phase folds and stores, where vectors run along the rows once
+    the folds are written out: nothing else keeps its columns from being spread."""
+    folds = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    over = {f.over for f in folds}
+    rows = {_row_of(phase, s) for s in phase.stores}
+    columns = {tuple(_columns(phase, s)) for s in phase.stores}
+    kinds = {i.kind for i in phase.items}
+    if len(rows) != 1 or len(over) != 1 or columns != over or not kinds <= {*MAPS, "fold"}:
+        return None
+    (row,), (own,) = rows, over
+    plain = not (phase.regions() or phase.cut or phase.places or phase.settings)
+    if len(own) != 1 or row is None or not plain:
+        return None
+    n, length = phase.axes[own[0]], phase.axes[row]
+    varying = sum(own[0] in i.axes for i in phase.items)
+    few = isinstance(length, int) and length < FEW_ROWS
+    if few or not isinstance(n, int) or n * varying > MOST or not _are_near(phase, row, own):
+        return None
+    return own[0]
 
 
 def _are_near(phase: Phase, row: str, short: Sequence[str]) -> bool:

@@ -32,6 +32,7 @@ from smelt.codegen.llvm.items import (
     Phase,
     cut_axes,
 )
+from smelt.codegen.llvm.spread import short_row
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64
@@ -56,14 +57,16 @@ NEAREST = 3
 
 def written_out(phase: Phase) -> Phase:
     """Folds over small windows become trees of their scalar operator."""
+    row = short_row(phase)
     for fold in [i for i in phase.items if i.kind == "fold"]:
-        if isinstance(fold.payload, Folding) and _is_small_window(phase, fold, fold.payload):
+        if isinstance(fold.payload, Folding) and _is_small_window(phase, fold, fold.payload, row):
             _write_out(phase, fold, fold.payload)
     renumber(phase)
     return phase
 
 
-def _is_small_window(phase: Phase, fold: Item, folding: Folding) -> bool:
+def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None) -> bool:
+    """Whether a fold is written out; `row` is the axis of short rows that are spread then."""
     over, (arg, *edges) = set(folding.over), fold.args
     bound = cut_axes(phase.segments[fold.time]) | phase.cut.keys()
     if folding.row.positional or edges or over & bound or not _is_free(fold, folding):
@@ -78,7 +81,7 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding) -> bool:
     loads = [i.payload.offset for i in varying if isinstance(i.payload, Access)]
     if any(i.kind == "peek" for i in varying):  # beside which other loads count for little
         return True
-    gone = not any(over & s.axes for s in phase.stores)
+    gone = over == {row} or not any(over & s.axes for s in phase.stores)
     return bool(loads) and all(
         _slides(x, over, set(fold.axes)) or (gone and _follow(x, phase, folding.over))
         for x in loads
