@@ -32,6 +32,7 @@ from smelt.passes.fold import fold
 from smelt.passes.nested import nested
 from smelt.passes.picks import picks
 from smelt.passes.precision import precision
+from smelt.passes.same import same
 from smelt.passes.scales import scales
 from smelt.passes.simplify import simplify, simplify_fast
 from smelt.passes.views import views
@@ -65,6 +66,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("scales", scales, fast=True),
     Pass("decided", decided),
     Pass("views", views),
+    Pass("same", same),
     Pass("picks", picks),
     Pass("nested", nested),
     Pass("cse", cse),
