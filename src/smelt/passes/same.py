@@ -3,7 +3,8 @@
 Keys and queries of one group that serve many heads are often repeated before they are multiplied,
 and the heads are then merged with other axes.  Every head gets the same products; the views that
 repeat and merge hide it, from the planner too, which would count the work of all heads.  No
-rounding changes: each sum is what it was.
+rounding changes: each sum is what it was.  Rows of one operand alone that repeat are left: without
+them the product would no longer be one that its readers' kernels can hold.
 
     contract(expand(x, [h,m,k]), expand(w, [h,k,n]))  ->  expand(contract(x, w), [h,m,n])
 """
@@ -33,7 +34,7 @@ Factors = tuple[Factor, ...]
 
 
 def same(graph: Graph) -> Graph:
-    """Products leave out axes of their results along which all their operands repeat.
+    """Products leave out axes of their results along which both operands repeat.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -67,9 +68,11 @@ def _once(node: Node) -> Node:
     kept: dict[str, Factors] = {}
     for name in op.out:
         found = [factors(x, a) for terms, x in sides for a in _place(terms, name)]
-        known = name in dict(op.extents) or any(_is_inside(terms, name) for terms, _ in sides)
-        if known or not found or len({tuple(f.extent for f in fs) for fs in found}) != 1:
+        alone = all(len(_place(terms, name)) == 1 == _reads(terms, name) for terms, _ in sides)
+        if not alone or name in dict(op.extents):
             continue
+        if len({tuple(f.extent for f in fs) for fs in found}) != 1:
+            continue  # merged of other parts
         merged = tuple(Factor(fs[0].extent, all(f.same for f in fs)) for fs in zip(*found))
         if any(f.same for f in merged):
             kept[name] = merged
@@ -89,10 +92,9 @@ def _place(terms: Terms, name: str) -> list[int]:
     return [a for a, term in enumerate(terms) if bare_axis(term) == name]
 
 
-def _is_inside(terms: Terms, name: str) -> bool:
-    """Whether an axis is read otherwise than once and alone."""
-    return sum(name in axes_of(t) for t in terms) != len(_place(terms, name)) or \
-        len(_place(terms, name)) > 1  # fmt: skip
+def _reads(terms: Terms, name: str) -> int:
+    """How many terms have an axis, alone or in a sum."""
+    return sum(name in axes_of(t) for t in terms)
 
 
 def _repeated(made: Node, node: Node, parts: list[Factors | None]) -> Node:

@@ -109,14 +109,6 @@ def folds(root: Item, axes: set[str]) -> bool:
     return any(i.kind in HELD for i in reached(root, axes))
 
 
-def drop_unread(phase: Phase) -> None:
-    """Takes out items that nothing reads any more: their axes would count as those of values."""
-    needed = set(phase.roots())
-    for item in reversed(phase.items):
-        needed |= {*item.args} if item in needed else set()
-    phase.items[:] = [i for i in phase.items if i in needed]
-
-
 def join_equal(phase: Phase) -> None:
     """Makes items one that say the same: what one column computes is what another did."""
     known: dict[object, Item] = {}
@@ -135,3 +127,23 @@ def renumber(phase: Phase) -> None:
     """Gives items their places in the phase as numbers."""
     for number, item in enumerate(phase.items):
         item.number = number
+
+
+def prune(phase: Phase) -> Phase:
+    """Drops items that no root needs, settings of states that nobody reads, and renumbers."""
+    while True:
+        wanted: set[Item] = set()
+        pending = phase.roots()
+        while pending:
+            item = pending.pop()
+            if item not in wanted:
+                wanted.add(item)
+                pending.extend(item.args)
+        read = {i.payload for i in wanted if i.kind == "state"}
+        kept = [s for s in phase.settings if s.state in read]
+        if len(kept) == len(phase.settings):
+            break
+        phase.settings = kept
+    phase.items = [i for i in phase.items if i in wanted]
+    renumber(phase)
+    return phase

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from smelt.codegen.llvm.clone import prune
 from smelt.codegen.llvm.collapse import collapse
 from smelt.codegen.llvm.flat import PhaseBuilder
 from smelt.codegen.llvm.items import Access, Buffer, Carried, Item, Phase, Program, StoreItem, Visit
@@ -251,24 +252,3 @@ def _at_start(offset: Index, split: k.Split) -> Index:
 
 def _axes_of(items: list[Item]) -> frozenset[str]:
     return frozenset[str]().union(*(i.axes for i in items))
-
-
-def prune(phase: Phase) -> Phase:
-    """Drops items that no root needs, settings of states that nobody reads, and renumbers."""
-    while True:
-        wanted: set[Item] = set()
-        pending = phase.roots()
-        while pending:
-            item = pending.pop()
-            if item not in wanted:
-                wanted.add(item)
-                pending.extend(item.args)
-        read = {i.payload for i in wanted if i.kind == "state"}
-        kept = [s for s in phase.settings if s.state in read]
-        if len(kept) == len(phase.settings):
-            break
-        phase.settings = kept
-    phase.items = [i for i in phase.items if i in wanted]
-    for number, item in enumerate(phase.items):
-        item.number = number
-    return phase

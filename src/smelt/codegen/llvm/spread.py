@@ -16,7 +16,7 @@ from itertools import product as positions
 from math import prod
 from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.clone import Cloner, drop_unread, join_equal, reached, renumber
+from smelt.codegen.llvm.clone import Cloner, join_equal, prune, reached
 from smelt.codegen.llvm.items import Access, Folding, Phase, StoreItem
 from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.scope import Scope
@@ -64,8 +64,7 @@ def spread(phase: Phase, lanes: int) -> None:
     phase.grid = [a for a in phase.grid if a not in short]
     phase.lanes = row
     join_equal(phase)
-    drop_unread(phase)
-    renumber(phase)
+    prune(phase)
 
 
 def _share(phase: Phase, short: set[str]) -> bool:

@@ -21,7 +21,7 @@ from itertools import product as positions
 from math import prod
 
 from smelt.blocks import SHORT_SUM
-from smelt.codegen.llvm.clone import Cloner, drop_unread, folds, reached, renumber
+from smelt.codegen.llvm.clone import Cloner, folds, prune, reached, renumber
 from smelt.codegen.llvm.items import (
     Access,
     Converting,
@@ -142,13 +142,12 @@ def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
 
 
 def short_products(phase: Phase) -> None:
-    """Short sums of products become trees of scalar operators."""
-    short = [i for i in phase.items if i.kind == "dot" and _is_short_sum(phase, i)]
-    for dot in short:
-        _write_products(phase, dot)
-    if short:
-        drop_unread(phase)
-    renumber(phase)
+    """Short sums of products become trees of scalar operators.  What they were written out of goes:
+    its axes are no longer anybody's."""
+    for dot in [i for i in phase.items if i.kind == "dot"]:
+        if _is_short_sum(phase, dot):
+            _write_products(phase, dot)
+    prune(phase)
 
 
 def _is_short_sum(phase: Phase, dot: Item) -> bool:

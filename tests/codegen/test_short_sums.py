@@ -1,0 +1,48 @@
+"""Short sums of products that no product can be made of: written out, vectors along results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.text import parse
+from smelt.target import Target
+
+STATES = """kernel states(s: f32[32,96,16], c: f32[64,16]) -> y: f32[96,64]
+  axis i in 96, j in 64, k in 16
+  grid i, j
+  v = dot(s[j//2,i,k], c[j,k] over k)
+  y[i,j] = v
+"""
+
+
+def test_vectors_run_along_an_axis_that_is_left() -> None:
+    """What the sum was written out of has its axis, which none of the loops walks any more."""
+    made = schedule(program(parse(STATES)).phases[0], Target.host())
+    assert {n.vector for n in made.nests} <= {"i", "j"}
+    assert made.block  # not one result for each task
+
+
+@pytest.mark.parametrize("rows", [1, 5, 17])
+@pytest.mark.parametrize("steps", [2, 6, 34])
+@pytest.mark.parametrize("states", [1, 3, 16, 64])
+def test_states_seen_by_pairs_of_steps(rows: int, steps: int, states: int) -> None:
+    rng = np.random.default_rng(states)
+    s = rng.standard_normal((steps // 2, rows, states)).astype("f4")
+    c = rng.standard_normal((steps, states)).astype("f4")
+
+    @sm.jit
+    def seen(s: Any, c: Any) -> Any:
+        twice = sm.reshape(sm.broadcast_to(s[:, None], (steps // 2, 2, rows, states)),
+                           (steps, rows, states))  # fmt: skip
+        return sm.matmul(twice, c[:, :, None])[:, :, 0].T
+
+    wanted = np.einsum("jik,jk->ij", np.repeat(s, 2, axis=0).astype("f8"), c.astype("f8"))
+    most = np.einsum("jik,jk->ij", np.abs(np.repeat(s, 2, axis=0)), np.abs(c))
+    close = np.abs(np.asarray(seen(s, c)) - wanted) <= most * (states + 1) * 2.0**-24
+    assert close.all()
