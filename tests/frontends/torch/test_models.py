@@ -20,6 +20,10 @@ SMALL = {
     "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64,
 }  # fmt: skip
 TEXT = SMALL | {"vocab_size": 99}
+STATES = {
+    "hidden_size": 32, "num_hidden_layers": 1, "state_size": 8, "vocab_size": 99,
+    "use_cache": False,
+}  # fmt: skip
 SPECIAL = {f"{name}_token_id": k for k, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
 
 
@@ -30,6 +34,11 @@ def words(batch, length):
 
 def image(batch, _length):
     return {"pixel_values": torch.randn(batch, 3, 32, 32)}
+
+
+def steps(batch, _length):
+    """Words of one length: tracing sees how a scan is taken apart, which depends on it."""
+    return {"input_ids": torch.randint(5, 99, (batch, 6))}
 
 
 def sound(batch, _length):
@@ -62,6 +71,9 @@ MODELS = {
     "mobilenet": (lambda: T.MobileNetV2Model(T.MobileNetV2Config(
         depth_multiplier=0.35, image_size=32)), image),
     "whisper": (whisper, sound),
+    "mamba": (lambda: T.MambaModel(T.MambaConfig(**STATES)), steps),
+    "mamba2": (lambda: T.Mamba2Model(T.Mamba2Config(
+        **STATES, num_heads=4, head_dim=16, n_groups=1, chunk_size=4)), steps),
     "splade": (lambda: T.BertForMaskedLM(T.BertConfig(**TEXT)), words),
 }  # fmt: skip
 QUICK = ("bert", "gpt2", "llama", "resnet")
