@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
+from smelt.types.polynomial import contents, divide, divides
+
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 
 
@@ -211,30 +213,19 @@ def sub(a: Index, b: Index) -> Index:
     return add(a, mul(b, -1))
 
 
-def _divides(divisor: Index, monomial: Monomial, c: int) -> tuple[Monomial, int] | None:
-    """monomial*c / divisor for a divisor of a single term, or None."""
-    terms = terms_of(divisor)
-    if len(terms) != 1 or not terms[0][1]:
-        return None
-    atoms, k = terms[0]
-    if c % k:
-        return None
-    left = list(monomial)
-    for a in atoms:
-        if a not in left:
-            return None
-        left.remove(a)
-    return tuple(left), c // k
-
-
 def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
-    """(q, r) with e = q*divisor + r, where q takes every term that divides exactly."""
-    if isinstance(divisor, Expr) and len(divisor.terms) > 1 and e == divisor:
-        return 1, 0
+    """(q, r) with e = q*divisor + r, where q takes every term that divides exactly; of a sum, where
+    r is seen to be the remainder."""
+    if isinstance(divisor, Expr) and len(divisor.terms) > 1:
+        whole, rest = map(_build, divide(terms_of(e), divisor.terms))
+        below = add(rest, divisor)
+        if rest == 0 or _within(rest, divisor):
+            return whole, rest
+        return (add(whole, -1), below) if _within(below, divisor) else (0, e)
     q: dict[Monomial, int] = {}
     r: dict[Monomial, int] = {}
     for m, c in terms_of(e):
-        part = _divides(divisor, m, c)
+        part = divides(terms_of(divisor)[0], m, c) if divisor != 0 else None
         if part is not None:
             q[part[0]] = q.get(part[0], 0) + part[1]
         elif not m and isinstance(divisor, int) and divisor > 0:
@@ -262,11 +253,11 @@ def floordiv(a: Index, b: Index) -> Index:
         (m, c), *_ = r.terms
         if c == 1 and len(m) == 1 and m[0].kind == "//" and positive(m[0].args[1]):
             return add(q, floordiv(m[0].args[0], mul(m[0].args[1], b)))
-    if isinstance(b, Expr) and len(b.terms) == 1 and b.terms[0][1] > 1:
-        fine: Index = Expr(((b.terms[0][0], 1),))  # (x*p + y)//(p*k) -> x//k for 0 <= y < p
+    for k in contents(terms_of(b)):  # (x*p + y)//(p*k) -> x//k for 0 <= y < p
+        fine = _build({m: c // k for m, c in terms_of(b)})
         coarse, rest = _split(r, fine)
         if coarse != 0 and _within(rest, fine):
-            return add(q, floordiv(coarse, b.terms[0][1]))
+            return add(q, floordiv(coarse, k))
     return add(q, _atom(Atom("//", args=(r, b))))
 
 

@@ -74,7 +74,7 @@ def test_other_monoids(fold: str, t: str) -> None:
     [
         pool("sum", s=1, p=0, t="f64"),  # a sum that carries its error along
         pool(u=6, s=1, p=0),  # too many steps
-        "graph f(x: f32[n,4]) {\n y = reduce.max(x) {axes=(1,)}\n return y\n}",  # rows, no windows
+        "graph f(x: f32[n,20]) {\n y = reduce.max(x) {axes=(1,)}\n return y\n}",  # long rows
     ],
 )
 def test_what_is_looped_over(text: str) -> None:

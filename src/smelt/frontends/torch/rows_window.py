@@ -14,7 +14,7 @@ from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V, contract, gather, iota, number
 from smelt.ops.view import Window
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, floordiv, sub
+from smelt.types.expr import Index, add, floordiv, mul, sub
 
 __all__ = ["ROWS"]
 
@@ -137,6 +137,9 @@ def _margins_by_gather(mode: str, count: int) -> Any:
     return lower
 
 
+MOST_WASTE = 1.3
+"""Products of a transposed convolution against those that count: where its stride does not divide
+its windows, phases with fewer taps multiply zeros, and torch's own is faster."""
 MOST_TAPS = 9
 """Elements of a window along one dimension of a single channel up to which our kernels are as fast
 as torch's: no line of the image serves several lines of results there."""
@@ -144,13 +147,17 @@ as torch's: no line of the image serves several lines of results there."""
 
 def _convolution(
     c: Call, x: V, weight: V, bias: V | None, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, _more: Any, groups: int,
+    transposed: bool, more: Any, groups: int,
 ) -> V:  # fmt: skip
     """A sum of products over the windows of an image, which are index maps."""
     count = x.rank - 2
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    if transposed or len(extent) != count or not x.dtype.is_float:
-        raise UnsupportedError("a transposed convolution, or windows of symbolic size")
+    if len(extent) != count or not x.dtype.is_float:
+        raise UnsupportedError("windows of symbolic size")
+    if transposed:
+        found = _transposed(c, x, weight, _each(stride, count), _each(padding, count),
+                            _each(dilation, count), _each(more, count), groups)  # fmt: skip
+        return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
     line = sum(n > 1 for n in extent) == 1
     if line and groups > 1 and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
         raise UnsupportedError("many taps along a line: torch's convolution is faster today")
@@ -164,6 +171,51 @@ def _convolution(
             x = x.narrow(2 + k, 0, places[k], step[k])
     found = _correlated(x, weight, groups, count).reshape(*c.shape)
     return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
+
+
+def _transposed(
+    c: Call, x: V, kernel: V, steps: Sequence[int], around: Sequence[int], apart: Sequence[int],
+    more: Sequence[int], groups: int,
+) -> V:  # fmt: skip
+    """Place s*q + r of the result is a convolution with the taps r, r + s, r + 2s, ..: one for each
+    r, side by side as channels, whose places are then dealt out (W. Shi et al., 2016)."""
+    extent = [n for n in kernel.shape[2:] if isinstance(n, int)]
+    taps = [-(-n // s) for n, s in zip(extent, steps, strict=True)]
+    waste = math.prod(t * s for t, s in zip(taps, steps, strict=True)) / math.prod(extent)
+    if any(d != 1 for d in apart) or waste > MOST_WASTE:
+        raise UnsupportedError("a transposed convolution whose phases would multiply zeros")
+    places = [add(n, t - 1) for n, t in zip(x.shape[2:], taps, strict=True)]
+    x = _margin(x, [t - 1 for t in taps], 0.0, (0,) * len(taps))
+    for k, t in enumerate(taps):
+        x = x.op(Window(2 + k, t, 1, 1)) if t > 1 else x
+    found = _correlated(x, _phases(kernel, groups, steps, taps), groups, len(taps))
+    channels = mul(kernel.shape[1], groups)
+    found = found.reshape(x.shape[0], channels, *steps, *places)
+    pairs = [a for k in range(len(taps)) for a in (2 + len(taps) + k, 2 + k)]
+    found = found.permute(0, 1, *pairs)
+    lengths = [mul(n, s) for n, s in zip(places, steps, strict=True)]
+    found = found.reshape(x.shape[0], channels, *lengths)
+    behind = [max(0, n + m - a - t * s) for n, m, a, t, s
+              in zip(extent, more, around, taps, steps, strict=True)]  # fmt: skip
+    found = _margin(found, (0,) * len(taps), 0.0, behind)
+    for k, n in enumerate(c.shape[2:]):
+        found = found.narrow(2 + k, around[k], n)
+    return found
+
+
+def _phases(kernel: V, groups: int, steps: Sequence[int], taps: Sequence[int]) -> V:
+    """[g*c, o, *extent] -> [g*o*steps, c, *taps], those of each phase backwards."""
+    rest = [t * s - n for t, s, n in zip(taps, steps, kernel.shape[2:], strict=True)
+            if isinstance(n, int)]  # fmt: skip
+    outer, out = kernel.shape[:2]
+    inner = floordiv(outer, groups)
+    kernel = _margin(kernel, (0,) * len(taps), 0.0, rest)
+    split = [n for t, s in zip(taps, steps, strict=True) for n in (t, s)]
+    kernel = kernel.reshape(groups, inner, out, *split)
+    of_taps, of_steps = range(3, kernel.rank, 2), range(4, kernel.rank, 2)
+    kernel = kernel.permute(0, 2, *of_steps, 1, *of_taps)
+    kernel = kernel.reshape(mul(mul(out, groups), math.prod(steps)), inner, *taps)
+    return kernel.flip(*range(2, kernel.rank))
 
 
 def _correlated(windows: V, kernel: V, groups: int, count: int) -> V:
