@@ -183,6 +183,10 @@ def test_names_and_arrays(tree: Tree) -> None:
         ((A * 6 + B) % 6, B),
         ((C // 2) // 3, C // 6),
         (N * 4 // N, 4),
+        ((N * 2 + 2) // (N + 1), 2),
+        (((B + 1) * (N * 2 + 2) + A) // (N * 2 + 2), B + 1),
+        (((B + 1) * (N * 2 + 2) + A) // (N * 4 + 4), (B + 1) // 2),
+        (((B + 1) * (N * 2 + 2) + A) % (N * 2 + 2), A),
         (N - N, 0),
         (expr.minimum(N, N + 3), N),
         (expr.maximum(N, N * 2), N * 2),
@@ -191,6 +195,34 @@ def test_names_and_arrays(tree: Tree) -> None:
 )
 def test_what_views_rely_on(found: Index, wanted: Index) -> None:
     assert found == wanted
+
+
+@given(st.data())
+def test_sums_divide_sums(data: st.DataObject) -> None:
+    """Whatever is seen of a division by a sum of sizes, it gives the number that it is."""
+
+    def polynomial(degree: int, least: int = -2) -> Index:
+        total: Index = 0
+        for _ in range(data.draw(st.integers(1, 3))):
+            term: Index = data.draw(st.integers(least, 4))
+            for _ in range(data.draw(st.integers(0, degree))):
+                term = expr.mul(term, data.draw(st.sampled_from((N, M, A, B))))
+            total = expr.add(total, term)
+        return total
+
+    divisor: Index = data.draw(st.integers(0, 4))
+    for one in data.draw(st.lists(st.sampled_from((N, M, expr.mul(N, M))), min_size=1, max_size=3)):
+        divisor = expr.add(divisor, expr.mul(one, data.draw(st.integers(1, 4))))
+    e = expr.add(expr.mul(polynomial(1), divisor), polynomial(2))
+    quotient, rest = expr.floordiv(e, divisor), expr.mod(e, divisor)
+    for n, m in ((1, 1), (2, 3), (7, 5)):
+        sizes = {"n": n, "m": m}
+        by = expr.evaluate(divisor, sizes)
+        for i, j in cross(range(n), (0, 5)):
+            axes = {"i": i, "j": j}
+            number = expr.evaluate(e, sizes, axes)
+            assert expr.evaluate(quotient, sizes, axes) == number // by
+            assert expr.evaluate(rest, sizes, axes) == number % by
 
 
 def test_mistakes() -> None:

@@ -11,14 +11,16 @@ the rest, which reads the prelude's results as further inputs.
 
 A value is held where it is worth it: it stands for work, and holding it takes no more memory than
 the constants it comes from (so that 4-bit weights stay 4-bit weights).  Views cost nothing and stay
-where they are.  What depends on sizes that a call tells is never held, nor what is `refused`
-because there is no room for it; what that comes from may be held then.
+where they are, unless they deal elements out in rounds (the taps of a transposed convolution).
+What depends on sizes that a call tells is never held, nor what is `refused` because there is no
+room for it; what that comes from may be held then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from math import prod
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from smelt.graph.walk import map_indices, map_type, substitute_nodes
 from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast
 from smelt.ops.view import Pad, Permute, Reshape
-from smelt.types.expr import Expr, Index, add, floordiv, mul, size, sizes_of, sub
+from smelt.types.expr import Expr, Index, add, atoms, axis, floordiv, mul, size, sizes_of, sub
 from smelt.types.tensor import TensorType
 
 SMALL_BYTES = 1 << 16
@@ -156,7 +158,34 @@ def _is_constant(node: Node) -> bool:
 def _is_free(node: Node) -> bool:
     """Whether a value is an input, or only names elements of one other value otherwise; an integer
     in more bits is still that integer, and products of short ones are better than of long ones."""
-    return not node.inputs or (len(node.inputs) == 1 and (node.op.is_view or _widens(node)))
+    if not node.inputs:
+        return True
+    return len(node.inputs) == 1 and (_widens(node) or (node.op.is_view and not _deals(node)))
+
+
+def _deals(node: Node) -> bool:
+    """Whether views deal out the elements of what they name in rounds: those that lie along an axis
+    do not lie in even steps, so that nobody could read or pack them in runs."""
+
+    def index(of: Node, at: tuple[Index, ...]) -> Index:
+        """The place in memory of what is named."""
+        if isinstance(of.op, Pad) or not (of.op.is_view and len(of.inputs) == 1):
+            place: Index = 0
+            for n, i in zip(of.type.shape, at, strict=True):
+                place = add(mul(place, n), i)
+            return place
+        (source,) = of.inputs
+
+        class Source:
+            type = source.type
+
+            def at(self, *index_: Index) -> Index:
+                return index(source, index_)
+
+        return cast("Index", of.op.define(cast("Any", None), at, cast("Any", Source())))
+
+    here = tuple(axis(f"i{k}", n) for k, n in enumerate(node.type.shape))
+    return any(a.kind in ("//", "%") for a in atoms(index(node, here)))
 
 
 def _widens(node: Node) -> bool:

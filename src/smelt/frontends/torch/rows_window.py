@@ -140,6 +140,8 @@ def _margins_by_gather(mode: str, count: int) -> Any:
 MOST_WASTE = 1.3
 """Products of a transposed convolution against those that count: where its stride does not divide
 its windows, phases with fewer taps multiply zeros, and torch's own is faster."""
+MOST_BESIDE = 2.0
+"""The same with what is multiplied beside small images."""
 MOST_TAPS = 9
 """Elements of a window along one dimension of a single channel up to which our kernels are as fast
 as torch's: no line of the image serves several lines of results there."""
@@ -182,7 +184,9 @@ def _transposed(
     extent = [n for n in kernel.shape[2:] if isinstance(n, int)]
     taps = [-(-n // s) for n, s in zip(extent, steps, strict=True)]
     waste = math.prod(t * s for t, s in zip(taps, steps, strict=True)) / math.prod(extent)
-    if any(d != 1 for d in apart) or waste > MOST_WASTE:
+    beside = math.prod((n + t - 1) / n for n, t in zip(x.shape[2:], taps, strict=True)
+                       if isinstance(n, int) and n > 0)  # fmt: skip
+    if any(d != 1 for d in apart) or waste > MOST_WASTE or waste * beside > MOST_BESIDE:
         raise UnsupportedError("a transposed convolution whose phases would multiply zeros")
     places = [add(n, t - 1) for n, t in zip(x.shape[2:], taps, strict=True)]
     x = _margin(x, [t - 1 for t in taps], 0.0, (0,) * len(taps))
