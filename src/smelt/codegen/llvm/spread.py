@@ -17,6 +17,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.clone import Cloner, join_equal, prune, reached
+from smelt.codegen.llvm.flatten import MAPS
 from smelt.codegen.llvm.items import Access, Folding, Phase, StoreItem
 from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.scope import Scope
@@ -27,8 +28,6 @@ from smelt.types.expr import sub, substitute
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-MAPS = ("const", "index", "load", "apply", "cast")
-"""What a phase is made of whose columns may be spread, beside folds that are written out."""
 FEW_ROWS = 128
 """Rows below which vectors may not run along them: two vectors of bytes."""
 COLUMNS = 12
