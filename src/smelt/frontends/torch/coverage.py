@@ -56,7 +56,7 @@ WHY: dict[str, str] = {
 }
 """Operator without overload -> why torch computes it."""
 PARTLY: dict[str, str] = {
-    "aten.convolution.default": "all but lines of over 9 taps on one channel, and some transposed ones",
+    "aten.convolution.default": "all but some transposed ones, and over 9 taps along one channel",
     "aten.max_pool2d_with_indices.default": "where the positions are not used",
     "aten.max_pool3d_with_indices.default": "where the positions are not used",
     "aten._adaptive_avg_pool2d.default": "where all windows have one size",
