@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 
+from smelt.codegen.llvm.items import Folding, Item, Phase
 from smelt.codegen.llvm.module import Artifact, emit, forms_of, walked
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import panels_of
@@ -19,7 +20,10 @@ from smelt.kernel.short import short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.llvm import alone, beside
 from smelt.target import Target
-from smelt.types.expr import Index, mul, size
+from smelt.types.expr import Index, mul, product, size
+
+FEW_TERMS = 4
+"""Products of a sum up to which sizes as numbers serve it: whole vectors hold its factors."""
 
 
 def build(
@@ -95,11 +99,20 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
 
 
 def _has_blocked(kernel: Kernel) -> bool:
-    """Whether products are left when short ones are written out: tiles know all sizes."""
+    """Whether products of more than a few terms are left when short ones are written out: they are
+    packed for tiles, which know all sizes."""
     phases = program(kernel).phases
     for phase in phases:
         short_products(phase)
-    return any(i.kind == "dot" for phase in phases for i in phase.items)
+    return any(_terms(phase, i) > FEW_TERMS for phase in phases for i in phase.items
+               if i.kind == "dot")  # fmt: skip
+
+
+def _terms(phase: Phase, dot: Item) -> int:
+    """Products of a sum; more than a few where that is no number."""
+    assert isinstance(dot.payload, Folding)
+    n = product(phase.axes[a] for a in dot.payload.over)
+    return n if isinstance(n, int) else FEW_TERMS + 1
 
 
 def panels(

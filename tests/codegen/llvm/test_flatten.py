@@ -150,6 +150,24 @@ def test_short_sizes_are_numbers_in_the_form() -> None:
     assert forms(BIAS, AVX512, {"r": 5, "c": 80}) == ()
 
 
+FEW_TERMS = parse("""
+kernel f(x: f32[n,d], w: f32[d,c]) -> y: f32[n,c]
+  grid n, c
+  v0 = x[n,d]
+  v1 = w[d,c]
+  v2 = dot(v0, v1 over d)
+  y[n,c] = v2
+""")
+
+
+@pytest.mark.parametrize(("terms", "numbers"), [(2, True), (3, True), (4, True), (5, False)])
+def test_sizes_of_products_with_few_terms_are_numbers(terms: int, numbers: bool) -> None:
+    """One operand has so many rows that nothing is written out.  Whole vectors hold the factors of
+    a few terms; more are packed for tiles, which know all sizes."""
+    at = {"n": 5000, "d": terms, "c": 3}
+    assert form_for(forms(FEW_TERMS, AVX512, at), at).endswith(f"@d={terms},c=3") == numbers
+
+
 def test_short_sizes_that_change_take_the_code_for_all() -> None:
     jitted, other = sm.jit(lambda x, b: x + b), np.arange(5, dtype=np.float32)
     for d in (3, 5, 3, 4):
