@@ -99,20 +99,21 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
 
 
 def _has_blocked(kernel: Kernel) -> bool:
-    """Whether products of more than a few terms are left when short ones are written out: they are
-    packed for tiles, which know all sizes."""
+    """Whether products are left when short ones are written out that are packed for tiles, which
+    know all sizes: those of more than a few terms, and batches of small ones."""
     phases = program(kernel).phases
     for phase in phases:
         short_products(phase)
-    return any(_terms(phase, i) > FEW_TERMS for phase in phases for i in phase.items
-               if i.kind == "dot")  # fmt: skip
+    return not all(_is_thin(phase, i) for phase in phases for i in phase.items if i.kind == "dot")
 
 
-def _terms(phase: Phase, dot: Item) -> int:
-    """Products of a sum; more than a few where that is no number."""
+def _is_thin(phase: Phase, dot: Item) -> bool:
+    """Whether few terms are summed for each of many rows."""
     assert isinstance(dot.payload, Folding)
-    n = product(phase.axes[a] for a in dot.payload.over)
-    return n if isinstance(n, int) else FEW_TERMS + 1
+    terms = product(phase.axes[a] for a in dot.payload.over)
+    own = {*dot.args[0].axes ^ dot.args[1].axes}
+    long = any(not isinstance(phase.axes[a], int) for a in own)
+    return isinstance(terms, int) and terms <= FEW_TERMS and long
 
 
 def panels(
