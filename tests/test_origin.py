@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import time
 import timeit
 import traceback
 
@@ -93,5 +94,7 @@ def test_resolving_releases_the_code_object():
 
 def test_recording_costs_less_than_a_microsecond():
     record = library("frontends/array/array.py", 4)
-    best = min(timeit.repeat(record, number=5_000, repeat=15)) / 5_000
+    # Processor time, of many short turns: what else the machine does changes that least.
+    times = timeit.repeat(record, timer=time.thread_time, number=2_000, repeat=50)
+    best = min(times) / 2_000
     assert best < 1e-6, f"{best * 1e9:.0f} ns"
