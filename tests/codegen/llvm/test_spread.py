@@ -1,5 +1,7 @@
 """Columns of short rows that are vectors of their own say the same as the graph's interpreter."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.codegen.llvm.guarded import run_guarded
@@ -8,6 +10,7 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.kernel.short import with_sizes
 from smelt.kernel.text import parse
 from smelt.target import Target
 
@@ -92,3 +95,17 @@ def test_few_rows_stay() -> None:
     """)
     (phase,) = program(kernel).phases
     assert all(len(n.stores) == 1 for n in schedule(phase, AVX512).nests)
+
+
+@pytest.mark.parametrize(("isa", "c", "columns"), [("avx512", 11, 1), ("avx512", 12, 1),
+                                                   ("avx2", 3, 3), ("avx2", 5, 1)])  # fmt: skip
+def test_rows_that_fill_half_a_vector_stay_rows(isa: Any, c: int, columns: int) -> None:
+    """Where columns share nothing, 12 teeth of 12 vectors are more work than 12 lanes."""
+    turned = parse("""
+    kernel k(x: f32[n,c]) -> y: f32[n,c]
+      grid n, c
+      y[n,c] = x[n,c] + x[n,size(c) - 1 - c]
+    """)
+    (phase,) = program(with_sizes(turned, {"c": c})).phases
+    schedule(phase, Target.for_isa(isa))
+    assert len(phase.stores) == columns

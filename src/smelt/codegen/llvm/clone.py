@@ -115,7 +115,8 @@ def join_equal(phase: Phase) -> None:
     one: dict[Item, Item] = {}
     for item in phase.items:
         item.args = tuple(one.get(a, a) for a in item.args)
-        exact = repr(item.payload) if item.kind == "const" else None  # 0.0 is not -0.0
+        number = item.payload.other if isinstance(item.payload, Access) else item.payload
+        exact = repr(number) if isinstance(number, float) else None  # 0.0 is not -0.0
         key = (item.kind, item.payload, exact, item.args, item.dtype, item.time, item.axes)
         one[item] = known.setdefault(key, item)
     phase.stores[:] = [replace(s, value=one[s.value], where=s.where and one[s.where])

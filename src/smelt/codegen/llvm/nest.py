@@ -261,7 +261,8 @@ class NestEmitter:
     def _apart(self, name: str, step: int) -> int:
         """What all positions of a loop along an axis are multiples of, that goes on by `step` from
         where the task's part of the axis begins."""
-        if self.ranges[name][0] is not self.starts[None, name]:
+        given = self.ranges[name][0] is self.starts[None, name]
+        if not given or name in self.s.phase.places:
             return 1
         block = self.s.block.get(name, self.s.phase.cut.get(name, ("", 0))[1])
         return gcd(step, block) if isinstance(block, int) else 1

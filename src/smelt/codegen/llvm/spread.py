@@ -53,7 +53,7 @@ def spread(phase: Phase, lanes: int) -> None:
     length = phase.axes[row]
     few = isinstance(length, int) and length < 2 * lanes
     near = _are_near(phase, row, [*short])
-    full = count >= lanes and not _share(phase, {*short})
+    full = count >= (lanes if read else _filled(phase, row, lanes)) and not _share(phase, {*short})
     if not short or few or not near or full or count * len(varying) > MOST:
         return
     phase.stores[:] = [x for s, own in zip(phase.stores, columns, strict=True)
@@ -64,6 +64,15 @@ def spread(phase: Phase, lanes: int) -> None:
     phase.lanes = row
     join_equal(phase)
     prune(phase)
+
+
+def _filled(phase: Phase, row: str, lanes: int) -> int:
+    """Columns from which on a row is a vector of its own: lanes, or half of them where it is read
+    as it lies, for a comb's teeth are picked out of as many vectors as a row has columns."""
+    loads = [i.payload.offset for i in phase.items if isinstance(i.payload, Access)]
+    steps = [coefficient(e, row) for e in loads]
+    combs = any(isinstance(s, int) and s > FARTHEST_STEP for s in steps)
+    return lanes // 2 if combs else lanes
 
 
 def _share(phase: Phase, short: set[str]) -> bool:
@@ -191,4 +200,4 @@ def _side_by_side(group: list[StoreItem], step: int) -> bool:
     return step > 1 and apart == [*range(step)] and not any(s.where for s in group)
 
 
-__all__ = ["interleaved", "spread"]
+__all__ = ["interleaved", "short_row", "spread"]

@@ -114,7 +114,7 @@ def _follow(offset: Index, phase: Phase, over: tuple[str, ...]) -> bool:
         n = phase.axes[following[0]]
         if {*over} <= inside:
             return length <= SHORT_ROWS
-        if not isinstance(n, int) or length * n > SHORT_ROWS:
+        if not isinstance(n, int) or not 0 < length * n <= SHORT_ROWS:
             return False
         inside.add(following[0])
         length *= n
