@@ -272,3 +272,21 @@ def agrees(source: str, isa: str) -> None:
         found = code(arrays, one_by_one=one_by_one)
         for name, value in wanted.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize(
+    "spec", ["a,b,k; k,c -> a,b,c", "a,b,k; c,k -> c,a,b", "a,b,k; k,c -> c,b,a"]
+)
+def test_products_that_are_stored_themselves_do_not_move(spec: str, axis: int) -> None:
+    """Rows of one array are walked by two axes, like windows; the product is a result as well."""
+    made = whole(f"""graph f(x: f32[3,3,3], w: f32[3,3]) {{
+      c = contract(x, w) {{spec="{spec}"}}
+      s = reduce.sum(c) {{axes=({axis},)}}
+      return c, s
+    }}""")
+    rng = np.random.default_rng(2)
+    x, w = rng.integers(-3, 4, (3, 3, 3)), rng.integers(-3, 4, (3, 3))
+    arrays = x.astype("f4"), w.astype("f4")
+    for found, wanted in zip(made(*arrays), made.expected(*arrays), strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -35,7 +35,7 @@ def peeking(phase: Phase) -> Phase:
         assert isinstance(fold.payload, Folding)
         for dot in _products(fold.args[0]):
             pairs = _pairs(phase, dot, fold.payload.over)
-            if pairs:
+            if pairs and dot not in phase.roots():  # what is stored itself is at its own places
                 _peek(phase, dot, pairs)
     return phase
 
