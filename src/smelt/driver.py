@@ -273,9 +273,9 @@ def _forms(
     that differ in names alone."""
     plain = named.plain
     at = {short: n for short, name in named.names.items() if (n := sizes.get(name)) is not None}
-    turned = turned_sizes(plain.kernel, at)
-    at = {short: n for short, n in at.items()
-          if named.names[short] not in open_ends or short in turned}  # fmt: skip
+    closed = {short for short in at if named.names[short] in open_ends}
+    closed -= turned_sizes(plain.kernel, at) if closed else set()
+    at = {short: n for short, n in at.items() if short not in closed}
     key = plain, tuple(at.items())
     if key not in told:
         told[key] = forms(plain.kernel, target, at)

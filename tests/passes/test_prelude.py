@@ -40,6 +40,22 @@ def test_views_and_inputs_as_they_are_stay():
     assert text(found.graph).count("permute") == 1 and "exp" not in text(found.graph)
 
 
+def test_views_that_deal_out_elements_in_rounds_are_held():
+    """Rows 0, 40, 1, 41, .. have no step; halves one after another have."""
+    split_ = "a = reshape(w) {shape=(2,40,80)}\nb = permute(a) {perm=(1,0,2)}\n"
+    dealt = split_ + "c = reshape(b) {shape=(80,80)}\nd = add(x, c)\nreturn d"
+    assert parts(dealt, W) == ["reshape permute reshape"]
+    whole = (
+        "a = reshape(w) {shape=(2,40,80)}\nc = reshape(a) {shape=(80,80)}\nd = add(x, c)\nreturn d"
+    )
+    assert parts(whole, W) == []
+
+
+def test_views_that_fill_up_stay():
+    lines = "a = shear(w) {shape=(82,80), axis=0, dilation=1}\nb = add(x, a)\nreturn b"
+    assert parts(lines, "x: f32[n,82,80], w: f32[80,80] constant") == []
+
+
 def test_what_comes_from_an_argument_stays():
     assert parts("a = exp(x)\nb = add(a, w)\nreturn b", W) == []
     assert parts("a = exp(w)\nb = add(x, a)\nreturn b", W.replace(" constant", "")) == []

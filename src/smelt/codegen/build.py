@@ -90,7 +90,7 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
         kept = walked(kernel, short)
         short = {a: n for a, n in short.items() if a in kept}
     told = with_sizes(kernel, short)
-    if not short or _has_blocked(told):
+    if not short or (_has_products(told) and _has_blocked(told)):
         return usual
     exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
     numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())

@@ -30,7 +30,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, substitute_nodes
 from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast
-from smelt.ops.view import Pad, Permute, Reshape
+from smelt.ops.view import Pad, Permute, Reshape, Shear
 from smelt.types.expr import Expr, Index, add, atoms, axis, floordiv, mul, size, sizes_of, sub
 from smelt.types.tensor import TensorType
 
@@ -168,8 +168,8 @@ def _deals(node: Node) -> bool:
     do not lie in even steps, so that nobody could read or pack them in runs."""
 
     def index(of: Node, at: tuple[Index, ...]) -> Index:
-        """The place in memory of what is named."""
-        if isinstance(of.op, Pad) or not (of.op.is_view and len(of.inputs) == 1):
+        """The place in memory of what is named; what is filled up is no longer only named."""
+        if isinstance(of.op, Pad | Shear) or not (of.op.is_view and len(of.inputs) == 1):
             place: Index = 0
             for n, i in zip(of.type.shape, at, strict=True):
                 place = add(mul(place, n), i)

@@ -224,8 +224,9 @@ def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
         return (add(whole, -1), below) if _within(below, divisor) else (0, e)
     q: dict[Monomial, int] = {}
     r: dict[Monomial, int] = {}
+    (by, *_) = terms_of(divisor) or (((), 0),)
     for m, c in terms_of(e):
-        part = divides(terms_of(divisor)[0], m, c) if divisor != 0 else None
+        part = divides(by, m, c)
         if part is not None:
             q[part[0]] = q.get(part[0], 0) + part[1]
         elif not m and isinstance(divisor, int) and divisor > 0:
