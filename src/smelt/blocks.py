@@ -34,10 +34,6 @@ FEW_TAPS = 9
 SHORT_ROW = 8
 """Positions of a row that folds end up to which vectors run along many rows instead: the lanes that
 a short row leaves empty, and joining the others, cost more than reading across rows."""
-SHORT_DEAR = 16
-"""The same where every fold is dear to join: sums that carry their error."""
-SHORT_PLACES = 28
-"""The same where every fold finds the place of a winner, with its value beside it."""
 SHORT_BLOCK = 32
 """Elements of several short rows that lie together up to which that is so: each lane picks its own
 from as many lines as there are lanes."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_DEAR, SHORT_PLACES, SHORT_ROW
+from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_ROW
 from smelt.fusion.region import Region
-from smelt.types.dtype import f64
 
 if TYPE_CHECKING:
     from smelt.fusion.sweeps import Sweeps
@@ -18,14 +17,10 @@ if TYPE_CHECKING:
 def lanes_axis(sweeps: Sweeps) -> int:
     """The grid axis along which vectors take a short row each, as a mask; 0 if rows are long, or
     few.  `sweeps.vector` is the axis that vectors would run along otherwise."""
-    region, units, sizes = sweeps.region, sweeps.units, sweeps.sizes
+    region, sizes = sweeps.region, sweeps.sizes
     if not region.ended or region.scanned or not sweeps.vector & (region.folded | region.grid):
         return 0
-    places = [units.unit(u).trace.positional for u in region.ended]
-    wide = [units.values[u].type.dtype == f64 for u in region.ended]
-    dear = all(a or b for a, b in zip(places, wide, strict=True))
-    most = SHORT_PLACES if all(places) else SHORT_DEAR if dear else SHORT_ROW
-    if sizes[sweeps.vector.bit_length() - 1] > most:
+    if sizes[sweeps.vector.bit_length() - 1] > SHORT_ROW:
         return 0
     place = region.places[region.stored.bit_length() - 1][0]
     free = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1]

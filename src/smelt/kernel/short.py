@@ -56,8 +56,8 @@ from smelt.types.tensor import Shape
 
 __all__ = ["lengths", "short_sizes", "turned_sizes", "with_sizes"]
 
-LONGEST = 32
-"""What a size that is short may be: two vectors of single precision."""
+LONGEST = 64
+"""What a size that is short may be: four vectors of single precision."""
 MOST = 256
 """Elements that the dimensions from a short one inward may have together."""
 

@@ -19,8 +19,6 @@ from smelt.blocks import (
     PARTS,
     PRODUCT_PARTS,
     SHORT_BLOCK,
-    SHORT_DEAR,
-    SHORT_PLACES,
     SHORT_ROW,
     SHORT_ROWS,
     SPLIT_ABOVE,
@@ -166,10 +164,7 @@ def _short_rows(
         return False
     if rows <= facts.ended and _width(d, lanes, hints) > SHORT_BLOCK:
         return False
-    places = all(COMBINES[f.combine].positional for f in folds)
-    dear = all(f.dtype == f64 or COMBINES[f.combine].positional for f in folds)
-    most = SHORT_PLACES if places else SHORT_DEAR if dear else SHORT_ROW
-    return all(number(d.axes[name].extent, hints) <= most for name in rows)
+    return all(number(d.axes[name].extent, hints) <= SHORT_ROW for name in rows)
 
 
 def rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, int]) -> int | None:

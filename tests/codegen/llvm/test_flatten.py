@@ -181,7 +181,7 @@ def test_only_inner_sizes_are_short() -> None:
       grid a, b, c, d/4096
       y[a,b,c,d] = x[a,b,c,d] + f32(size(b))
     """)
-    assert short_sizes(kernel, {"a": 2, "b": 3, "c": 40, "d": 3}) == {"d": 3}
+    assert short_sizes(kernel, {"a": 2, "b": 3, "c": 80, "d": 3}) == {"d": 3}
     assert short_sizes(kernel, {"a": 2, "b": 3, "c": 5, "d": 7}) == {"d": 7, "c": 5, "b": 3}
     # More than 256 elements together.
     assert short_sizes(kernel, {"a": 2, "b": 9, "c": 5, "d": 7}) == {"d": 7, "c": 5}

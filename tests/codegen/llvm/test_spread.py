@@ -109,3 +109,33 @@ def test_rows_that_fill_half_a_vector_stay_rows(isa: Any, c: int, columns: int) 
     (phase,) = program(with_sizes(turned, {"c": c})).phases
     schedule(phase, Target.for_isa(isa))
     assert len(phase.stores) == columns
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("fold", "t"), [("sum", "f32"), ("sum", "i8"), ("max", "f32"),
+                                         ("prod", "f64"), ("sum", "f64")])  # fmt: skip
+def test_running_folds_of_short_rows(isa: Any, fold: str, t: str) -> None:
+    """Columns of their own, but for sums that carry their errors along."""
+    text = f"graph f(x: {t}[n,d]) {{\n v = scan.{fold}(x) {{axis=1}}\n return v\n}}"
+    kernel = whole(text, isa, n=200, d=4)
+    (phase,) = program(with_sizes(kernel.kernel, {"d": 4})).phases
+    schedule(phase, Target.for_isa(isa))
+    assert len(phase.stores) == (1 if (fold, t) == ("sum", "f64") else 4)
+    rng = np.random.default_rng(1)
+    for n, d in ((200, 4), (130, 1), (77, 7), (140, 12)):
+        x = rng.integers(-3, 4, (n, d)).astype(kernel.graph.inputs[0].type.dtype.numpy)
+        for at_end in (False, True):
+            (found,) = run_guarded(kernel, [x], at_end=at_end)
+            np.testing.assert_array_equal(found, kernel.expected(x)[0])
+
+
+def test_a_running_fold_along_other_axes_stays() -> None:
+    kernel = parse("""
+    kernel k(x: f32[n,5,3]) -> y: f32[n,5,3]
+      axis i in 5, j in 3
+      grid n, j
+      y[n,i,j] = sum(x[n,i,j] along i)
+    """)
+    (phase,) = program(kernel).phases
+    schedule(phase, AVX512)
+    assert any(i.kind == "scan" for i in phase.items)

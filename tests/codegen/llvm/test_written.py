@@ -11,6 +11,7 @@ from smelt import lower
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.graph.text import parse
+from smelt.kernel.short import with_sizes
 from smelt.target import Isa, Target
 from smelt.types.affine import coefficient
 
@@ -79,3 +80,23 @@ def test_other_monoids(fold: str, t: str) -> None:
 )
 def test_what_is_looped_over(text: str) -> None:
     assert "fold" in kinds(text)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("t", ["f32", "f64", "f16", "i8", "u32", "bool"])
+@pytest.mark.parametrize("fold", ["argmax", "argmin"])
+def test_places_in_short_rows_are_written_out(isa: Isa, t: str, fold: str) -> None:
+    """The first of equals, or the first NaN."""
+    text = f"graph f(x: {t}[n,d]) {{\n y = reduce.{fold}(x) {{axes=(1,)}}\n return y\n}}"
+    for d in (2, 7, 10):
+        kernel = whole(text, isa, n=200, d=d)
+        (phase,) = program(with_sizes(kernel.kernel, {"k": d, "d": d})).phases
+        assert "fold" not in {i.kind for i in phase.items}
+        x = np.random.default_rng(d).integers(0, 4, (133, d)).astype(kernel.graph.inputs[0].type
+                                                                    .dtype.numpy)  # fmt: skip
+        if x.dtype.kind == "f":
+            x[np.random.default_rng(0).random(x.shape) < 0.1] = np.nan
+            x[5] = -np.inf
+        for at_end in (False, True):
+            (found,) = run_guarded(kernel, [x], at_end=at_end)
+            np.testing.assert_array_equal(found, kernel.expected(x)[0])

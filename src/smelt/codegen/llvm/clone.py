@@ -11,8 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from smelt.codegen.llvm.items import Access, Clamping, Folding, Item, Payload, Peek, Phase
+from smelt.codegen.llvm.items import (
+    Access,
+    Clamping,
+    Converting,
+    Folding,
+    Item,
+    Kind,
+    Payload,
+    Peek,
+    Phase,
+)
+from smelt.ops.combine import Combine
 from smelt.types.affine import axes_through
+from smelt.types.dtype import DType, f64
 from smelt.types.expr import Expr, Index, substitute
 from smelt.types.expr import value as value_of
 
@@ -38,6 +50,11 @@ class Cloner:
         if not item.axes & self.at.keys():
             return item
         found = self.known.get(item)
+        if found is None and isinstance(item.payload, Folding) and item.kind == "scan":
+            (along,) = item.payload.over
+            at = self.at.get(along)
+            assert isinstance(at, int), "a running fold has a value for each position of its own"
+            found = self.known[item] = self._running(item, item.payload.row, along, at)
         if found is None:
             args = tuple(self.of(a) for a in item.args)
             payload = self._payload(item)
@@ -53,6 +70,31 @@ class Cloner:
                 self.phase.positions[payload.name] = found
             self.phase.items.insert(self.phase.items.index(self.user), found)
             self.known[item] = found
+        return found
+
+    def _running(self, scan: Item, row: Combine, along: str, last: int) -> Item:
+        """A running fold at a position of its axis: all up to there, one after the other.  Floats
+        are carried in double precision where errors add up."""
+        (arg,) = scan.args
+        wide = f64 if row.wide and scan.dtype.is_float else scan.dtype
+        found: Item | None = None
+        for k in range(last + 1):
+            term = Cloner(self.phase, self.user, {**self.at, along: k}).of(arg)
+            term = self._converted(term, wide)
+            found = term if found is None else self._new("apply", row.scalar, (found, term), wide)
+        assert found is not None
+        return self._converted(found, scan.dtype)
+
+    def _converted(self, item: Item, dtype: DType) -> Item:
+        same = item.dtype == dtype
+        return item if same else self._new("cast", Converting(dtype), (item,), dtype)
+
+    def _new(self, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType) -> Item:
+        axes = frozenset[str]().union(*(a.axes for a in args))
+        found = Item(0, kind, payload, args, axes, dtype, self.user.time)
+        self.phase.items.insert(self.phase.items.index(self.user), found)
+        if dtype == f64:
+            self.phase.carried.add(found)
         return found
 
     def _axes(self, e: Index) -> frozenset[str]:

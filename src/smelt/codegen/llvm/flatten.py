@@ -26,9 +26,10 @@ MAPS = ("const", "index", "load", "apply", "cast")
 """What a phase is made of whose rows may be joined."""
 
 
-def is_map(phase: Phase) -> bool:
-    """Whether a phase is scalar operators on what it loads, and nothing else."""
-    plain = all(i.kind in MAPS for i in phase.items) and not (phase.regions() or phase.cut)
+def is_map(phase: Phase, *, scans: bool = False) -> bool:
+    """Whether a phase is scalar operators on what it loads (and `scans`), and nothing else."""
+    kinds = (*MAPS, "scan") if scans else MAPS
+    plain = all(i.kind in kinds for i in phase.items) and not (phase.regions() or phase.cut)
     return plain and not (phase.places or phase.settings)
 
 

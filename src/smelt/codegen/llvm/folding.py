@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.abreast import Rows
 from smelt.codegen.llvm.folds import across
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Folding, Item, visited_axes
@@ -20,8 +21,9 @@ from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import scan_state_axes
+from smelt.codegen.llvm.straight import is_straight
 from smelt.codegen.llvm.width import known_from
-from smelt.types.dtype import DType, i64
+from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -37,6 +39,10 @@ class FoldEmitter:
         self.home = home
         self.b = home.b
         self.registers: dict[Item, dict[int, list[Value]]] = {}
+        self.fresh: set[Item] = set()
+        """Folds without loops that nothing has been folded into yet."""
+        self.rows: Rows | None = None
+        """The rows that end together with the present one."""
 
     def _opens_at(self, fold: Item) -> int:
         """Loops that are open where a fold in registers starts."""
@@ -113,6 +119,8 @@ class FoldEmitter:
         assert isinstance(fold.payload, Folding)
         if nest.vector is None or nest.vector not in fold.payload.over:
             return [1]
+        if is_straight(self.home.s, nest):
+            return [self.home.s.lanes]
         return sorted({self.rest(), self.home.s.lanes * nest.wide})
 
     def _start(self, fold: Item) -> None:
@@ -120,6 +128,9 @@ class FoldEmitter:
             return
         acc = self.home.storage.fold(fold)
         self.registers[fold] = {}
+        inner = self._opens_at(fold) == len(self.home.nest.order) - 1
+        if inner and is_straight(self.home.s, self.home.nest):
+            self.fresh.add(fold)
         for lanes in self._widths(fold):
             m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.home.home.target)
             places: list[Value] = []
@@ -146,11 +157,18 @@ class FoldEmitter:
             else:
                 total = state
             wide = lanes
+        if self.rows is not None:
+            self.rows.hold(home, fold, total, wide, scope)
+            return
         total = across(acc, scalar, total, wide)
         self._give(fold, acc.finish(scalar, total), scope)
-        for other in home.nest.folds:
-            if known_from(home.nest, other) is fold:
-                self._give(other, total[0], scope)
+        for other in self.known_by(fold):
+            self._give(other, total[0], scope)
+
+    def known_by(self, fold: Item) -> list[Item]:
+        """The extremes that a place knows, each of which is its value."""
+        nest = self.home.nest
+        return [other for other in nest.folds if known_from(nest, other) is fold]
 
     def _give(self, fold: Item, found: Value, scope: Scope) -> None:
         home = self.home
@@ -178,8 +196,10 @@ class FoldEmitter:
             return
         lanes = m.lanes or 1
         places = self.registers[fold][lanes]
-        old = [self.b.load(p, typ=m.register_type(d))
-               for p, d in zip(places, acc.parts, strict=True)]  # fmt: skip
+        old = acc.start(m) if fold in self.fresh else [
+            self.b.load(p, typ=m.register_type(d)) for p, d in zip(places, acc.parts, strict=True)
+        ]  # fmt: skip
+        self.fresh.discard(fold)
         new = acc.step(m, old, element, position)
         mask = scope.lanes.mask if scope.lanes is not None and vector else None
         for place, before, after in zip(places, old, new, strict=True):
@@ -196,7 +216,7 @@ class FoldEmitter:
         assert isinstance(fold.payload, Folding)
         home, position = self.home, None
         element = home.get(fold.args[0], scope, m.lanes is not None)
-        if i64 in home.storage.fold(fold).parts[1:]:
+        if fold.payload.row.positional:
             position = home.index(fold.payload.positions, scope, lanes=True)
             if m.lanes is not None:
                 position = splat(self.b, position, m.lanes)

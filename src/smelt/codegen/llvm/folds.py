@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from llvmlite import ir
 
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.ops.cast import cast
 from smelt.ops.combine import Combine
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, f64, i64
+from smelt.types.dtype import DType, f64, i32, i64
+from smelt.types.expr import Index
 
 Value = Any
 State = list[Value]
-FARTHEST = 2**63 - 1
+FEW = 2**31 - 1
+"""Places up to which half as many bits tell one from another."""
 
 
 class Accumulator(Protocol):
@@ -59,6 +62,8 @@ class Plain:
 
     def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
         element = cast(m, element, self.source, self.inner)
+        if self.row.idempotent and m.number(state[0]) is not None:
+            return [element]  # nothing has been folded yet
         if self.row.compensated and self.source.is_float and self.source != self.inner:
             return [m.add_aside(element, state[0])]
         # The element first: what a step asks of it (is it NaN?) waits for no other step.
@@ -106,15 +111,19 @@ class Winner:
     A lane that meets positions in order keeps what it met first; where the loops over several axes
     stand in another order than places are counted, each element is asked where it stands."""
 
-    def __init__(self, row: Combine, source: DType, *, in_order: bool) -> None:
-        self.row, self.source, self.in_order = row, source, in_order
-        self.parts: tuple[DType, ...] = (source, i64)
+    def __init__(self, row: Combine, source: DType, place: DType, *, in_order: bool) -> None:
+        self.row, self.source, self.place, self.in_order = row, source, place, in_order
+        self.parts: tuple[DType, ...] = (source, place)
+        self.farthest = np.iinfo(place.numpy).max
 
     def start(self, m: LLVMMachine) -> State:
         lowest = self.row.identity(self.source)
-        return [m.const(self.source, lowest), m.const(i64, FARTHEST)]
+        return [m.const(self.source, lowest), m.const(self.place, self.farthest)]
 
     def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+        position = cast(m, position, i64, self.place)
+        if m.number(state[1]) is not None:
+            return [element, position]  # nothing has been folded yet
         if not self.in_order:
             return self.join(m, state, [element, position])
         wins = self._beats(m, element, state[0])
@@ -128,8 +137,9 @@ class Winner:
         return [m.select(wins, b, a) for a, b in zip(first, second, strict=True)]
 
     def finish(self, m: LLVMMachine, state: State) -> Value:
-        untouched = m.compare("eq", state[1], m.const(i64, FARTHEST))
-        return m.select(untouched, m.const(i64, 0), state[1])
+        untouched = m.compare("eq", state[1], m.const(self.place, self.farthest))
+        found = m.select(untouched, m.const(self.place, 0), state[1])
+        return cast(m, found, self.place, i64)
 
     def _beats(self, m: LLVMMachine, a: Value, b: Value) -> Value:
         better = SCALARS[self.row.scalar].lower(m, self.source, a, b)
@@ -140,12 +150,14 @@ class Winner:
 
 
 def accumulator(
-    row: Combine, source: DType, result: DType, *, plain: bool = False, in_order: bool = True
-) -> Accumulator:
+    row: Combine, source: DType, result: DType, *, plain: bool = False, in_order: bool = True,
+    places: Index = FEW + 1,
+) -> Accumulator:  # fmt: skip
     """How `row` folds elements of `source` into `result` (both register types), met `in_order` of
-    their places or not; `plain` where double precision is enough as it is."""
+    their so many `places` or not; `plain` where double precision is enough as it is."""
     if row.positional:
-        return Winner(row, source, in_order=in_order)
+        place = i32 if isinstance(places, int) and places <= FEW else i64
+        return Winner(row, source, place, in_order=in_order)
     if row.compensated and source == f64 and not plain:
         return Compensated(row)
     return Plain(row, source, result)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.abreast import rows_abreast, run_abreast
 from smelt.codegen.llvm.ahead import RowAhead
 from smelt.codegen.llvm.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.bypass import main_loop
@@ -57,6 +58,7 @@ from smelt.codegen.llvm.spans import around
 from smelt.codegen.llvm.spread import interleaved
 from smelt.codegen.llvm.stacked import is_stacked, run_stacked
 from smelt.codegen.llvm.stages import run_stages
+from smelt.codegen.llvm.straight import is_straight, rest_mask, vectors_of
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.strided import Combs, combs_of
 from smelt.codegen.llvm.turn import turn, turned_row
@@ -187,6 +189,8 @@ class NestEmitter:
 
             if depth == len(order) - 2 and is_stacked(self.nest):
                 run_stacked(self, scope, depth, inside)
+            elif rows := rows_abreast(self, depth):
+                run_abreast(self, name, rows, inside)
             else:
                 self.loop(low, high, 1, inside)
         self.folds.close(scope, depth)
@@ -225,12 +229,7 @@ class NestEmitter:
 
         def at(count: int, masked: bool, apart: int = 1) -> Callable[[Value], None]:
             def inside(position: Value) -> None:
-                mask = None
-                if masked:
-                    left = b.sub(high, position)
-                    if self.nest.stores and self.home.target.isa == "avx512":
-                        left = opaque(b, left)
-                    mask = b.icmp_signed("<", iota(count), splat(b, left, count))
+                mask = rest_mask(self, high, position, count) if masked else None
                 lanes = Lanes(name, position, count, mask, apart)
                 inner = Scope(scope, {name: position}, lanes=lanes)
                 self.enter(inner, depth + 1)
@@ -242,7 +241,12 @@ class NestEmitter:
 
         if self.nest.once and around(self, scope, at):
             return
-        found = pieces(self.nest, name, self.s.phase.axes[name], facts)
+        extent = self.s.phase.axes[name]
+        if isinstance(extent, int) and is_straight(self.s, self.nest):
+            for first, count in vectors_of(self.s.lanes, self.nest, extent):
+                at(count, True)(number(first))
+            return
+        found = pieces(self.nest, name, extent, facts)
         if found and power_of_two(wide):
             by_vectors(self, found, scope, wide, at)
             return

@@ -135,7 +135,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         products = {} if phase.regions() else windowed(phase, target, form)
         products = products or contractions(phase, target, form)
         finish_sums(phase)
-    if not products and is_map(phase) and not flatten(phase, target):
+    scans = any(i.kind == "scan" for i in phase.items)
+    if not products and is_map(phase, scans=True) and (scans or not flatten(phase, target)):
         spread(phase, lanes_of(phase, target))
     vector = vector_axis(phase, candidates(phase))
     fit_rows(phase, vector)

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.clone import Cloner, join_equal, prune, reached
 from smelt.codegen.llvm.flatten import MAPS
-from smelt.codegen.llvm.items import Access, Folding, Phase, StoreItem
+from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
 from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.strided import constant, is_dense
 from smelt.types.affine import coefficient
+from smelt.types.dtype import f64
 from smelt.types.expr import sub, substitute
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def spread(phase: Phase, lanes: int) -> None:
     few = isinstance(length, int) and length < 2 * lanes
     near = _are_near(phase, row, [*short])
     full = count >= (lanes if read else _filled(phase, row, lanes)) and not _share(phase, {*short})
-    if not short or few or not near or full or count * len(varying) > MOST:
+    kept = not all(_runs_short(i, {*short}) for i in phase.items if i.kind == "scan")
+    if not short or few or not near or full or kept or count * len(varying) > MOST:
         return
     phase.stores[:] = [x for s, own in zip(phase.stores, columns, strict=True)
                        for x in _apart(phase, s, own)]  # fmt: skip
@@ -76,8 +78,16 @@ def _filled(phase: Phase, row: str, lanes: int) -> int:
 
 
 def _share(phase: Phase, short: set[str]) -> bool:
-    """Whether columns have something dear in common."""
-    return any(i.kind == "apply" and not i.axes & short for i in phase.items)
+    """Whether columns have something dear in common: each has what all before it fold to."""
+    return any(i.kind == "scan" or (i.kind == "apply" and not i.axes & short) for i in phase.items)
+
+
+def _runs_short(scan: Item, short: set[str]) -> bool:
+    """Whether a running fold runs along columns, and may be written out: sums of doubles, which
+    carry their errors along, are not."""
+    assert isinstance(scan.payload, Folding)
+    careful = scan.payload.row.compensated and scan.dtype == f64
+    return {*scan.payload.over} <= short and not careful
 
 
 def short_row(phase: Phase) -> str | None:

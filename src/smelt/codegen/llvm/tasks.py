@@ -79,7 +79,8 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
     if phase.places:
         block |= _around_places(phase, products)
     rows = frozenset[str]()
-    if vector is not None and folded and not (block or products or phase.regions() or phase.cut):
+    ended = folded or any(i.kind == "scan" for i in phase.items)
+    if vector is not None and ended and not (block or products or phase.regions() or phase.cut):
         # Rows that folds end: while one waits for its last sum, the next ones are computed.
         rows = frozenset([a for a in phase.grid if a in grid][-1:])
         whole = product(n for a, n in phase.axes.items() if a not in phase.grid)

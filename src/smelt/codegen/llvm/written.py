@@ -17,6 +17,7 @@ would have to carry their errors along, none are written out.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product as positions
 from math import prod
 
@@ -33,16 +34,17 @@ from smelt.codegen.llvm.items import (
     cut_axes,
 )
 from smelt.codegen.llvm.spread import short_row
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.combine import AS_GOOD, CHOICE, COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, f32, f64
+from smelt.types.dtype import DType, bool_, f32, f64, i32
 from smelt.types.expr import Index
 
 STEPS = 25
 """Elements of a window that is written out at most: 5 by 5."""
-SHORT_ROWS = 15
-"""Elements of a short row that is written out, where nothing but what it folds to is stored: 16 are
-a vector of their own."""
+SHORT_ROWS, SHORT_PAIRS = 10, 8
+"""Elements of a short row that is written out, where nothing but what it folds to is stored, and
+the same where rows of several arrays are read: each is picked out of as many vectors as a row has
+elements, and longer ones are vectors of their own (`smelt.codegen.llvm.abreast`)."""
 MOST = 200
 """Items that a fold becomes at most."""
 MOST_PRODUCTS = 1024
@@ -69,7 +71,7 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None
     """Whether a fold is written out; `row` is the axis of short rows that are spread then."""
     over, (arg, *edges) = set(folding.over), fold.args
     bound = cut_axes(phase.segments[fold.time]) | phase.cut.keys()
-    if folding.row.positional or edges or over & bound or not _is_free(fold, folding):
+    if edges or over & bound or not _is_free(fold, folding):
         return False
     count = 1
     for a in over:
@@ -82,8 +84,9 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None
     if any(i.kind == "peek" for i in varying):  # beside which other loads count for little
         return True
     gone = over == {row} or not any(over & s.axes for s in phase.stores)
+    most = SHORT_ROWS if len(loads) == 1 else SHORT_PAIRS
     return bool(loads) and all(
-        _slides(x, over, set(fold.axes)) or (gone and _follow(x, phase, folding.over))
+        _slides(x, over, set(fold.axes)) or (gone and _follow(x, phase, folding.over, most))
         for x in loads
     )
 
@@ -101,7 +104,7 @@ def _slides(offset: Index, over: set[str], kept: set[str]) -> bool:
     return near and any(coefficient(offset, a) == 1 for a in over)
 
 
-def _follow(offset: Index, phase: Phase, over: tuple[str, ...]) -> bool:
+def _follow(offset: Index, phase: Phase, over: tuple[str, ...], most: int) -> bool:
     """Whether what is folded lies in short rows that follow one another, whose elements are a comb
     (`smelt.codegen.llvm.strided`): vectors run along the rows."""
     length, inside = 1, set[str]()
@@ -113,8 +116,8 @@ def _follow(offset: Index, phase: Phase, over: tuple[str, ...]) -> bool:
             return False
         n = phase.axes[following[0]]
         if {*over} <= inside:
-            return length <= SHORT_ROWS
-        if not isinstance(n, int) or not 0 < length * n <= SHORT_ROWS:
+            return length <= most
+        if not isinstance(n, int) or not 0 < length * n <= most:
             return False
         inside.add(following[0])
         length *= n
@@ -126,6 +129,10 @@ def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
     terms = [Cloner(phase, fold, dict(zip(folding.over, at, strict=True))).of(arg)
              for at in positions(*map(range, counts))]  # fmt: skip
     row = folding.row
+    if row.positional:
+        place = _place_of_best(phase, fold, row, terms)
+        fold.kind, fold.payload, fold.args = "cast", Converting(fold.dtype), (place,)
+        return
     if row.idempotent:
         fold.kind, fold.payload = "apply", row.scalar
         fold.args = _in_pairs(phase, fold, row.scalar, terms, fold.dtype)
@@ -139,6 +146,25 @@ def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
         pair = _in_pairs(phase, fold, row.scalar, terms, wide)
         terms = [_apply(phase, fold, row.scalar, pair, wide)]
     fold.kind, fold.payload, fold.args = "cast", Converting(fold.dtype), tuple(terms)
+
+
+def _place_of_best(phase: Phase, fold: Item, row: Combine, terms: list[Item]) -> Item:
+    """Where the best term stands, the first of equals, or the first that is NaN: of two it is the
+    later one if it is better than the other."""
+    make = partial(_apply, phase, fold)
+    _, equal, differs = AS_GOOD
+    found = [(t, _add(phase, fold, "const", k, (), i32)) for k, t in enumerate(terms)]
+    while len(found) > 1:
+        pairs: list[tuple[Item, Item]] = []
+        for (a, at_a), (b, at_b) in zip(found[::2], found[1::2], strict=False):
+            better = make(row.scalar, (b, a), bool_)
+            if a.dtype.is_float:
+                nan, known = make(differs, (b, b), bool_), make(equal, (a, a), bool_)
+                better = make(CHOICE, (nan, known, better), bool_)
+            pairs.append((make(CHOICE, (better, b, a), a.dtype),
+                          make(CHOICE, (better, at_b, at_a), i32)))  # fmt: skip
+        found = [*pairs, *found[2 * len(pairs) :]]
+    return found[0][1]
 
 
 def short_products(phase: Phase) -> None:

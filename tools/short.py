@@ -1,0 +1,281 @@
+"""Measures programs over short rows beside NumPy, torch and JAX: the table of `docs/short.md`.
+
+    python -m tools.short            print the table
+    python -m tools.short --write    and put it into the page
+
+One thread, processor time (repeatable on a busy machine), the median of many rounds in which all
+take turns.  torch runs eagerly, JAX compiled; the same function is called with four namespaces.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import smelt as sm
+
+PAGE = Path(__file__).parent.parent / "docs" / "short.md"
+ROUNDS, LEAST_SECONDS = 15, 0.004
+"""Rounds, and how long a library is busy in each of them at least."""
+ROWS = 20000
+PEERS = ("NumPy", "torch", "JAX")
+Program = Callable[..., Any]
+Case = tuple[str, Program, tuple[np.ndarray[Any, Any], ...]]
+
+
+def normal(*shape: int) -> np.ndarray[Any, Any]:
+    """Numbers of one shape, always the same."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
+
+
+def boxes(count: int) -> np.ndarray[Any, Any]:
+    """Boxes by two corners."""
+    corner = normal(count, 2)
+    return np.concatenate([corner, corner + abs(normal(count, 2)) + 0.1], axis=1)
+
+
+# ---- programs ----------------------------------------------------------------------------------
+# ruff: noqa: D103 - what they compute is their name
+
+
+def product(xp: Any, a: Any, b: Any) -> Any:
+    return xp.matmul(a, b)
+
+
+def pixels(xp: Any, image: Any) -> Any:
+    return xp.permute_dims(xp.astype(image, xp.float32), (0, 3, 1, 2)) * 0.0078125 - 1.0
+
+
+def last(xp: Any, x: Any) -> Any:
+    return xp.permute_dims(x, (0, 2, 3, 1)) * 0.5
+
+
+def grey(xp: Any, x: Any) -> Any:
+    return x[..., 0] * 0.299 + x[..., 1] * 0.587 + x[..., 2] * 0.114
+
+
+def cross(xp: Any, a: Any, b: Any) -> Any:
+    (p, q, r), (u, v, w) = ([x[:, k] for k in range(3)] for x in (a, b))
+    return xp.stack([q * w - r * v, r * u - p * w, p * v - q * u], axis=-1)
+
+
+def length(xp: Any, x: Any) -> Any:
+    return xp.sqrt(xp.sum(x * x, axis=-1))
+
+
+def normalised(xp: Any, x: Any) -> Any:
+    return x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
+
+
+def distances(xp: Any, a: Any, b: Any) -> Any:
+    return length(xp, a[:, None, :] - b[None, :, :])
+
+
+def hamilton(xp: Any, q: Any, p: Any) -> Any:
+    (a, b, c, d), (e, f, g, h) = ([x[:, k] for k in range(4)] for x in (q, p))
+    return xp.stack([a * e - b * f - c * g - d * h, a * f + b * e + c * h - d * g,
+                     a * g - b * h + c * e + d * f, a * h + b * g - c * f + d * e],
+                    axis=-1)  # fmt: skip
+
+
+def determinant(xp: Any, m: Any) -> Any:
+    (a, b, c), (d, e, f), (g, h, i) = ([m[:, r, k] for k in range(3)] for r in range(3))
+    return a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
+
+
+def overlap(xp: Any, a: Any, b: Any) -> Any:
+    low = xp.maximum(a[:, None, :2], b[None, :, :2])
+    high = xp.minimum(a[:, None, 2:], b[None, :, 2:])
+    size = xp.maximum(high - low, xp.zeros_like(high))
+    common = size[..., 0] * size[..., 1]
+    area, other = ((x[:, 2] - x[:, 0]) * (x[:, 3] - x[:, 1]) for x in (a, b))
+    return common / (area[:, None] + other[None, :] - common)
+
+
+def softmax(xp: Any, x: Any) -> Any:
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def layer_norm(xp: Any, x: Any) -> Any:
+    d = x - xp.mean(x, axis=-1, keepdims=True)
+    return d / xp.sqrt(xp.mean(d * d, axis=-1, keepdims=True) + 1e-5)
+
+
+def best(xp: Any, x: Any) -> Any:
+    return xp.argmax(x, axis=-1)
+
+
+def total(xp: Any, x: Any) -> Any:
+    return xp.sum(x, axis=-1)
+
+
+def largest(xp: Any, x: Any) -> Any:
+    return xp.max(x, axis=-1)
+
+
+def running(xp: Any, x: Any) -> Any:
+    return xp.cumulative_sum(x, axis=-1)
+
+
+def inner(xp: Any, a: Any, b: Any) -> Any:
+    return xp.sum(a * b, axis=-1)
+
+
+def outer(xp: Any, a: Any, b: Any) -> Any:
+    return a[:, :, None] * b[:, None, :]
+
+
+def cases(n: int = ROWS) -> list[Case]:
+    """What is measured: a name, a program and its arguments."""
+    image = np.random.default_rng(0).integers(0, 256, (4, 224, 224, 3)).astype(np.uint8)
+    batch, few = normal(4, 3, 224, 224), max(n // 16, 2)
+    found: list[Case] = [
+        (f"{k}×{k} by {k}×{k}, {m:,} times", product, (normal(m, k, k), normal(m, k, k)))
+        for k, m in ((2, n), (3, n), (4, n), (6, n // 4))
+    ]
+    found += [
+        ("points in 3-D by one rotation", product, (normal(4 * n, 3), normal(3, 3))),
+        ("64 points by each of many rotations", product, (normal(few, 64, 3), normal(few, 3, 3))),
+        ("images of bytes, channels last, to floats, channels first", pixels, (image,)),
+        ("images, channels first to last", last, (batch,)),
+        ("images to grey, channels last", grey, (normal(4, 224, 224, 3),)),
+        ("cross products in 3-D", cross, (normal(4 * n, 3), normal(n * 4, 3))),
+        ("lengths of vectors in 3-D", length, (normal(4 * n, 3),)),
+        ("vectors in 3-D, normalised", normalised, (normal(4 * n, 3),)),
+        ("distances of 500 × 500 points in 3-D", distances, (normal(500, 3), normal(500, 3))),
+        ("products of quaternions", hamilton, (normal(4 * n, 4), normal(4 * n, 4))),
+        ("determinants of 3×3", determinant, (normal(n, 3, 3),)),
+        ("overlap (IoU) of 500 × 500 boxes", overlap, (boxes(500), boxes(500))),
+        ("dot products of 12", inner, (normal(n, 12), normal(n, 12))),
+        ("outer products of 12", outer, (normal(few, 12), normal(few, 12))),
+    ]
+    for name, program, lengths in (("softmax of {}", softmax, (4, 10, 24)),
+                                   ("LayerNorm of {}", layer_norm, (8, 32)),
+                                   ("argmax of {}", best, (10, 32)),
+                                   ("sums of rows of {}", total, (10, 24, 32, 48, 64)),
+                                   ("maxima of rows of {}", largest, (32,)),
+                                   ("running sums of {}", running, (4, 24))):  # fmt: skip
+        found += [(name.format(d), program, (normal(n, d),)) for d in lengths]
+    return found
+
+
+# ---- namespaces --------------------------------------------------------------------------------
+
+
+class Torch:
+    """torch's functions under the names of the array standard."""
+
+    def __init__(self) -> None:
+        import torch  # noqa: PLC0415 - a peer that need not be installed
+
+        torch.set_num_threads(1)
+        self.torch, self.float32 = torch, torch.float32
+        for name in ("matmul", "sqrt", "exp", "maximum", "minimum", "zeros_like"):
+            setattr(self, name, getattr(torch, name))
+
+    def sum(self, x: Any, axis: int, *, keepdims: bool = False) -> Any:
+        return self.torch.sum(x, axis, keepdim=keepdims)
+
+    def mean(self, x: Any, axis: int, *, keepdims: bool = False) -> Any:
+        return self.torch.mean(x, axis, keepdim=keepdims)
+
+    def max(self, x: Any, axis: int, *, keepdims: bool = False) -> Any:
+        return self.torch.amax(x, axis, keepdim=keepdims)
+
+    def argmax(self, x: Any, axis: int) -> Any:
+        return self.torch.argmax(x, axis)
+
+    def cumulative_sum(self, x: Any, axis: int) -> Any:
+        return self.torch.cumsum(x, axis)
+
+    def stack(self, xs: Sequence[Any], axis: int) -> Any:
+        return self.torch.stack(list(xs), axis)
+
+    def permute_dims(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return x.permute(axes)
+
+    def astype(self, x: Any, dtype: Any) -> Any:
+        return x.to(dtype)
+
+
+def runs(case: Case) -> list[Callable[[], Any]]:
+    """A call of each library, ours first."""
+    import jax  # noqa: PLC0415 - a peer that need not be installed
+
+    _, program, arrays = case
+    ours, names = sm.jit(lambda *a: program(sm, *a)), Torch()
+    jitted = jax.jit(lambda *a: program(jax.numpy, *a))
+    tensors = [names.torch.from_numpy(a) for a in arrays]
+    placed = [jax.numpy.asarray(a) for a in arrays]
+    return [lambda: np.asarray(ours(*arrays)), lambda: np.ascontiguousarray(program(np, *arrays)),
+            lambda: np.asarray(program(names, *tensors).contiguous()),
+            lambda: jitted(*placed).block_until_ready()]  # fmt: skip
+
+
+def medians(calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """Seconds of processor time of each call, taking turns."""
+    counts: list[int] = []
+    for call in calls:
+        call()
+        start = time.process_time()
+        call()
+        counts.append(max(int(LEAST_SECONDS / max(time.process_time() - start, 1e-7)), 1))
+    found: list[list[float]] = [[] for _ in calls]
+    for _ in range(ROUNDS):
+        for call, count, seconds in zip(calls, counts, found, strict=True):
+            start = time.process_time()
+            for _ in range(count):
+                call()
+            seconds.append((time.process_time() - start) / count)
+    return [statistics.median(seconds) for seconds in found]
+
+
+def check(calls: Sequence[Callable[[], Any]]) -> None:
+    """Asserts that all libraries say the same."""
+    ours, *others = (np.asarray(call()) for call in calls)
+    for other in others:
+        np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-4)
+
+
+def table() -> str:
+    """The whole table, and what it does not show well.  Raises ImportError without a peer."""
+    rows = [f"| float32 | Smelt | {' | '.join(PEERS)} | best peer / Smelt |",
+            f"| --- | {'--: | ' * (len(PEERS) + 2)}".rstrip()]  # fmt: skip
+    ratios: list[tuple[float, str]] = []
+    with sm.config(threads=1):
+        for case in cases():
+            calls = runs(case)
+            check(calls)
+            mine, *others = medians(calls)
+            ratios.append((min(others) / mine, case[0]))
+            times = " | ".join(f"{t * 1e6:,.0f} µs" for t in (mine, *others))
+            rows.append(f"| {case[0]} | {times} | {ratios[-1][0]:.2f} |")
+    slower = [f"{name} ({r:.2f})" for r, name in sorted(ratios) if r < 1]
+    mean = statistics.geometric_mean(r for r, _ in ratios)
+    told = f"Slower than the best peer: {'; '.join(slower)}." if slower else \
+        "Nothing here is slower than the best peer."  # fmt: skip
+    return "\n".join(rows) + f"\n\nGeometric mean: {mean:.2f}. {told}\n"
+
+
+def main() -> None:
+    """Prints the table; with `--write`, the page gets it."""
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    found = table()
+    print(found)
+    if "--write" in sys.argv:
+        marks = r"(<!-- measured -->\n).*?(<!-- end: measured -->)"
+        page = PAGE.read_text()
+        PAGE.write_text(re.sub(marks, lambda m: m[1] + found + m[2], page, flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    main()
