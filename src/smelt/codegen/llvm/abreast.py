@@ -5,10 +5,9 @@ lanes take four steps, each with fewer lanes of use than the one before, and of 
 most of the work.  So the vectors of some rows are held, and halves of two rows at a time become one
 vector, until each lane is a row's result:
 
-    a0 a1 a2 a3        a0 a1 b0 b1                   a01+a23 = a  lane by lane with b, c and d:
-    b0 b1 b2 b3   ->   a2 a3 b2 b3   joined, then    three steps for four rows, not eight
-    c0 c1 c2 c3        c0 c1 d0 d1
-    d0 d1 d2 d3        c2 c3 d2 d3
+    a0 a1 a2 a3        a0 a1 b0 b1
+    b0 b1 b2 b3   ->   a2 a3 b2 b3   ->   a02 a13 b02 b13        a02 b02 c02 d02
+                                          c02 c13 d02 d13   ->   a13 b13 c13 d13   ->   a b c d
 
 A row's lanes meet in the order in which they would meet alone (`smelt.codegen.llvm.folds.across`),
 so its result does not depend on the rows beside it.
@@ -65,7 +64,7 @@ class Rows:
 
 def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
     """The folds of a nest whose rows lie along its loop at `depth`, with as many rows as have a
-    lane each of one register; none where some fold ends elsewhere."""
+    lane each of one register; none where some fold ends elsewhere, or rows may be few."""
     nest, axis = home.nest, home.nest.order[depth]
     found: dict[Item, int] = {}
     for fold in nest.folds:
@@ -78,6 +77,9 @@ def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
         parts = home.storage.fold(fold).parts
         rows = min(home.s.lanes, home.home.target.vector_bytes // max(d.itemsize for d in parts))
         if outer[-1:] != [axis] or home.s.kept.get(fold) != (axis,) or bool_ in parts or rows < 2:
+            return {}
+        many = home.storage.extent(fold, axis)
+        if not isinstance(many, int) or many < rows:
             return {}
         found[fold] = rows
     return found

@@ -77,25 +77,17 @@ class Cloner:
         are carried in double precision where errors add up."""
         (arg,) = scan.args
         wide = f64 if row.wide and scan.dtype.is_float else scan.dtype
-        found: Item | None = None
-        for k in range(last + 1):
-            term = Cloner(self.phase, self.user, {**self.at, along: k}).of(arg)
-            term = self._converted(term, wide)
-            found = term if found is None else self._new("apply", row.scalar, (found, term), wide)
-        assert found is not None
-        return self._converted(found, scan.dtype)
+        places = [{**self.at, along: k} for k in range(last + 1)]
+        first, *more = [self._converted(Cloner(self.phase, self.user, at).of(arg), wide)
+                        for at in places]  # fmt: skip
+        for term in more:
+            first = put_before(self.phase, self.user, "apply", row.scalar, (first, term), wide)
+        return self._converted(first, scan.dtype)
 
     def _converted(self, item: Item, dtype: DType) -> Item:
-        same = item.dtype == dtype
-        return item if same else self._new("cast", Converting(dtype), (item,), dtype)
-
-    def _new(self, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType) -> Item:
-        axes = frozenset[str]().union(*(a.axes for a in args))
-        found = Item(0, kind, payload, args, axes, dtype, self.user.time)
-        self.phase.items.insert(self.phase.items.index(self.user), found)
-        if dtype == f64:
-            self.phase.carried.add(found)
-        return found
+        if item.dtype == dtype:
+            return item
+        return put_before(self.phase, self.user, "cast", Converting(dtype), (item,), dtype)
 
     def _axes(self, e: Index) -> frozenset[str]:
         return axes_through((e,), lambda name: self.phase.positions[name].axes)
@@ -122,6 +114,18 @@ class Cloner:
             name += "'"
         self.names[payload.name] = value_of(name, payload.extent)
         return name
+
+
+def put_before(
+    phase: Phase, user: Item, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType
+) -> Item:  # fmt: skip
+    """A new item just before `user`."""
+    axes = frozenset[str]().union(*(a.axes for a in args))
+    found = Item(0, kind, payload, args, axes, dtype, user.time)
+    phase.items.insert(phase.items.index(user), found)
+    if dtype == f64 != user.dtype:
+        phase.carried.add(found)
+    return found
 
 
 def indices(payload: Payload) -> list[Index]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product as positions
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.clone import Cloner, join_equal, prune, reached
@@ -22,6 +22,7 @@ from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
 from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.strided import constant, is_dense
+from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
 from smelt.types.expr import sub, substitute
@@ -35,6 +36,9 @@ COLUMNS = 12
 """Columns at most: each vector that is stored has lanes of as many."""
 MOST = 200
 """Items that the columns become at most."""
+CHEAP = 5.0
+"""Cycles a vector of what columns have in common up to which a row that is one vector computes it
+again in each lane: a division, but no function."""
 
 
 def spread(phase: Phase, lanes: int) -> None:
@@ -54,7 +58,8 @@ def spread(phase: Phase, lanes: int) -> None:
     length = phase.axes[row]
     few = isinstance(length, int) and length < 2 * lanes
     near = _are_near(phase, row, [*short])
-    full = count >= (lanes if read else _filled(phase, row, lanes)) and not _share(phase, {*short})
+    cheap = _shared(phase, {*short}) <= (CHEAP if count <= lanes else 0.0)
+    full = count >= (lanes if read else _filled(phase, row, lanes)) and cheap
     kept = not all(_runs_short(i, {*short}) for i in phase.items if i.kind == "scan")
     if not short or few or not near or full or kept or count * len(varying) > MOST:
         return
@@ -77,9 +82,13 @@ def _filled(phase: Phase, row: str, lanes: int) -> int:
     return lanes // 2 if combs else lanes
 
 
-def _share(phase: Phase, short: set[str]) -> bool:
-    """Whether columns have something dear in common: each has what all before it fold to."""
-    return any(i.kind == "scan" or (i.kind == "apply" and not i.axes & short) for i in phase.items)
+def _shared(phase: Phase, short: set[str]) -> float:
+    """Cycles a vector of what columns have in common: without bound where each has what all before
+    it fold to."""
+    if any(i.kind == "scan" for i in phase.items):
+        return inf
+    common = (i.payload for i in phase.items if i.kind == "apply" and not i.axes & short)
+    return sum(SCALARS[op].cost for op in common if isinstance(op, str))
 
 
 def _runs_short(scan: Item, short: set[str]) -> bool:

@@ -36,6 +36,8 @@ def is_straight(s: Schedule, nest: Nest) -> bool:
         return False
     if nest.packed or nest.once or nest.turned:
         return False
+    if not nest.folds and extent % (s.lanes * nest.wide) == 0:  # a loop without a rest
+        return False
     inner = sum(name in i.axes for i in nest.items)
     return inner * -(-extent // s.lanes) <= MOST_ITEMS
 

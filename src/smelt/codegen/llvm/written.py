@@ -22,14 +22,12 @@ from itertools import product as positions
 from math import prod
 
 from smelt.blocks import SHORT_SUM
-from smelt.codegen.llvm.clone import Cloner, folds, prune, reached, renumber
+from smelt.codegen.llvm.clone import Cloner, folds, prune, put_before, reached, renumber
 from smelt.codegen.llvm.items import (
     Access,
     Converting,
     Folding,
     Item,
-    Kind,
-    Payload,
     Phase,
     cut_axes,
 )
@@ -141,7 +139,7 @@ def _write_out(phase: Phase, fold: Item, folding: Folding) -> None:
         return
     wide = f64 if arg.dtype == f32 else fold.dtype
     if wide != arg.dtype:
-        terms = [_add(phase, fold, "cast", Converting(wide), (t,), wide) for t in terms]
+        terms = [put_before(phase, fold, "cast", Converting(wide), (t,), wide) for t in terms]
     if len(terms) > 1:
         pair = _in_pairs(phase, fold, row.scalar, terms, wide)
         terms = [_apply(phase, fold, row.scalar, pair, wide)]
@@ -153,7 +151,7 @@ def _place_of_best(phase: Phase, fold: Item, row: Combine, terms: list[Item]) ->
     later one if it is better than the other."""
     make = partial(_apply, phase, fold)
     _, equal, differs = AS_GOOD
-    found = [(t, _add(phase, fold, "const", k, (), i32)) for k, t in enumerate(terms)]
+    found = [(t, put_before(phase, fold, "const", k, (), i32)) for k, t in enumerate(terms)]
     while len(found) > 1:
         pairs: list[tuple[Item, Item]] = []
         for (a, at_a), (b, at_b) in zip(found[::2], found[1::2], strict=False):
@@ -227,16 +225,4 @@ def _in_pairs(
 
 
 def _apply(phase: Phase, user: Item, name: str, args: tuple[Item, ...], dtype: DType) -> Item:
-    return _add(phase, user, "apply", name, args, dtype)
-
-
-def _add(
-    phase: Phase, user: Item, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType
-) -> Item:  # fmt: skip
-    """A new item just before `user`."""
-    axes = frozenset[str]().union(*(a.axes for a in args))
-    found = Item(0, kind, payload, args, axes, dtype, user.time)
-    phase.items.insert(phase.items.index(user), found)
-    if dtype == f64 != user.dtype:
-        phase.carried.add(found)
-    return found
+    return put_before(phase, user, "apply", name, args, dtype)
