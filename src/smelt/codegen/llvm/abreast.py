@@ -150,7 +150,7 @@ def row_order(lanes: int, block: int) -> list[int]:
     """The rows in an order in which they come out one lane after the other.
 
     >>> row_order(4, 4), row_order(8, 2)
-    ([0, 1, 2, 3], [0, 4, 2, 6, 1, 5, 3, 7])
+    ([0, 1, 2, 3], [0, 2, 4, 6, 1, 3, 5, 7])
     """
     rows, width = [[k] for k in range(lanes)], lanes
     while len(rows) > 1:
