@@ -214,6 +214,26 @@ def test_what_changes_in_place_is_not_what_is_kept(view):
     torch.testing.assert_close(run(torch.compile(f, backend="smelt")), run(f))
 
 
+def test_a_buffer_that_is_read_and_then_written_is_kept_as_it_was():
+    """PyTorch's own cut keeps it itself, which autograd then finds written."""
+
+    def f(x, book, w):
+        at = (x.detach() @ book.mT).argmax(-1)
+        near = book[at]
+        with torch.no_grad():
+            book.mul_(0.9).index_add_(0, at, 0.1 * x)
+        return F.mse_loss((x + (near - x).detach()) @ w, x) + F.mse_loss(x, near)
+
+    def run(call):
+        torch.manual_seed(1)
+        x, book, w = (torch.randn(n, 6).double() for n in (40, 9, 6))
+        x.requires_grad_(), w.requires_grad_()
+        call(x, book, w).backward()
+        return x.grad, w.grad, book
+
+    torch.testing.assert_close(run(torch.compile(f, backend="smelt")), run(f))
+
+
 def test_statistics_that_change_are_not_kept_where_nothing_comes_cheaper_again():
     """Capacities that are no whole numbers once let the cut cross edges of infinite capacity."""
     sizes = (96, 64), (64, 16), (16, 64)

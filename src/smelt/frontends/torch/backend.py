@@ -28,7 +28,7 @@ from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
 from smelt.frontends.torch import early
 from smelt.frontends.torch.held import Budget, held_by_eager
-from smelt.frontends.torch.layout import SEEN
+from smelt.frontends.torch.layout import SEEN, plain
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
@@ -88,7 +88,16 @@ def backend(
         partition_fn=split,
     )  # fmt: skip
     with set_aside():
-        return roomy(build)(module, inputs)
+        made = roomy(build)(module, inputs)
+    if not any(map(_has_no_memory, module.graph.find_nodes(op="placeholder"))):
+        return made
+    return lambda *given: made(*(plain(x) if isinstance(x, torch.Tensor) else x for x in given))
+
+
+def _has_no_memory(argument: torch.fx.Node) -> bool:
+    """Whether an argument is zeros without memory; guards tell those from other tensors."""
+    example = getattr(argument.meta.get("grapharg"), "example", None)
+    return isinstance(example, torch.Tensor) and example._is_zerotensor()
 
 
 def partition(
@@ -107,19 +116,20 @@ def partition(
 
     forward, backward, moved = cut()
     try:
-        decided[:] = _refine()(forward, backward, num_fwd_outputs, moved, told)
+        decided[:] = _cuts().refine(forward, backward, num_fwd_outputs, moved, told)
     except Exception:
         if knobs.STRICT.get():
             raise
         _LOG.debug("PyTorch's partition stays", exc_info=True)
         forward, backward, _ = cut()
+    _cuts().apart(forward, num_fwd_outputs)
     return forward, backward
 
 
 @cache
-def _refine() -> Callable[..., list[Kept]]:
+def _cuts() -> Any:
     """What decides which values are kept, imported by the first training step."""
-    return import_module("smelt.frontends.torch.partition").refine
+    return import_module("smelt.frontends.torch.partition")
 
 
 MODES: Mapping[str, Mapping[str, Any]] = {

@@ -21,7 +21,7 @@ import torch
 from smelt.frontends.torch.held import nbytes
 from smelt.frontends.torch.row import Row
 
-__all__ = ["PARTS", "SEEN", "laid_out", "memory_order", "seen", "whole"]
+__all__ = ["PARTS", "SEEN", "laid_out", "memory_order", "plain", "seen", "whole"]
 
 PARTS = {
     f"aten.{name}" for name in (
@@ -38,12 +38,13 @@ MOST = 0.5
 
 
 def memory_order(fake: Any) -> list[int] | None:
-    """The dimensions from the slowest to the fastest if the tensor is dense; else None.
+    """The dimensions from the slowest to the fastest if the tensor is dense; else None.  One that
+    is not `plain` is copied before it is read.
 
     >>> memory_order(torch.empty(2, 3, 4).transpose(0, 2))
     [2, 1, 0]
     """
-    if fake.is_contiguous():
+    if fake.is_contiguous() or fake.is_neg():
         return list(range(fake.dim()))
     strides = fake.stride()
     if any(isinstance(s, int) and s == 0 for s in strides):
@@ -105,6 +106,19 @@ def _takes_most(node: Any, base: Any) -> bool:
 def _repeats(node: Any) -> bool:
     """Whether elements of a tensor may share a place."""
     return any(isinstance(s, int) and s == 0 for s in node.meta["val"].stride())
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    """The tensor with its elements in memory: some have a flag for their sign, and zeros that come
+    from forward derivatives have no memory at all.
+
+    >>> x = torch.tensor([1 + 2j]).conj().imag
+    >>> plain(x).is_neg(), float(plain(x))
+    (False, -2.0)
+    """
+    if x._is_zerotensor():
+        return torch.zeros(x.shape, dtype=x.dtype)
+    return x.resolve_neg()
 
 
 def laid_out(x: torch.Tensor, strides: tuple[int, ...], offset: int) -> torch.Tensor:

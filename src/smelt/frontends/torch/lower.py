@@ -146,7 +146,7 @@ class Lowering:
 
     def _after(self, row: Row | None, node: Any) -> _Entry:
         operands = (*_nodes((node.args, node.kwargs)), *self._given(node).values())
-        before = [self._entries[x] for x in operands]
+        before = [] if row is not None and row.source else [self._entries[x] for x in operands]
         first = max((e.graph for e in before), default=0)
         if _is_again(node):  # not before what reads it
             first = max([first, *(self._entries[x].call for u in node.users for x in _nodes(u.args)
@@ -163,10 +163,10 @@ class Lowering:
         """Leaves an operator to torch."""
         operands = list(_nodes((node.args, node.kwargs)))
         at = max((self._entries[x].call for x in operands), default=0)
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if _draws(node):
             self._drawn = at = max(at, self._drawn)
         for x in operands:
-            self.want(x)
+            self._serve(x)
         self._entries[node] = _Entry(None, at + 1, at)
         self.wanted[node] = None
         if _writes(node):
@@ -245,6 +245,18 @@ class Lowering:
             self.stage(entry.graph).outputs[node] = self.value(node, entry.graph)
         self.wanted[node] = None
 
+    def _serve(self, node: Any) -> None:
+        """A call of torch takes this value: what is made from nothing, torch makes itself."""
+        row = self._entries[node].row
+        if row is not None and row.source and not node.all_input_nodes:
+            self.wanted[node] = None
+        elif row is not None and row.alias and node.op == "call_function" and self._shares(node):
+            for x in _nodes((node.args, node.kwargs)):
+                self._serve(x)
+            self.wanted[node] = None
+        else:
+            self.want(node)
+
     def shares(self, node: Any) -> bool:
         """Whether torch makes this tensor as a view of another."""
         entry = self._entries[node]
@@ -286,7 +298,8 @@ class Lowering:
         assert row is not None
         out = node.meta["val"]
         origin = origin_of(node)
-        args = [self._operand(a, k, origin) for a in node.args]
+        given = map_arg(node.args, _size_or_none) if row.source else node.args
+        args = [self._operand(a, k, origin) for a in given]
         options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
         fakes = map_arg(node.args, lambda x: x.meta["val"])
         if row.elementwise and isinstance(out, torch.Tensor):
@@ -385,10 +398,20 @@ def _nodes(nest: Any) -> list[Any]:
     return found
 
 
+def _size_or_none(node: Any) -> Any:
+    return node if _is_size(node) else None
+
+
 def _is_size(node: Any) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, int)) and not isinstance(
         node.meta.get("val"), bool
     )
+
+
+def _draws(node: Any) -> bool:
+    """Whether a call takes numbers from torch's stream: itself, or for a function that it wraps."""
+    called = (node.target, *node.args[:1])
+    return any(torch.Tag.nondeterministic_seeded in getattr(f, "tags", ()) for f in called)
 
 
 def _writes(node: Any) -> bool:

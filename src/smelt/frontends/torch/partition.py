@@ -34,7 +34,7 @@ from smelt.frontends.torch.origins import module_of
 from smelt.frontends.torch.prices import Prices
 from smelt.frontends.torch.record import Kept
 
-__all__ = ["refine"]
+__all__ = ["apart", "refine"]
 
 NEW = 1.02
 """A value that PyTorch's cut does not keep is kept only where that brings something."""
@@ -58,6 +58,21 @@ def refine(
     return decided
 
 
+def apart(forward: torch.fx.GraphModule, count: int) -> None:
+    """Keeps copies of arguments that are written after the call (statistics that a step follows):
+    the way back reads what they held, and autograd refuses what was written meanwhile."""
+    output = next(n for n in forward.graph.nodes if n.op == "output")
+    written = {_memory(n) for n in _mutated(forward.graph, output.meta.get("desc") or ())}
+    results = list(output.args[0])
+    for k, n in enumerate(results[count:], count):
+        if _is_plain(n) and _memory(n) in written:
+            with forward.graph.inserting_before(output):
+                results[k] = forward.graph.call_function(torch.ops.aten.clone.default, (n,))
+            results[k].meta["val"] = n.meta["val"].clone()
+    output.args = (type(output.args[0])(results),)
+    forward.recompile()
+
+
 class _Cut:
     """PyTorch's partition, and what may be kept in place of what it keeps."""
 
@@ -71,7 +86,9 @@ class _Cut:
         self.there = {n.name: n for n in backward.graph.nodes if n.op == "placeholder"}
         self.wanted = [n for n in self.results[count:] if _is_plain(n) and n.name in self.there]
         self.prices = Prices()
-        changed = _changed(forward.graph, self.output.meta.get("desc") or ())
+        told_of = self.output.meta.get("desc") or ()
+        self.mutated = _mutated(forward.graph, told_of)
+        changed = _changed(forward.graph, told_of)
         self.changed = {_memory(n) for n in changed}
         self.stays = changed.union(moved, (n for n in self.wanted if _is_unchecked(n)))
         """Values that are not computed again."""
@@ -172,7 +189,7 @@ class _Cut:
             return 0.0 if here and n.op == "placeholder" else math.inf
         if not here and (_memory(n) in self.changed or _is_unchecked(n)):
             return math.inf
-        if n.op == "placeholder" and (here or n in self.static):
+        if n.op == "placeholder" and (here or n in self.static) and n not in self.mutated:
             return 0.0
         return self.prices.keep(n) * (1.0 if here else NEW)
 
@@ -312,17 +329,21 @@ def _bytes(n: Any) -> int:
     return nbytes(found.numel() * found.element_size()) or 0
 
 
+def _mutated(graph: Any, descriptions: Sequence[Any]) -> set[Any]:
+    """Arguments that are written for the program after the call, which torch tells since 2.9."""
+    mutated = [getattr(d, "mutated_input", None) for d in descriptions]
+    return {n for n in graph.find_nodes(op="placeholder")
+            if (known := n.meta.get("desc")) is not None and known in mutated}  # fmt: skip
+
+
 def _changed(graph: Any, descriptions: Sequence[Any]) -> set[Any]:
     """Values that change under the program: what it writes, and arguments that are written for it
-    after the call, which torch tells since 2.9; before, all arguments may be."""
-    found: set[Any] = set()
-    told = [d for d in descriptions if d is not None]
-    mutated = [m for d in told if (m := getattr(d, "mutated_input", None)) is not None]
+    after the call; before torch 2.9, which does not tell, all arguments may be."""
+    told = any(d is not None for d in descriptions)
+    given = graph.find_nodes(op="placeholder")
+    found = _mutated(graph, descriptions) if told else set(given)
+    found.update(n for n in given if n.meta.get("desc") is None)
     for n in graph.nodes:
-        if n.op == "placeholder":
-            known = n.meta.get("desc") if told else None
-            if known is None or known in mutated:
-                found.add(n)
         schema = getattr(n.target, "_schema", None)
         if schema is not None and schema.is_mutable:
             found.update((n, *_operands(n)))

@@ -24,7 +24,7 @@ import torch
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.held import Budget
-from smelt.frontends.torch.layout import laid_out, memory_order, seen
+from smelt.frontends.torch.layout import laid_out, memory_order, plain, seen
 from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.scattered import put
 from smelt.frontends.torch.segment import Segment, make_segment
@@ -153,10 +153,13 @@ class Program:
         name = self._name(node)
         fake = node.meta["val"]
         order = memory_order(fake)
+        if fake.is_neg() or _is_tangent(node):
+            self._space["plain"] = plain
+            name = f"plain({name})" + (".contiguous()" if fake.is_neg() else "")
         if order is not None and order != list(range(len(order))):
             name = f"{name}.permute({order})"
-        plain = order is None or order == list(range(len(order)))
-        if node.op == "placeholder" and plain and _is_guarded(node):
+        straight = order is None or order == list(range(len(order)))
+        if node.op == "placeholder" and straight and _is_guarded(node):
             return name
         if not _is_guarded(node):  # some versions of torch announce another type than they give
             name = f"{name}.to({self._show(fake.dtype)})"
@@ -254,6 +257,11 @@ def _words(line: str) -> list[str]:
 def _is_guarded(node: Any) -> bool:
     """Whether the tracer's guards vouch for an argument's strides."""
     return bool(node.meta.get("smelt_guarded"))
+
+
+def _is_tangent(node: Any) -> bool:
+    """Whether it is a gradient that a backward graph is given: of any kind that autograd knows."""
+    return node.op == "placeholder" and "tangents" in str(node.target) and not _is_guarded(node)
 
 
 def _attribute(module: Any, path: str) -> Any:

@@ -45,7 +45,8 @@ class Row:
     elementwise: bool = False
     """Operands broadcast, and their dimensions are those of the result."""
     source: bool = False
-    """Takes no tensors and is computed anew wherever it is read."""
+    """Takes nothing of a tensor but its type, for which it gets None; made anew wherever it is
+    read."""
 
 
 class Call:

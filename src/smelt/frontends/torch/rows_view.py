@@ -212,7 +212,7 @@ def _fill_like(value: Any) -> Any:
     return lower
 
 
-def _full_like(c: Call, _x: V, value: Any, **_options: Any) -> V:
+def _full_like(c: Call, _x: None, value: Any, **_options: Any) -> V:
     return c.value(value, c.dtype).expand(c.shape)
 
 
@@ -280,15 +280,16 @@ ROWS = (
     _source("full.default", _full),
     _source("zeros.default", _fill_like(0)),
     _source("ones.default", _fill_like(1)),
-    Row("aten.fill.Scalar", _full_like),
-    Row("aten.full_like.default", _full_like),
-    Row("aten.zeros_like.default", _fill_like(0)),
-    Row("aten.ones_like.default", _fill_like(1)),
-    Row("aten.new_zeros.default", _fill_like(0)),
-    Row("aten.new_ones.default", _fill_like(1)),
-    Row("aten.empty_like.default", _fill_like(0)),
-    Row("aten.new_empty.default", _fill_like(0)),
+    _source("fill.Scalar", _full_like),
+    _source("full_like.default", _full_like),
+    _source("zeros_like.default", _fill_like(0)),
+    _source("ones_like.default", _fill_like(1)),
+    _source("new_zeros.default", _fill_like(0)),
+    _source("new_ones.default", _fill_like(1)),
+    _source("empty_like.default", _fill_like(0)),
+    _source("new_empty.default", _fill_like(0)),
     _source("empty.memory_format", _fill_like(0)),
+    _source("_efficientzerotensor.default", _fill_like(0)),
     _source("scalar_tensor.default", _scalar_tensor),
     _source("arange.start_step", _arange),
     _source("arange.start", _arange),
