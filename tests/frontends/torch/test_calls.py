@@ -215,6 +215,66 @@ def test_no_compiler_of_the_system_is_needed(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def negative(x):
+    """The same numbers under a flag that turns their sign."""
+    return torch._neg_view(-x)
+
+
+def test_a_sign_that_is_a_flag_is_read():
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    fast = compiled(lambda x: torch.exp(x) + x)
+    for x in (z.conj().imag, negative(torch.randn(3, 4)), negative(torch.randn(4, 3)).mT):
+        assert x.is_neg()
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), torch.exp(x) + x)
+    inside = lambda x: torch.fft.fft(x).conj().imag * 2 + x  # noqa: E731
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(compiled(inside)(x), inside(x))
+
+    def write(x):
+        x.mul_(2).add_(1)
+
+    a, b = negative(torch.arange(6.0)), negative(torch.arange(6.0))
+    compiled(write)(a)
+    write(b)
+    torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", [negative, lambda x: torch._efficientzerotensor(x.shape)])
+def test_gradients_of_any_kind_run_back(kind):
+    f = lambda x: x.sin() @ x  # noqa: E731
+    x, y, g = (torch.randn(4, 4) for _ in range(3))
+    y.copy_(x)
+    x.requires_grad_(), y.requires_grad_()
+    f(x).backward(kind(g))
+    compiled(f)(y).backward(kind(g))
+    torch.testing.assert_close(y.grad, x.grad)
+
+
+def test_zeros_without_memory():
+    fast = compiled(lambda x: x.cos() * 2)
+    for x in (torch.randn(2, 3), torch._efficientzerotensor((2, 3)), torch.randn(2, 3)):
+        torch.testing.assert_close(fast(x), torch.cos(x) * 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_derivatives_forward():
+    """They make zeros without memory where an operand has no tangent."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.SiLU(), torch.nn.Linear(5, 4))
+
+    def f(x, v):
+        y, d = torch.func.jvp(net, (x,), (v,))
+        return ((v * d).sum(-1) + (y * v).sum(-1).square()).mean()
+
+    x, v = torch.randn(6, 4), torch.randn(6, 4)
+    found, expected = [], []
+    for call, into in ((f, expected), (torch.compile(f, backend="smelt"), found)):
+        net.zero_grad()
+        call(x, v).backward()
+        into += [p.grad for p in net.parameters()]
+    torch.testing.assert_close(found, expected)
+
+
 def chances(x, y):
     """A draw whose operands are there before those of the draw in front of it."""
     a = torch.dropout(torch.relu(x) @ y.T, 0.3, True)
@@ -235,6 +295,45 @@ def test_random_numbers_are_drawn_in_the_order_of_the_program(grad):
         for got, want in zip(found, chances(x, y), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
         assert torch.equal(state, torch.get_rng_state())
+
+
+DROPS = {
+    "turned": lambda x: torch.dropout((x * 2).mT, 0.3, True) + 1,
+    "channels last": lambda x: torch.dropout(x.view(2, 4, 4, 4).permute(0, 3, 1, 2), 0.3, True),
+    "a part": lambda x: torch.dropout(x[:, ::2], 0.3, True),
+    "repeated": lambda x: torch.dropout(x[:, :1].expand(8, 16), 0.3, True),
+    "all": lambda x: torch.dropout(x, 1.0, True) + torch.rand_like(x),
+    "channels": lambda x: torch.nn.functional.dropout2d(x.view(2, 4, 4, 4), 0.5) * x[0, 0],
+    "alpha": lambda x: torch.alpha_dropout(x, 0.3, True),
+    "none": lambda x: torch.dropout(x[:0], 0.3, True).sum() + torch.rand_like(x),
+    "evaluated": lambda x: torch.native_dropout(x, 0.3, False)[0] + 1,
+}
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_what_is_dropped_is_what_eager_code_drops(name):
+    f, x = DROPS[name], torch.linspace(1, 2, 128).view(8, 16)
+    torch.manual_seed(3)
+    expected, state = f(x), torch.get_rng_state()
+    fast = compiled(f)
+    torch.manual_seed(3)
+    found = fast(x)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_dropouts_do_not_part_a_program():
+    def f(x, w):
+        for _ in range(4):
+            x = torch.dropout(torch.relu(x @ w), 0.3, True)
+            x = x * x.new_empty(8, 1).bernoulli_(0.9) / 0.9
+        return x.square().sum()
+
+    x, w = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+    with smelt.torch.record() as r:
+        torch.compile(f, backend="smelt")(x, w).backward()
+    assert [len(g.program.segments) for g in r.graphs] == [2, 1]
 
 
 def test_what_a_later_graph_makes_from_arguments_is_not_stored():

@@ -23,7 +23,6 @@ from smelt.frontends.torch.table import TABLE, decompositions
 
 __all__ = ["WHY", "Status", "core", "page"]
 
-_WINDOWS = "no rule yet: a transposed convolution and one over the batch"
 _SERIAL = "writes at computed positions are serial in the compiler today"
 _RANDOM = "torch's own random stream is kept"
 _DATA = "the size of the result depends on data"
@@ -38,13 +37,11 @@ WHY: dict[str, str] = {
     "as_strided": "a view of memory, which torch makes for nothing",
     "atan2": "writes into its operand",
     "avg_pool2d_backward": _SERIAL,
-    "convolution_backward": _WINDOWS,
     "empty_strided": "memory without values",
     "grid_sampler_2d": "no rule yet",
     "index_put": _SERIAL,
     "masked_scatter": _DATA,
     "max_pool2d_with_indices_backward": _SERIAL,
-    "native_dropout": _RANDOM,
     "nonzero": _DATA,
     "rand": _RANDOM,
     "randn": _RANDOM,
@@ -57,11 +54,12 @@ WHY: dict[str, str] = {
 """Operator without overload -> why torch computes it."""
 PARTLY: dict[str, str] = {
     "aten.convolution.default": "all but some transposed ones, and over 9 taps along one channel",
-    "aten.max_pool2d_with_indices.default": "where the positions are not used",
-    "aten.max_pool3d_with_indices.default": "where the positions are not used",
+    "aten.max_pool2d_with_indices.default": "positions in windows of up to 27 elements",
+    "aten.max_pool3d_with_indices.default": "positions in windows of up to 27 elements",
     "aten._adaptive_avg_pool2d.default": "where all windows have one size",
     "aten._adaptive_avg_pool3d.default": "where all windows have one size",
     "aten.adaptive_avg_pool1d.default": "where all windows have one size",
+    "aten.convolution_backward.default": "windows of one element, or larger ones of one channel",
     "aten.index.Tensor": "integer indices side by side; masks are extern: " + _DATA,
     "aten.div.Tensor_mode": "integers by a number; by a tensor a zero must raise",
     "aten.remainder.Tensor": "integers by a number; by a tensor a zero must raise",

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row
-from smelt.frontends.torch.value import V, contract, gather, iota, number
+from smelt.frontends.torch.value import V, concat, contract, gather, iota, number, select
 from smelt.ops.view import Window
-from smelt.types.dtype import i64
+from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 
 __all__ = ["ROWS"]
@@ -65,10 +66,15 @@ def _overhang(
     return tuple(found)
 
 
+MOST_CHOICES = 27
+"""Elements of a window up to which the choice of the greatest is written out."""
+
+
 def _max_pool(
     c: Call, x: V, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
-) -> tuple[V, None]:  # fmt: skip
+) -> tuple[V, V | None]:  # fmt: skip
+    """The greatest of each window, and its place in the image."""
     count = 3 if c.out[0].dim() >= 4 and len(_each(kernel, 1)) == 3 else 2
     extent = _each(kernel, count)
     step = extent if stride == [] or stride == () else _each(stride, count)
@@ -78,7 +84,39 @@ def _max_pool(
     if not x.dtype.is_float:
         raise UnsupportedError("pooling of integers")
     slid = _windows(c, _margin(x, around, lowest, more), extent, step, apart)
-    return slid.reduce("max", range(slid.rank - count, slid.rank)), None
+    place = None
+    if math.prod(extent) <= MOST_CHOICES:
+        place = _place_of_greatest(c, x, extent, step, around, apart, more)
+    return slid.reduce("max", range(slid.rank - count, slid.rank)), place
+
+
+def _place_of_greatest(
+    c: Call, x: V, extent: Sequence[int], step: Sequence[int], around: Sequence[int],
+    apart: Sequence[int], more: Sequence[int],
+) -> V:  # fmt: skip
+    """Where in its image the greatest of each window is: of equals the first, of NaN the last."""
+    count = len(extent)
+    first = x.rank - count
+    shape = c.shape
+    wide = _margin(x, around, -math.inf, more)
+    best: V | None = None
+    place: V | None = None
+    for tap in product(*map(range, extent)):
+        seen, at = wide, number(0, i32, c.origin)
+        for k, n in enumerate(tap):
+            a = first + k
+            seen = seen.narrow(a, n * apart[k], shape[a], step[k])
+            here = iota(shape, a, i32, c.origin) * step[k] + (n * apart[k] - around[k])
+            if best is None and around[k]:  # all may be as low as a margin: the first inside
+                here = select(here.map("lt", 0), here.map("mod", apart[k]), here)
+            at = at * number(x.shape[a], i32, c.origin) + here
+        if best is None or place is None:
+            best, place = seen, at
+            continue
+        more_so = seen.map("gt", best).map("or", seen.map("isnan"))
+        best, place = select(more_so, seen, best), select(more_so, at, place)
+    assert place is not None
+    return place.cast(i64)
 
 
 def _avg_pool(count: int) -> Any:
@@ -160,9 +198,8 @@ def _convolution(
         found = _transposed(c, x, weight, _each(stride, count), _each(padding, count),
                             _each(dilation, count), _each(more, count), groups)  # fmt: skip
         return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
-    line = sum(n > 1 for n in extent) == 1
-    if line and groups > 1 and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
-        raise UnsupportedError("many taps along a line: torch's convolution is faster today")
+    if groups > 1:
+        _no_long_line(weight, extent)
     step, apart = _each(stride, count), _each(dilation, count)
     x = _margin(x, _each(padding, count), 0.0, (0,) * count)
     places = c.shape[2:]
@@ -173,6 +210,105 @@ def _convolution(
             x = x.narrow(2 + k, 0, places[k], step[k])
     found = _correlated(x, weight, groups, count).reshape(*c.shape)
     return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
+
+
+def _no_long_line(weight: V, extent: Sequence[int]) -> None:
+    line = sum(n > 1 for n in extent) == 1
+    if line and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
+        raise UnsupportedError("many taps along a line: torch's convolution is faster today")
+
+
+def _convolution_backward(
+    c: Call, grad: V, x: V, weight: V, _bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, _more: Any, groups: int, wanted: Sequence[bool],
+) -> tuple[V | None, V | None, None]:  # fmt: skip
+    """The gradient of an image or of weights, where windows hold one element or one channel."""
+    count = x.rank - 2
+    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    if len(extent) != count or transposed or not x.dtype.is_float:
+        raise UnsupportedError("gradients of windows of symbolic size, or of transposed ones")
+    one = math.prod(extent) == 1
+    single = weight.shape[1] == 1 and weight.shape[0] == groups
+    if not one and not single:
+        raise UnsupportedError("gradients over windows of several channels: torch's are faster")
+    _no_long_line(weight, extent)
+    step, around, apart = (_each(given, count) for given in (stride, padding, dilation))
+    if wanted[0]:
+        return _of_image(grad, x, weight, step, around, apart, groups), None, None
+    if not one and math.prod(extent) <= MOST_TAPS:
+        raise UnsupportedError("gradients of small windows of a channel: torch's are as fast")
+    x = _margin(x, around, 0.0, (0,) * count)
+    return None, (_of_taps if single and not one else _of_points)(
+        grad, x, weight, step, apart, groups
+    ), None  # fmt: skip
+
+
+def _of_image(
+    grad: V, x: V, weight: V, step: Sequence[int], around: Sequence[int], apart: Sequence[int],
+    groups: int,
+) -> V:  # fmt: skip
+    """A correlation of the given gradient with the taps backwards, inputs for outputs."""
+    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    count = len(extent)
+    wide = [(n - 1) * d - a for n, d, a in zip(extent, apart, around, strict=True)]
+    one = math.prod(extent) == 1
+    if any(n < 0 for n in wide) or (not one and any(s != 1 for s in step)):
+        raise UnsupportedError("the gradient of an image whose windows skip places")
+    grad = _margin(grad, wide, 0.0, (0,) * count)
+    for k, n in enumerate(extent):
+        if n > 1:
+            grad = grad.op(Window(2 + k, n, 1, apart[k])).narrow(2 + k, 0, x.shape[2 + k])
+    outer, inner = weight.shape[:2]
+    kernel = weight.flip(*range(2, weight.rank))
+    kernel = kernel.reshape(groups, floordiv(outer, groups), inner, *extent)
+    kernel = kernel.transpose(1, 2).reshape(mul(inner, groups), floordiv(outer, groups), *extent)
+    places = grad.shape[2 : 2 + count]
+    found = _correlated(grad, kernel, groups, count).reshape(*x.shape[:2], *places)
+    for k, s in enumerate(step):
+        found = _spread(found, 2 + k, s).narrow(2 + k, 0, x.shape[2 + k])
+    return found
+
+
+def _spread(x: V, a: int, step: int) -> V:
+    """Zeros behind each element along an axis, `step - 1` of them."""
+    if step == 1:
+        return x
+    zeros = [0] * (x.rank + 1)
+    x, shape = x.unsqueeze(a + 1), x.shape
+    x = x.pad(tuple(zeros), tuple(step - 1 if k == a + 1 else 0 for k in range(x.rank)), 0.0)
+    return x.reshape(*shape[:a], mul(shape[a], step), *shape[a + 1 :])
+
+
+def _of_points(
+    grad: V, x: V, weight: V, step: Sequence[int], _apart: Sequence[int], groups: int
+) -> V:  # fmt: skip
+    """A product summed over the batch and its places, for windows of one element."""
+    places = grad.shape[2:]
+    for k, n in enumerate(places):
+        x = x.narrow(2 + k, 0, n, step[k])
+    outer, inner = weight.shape[:2]
+    at = "xyz"[: len(places)]
+    if groups == 1:
+        return contract(grad, x, f"bo{at},bc{at}->oc").reshape(*weight.shape)
+    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *places)
+    x = x.reshape(x.shape[0], groups, inner, *places)
+    return contract(grad, x, f"bgo{at},bgc{at}->goc").reshape(*weight.shape)
+
+
+def _of_taps(
+    grad: V, x: V, weight: V, step: Sequence[int], apart: Sequence[int], _groups: int
+) -> V:  # fmt: skip
+    """A sum for each tap over the batch and its places, for windows of one channel."""
+    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    axes = (0, *range(2, grad.rank))
+    found: list[V] = []
+    grad, wide = grad.wide(), x.wide()
+    for tap in product(*map(range, extent)):
+        seen = wide
+        for k, n in enumerate(tap):
+            seen = seen.narrow(2 + k, n * apart[k], grad.shape[2 + k], step[k])
+        found.append((grad * seen).sum(axes).unsqueeze(1))
+    return concat(found, 1).reshape(*weight.shape).cast(x.dtype)
 
 
 def _transposed(
@@ -253,5 +389,6 @@ ROWS = (
     *(Row(f"aten.replication_pad{n}d.default", _margins_by_gather("replicate", n))
       for n in (1, 2, 3)),
     Row("aten.convolution.default", _convolution),
+    Row("aten.convolution_backward.default", _convolution_backward),
 )  # fmt: skip
 """Poolings, margins and products."""

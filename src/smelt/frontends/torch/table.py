@@ -18,6 +18,8 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from smelt.frontends.torch import (
+    encoder,
+    parts,
     rows_elementwise,
     rows_fold,
     rows_foreach,
@@ -25,7 +27,6 @@ from smelt.frontends.torch import (
     rows_view,
     rows_window,
 )
-from smelt.frontends.torch.encoder import PARTS
 from smelt.frontends.torch.row import Row
 
 __all__ = ["TABLE", "decompositions", "row_of"]
@@ -60,6 +61,7 @@ _TAKEN_APART = (
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What torch should take apart before we see it: what is neither a row nor a better call."""
     table: dict[Any, Callable[..., Any]] = {
-        **core_aten_decompositions(), **get_decompositions(_TAKEN_APART), **PARTS
+        **core_aten_decompositions(), **get_decompositions(_TAKEN_APART)
     }  # fmt: skip
-    return {op: rule for op, rule in table.items() if str(op) not in TABLE}
+    table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
+    return table | encoder.PARTS | parts.PARTS

@@ -1,0 +1,62 @@
+"""Operators of training that are better as parts: some of them ours, the others torch's.
+
+Called whole, a dropout stands between the graph in front of it and the one behind.  What it draws
+depends on the shape of its operand alone, so that all draws of a program are made first, in the
+program's order, and its operators become one graph.  The numbers are those of eager code.
+
+The gradients of a convolution are three sums that have nothing in common but the operator.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from smelt.frontends.torch.layout import memory_order
+
+__all__ = ["PARTS"]
+
+ATEN: Any = torch.ops.aten
+
+
+def _dropout(x: Any, p: float, train: bool | None) -> Any:
+    """The scaled operand, and which elements are kept."""
+    order = memory_order(x)
+    if train is False or order is None:
+        return NotImplemented  # torch chooses the order in which it draws
+    if p == 1 or any(isinstance(n, int) and n == 0 for n in x.shape):  # nothing is drawn
+        return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
+    room = torch.empty([x.shape[a] for a in order], dtype=torch.bool, device=x.device)
+    kept = ATEN.bernoulli.p(room, 1 - p).permute([order.index(a) for a in range(len(order))])
+    return x * kept * (1 / (1 - p)), kept
+
+
+def _convolution_backward(
+    grad: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, more: Any, groups: int, wanted: Sequence[bool],
+) -> Any:  # fmt: skip
+    """Gradients of image, weights and bias."""
+    if sum(wanted) == 1 and not wanted[2]:
+        return NotImplemented
+
+    def one(place: int) -> Any:
+        mask = [k == place for k in range(3)]
+        return ATEN.convolution_backward.default(
+            grad, x, weight, bias, stride, padding, dilation, transposed, more, groups, mask
+        )[place]
+
+    of_bias = grad.sum([0, *range(2, grad.dim())]) if wanted[2] else None
+    return *(one(k) if wanted[k] else None for k in (0, 1)), of_bias
+
+
+PARTS: dict[Any, Callable[..., Any]] = {
+    ATEN.native_dropout.default: _dropout,
+    ATEN.convolution_backward.default: _convolution_backward,
+}
+"""Decompositions by operator."""
