@@ -241,7 +241,7 @@ def _threshold_backward(c: Call, grad: V, x: V, threshold: float) -> V:
     return select(x.map("le", float(threshold)), c.number(0, c.dtype), grad)
 
 
-def _addcmul(c: Call, x: V, a: V, b: V, *, value: Any = 1) -> V:
+def _addcmul(c: Call, x: Any, a: Any, b: Any, *, value: Any = 1) -> V:
     x, a, b = (c.value(y, c.dtype) for y in (x, a, b))
     return x + _scaled(c, a, value) * b
 
@@ -331,6 +331,8 @@ _ROWS = (
     Row("aten.threshold_backward.default", _threshold_backward),
     Row("aten.addcmul.default", _addcmul),
     Row("aten.addcdiv.default", _addcdiv),
+    Row("prims.fma.default", lambda c, a, b, x: _addcmul(c, x, a, b)),
+    Row("prims.convert_element_type.default", _cast),
     Row("aten.lerp.Scalar", _lerp),
     Row("aten.lerp.Tensor", _lerp),
 )  # fmt: skip

@@ -27,7 +27,8 @@ _LISTS: Mapping[str, str] = {
     "pow.Scalar": "pow.Tensor_Scalar", "pow.ScalarList": "pow.Tensor_Scalar",
     "pow.List": "pow.Tensor_Tensor", "pow.ScalarAndTensor": "pow.Scalar",
     "maximum.List": "maximum.default", "minimum.List": "minimum.default",
-    "clamp_min.Scalar": "clamp_min.default", "clamp_max.Scalar": "clamp_max.default",
+    "norm.Scalar": "linalg_vector_norm.default", "clamp_min.Scalar": "clamp_min.default",
+    "clamp_max.Scalar": "clamp_max.default",
 }  # fmt: skip
 """Overload of `_foreach_...` -> the overload whose rule each tensor of the list follows."""
 
