@@ -145,3 +145,17 @@ def test_a_loop_without_a_rest_stays() -> None:
     (phase,) = program(with_sizes(parse(SOFTMAX), {"d": 64})).phases
     made = schedule(phase, Target.for_isa("avx512"))
     assert [is_straight(made, n) for n in made.nests if n.vector == "d"] == [True, True, False]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "i8", "u16", "bool"])
+def test_rests_of_rows_are_stored_in_runs(isa: Isa, dtype: str) -> None:
+    """Nothing behind the last row is written."""
+    fold = "sum" if dtype == "bool" else "max"
+    text = f"graph f(x: {dtype}[m,k]) {{\n y = scan.{fold}(x) {{axis=1}}\n return y\n}}"
+    for k in (13, 15, 23, 31):
+        kernel = whole(text, isa, m=100, k=k)
+        x = np.random.default_rng(k).integers(0, 2, (35, k)).astype(NAMES[dtype].numpy)
+        for at_end in (True, False):
+            (found,) = run_guarded(kernel, [x], at_end=at_end)
+            np.testing.assert_array_equal(found, kernel.expected(x)[0])
