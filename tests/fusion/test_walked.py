@@ -55,13 +55,32 @@ PROGRAMS: tuple[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]], ...] = (
 def test_long_products_of_a_plan_are_blocked(
     code: Callable[..., Any], more: tuple[tuple[int, ...], ...]
 ) -> None:  # fmt: skip
-    shapes = (ROWS, ROWS, ROWS, *more)
-    lowered = sm.jit(code).lower(*(sm.spec(s, np.float32) for s in shapes))
-    with knobs.config(tune="off"):
-        made = driver.compile(lowered.trace.graph, hints=lowered.trace.hints, target=MACHINE)
-    kernels = [k for k in made.kernels if k is not None]
+    kernels = [k for k in made(code, (ROWS, ROWS, ROWS, *more)).kernels if k is not None]
     dots = [v for k in kernels for s in statements(k) for root in values_of(s) for v in visit(root)
             if isinstance(v, Dot)]  # fmt: skip
     blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, MACHINE).blocked]
     mixing = code is mixed_after  # over eight heads only, beside the softmax that it reads
     assert len(dots) - mixing <= len(blocked) >= 2
+
+
+def made(code: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> driver.Compiled:
+    lowered = sm.jit(code).lower(*(sm.spec(s, np.float32) for s in shapes))
+    with knobs.config(tune="off"):
+        return driver.compile(lowered.trace.graph, hints=lowered.trace.hints, target=MACHINE)
+
+
+def upwards(x: Any, y: Any, w: Any) -> Any:
+    """A step of a network that widens images again, and its norm over the batch."""
+    y = sm.permute_dims(sm.reshape(y, (2, 32, 2, 2, 16, 16)), (0, 1, 4, 2, 5, 3))
+    y = sm.reshape(y, x.shape)
+    z = sm.nn.conv(sm.concat([x, y], axis=1), w, padding=1)
+    away = z - sm.mean(z, axis=(0, 2, 3), keepdims=True)
+    return away / sm.sqrt(sm.mean(away**2, axis=(0, 2, 3), keepdims=True) + 1e-5), y
+
+
+def test_a_factor_that_is_put_together_is_one_factor() -> None:
+    """Beside the norm's sums there would be one channel in a task, and nothing to block."""
+    plan = made(upwards, ((2, 32, 32, 32), (2, 128, 16, 16), (32, 64, 3, 3))).plan
+    found = [{node.op.name for node in cluster.nodes} for cluster in plan.clusters]
+    (product,) = (names for names in found if "contract" in names)
+    assert not any(name.startswith("reduce") for name in product)

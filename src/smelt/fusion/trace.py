@@ -74,6 +74,8 @@ class Trace:
     """Positions that the data decides: name, and the axes they vary along."""
     counts: int = -1
     """The axis whose positions the result is, counted from 0, or -1."""
+    first: int = 0
+    """Leaves of the first operand: reads of those are of a product's first factor."""
 
 
 class _IndexAxes(frozenset[str]):
@@ -238,5 +240,5 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
     return Trace(
         tuple(dict.fromkeys(tracer.reads)), tuple(tracer.ended), tracer.cost, tracer.size,
         tracer.folds, tracer.dots, tracer.combine, tracer.guards, tracer.positional, tracer.along,
-        picks, -1 if counted is None else int(counted[1:]),
+        picks, -1 if counted is None else int(counted[1:]), inputs[0].leaves if inputs else 0,
     )  # fmt: skip

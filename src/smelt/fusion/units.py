@@ -68,6 +68,8 @@ class Unit:
     is_fold: bool = False
     along: int = -1
     """The result's axis that a scan runs along; -1 for anything else."""
+    factors: tuple[tuple[Edge, ...], ...] = ()
+    """Of a product, the reads of either factor: several where it is put together."""
 
     @property
     def ended(self) -> tuple[int, ...]:
@@ -197,13 +199,14 @@ class Units:
         found = trace(node.op, node.type, keys)
         leaves_in_order = [leaf for x in node.inputs for leaf in self._leaves(x)]
         extents = node.type.shape + found.ended
-        edges = dict.fromkeys(
-            self._edge(read, leaves_in_order[read.leaf], extents, node.type.rank)
-            for read in found.reads
-        )
+        edges = [self._edge(read, leaves_in_order[read.leaf], extents, node.type.rank)
+                 for read in found.reads]  # fmt: skip
+        factors: list[list[Edge]] = [[], []] if found.dots else []
+        for read, edge in zip(found.reads if found.dots else (), edges, strict=False):
+            factors[read.leaf >= found.first].append(edge)
         axes = tuple(map(self.extent_number, extents))
-        return Unit(number, node, node.type.rank, axes, tuple(edges), found, False,
-                    bool(found.ended), found.along)  # fmt: skip
+        return Unit(number, node, node.type.rank, axes, tuple(dict.fromkeys(edges)), found, False,
+                    bool(found.ended), found.along, tuple(map(tuple, factors)))  # fmt: skip
 
     def extent_number(self, e: Index) -> int:
         """The number in `extents` of an extent."""

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 from smelt.blocks import THIN
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
-from smelt.fusion.units import STILL, Edge, Units
+from smelt.fusion.units import STILL, Edge, Unit, Units
 from smelt.types.expr import axes_of
 
 Axes: TypeAlias = AbstractSet[Any]
@@ -109,10 +109,10 @@ def walked_units(units: Units, region: Region) -> set[int]:
     """The products of a region that are walked rather than blocked."""
     found: dict[int, tuple[set[int], set[int]]] = {}
     for unit in map(units.unit, sorted(region.ended)):
-        if unit.trace.dots and len(unit.edges) == 2:
+        if sides := _sides(region, unit):
             # Windows that peek share the axis of places that a product has instead of theirs.
             taps = {w.tap for w in region.peeked.get(unit.number, ())}
-            one, other = ({*bits(side_of(region, unit.number, e))} - taps for e in unit.edges)
+            one, other = ({*bits(side)} - taps for side in sides)
             found[unit.number] = one, other
     grid, few = {*bits(region.grid)}, short_axes(units, region)
     order = sorted(range(len(region.axes)), key=lambda a: not few >> a & 1)
@@ -128,10 +128,21 @@ def packing(units: Units, region: Region, volume: Callable[[int], int]) -> float
     found = 0.0
     for unit in map(units.unit, region.ended):
         made = any(region.members >> e.producer & 1 for e in unit.edges)
-        if unit.trace.dots and made and len(unit.edges) == 2:
-            one, other = (side_of(region, unit.number, e) for e in unit.edges)
-            found += PACKED_NS * volume(one & other & region.grid)
+        if made and (sides := _sides(region, unit)):
+            found += PACKED_NS * volume(sides[0] & sides[1] & region.grid)
     return found
+
+
+def _sides(region: Region, unit: Unit) -> tuple[int, int] | None:
+    """The axes of a product's result that either factor varies along, whatever it is put together
+    from; None for what is no product of two values."""
+    if len(unit.edges) < 2 or not unit.factors or not all(unit.factors):
+        return None
+    found = [0, 0]
+    for k, edges in enumerate(unit.factors):
+        for edge in edges:
+            found[k] |= side_of(region, unit.number, edge)
+    return found[0], found[1]
 
 
 def side_of(region: Region, u: int, edge: Edge) -> int:
