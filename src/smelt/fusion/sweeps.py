@@ -361,9 +361,11 @@ class Sweeps:
 
     def emptiness(self, lanes: int) -> float:
         """Lanes of the vectors along a few columns that are folded for each one that has a column:
-        every row of theirs is a vector."""
+        every row of theirs is a vector.  Columns that are split have few in each part."""
         size = self.sizes[self.vector.bit_length() - 1] if self.vector else 1
         columns = self.region.ended and not self.vector & self.region.folded
+        if self.vector & self.split & ~self.held:
+            size, columns = -(-size // PARTS), True
         if self.packs or not columns or size <= 1:
             return 1.0
         return -(-size // lanes) * lanes / size
