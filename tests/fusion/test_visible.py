@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from smelt.fusion.cascade.interval import Blocks
 from smelt.fusion.cascade.term import Term, Terms, evaluate
+from smelt.fusion.cascade.visible import bounds
 from smelt.kernel.ir import IndexValue
-from smelt.types.dtype import bool_, i32, i64
+from smelt.types.dtype import bool_, f32, i32, i64
 from smelt.types.expr import axis
 from smelt.types.expr import evaluate as number
 
@@ -152,3 +153,22 @@ def test_narrow_integers_wrap_and_say_nothing() -> None:
     condition = terms.apply("lt", far, terms.const(-3, i32))
     found = Blocks(terms, "j", frozenset()).may(condition, True)
     assert found.kind == "const" and found.value is True
+
+
+@pytest.mark.parametrize("others", range(7))
+def test_what_counts_seldom_counts(others: int) -> None:
+    """Elements of joined arrays behind a few conditions: each has to hold, and the first not to."""
+    terms = Terms()
+    k = terms.index(axis("j", EXTENT))
+    before = terms.apply("lt", k, terms.const(8, i64))
+    x, y, rows = (terms.leaf(n, a, f32) for n, a in (("x", "ij"), ("y", "ij"), ("rows", "i")))
+    inside = terms.apply("ge", k, terms.const(8, i64))
+    for n in range(others):
+        inside = terms.both(inside, terms.leaf(("told", n), "j", bool_))
+    zero = terms.const(0.0, f32)
+    right = terms.choose(inside, y, terms.choose(before, x, zero))
+    left = terms.choose(terms.apply("le", rows, zero), zero, terms.apply("max", rows, zero))
+    assert bounds(terms, [terms.dot(left, right, ("i",), f32)], "j", frozenset()) == (None, None)
+    told = [terms.dot(left, terms.choose(before, x, zero), ("i",), f32)]
+    _, stop = bounds(terms, told, "j", frozenset())
+    assert stop is not None and stop.kind == "const" and stop.value == 8

@@ -28,13 +28,13 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.fusion.cascade.between import between
 from smelt.fusion.cascade.states import State
-from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
+from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.fusion.cascade.visible import (
     DRAWS,
     Drawn,
     Visible,
+    answered,
     following,
-    is_asked,
     narrowed,
     outermost,
 )
@@ -188,22 +188,22 @@ class _Strange(Drawn):
 def _evaluated(
     element: Term, told: dict[Term, Any], elements: Sequence[Term], kind: type[Drawn]
 ) -> Any:
-    """What an element is in each draw."""
-    drawn = kind()
-    known: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in told.items()}
-    for t in dict.fromkeys(t for a in elements for t in cone(a) if is_asked(t)):
-        known.setdefault(t, drawn.answer())
-    return np.broadcast_to(evaluate(element, drawn, known), (DRAWS,))
+    """What an element is in each draw, whatever other conditions say; no number where these are too
+    many."""
+    known = answered(elements, told)
+    if known is None:
+        return np.full(DRAWS, np.nan)
+    return np.broadcast_arrays(evaluate(element, kind(), known), np.zeros(DRAWS))[0]
 
 
 def _adds_nothing(block: Term, told: dict[Term, Any], drawn: type[Drawn]) -> bool:
     """Whether a fold takes up nothing, a product where one factor is 0 and the other any number."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     wanted = row.identity(block.args[0].dtype)
-    nothing = np.zeros(DRAWS, bool)
+    nothing: Any = False
     for a in block.args:
-        nothing |= np.asarray(_evaluated(a, told, block.args, drawn) == wanted)
-    return bool(nothing.all()) and not row.positional
+        nothing = nothing | np.asarray(_evaluated(a, told, block.args, drawn) == wanted)
+    return bool(np.all(nothing)) and not row.positional
 
 
 __all__ = ["Faint", "faint"]

@@ -35,17 +35,21 @@ from smelt.types.dtype import bool_
 Array = np.ndarray[Any, Any]
 
 DRAWS = 6
-"""Sets of numbers and answers for which the elements that a mask rules out are looked at."""
+"""Sets of numbers for which the elements that a mask rules out are looked at: positive ones, then
+negative ones, then any; with every combination of what other conditions say."""
+MOST_ASKED = 10
+"""Conditions of which all combinations are looked at; with more of them nothing is ruled out."""
 _TABLE = 64
 """Terms with numbers of their own; beyond, they come again."""
 
 
 @cache
-def _draws() -> tuple[Array, Array]:
-    """Numbers and answers; NumPy imports its generators when the first one is asked for."""
-    source = np.random.default_rng(0)
-    numbers = source.integers(-9, 9, (_TABLE, DRAWS))
-    return numbers, source.random((_TABLE, DRAWS)) < [1.0, 0.0, *[0.5] * (DRAWS - 2)]
+def _draws() -> Array:
+    """Numbers; NumPy imports its generators when the first one is asked for."""
+    numbers = np.random.default_rng(0).integers(-9, 9, (_TABLE, DRAWS))
+    sizes = np.abs(numbers) + 1
+    numbers[:, 0], numbers[:, 1] = sizes[:, 0], -sizes[:, 1]
+    return numbers
 
 
 @dataclass(slots=True)
@@ -174,11 +178,10 @@ def _minus_infinities(blocks: list[Term], name: str) -> Iterator[Term]:
 
 
 class Drawn:
-    """Numbers for terms that are not computed, and answers of comparisons, which seldom would hold
-    for such numbers: in the first draw all of them, then none, then some."""
+    """Numbers for terms that are not computed."""
 
     def __init__(self) -> None:
-        self.numbers, self.answers = map(cycle, _draws())
+        self.numbers = cycle(_draws())
         self.known: dict[Term, Array] = {}
 
     def __call__(self, t: Term) -> Array:
@@ -187,9 +190,17 @@ class Drawn:
             self.known[t] = (next(self.numbers) + fraction).astype(t.dtype.numpy)
         return self.known[t]
 
-    def answer(self) -> Array:
-        """What one comparison says in each draw."""
-        return next(self.answers)
+
+def answered(elements: Iterable[Term], told: Mapping[Term, Any]) -> dict[Term, Any] | None:
+    """What is told, and all that the other conditions in some elements may say together, a row for
+    each combination.  None where these are too many."""
+    known: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in told.items()}
+    asked = [t for t in dict.fromkeys(t for e in elements for t in cone(e))
+             if is_asked(t) and t not in known]  # fmt: skip
+    if len(asked) > MOST_ASKED:
+        return None
+    rows = np.arange(1 << len(asked))[:, None]
+    return known | {t: (rows >> k & 1).astype(bool) for k, t in enumerate(asked)}
 
 
 def is_asked(t: Term) -> bool:
@@ -212,13 +223,13 @@ def _is_nothing(block: Term, told: Mapping[Term, float | bool]) -> bool:
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     wanted = row.identity(block.args[0].dtype)
     drawn = Drawn()
-    known: dict[Term, Any] = {t: np.asarray(x, t.dtype.numpy) for t, x in told.items()}
-    for t in dict.fromkeys(t for a in block.args for t in cone(a) if is_asked(t)):
-        known.setdefault(t, drawn.answer())
-    nothing = np.zeros(DRAWS, bool)
+    known = answered(block.args, told)
+    if known is None:
+        return False
+    nothing: Any = False
     for a in block.args:
         values = np.asarray(evaluate(a, drawn, known), np.float64)
         if np.isnan(values).any():
             return False
-        nothing |= values == wanted
-    return bool(nothing.all())
+        nothing = nothing | (values == wanted)
+    return bool(np.all(nothing))
