@@ -181,6 +181,17 @@ def beside_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
     return xp.matmul(e / (xp.sum(e, axis=-1, keepdims=True) + xp.exp(c - top)), v)
 
 
+def joined_to_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
+    """The same as a column of its own, which the weights are cut from again (GPT-OSS, 2025)."""
+    s = scores(xp, q, k)
+    i, j = places(xp, s)
+    s = xp.where(j <= i, s, -np.inf)
+    c = xp.broadcast_to(xp.expand_dims(sink, axis=(1, 2)), (*s.shape[:-1], 1))
+    row = xp.concat([s, c], axis=-1)
+    row = row - xp.max(row, axis=-1, keepdims=True)
+    return xp.matmul(weights(xp, row)[..., :-1], v)
+
+
 def capped(xp: Any, q: Any, k: Any, v: Any) -> Any:
     return xp.matmul(weights(xp, 30.0 * xp.tanh(scores(xp, q, k) / 30.0)), v)
 
@@ -228,6 +239,7 @@ VARIANTS = (
     Variant("E2 bias", biased, ("bias",), told="where"),
     Variant("E2 relative positions", relative, ("table",)),
     Variant("E2 sink", beside_a_sink, ("slopes",), told="to cut"),
+    Variant("E2 joined to a sink", joined_to_a_sink, ("slopes",), told="to cut"),
     Variant("E2 softcap", capped),
     Variant("E3 grouped", grouped, group=3),
     Variant("E3 multi-query", grouped, group=HEADS, heads=1),

@@ -56,7 +56,7 @@ SEEN = {
     "E1 causal": "to", "E1 causal of itself": "to", "E1 window": "from to", "E1 near": "from to",
     "E1 dilated": "from to",
     "E1 prefix": "to", "E1 sinks": "to", "E1 padded": "to", "E1 causal documents": "to",
-    "E2 alibi": "to", "E2 sink": "to", "E7 dropout": "to",
+    "E2 alibi": "to", "E2 sink": "to", "E2 joined to a sink": "to", "E7 dropout": "to",
 }  # fmt: skip
 """What blocks see of the other axis: from where, up to where."""
 BACKWARD = [

@@ -7,6 +7,8 @@ own size, and the result within 2^-9 of its size.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -24,11 +26,14 @@ from tests.catalogue.test_e_attention import (
     plain,
     window,
 )
+from tests.codegen.llvm.test_contractions import inner_loops
 
 import smelt as sm
 from smelt import driver, knobs
+from smelt.codegen.build import asm_text
 from smelt.kernel.ir import Dot, Stream
 from smelt.kernel.walk import statements, values_of, visit
+from smelt.target import Target
 from smelt.types.dtype import bf16
 
 Array = np.ndarray[Any, Any]
@@ -83,6 +88,23 @@ def test_numbers(variant: Variant) -> None:
             sizes = variant.code(REFERENCE, *wide[:2], abs(wide[2]), *wide[3:])
         allowed = 2.0**-9 * (sizes + abs(want)) + 1e-5
         assert np.all(abs(found.astype(np.float64) - want) <= allowed)
+
+
+def test_weights_are_computed_once_and_multiplied_by_pairs() -> None:
+    """Their sum and the second product both want them: they lie in scratch, and are rounded from
+    there by the processor's own conversion."""
+    _, program = made(VARIANTS[0])
+    (kernel,) = program.kernels
+    assert kernel is not None
+    target = Target.for_isa("avx512")
+    target = replace(target, features=(*target.features, "avx512bf16"))
+    loops = inner_loops(asm_text(kernel, target))
+    steps = [len(re.findall("vdpbf16ps", x)) for x in loops]
+    assert {16, 24} <= set(steps), "whole tiles of both products"
+    assert not any(len(re.findall("vfmadd231ps", x)) >= 16 for x in loops), "none in float32"
+    rounding = [x for x in loops if "vcvtneps2bf16" in x or "vcvtne2ps2bf16" in x]
+    assert rounding
+    assert not any("vscalefps" in x for x in rounding), "no exponential again"
 
 
 def test_explicit_roundings_stay_unless_told_otherwise() -> None:

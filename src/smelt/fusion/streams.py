@@ -54,6 +54,9 @@ WIDE_COST = 3.0
 steps.  Charged for the folds that an unstreamed kernel does not have."""
 SHORT = 512
 """Elements of an axis that one or two visits of a product take anyway."""
+SHORT_TAKEN = 112
+"""The same where another product takes what was made along the axis: one visit keeps that at hand
+as well.  Rows of so few elements are folded sooner than states are carried."""
 MARGIN = 1.04
 """What streaming a contraction has to win: blocks are packed and rescaled one by one."""
 SLOW_COLUMNS = 4.0
@@ -65,24 +68,35 @@ STATE_SHARE = 0.5
 
 def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     """The least cost of a region with one of its folded axes streamed; None if none can be, or if
-    one visit is all, but where a row is `beyond` fast memory or a mask ends the visit early."""
+    one visit is all, but where a row is `beyond` fast memory, a mask ends the visit early or a
+    product takes what is made in it."""
     best: Cost | None = None
     if region.scanned or region.peeked or any(map(slides, _products_terms(model, region))):
         return None  # products over windows are blocked by tasks, not by streams
     masked, products = is_masked(model, region), has_products(model, region)
     for a in streamable(model, region):
-        long = not products or model.extents[region.axes[a]] > SHORT
-        if not (beyond or masked or long):
+        n = model.extents[region.axes[a]]
+        long = not products or n > SHORT
+        taken = n > SHORT_TAKEN and _is_taken(model, region, a)
+        if not (beyond or masked or long or taken):
             continue
         try:
             price = _price(model, region, a)
         except NotCollected:
             continue
-        several = beyond or (long and price.visits > 1)
+        several = beyond or taken or (long and price.visits > 1)
         cost = price.cost() if several or (masked and price.is_cut()) else None
         if cost is not None and (best is None or cost.burden < best.burden):
             best = cost
     return best
+
+
+def _is_taken(model: Model, region: Region, a: int) -> bool:
+    """Whether a contraction over an axis takes what other folds have made."""
+    return any(
+        model.units.unit(u).trace.dots and ends >> a & 1 and region.levels[u] > 1
+        for u, ends in region.ended.items()
+    )
 
 
 def streamed_along(model: Model, region: Region, a: int) -> Cost | None:

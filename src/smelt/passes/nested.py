@@ -77,19 +77,19 @@ def _taken_apart(node: Node) -> Node:
 
 def _folded_before(x: Node, axes: tuple[int, ...]) -> tuple[int, ...] | None:
     """Some of the axes, along which what a product made has been folded for `x`."""
-    made = dict.fromkeys(y for y in _elementwise(x) if isinstance(y.op, Contract))
+    made = dict.fromkeys(y for y in elementwise(x) if isinstance(y.op, Contract))
     if not made:
         return None
-    for y in _elementwise(x):
+    for y in elementwise(x):
         if not isinstance(y.op, Reduce) or not set(y.op.axes) < set(axes):
             continue
         (z,) = y.inputs
-        if z.type.shape == x.type.shape and any(m in made for m in _elementwise(z)):
+        if z.type.shape == x.type.shape and any(m in made for m in elementwise(z)):
             return y.op.axes
     return None
 
 
-def _elementwise(x: Node) -> Iterator[Node]:
+def elementwise(x: Node) -> Iterator[Node]:
     """What a value is made of, element by element and by broadcasting, folds along its way too."""
     seen: set[Node] = {x}
     pending = [x]

@@ -29,6 +29,7 @@ from smelt.passes.cse import cse
 from smelt.passes.dce import dce
 from smelt.passes.decided import decided
 from smelt.passes.fold import fold
+from smelt.passes.joined import joined
 from smelt.passes.nested import nested
 from smelt.passes.picks import picks
 from smelt.passes.precision import precision
@@ -68,6 +69,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("views", views),
     Pass("same", same),
     Pass("picks", picks),
+    Pass("joined", joined),
     Pass("nested", nested),
     Pass("cse", cse),
     Pass("dce", dce),

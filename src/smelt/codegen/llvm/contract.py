@@ -83,6 +83,8 @@ class Contraction:
     direct: int = 0
     """Where others want the left operand too: it lies in scratch, rows this far apart, and is
     multiplied there."""
+    held: int = 0
+    """The same where factors go in groups: it lies in scratch, and is packed from there."""
     panels: bool = False
     """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
     group: Group | None = None
@@ -251,8 +253,9 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     shared = m is not None and _is_shared(item, m, n, right)
     tile = tile_of(target, _lanes(item.dtype, target))
     k = _longest(ranked, phase)
-    direct = _pitch(left, item, tile, phase)
-    group = None if direct else group_of(item, left, right, phase.dtypes, target)
+    pitch = _pitch(left, item, tile, phase)
+    group = group_of(item, left, right, phase.dtypes, target)
+    direct = pitch if group is None else 0
     panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
     if not panels and (form in ("rows", "columns") or (_is_few(m, phase) and not shared)):
         return _thin(item, left, right, m, n, ranked, phase, target)
@@ -260,7 +263,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
         return None
     made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile,
                        "small" if form in ("small", "rows") else "packed",
-                       direct=direct, panels=panels)  # fmt: skip
+                       direct=direct, held=pitch - direct, panels=panels)  # fmt: skip
     if group is not None:
         units = _lies_in_units(left, item, group, (m, k), phase)
         return replace(made, group=group, along=runs_along(right, (n, k)), units=units,

@@ -34,7 +34,6 @@ from llvmlite import ir
 from smelt.codegen.llvm.items import Access, Converting, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.dataclass import dataclass
-from smelt.ops import halves
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.dtype import DType, bf16, f32, i8, i16, i32, u8
@@ -161,7 +160,8 @@ def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
     kind = kind if m.lanes is None else ir.VectorType(kind, m.lanes)
     if group.step == "bfloats":
         if not isinstance(item.payload, (Access, Converting)):  # one that nobody has rounded yet
-            return b.trunc(halves.to_bfloat16(m, value), kind)
+            short: Any = _Bfloat() if m.lanes is None else ir.VectorType(_Bfloat(), m.lanes)
+            return b.bitcast(b.fptrunc(value, short), kind)
         bits = m.bitcast(value, i32)
         return b.trunc(m.lshr(bits, m.const(i32, 16)), kind)
     width = item.dtype.bits

@@ -167,7 +167,7 @@ class _Planner:
         self.groups: dict[tuple[int, object], Nest] = {}
         self.apart = self._apart_items()
         self.direct = {c.left: c for c in products.values()
-                       if isinstance(c, Contraction) and c.direct}  # fmt: skip
+                       if isinstance(c, Contraction) and (c.direct or c.held)}  # fmt: skip
         self.first: list[int] = []
         self.last: list[int] = []
         self.levels = self._levels()

@@ -132,10 +132,10 @@ class Storage:
             return span
         owner = self.shared.get(owner, owner)
         for other in self.s.blocked:
-            if owner is other.left and other.direct:  # whole tiles, and rows as far apart as said
-                c = other
+            if owner is other.left and (other.direct or other.held):
+                c = other  # whole tiles, and rows as far apart as said
                 if axis == c.k:
-                    return c.direct
+                    return c.direct or c.held
         if c is None or axis not in (c.m, c.n):
             return span
         step = c.tile.rows if axis == c.m else c.tile.columns
@@ -206,7 +206,7 @@ def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
     """Left operands that are multiplied where they lie, each with a product that they may take the
     place of: nobody reads its elements but who computes the operand's, and whoever came before."""
     for c in s.blocked:
-        if not c.direct:
+        if not (c.direct or c.held):
             continue
         home = next(k for k, n in enumerate(s.nests) if c.left in n.saves and not n.packed)
         for other in s.blocked:

@@ -8,6 +8,7 @@ with m (ALGORITHMS 1.1-1.5; for one power of one exponential this is the online 
 M. Milakov and N. Gimelshein, 2018, for powers of a sum the update of T. Chan et al., 1983).
 
     sum(exp(x - m))            l' = l * exp(m - m') + sum(exp(x - m'))
+    sum(exp(x - max(m, c)))    the same sum, at the end times exp(m - max(m, c))
     sum((x - mu)**2)           q = sum((x - a)**2), s = sum(x - a)
                                at the end q + 2(a - mu)s + n(a - mu)^2
     sum((x - m) * exp(x - m))  e' = exp(m - m') * (e + (m - m')*l) + sum(...)
@@ -38,7 +39,7 @@ from smelt.fusion.cascade.forms import (
     scaled,
     without,
 )  # fmt: skip
-from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_total, opposite
+from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_beyond, is_total, opposite
 from smelt.fusion.cascade.monotone import outside
 from smelt.fusion.cascade.powers import greatest, moved, over
 from smelt.fusion.cascade.states import States
@@ -274,16 +275,20 @@ class _Sum:
         for atom, k in form.items():
             if atom is None or not self.sorts.moves(atom):
                 continue
-            known = self._gauge_of(atom)
             c = Coefficient(-k.number, k.fixed)
-            if known is None or not self._is_bound(form, known[0], c):
+            known = self._gauge_of(atom)
+            beyond = next((g for g in self.gauges if known is None and is_beyond(atom, g)), None)
+            gauge, finite = known or (beyond, True)
+            if gauge is None or not self._is_bound(form, gauge, c):
                 continue
-            gauge, finite = known
             moving: Linear = {a: form[a] for a in form if a is not None and self.sorts.moves(a)}
+            rest: Linear = {a: k for a, k in moving.items() if a is not atom}
             stead = atom if finite else None
+            if beyond is not None:  # the gauge itself, and at the end what is between the two
+                stead = terms.where_equal(gauge.fold, gauge.bottom, atom, gauge.fold)
+                rest |= {atom: k, stead: c}
             self._rescale(row, gauge, c, stead)
             self.bare[gauge] = self.bare.get(gauge, False) or not finite
-            rest: Linear = {a: k for a, k in moving.items() if a is not atom}
             if rest:
                 self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
             power = self._left(factor.term.args[0], form, moving, {})
@@ -315,9 +320,7 @@ class _Sum:
         form = linear(term, self.sorts.is_fixed)
         if is_odd(form):
             raise NotSeparable(term.op)
-        moving: Linear = {
-            a: c for a, c in form.items() if a is not None and self.sorts.moves(a)
-        }  # fmt: skip
+        moving: Linear = {a: c for a, c in form.items() if a is not None and self.sorts.moves(a)}
         if not growing:
             return self._anchored(self._left(term, form, moving, {}), build(terms, moving, term))
         shown: dict[Term, Term] = {}
@@ -407,7 +410,7 @@ class _Sum:
             return total
         carry = None
         if self.rescaling is not None:
-            # its own number is told below, once it is known whether the state exists already
+            # its own number is told below, where it is known whether the state exists
             known = self._numbered(block)
             number = len(self.carrier.states) if known is None else known
             own = self.terms.state(number, block.axes, self._wide())

@@ -49,6 +49,14 @@ def as_gauge(atom: Term, gauge: Gauge) -> float | None:
     return at(gauge.bottom)
 
 
+def is_beyond(atom: Term, gauge: Gauge) -> bool:
+    """Whether `atom` is the greater of the gauge and something else (of a minimum the lesser): it
+    bounds what the gauge bounds."""
+    if atom.kind != "apply" or atom.op != COMBINES[gauge.fold.op].scalar:
+        return False
+    return any(a is gauge.fold or is_beyond(a, gauge) for a in atom.args)
+
+
 _TOTAL: dict[str, bool] = {}
 _GRID = (-math.inf, -700.5, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 700.5, math.inf)
 
