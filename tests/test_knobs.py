@@ -28,7 +28,6 @@ OTHER = {
     "cache_dir": ("/tmp/somewhere", Path("/tmp/somewhere")),
     "cache_size": ("1.5 KiB", 1536),
     "log": ("fusion,-tune", "fusion,-tune"),
-    "journal": ("full", "full"),
     "rounding": ("exact", "exact"),
     "fuse": ("0", False),
     "must_fuse": ("exp+sum, a+b", (("exp", "sum"), ("a", "b"))),

@@ -10,6 +10,7 @@ once in a process so counts for every compiler alike.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -24,6 +25,9 @@ from smelt.bench.process import command, variables
 from smelt.dataclass import dataclass
 
 __all__ = ["FirstCall", "measure_first"]
+
+
+_LOG = logging.getLogger("smelt.bench")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,9 @@ def measure_first(peer: str, name: str, seconds: float = 600.0) -> FirstCall:
                 done = subprocess.run(  # noqa: S603 - our own module
                     line, capture_output=True, timeout=seconds, check=True
                 )
-            except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+            except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+                last = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+                _LOG.warning("no first call of %s with %s: %s %s", name, peer, error, *last or [""])
                 return FirstCall()
             found.append(float(json.loads(done.stdout.splitlines()[-1])))
     return FirstCall(*found)

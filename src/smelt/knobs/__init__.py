@@ -170,14 +170,6 @@ LOG: Knob[str] = Knob(
     values="fusion,cache,-tune | all | help",
     show=lambda text: text or "none",
 )
-JOURNAL: Knob[Literal["on", "off", "full"]] = Knob(
-    "journal",
-    values.choice("on", "off", "full"),
-    "on",
-    "Facts to record: decisions and kernels (on), also every launch and every text (full), or none "
-    "(off: nothing can be explained).",
-    values="on | off | full",
-)
 ROUNDING: Knob[Literal["fast", "eager", "exact"]] = Knob(
     "rounding",
     values.choice("fast", "eager", "exact"),
