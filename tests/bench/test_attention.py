@@ -8,10 +8,21 @@ import numpy as np
 import pytest
 
 from smelt import driver
-from smelt.bench.attention import CASES, PEERS, Case, arithmetic_ns, calls, documents, measure, page
+from smelt.bench.attention import (
+    CASES,
+    PEERS,
+    Case,
+    arithmetic_ns,
+    calls,
+    documents,
+    measure,
+    page,
+    visited,
+)
 from smelt.bench.products import Timed
 from smelt.types.dtype import bf16, f32
 
+WIDE = 2 * driver.host().vector_bytes // 4
 SMALL = (
     *(Case(v, 40, dim=8, heads=2) for v in dict.fromkeys(case.variant for case in CASES)),
     Case("plain", 33, dim=8, heads=6, group=3), Case("plain", 70, dim=8, heads=2, queries=1),
@@ -41,6 +52,13 @@ def test_pairs_are_those_that_a_mask_leaves() -> None:
     assert Case("documents", 200).pairs == (lengths**2).sum() and lengths.sum() == 200
 
 
+def test_what_is_visited_is_whole_tiles_of_bands_and_sums_of_finer_ones() -> None:
+    assert visited(Case("plain", 10), 32) == 100
+    assert visited(Case("causal", 24), 32) == (24 * 24 + 12 * 12 + 12 * 24) / 2
+    for case in (Case("window", 700), Case("documents", 700), Case("causal", 700)):
+        assert case.pairs < visited(case, 16) < visited(case, 32) < 700 * 700
+
+
 def test_floor_is_arithmetic_or_memory() -> None:
     case = Case("causal", 2048)
     assert arithmetic_ns(case) == 4 * 12 * case.pairs * 64 / driver.host().fma_gflops
@@ -52,4 +70,8 @@ def test_times_and_their_page() -> None:
     timed = measure(SMALL[0], rounds=1, peers=("smelt",))
     assert set(timed.times) == {"smelt"} and timed.times["smelt"] > 0
     told = page([Timed("a", 50.0, {"smelt": 100.0, "torch": 250.0})])
-    assert "| a | 100 ns | 250 ns | 50.0 ns | 2.50 | 50 % |" in told
+    assert "| a | 100 ns | 250 ns | 50.0 ns | 2.50 | 50 % | – |" in told
+    done = Case("causal", 128)
+    share = f"{50 * visited(done, WIDE) / done.pairs:.0f} %"
+    told = page([Timed(done.title, 50.0, {"smelt": 100.0, "torch": 250.0})])
+    assert f"| 2.50 | 50 % | {share} |" in told

@@ -9,9 +9,11 @@ product.  PyTorch takes the shortest way that it has: scaled_dot_product_attenti
 the operators one after another.  Times are processor time, in turns, the best of the rounds.  The
 floor counts two multiply-adds for each element of a head and each pair of a query and a key that
 the mask leaves, at the measured peak: a tile that a mask cuts counts with its visible pairs alone.
-Or it is the time in which a sum reads the queries, keys and values once, if that is longer.  With
-bfloat16, of which the processor multiplies twice as many at a time, scores and their exponentials
-are not rounded on the way (`rounding="fast"`), as PyTorch's own kernel does not.
+Or it is the time in which a sum reads the queries, keys and values once, if that is longer.  The
+last column counts what is visited: scores of the tiles that bands of 24 queries see, and weights of
+what 12 queries see, times values.  With bfloat16, of which the processor multiplies twice as many
+at a time, scores are not rounded on the way (`rounding="fast"`), and their exponentials where the
+second product takes them, as in PyTorch's own kernel.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from smelt.bench.process import command, kept_to, variables
 from smelt.bench.products import Call, Timed, best_times
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
+from smelt.codegen.llvm.bands import BAND, FINE
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32
 
@@ -90,6 +93,21 @@ class Case:
         """Pairs of a query and a key that the mask leaves, in one head."""
         keep = self.keep()
         return self.rows * self.keys if keep is None else int(keep.sum())
+
+
+def visited(case: Case, columns: int) -> float:
+    """Pairs of a head that are computed, on the mean of both products: a band of rows takes all
+    tiles of so many columns that one of its rows sees any of, and sums over what they see."""
+    keep = case.keep()
+    if keep is None:
+        return case.pairs
+    found = 0
+    for rows, step in ((BAND, columns), (FINE, 1)):
+        for first in range(0, case.rows, rows):
+            seen = np.flatnonzero(keep[first : first + rows].any(axis=0))
+            start, stop = int(seen[0]) // step * step, -(-int(seen[-1] + 1) // step) * step
+            found += min(rows, case.rows - first) * (min(stop, case.keys) - start)
+    return found / 2
 
 
 def documents(n: int) -> Array:
@@ -242,13 +260,18 @@ def run(rounds: int = ROUNDS) -> list[Timed]:
 def table(found: list[Timed]) -> Table:
     """Times, how Smelt stands to PyTorch (above 1 is faster) and to the floor."""
     rows: list[tuple[str, ...]] = []
+    cases = {case.title: case for case in CASES}
+    columns = 2 * driver.host().vector_bytes // f32.itemsize
     for timed in found:
         own, theirs = timed.times.get("smelt"), timed.times.get("torch")
         against = f"{theirs / own:.2f}" if own and theirs else NOTHING
         share = f"{100 * timed.floor / own:.0f} %" if own else NOTHING
         cells = (duration(timed.times.get(p)) for p in PEERS)
-        rows.append((timed.title, *cells, duration(timed.floor), against, share))
-    headers = ("attention", *PEERS, "floor", "torch / smelt", "floor / smelt")
+        done = cases.get(timed.title)
+        busy = f"{visited(done, columns) / done.pairs * 100 * timed.floor / own:.0f} %" \
+            if own and done else NOTHING  # fmt: skip
+        rows.append((timed.title, *cells, duration(timed.floor), against, share, busy))
+    headers = ("attention", *PEERS, "floor", "torch / smelt", "floor / smelt", "visited / smelt")
     return Table("Attention on one core", headers, tuple(rows))
 
 
