@@ -69,7 +69,7 @@ STATE_SHARE = 0.5
 def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     """The least cost of a region with one of its folded axes streamed; None if none can be, or if
     one visit is all, but where a row is `beyond` fast memory, a mask ends the visit early or a
-    product takes what is made in it."""
+    product takes what is made in it, in one sweep."""
     best: Cost | None = None
     if region.scanned or region.peeked or any(map(slides, _products_terms(model, region))):
         return None  # products over windows are blocked by tasks, not by streams
@@ -84,8 +84,10 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
             price = _price(model, region, a)
         except NotCollected:
             continue
-        several = beyond or taken or (long and price.visits > 1)
-        cost = price.cost() if several or (masked and price.is_cut()) else None
+        several = beyond or (long and price.visits > 1) or (masked and price.is_cut())
+        cost = price.cost() if several or taken else None
+        if cost is not None and not several and cost.times > 1:
+            continue  # a row is visited again and again as it is without a stream
         if cost is not None and (best is None or cost.burden < best.burden):
             best = cost
     return best
