@@ -336,7 +336,9 @@ def test_eight_callers_take_no_longer_than_one_after_the_other() -> None:
 
     calls(2)
     rounds = [(together(), in_turn()) for _ in range(16)]  # others may run beside some of them
-    assert min(a for a, _ in rounds) < 1.3 * min(b for _, b in rounds)
+    # Where something else has one of two cores all the while, they share the other; callers that
+    # wait for helpers without one would take many times as long.
+    assert min(a for a, _ in rounds) < 2 * min(b for _, b in rounds)
 
 
 def test_a_small_call_costs_little() -> None:
