@@ -315,6 +315,7 @@ def test_foreign_variables(monkeypatch):
         knobs.foreign("PATH")
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("read", [knobs.THREADS.get, knobs.fingerprint], ids=["get", "fingerprint"])
 def test_reading_costs_less_than_300_ns(read):
     with config(fuse=True), config(quiet=True):

@@ -92,6 +92,7 @@ def test_resolving_releases_the_code_object():
     assert recorded._code is None
 
 
+@pytest.mark.clock
 def test_recording_costs_less_than_a_microsecond():
     record = library("frontends/array/array.py", 4)
     # Processor time, of many short turns: what else the machine does changes that least.

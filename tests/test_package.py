@@ -65,6 +65,7 @@ def test_every_layer_is_in_the_contract():
     assert modules - floors - {"__init__", "__pycache__", "py"} == set()
 
 
+@pytest.mark.clock
 def test_import_takes_little_beyond_numpy():
     # Of the processor's time: what the machine does besides is none of the package's business.
     program = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.fusion.ranks import correlations, run, spearman
 
 
+@pytest.mark.clock
 def test_ranks_agree() -> None:
     assert spearman([1.0, 2.0, 3.0], [10.0, 20.0, 21.0]) > 0.999
     found = run()
@@ -12,4 +14,4 @@ def test_ranks_agree() -> None:
     times, gains = correlations(found)
     print(f"rank correlation of times {times:.3f}, of what fusing saves {gains:.3f}")
     assert times >= 0.8
-    assert gains >= 0.5  # of half of the programs they are tenths of a microsecond, near the noise
+    assert gains >= 0.6

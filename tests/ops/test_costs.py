@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.fusion.ranks import spearman
 from tests.ops.costs import measured
 
@@ -11,6 +12,7 @@ NAMES = ("div", "exp", "erf", "sigmoid", "tanh", "log1p", "erfc", "asinh", "loga
 """Rows of all prices, none of which drowns in reading and writing."""
 
 
+@pytest.mark.clock
 def test_dearer_rows_take_longer() -> None:
     found = list(measured(SCALARS[n] for n in NAMES))
     assert spearman([row.cost for row, _ in found], [cost for _, cost in found]) > 0.8, found

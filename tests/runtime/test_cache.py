@@ -247,6 +247,7 @@ def test_memory_holds_a_bounded_amount() -> None:
     assert cache.get(b"99") is not None
 
 
+@pytest.mark.clock
 def test_a_warm_read_of_50_kb_takes_less_than_half_a_millisecond(place: Path) -> None:
     fill(place, 1, 50_000)
     best = 1.0

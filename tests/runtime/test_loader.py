@@ -25,6 +25,7 @@ def test_many_objects_with_equal_symbols_live_side_by_side() -> None:
     assert [call(each.address("value")) for each in objects] == list(range(20))
 
 
+@pytest.mark.clock
 def test_a_small_object_loads_within_a_millisecond() -> None:
     code = compile_ir(CONSTANT.format(number=7))
     load(code, ["value"])

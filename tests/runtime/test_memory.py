@@ -215,6 +215,7 @@ def test_pooled_memory_makes_room_before_giving_up(monkeypatch: pytest.MonkeyPat
         assert stock.usage().pooled <= 16 * MB
 
 
+@pytest.mark.clock
 def test_reuse_is_faster_than_fresh_memory() -> None:
     """A warm block costs the kernel alone; a fresh one the clearing of its pages as well."""
     stock, source = Stock(), np.ones(8 * MB, np.uint8)

@@ -190,6 +190,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_a_raising_handler_ends_the_run_soon(any_pool: Pool, threads: int) -> None:
     raised_at = 0.0
@@ -263,6 +264,7 @@ def test_helpers_block_all_signals_and_the_caller_none() -> None:
     fresh.stop()
 
 
+@pytest.mark.clock
 def test_idle_helpers_use_no_time() -> None:
     run(pool(), program(8).launch("busy", 8, more=1000), threads=2)
     time.sleep(0.02)
@@ -312,6 +314,7 @@ def test_layout_has_no_overlap() -> None:
     assert max(native.SLOT_OFFSETS.values()) + 8 <= native.SLOT_BYTES
 
 
+@pytest.mark.clock
 def test_eight_callers_take_no_longer_than_one_after_the_other() -> None:
     def calls(threads: int) -> None:
         chunks, launches, frame = program(8).launch("busy", 8, more=20_000).tables()
@@ -341,6 +344,7 @@ def test_eight_callers_take_no_longer_than_one_after_the_other() -> None:
     assert min(a for a, _ in rounds) < 2 * min(b for _, b in rounds)
 
 
+@pytest.mark.clock
 def test_a_small_call_costs_little() -> None:
     chunks, launches, frame = program(2).launch("count", 2, parallel=False).tables()
     call = (chunks.ctypes.data, launches.ctypes.data, 1, frame.ctypes.data)

@@ -51,6 +51,7 @@ def result(code: str, timeout: float = 60, **environment: str) -> object:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.clock
 def test_control_c_ends_a_long_run_within_200_ms_again_and_again() -> None:
     found = result("""
         waits, usable = [], []

@@ -132,6 +132,7 @@ def test_sequence_runs_its_rows_in_order(kernels: Kernels) -> None:
     assert not seen[2 * size :].any()
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic_time_grows_with_the_count(kernels: Kernels, name: str) -> None:
     table = aligned(1 << 14)
@@ -171,6 +172,7 @@ def test_measured_rates_are_ordered(measured: Target) -> None:
         assert many.copy >= one.copy
 
 
+@pytest.mark.clock
 def test_measured_figures_are_physically_possible(measured: Target) -> None:
     assert 0.1 < measured.one_thread.dram.read < 2000
     assert 0.5 < measured.fma_gflops < 5000

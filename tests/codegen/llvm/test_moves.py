@@ -297,6 +297,7 @@ def test_positions_outside_are_clamped_not_followed() -> None:
     assert np.array_equal(found, x[np.clip(i, 0, 9)])
 
 
+@pytest.mark.clock
 def test_parts_that_are_not_read_cost_nothing() -> None:
     """A masked load whose lanes are all outside of an array, where no memory may be, traps into
     microcode: a concatenation of long arrays took two hundred times as long as a copy."""

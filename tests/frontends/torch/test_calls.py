@@ -50,6 +50,7 @@ def test_ten_thousand_calls_keep_nothing():
         assert memory.usage().live == live
 
 
+@pytest.mark.clock
 def test_a_call_with_twenty_inputs_costs_at_most_40_us():
     xs = [torch.ones(8) for _ in range(20)]
     fast = compiled(total)
