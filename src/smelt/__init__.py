@@ -390,18 +390,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`record`, which needs PyTorch, is imported when it is asked for."""
-    return _record() if name == "record" else missing(name)
-
-
-def _record() -> Any:
+    """`torch` and its `record`, which need PyTorch, are imported when they are asked for."""
+    if name not in ("record", "torch"):
+        missing(name)
     try:
-        return import_module("smelt.torch").record
+        front = import_module("smelt.torch")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        told = "smelt.record tells what torch.compile did, and needs PyTorch: smelt[torch]"
-        raise AttributeError(told, name="record") from None
+        told = f"smelt.{name} is for torch.compile, and needs PyTorch: smelt[torch]"
+        raise AttributeError(told, name=name) from None
+    return front if name == "torch" else front.record
 
 
 class _Face(ModuleType):

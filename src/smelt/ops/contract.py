@@ -194,12 +194,17 @@ class Contract(TensorOp):
 
     def _is_short(self, counts: Shape) -> bool:
         """Whether there is nothing to block: few products, one of whose factors is the same for
-        no two results, as in a depthwise convolution."""
+        no two results, as in a depthwise convolution.  Rows of the other one that end here are
+        read along themselves, unless they are shorter than that is worth."""
         left, right = ({a for t in side for a in axes_of(t)} & {*self.out}
                        for side in (self.left, self.right))  # fmt: skip
-        most = SHORT_SUM if len(counts) == 1 else FEW_TAPS
         number = product(counts)
-        return isinstance(number, int) and 0 < number <= most and (left <= right or right <= left)
+        if not (isinstance(number, int) and number > 0 and (left <= right or right <= left)):
+            return False
+        rows = any(own >= left | right and bare_axis(side[-1]) in self.summed()
+                   for side, own in ((self.left, left), (self.right, right)))  # fmt: skip
+        most = SHORT_SUM if len(counts) == 1 and not rows else FEW_TAPS
+        return number <= most
 
     def _read(self, d: Definer[V], x: Operand[V], at: Shape) -> V:
         if not self.padded:

@@ -10,6 +10,7 @@ from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 from smelt import lower
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.written import short_products
 from smelt.graph.text import parse
 from smelt.kernel.short import with_sizes
 from smelt.target import Isa, Target
@@ -100,3 +101,30 @@ def test_places_in_short_rows_are_written_out(isa: Isa, t: str, fold: str) -> No
         for at_end in (False, True):
             (found,) = run_guarded(kernel, [x], at_end=at_end)
             np.testing.assert_array_equal(found, kernel.expected(x)[0])
+
+
+@pytest.mark.parametrize(("spec", "left", "right"), [
+    ("n,k; k -> n", "nk", "k"), ("k; n,k -> n", "k", "nk"),
+    ("n,k; n,k -> n", "nk", "nk"), ("b,n,k; b,k -> b,n", "bnk", "bk"),
+])  # fmt: skip
+def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -> None:
+    """Written out, each lane picks its own from as many lines as a vector has lanes."""
+
+    def text(k: int | str) -> str:
+        x, y = (",".join(str(k) if a == "k" else a for a in side) for side in (left, right))
+        return (f"graph f(x: f32[{x}], y: f32[{y}]) {{\n"
+                f'  s = contract(x, y) {{spec="{spec}"}}\n  return s\n}}')  # fmt: skip
+
+    def left_of(k: int) -> set[str]:
+        """What is left where the size is a number at a call."""
+        (phase,) = program(with_sizes(kernel.kernel, {"k": k})).phases
+        short_products(phase)
+        return {i.kind for i in phase.items}
+
+    kernel = whole(text("k"))
+    assert "dot" not in kinds(text(8)) | left_of(8) | left_of(12)
+    for k in (16, 48, 64):
+        assert "dot" in kinds(text(k)) & left_of(k)
+        x, y = (np.ones([{"n": 33, "b": 3, "k": k}[a] for a in side], "f4")
+                for side in (left, right))  # fmt: skip
+        assert (kernel(x, y)[0] == k).all()

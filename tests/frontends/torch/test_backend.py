@@ -47,12 +47,13 @@ def test_the_name_is_found_without_an_import():
 
 
 def test_importing_smelt_does_not_import_torch():
-    code = "import sys, smelt; smelt.ones(3); print('torch' in sys.modules)"
+    code = ("import sys, smelt; smelt.ones(3); print('torch' in sys.modules); "
+            "print(smelt.torch.explain.__name__, smelt.record is smelt.torch.record)")  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT,
         env={"PYTHONPATH": "src", "PATH": ""},
     )  # fmt: skip
-    assert done.stdout.split() == ["False"], done.stderr
+    assert done.stdout.split() == ["False", "explain", "True"], done.stderr
 
 
 WARM = """

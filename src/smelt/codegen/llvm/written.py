@@ -43,6 +43,8 @@ SHORT_ROWS, SHORT_PAIRS = 10, 8
 """Elements of a short row that is written out, where nothing but what it folds to is stored, and
 the same where rows of several arrays are read: each is picked out of as many vectors as a row has
 elements, and longer ones are vectors of their own (`smelt.codegen.llvm.abreast`)."""
+SHORT_TERMS = 12
+"""Products of a short sum where an operand's elements for neighbouring results lie apart."""
 MOST = 200
 """Items that a fold becomes at most."""
 MOST_PRODUCTS = 1024
@@ -186,7 +188,18 @@ def _is_short_sum(phase: Phase, dot: Item) -> bool:
         left <= right or right <= left or _is_tiny(phase, dot, prod(sizes), left ^ right)
     ):
         return False
-    return prod(sizes) * sum(1 for a in dot.args for _ in reached(a, over)) <= MOST_PRODUCTS
+    terms, read = prod(sizes), [i for a in dot.args for i in reached(a, over)]
+    return terms * len(read) <= MOST_PRODUCTS and (
+        terms <= SHORT_TERMS or not any(_is_comb(i, dot.axes - over) for i in read)
+    )
+
+
+def _is_comb(item: Item, kept: frozenset[str]) -> bool:
+    """Whether a load that differs between results has no axis of theirs to read vectors along."""
+    if not isinstance(item.payload, Access):
+        return False
+    steps = [coefficient(item.payload.offset, a) for a in kept]
+    return any(steps) and 1 not in steps
 
 
 def _is_tiny(phase: Phase, dot: Item, terms: int, own: frozenset[str]) -> bool:
