@@ -9,7 +9,6 @@ sides take turns.  torch runs eagerly; its convolutions are oneDNN's.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from examples.images import NETWORKS, Layer
+from tools import measured
 
 import smelt as sm
 
@@ -212,9 +212,7 @@ def main() -> None:
     found = table()
     print(found)
     if "--write" in sys.argv:
-        marks = r"(<!-- measured -->\n).*?(<!-- end: measured -->)"
-        page = PAGE.read_text()
-        PAGE.write_text(re.sub(marks, lambda m: m[1] + found + m[2], page, flags=re.DOTALL))
+        measured.write(PAGE, found)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ take turns.  torch runs eagerly, JAX compiled; the same function is called with 
 from __future__ import annotations
 
 import os
-import re
 import statistics
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tools import measured
 
 import smelt as sm
 
@@ -155,7 +155,11 @@ def cases(n: int = ROWS) -> list[Case]:
         ("products of quaternions", hamilton, (normal(4 * n, 4), normal(4 * n, 4))),
         ("determinants of 3×3", determinant, (normal(n, 3, 3),)),
         ("overlap (IoU) of 500 × 500 boxes", overlap, (boxes(500), boxes(500))),
-        ("dot products of 12", inner, (normal(n, 12), normal(n, 12))),
+        *((f"dot products of {k}", inner, (normal(n, k), normal(n, k))) for k in (12, 48)),
+        *(
+            (f"rows of {k} by a vector", product, (normal(n, k), normal(k)))
+            for k in (8, 16, 32, 64)
+        ),
         ("outer products of 12", outer, (normal(few, 12), normal(few, 12))),
     ]
     for name, program, lengths in (("softmax of {}", softmax, (4, 10, 24)),
@@ -272,9 +276,7 @@ def main() -> None:
     found = table()
     print(found)
     if "--write" in sys.argv:
-        marks = r"(<!-- measured -->\n).*?(<!-- end: measured -->)"
-        page = PAGE.read_text()
-        PAGE.write_text(re.sub(marks, lambda m: m[1] + found + m[2], page, flags=re.DOTALL))
+        measured.write(PAGE, found)
 
 
 if __name__ == "__main__":

@@ -311,6 +311,9 @@ def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
     queries = variant.queries or LONG
     assert elements(program.plan, sizes) == variant.group * variant.heads * queries * DIM
     assert all(c.stream is not None for c in program.plan.clusters)
+    (kernel,) = program.kernels
+    assert kernel is not None
+    assert len([s for s in statements(kernel) if isinstance(s, Stream)]) == 1  # no second sweep
 
 
 @STREAMED

@@ -13,7 +13,7 @@ its parts, which is not worth two folds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -58,15 +58,17 @@ def joined(graph: Graph) -> Graph:
       return v5
     }
     """
-    if not any(isinstance(x.op, Concat) for x in graph.nodes()):
+    concats = {x for x in graph.nodes() if isinstance(x.op, Concat) and _is_worth_it(x)}
+    if not concats:
         return graph
     readers, outputs, parts = users(graph), set(graph.outputs), _Parts()
 
     def change(node: Node, old: Node) -> Node:
-        found = next(_joins(old), None) if isinstance(node.op, Reduce) else None
-        if found is None or _is_wanted(found, readers, outputs):
-            return node
-        return _taken_apart(node, found, parts)
+        if isinstance(node.op, Reduce):
+            for found in _joins(old, concats):
+                if not _is_wanted(found, readers, outputs):
+                    return _taken_apart(node, found, parts)
+        return node
 
     return rebuild_from(graph, change)
 
@@ -78,16 +80,25 @@ class _Join(NamedTuple):
     axis: int
 
 
-def _joins(fold: Node) -> Iterator[_Join]:
-    """What a fold reads that was concatenated along an axis of its own, with a product in it."""
+def _is_worth_it(concat: Node) -> bool:
+    """Whether there are few parts, with a product among them."""
+    return len(concat.inputs) <= MOST and any(
+        isinstance(x.op, Contract) for part in concat.inputs for x in elementwise(part)
+    )
+
+
+def _joins(fold: Node, concats: Container[Node]) -> Iterator[_Join]:
+    """What a fold reads that was concatenated along an axis of its own."""
     (x,) = fold.inputs
     assert isinstance(fold.op, Reduce)
     for a in fold.op.axes if not fold.op.row.positional else ():
         for y in _along(x, a - x.type.rank):
-            if isinstance(y.op, Concat) and y.op.axis == y.type.rank + a - x.type.rank:
-                made = (z for part in y.inputs for z in elementwise(part))
-                if len(y.inputs) <= MOST and any(isinstance(z.op, Contract) for z in made):
-                    yield _Join(y, a - x.type.rank)
+            if (
+                y in concats
+                and isinstance(y.op, Concat)
+                and y.op.axis == y.type.rank + a - x.type.rank
+            ):
+                yield _Join(y, a - x.type.rank)
 
 
 def _along(x: Node, a: int) -> Iterator[Node]:

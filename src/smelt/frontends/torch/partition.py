@@ -64,11 +64,15 @@ def apart(forward: torch.fx.GraphModule, count: int) -> None:
     output = next(n for n in forward.graph.nodes if n.op == "output")
     written = {_memory(n) for n in _mutated(forward.graph, output.meta.get("desc") or ())}
     results = list(output.args[0])
-    for k, n in enumerate(results[count:], count):
-        if _is_plain(n) and _memory(n) in written:
-            with forward.graph.inserting_before(output):
-                results[k] = forward.graph.call_function(torch.ops.aten.clone.default, (n,))
-            results[k].meta["val"] = n.meta["val"].clone()
+    read = [k for k in range(count, len(results))
+            if _is_plain(results[k]) and _memory(results[k]) in written]  # fmt: skip
+    if not read:
+        return
+    for k in read:
+        n = results[k]
+        with forward.graph.inserting_before(output):
+            results[k] = forward.graph.call_function(torch.ops.aten.clone.default, (n,))
+        results[k].meta["val"] = n.meta["val"].clone()
     output.args = (type(output.args[0])(results),)
     forward.recompile()
 

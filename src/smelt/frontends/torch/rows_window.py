@@ -16,6 +16,7 @@ from smelt.frontends.torch.value import V, concat, contract, gather, iota, numbe
 from smelt.ops.view import Window
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
+from smelt.types.expr import product as volume
 
 __all__ = ["ROWS"]
 
@@ -98,18 +99,20 @@ def _place_of_greatest(
     count = len(extent)
     first = x.rank - count
     shape = c.shape
+    plane = volume(x.shape[first:])
+    counts = i32 if isinstance(plane, int) and plane < 1 << 31 else i64
     wide = _margin(x, around, -math.inf, more)
     best: V | None = None
     place: V | None = None
     for tap in product(*map(range, extent)):
-        seen, at = wide, number(0, i32, c.origin)
+        seen, at = wide, number(0, counts, c.origin)
         for k, n in enumerate(tap):
             a = first + k
             seen = seen.narrow(a, n * apart[k], shape[a], step[k])
-            here = iota(shape, a, i32, c.origin) * step[k] + (n * apart[k] - around[k])
+            here = iota(shape, a, counts, c.origin) * step[k] + (n * apart[k] - around[k])
             if best is None and around[k]:  # all may be as low as a margin: the first inside
                 here = select(here.map("lt", 0), here.map("mod", apart[k]), here)
-            at = at * number(x.shape[a], i32, c.origin) + here
+            at = at * number(x.shape[a], counts, c.origin) + here
         if best is None or place is None:
             best, place = seen, at
             continue
@@ -238,9 +241,9 @@ def _convolution_backward(
     if not one and math.prod(extent) <= MOST_TAPS:
         raise UnsupportedError("gradients of small windows of a channel: torch's are as fast")
     x = _margin(x, around, 0.0, (0,) * count)
-    return None, (_of_taps if single and not one else _of_points)(
-        grad, x, weight, step, apart, groups
-    ), None  # fmt: skip
+    if single and not one:
+        return None, _of_taps(grad, x, weight, step, apart), None
+    return None, _of_points(grad, x, weight, step, groups), None
 
 
 def _of_image(
@@ -279,9 +282,7 @@ def _spread(x: V, a: int, step: int) -> V:
     return x.reshape(*shape[:a], mul(shape[a], step), *shape[a + 1 :])
 
 
-def _of_points(
-    grad: V, x: V, weight: V, step: Sequence[int], _apart: Sequence[int], groups: int
-) -> V:  # fmt: skip
+def _of_points(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
     """A product summed over the batch and its places, for windows of one element."""
     places = grad.shape[2:]
     for k, n in enumerate(places):
@@ -295,9 +296,7 @@ def _of_points(
     return contract(grad, x, f"bgo{at},bgc{at}->goc").reshape(*weight.shape)
 
 
-def _of_taps(
-    grad: V, x: V, weight: V, step: Sequence[int], apart: Sequence[int], _groups: int
-) -> V:  # fmt: skip
+def _of_taps(grad: V, x: V, weight: V, step: Sequence[int], apart: Sequence[int]) -> V:
     """A sum for each tap over the batch and its places, for windows of one channel."""
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
     axes = (0, *range(2, grad.rank))
