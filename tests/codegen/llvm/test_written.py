@@ -128,3 +128,19 @@ def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -
         x, y = (np.ones([{"n": 33, "b": 3, "k": k}[a] for a in side], "f4")
                 for side in (left, right))  # fmt: skip
         assert (kernel(x, y)[0] == k).all()
+
+
+@pytest.mark.parametrize("fold", ["sum", "max"])
+def test_what_all_rows_share_does_not_count(fold: str) -> None:
+    """Short rows times weights are written out as rows by themselves are."""
+    text = ("graph f(x: f32[n,{k}], w: f32[{k}]) {{\n  a = expand(w) {{shape=(n, {k})}}\n"
+            "  b = mul(x, a)\n  s = reduce.{fold}(b) {{axes=(1,)}}\n  return s\n}}")  # fmt: skip
+    assert "fold" not in kinds(text.format(k=9, fold=fold))
+    for k in (1, 2, 9, 10, 11):
+        kernel = whole(text.format(k=k, fold=fold))
+        rng = np.random.default_rng(k)
+        for n in (1, 17, 300):
+            x, w = rng.standard_normal((n, k), "f4"), rng.standard_normal(k, "f4")
+            for at_end in (False, True):
+                (found,) = run_guarded(kernel, [x, w], at_end=at_end)
+                np.testing.assert_allclose(found, kernel.expected(x, w)[0], rtol=1e-6, atol=1e-6)

@@ -80,7 +80,9 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None
     varying = list(reached(arg, over))
     if not 1 <= count <= STEPS or count * len(varying) > MOST or folds(arg, over):
         return False
-    loads = [i.payload.offset for i in varying if isinstance(i.payload, Access)]
+    loads = [
+        i.payload.offset for i in varying if isinstance(i.payload, Access) and i.axes & fold.axes
+    ]  # not the same for all
     if any(i.kind == "peek" for i in varying):  # beside which other loads count for little
         return True
     gone = over == {row} or not any(over & s.axes for s in phase.stores)
