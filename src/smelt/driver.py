@@ -23,7 +23,7 @@ from smelt.codegen.build import build, build_all, forms
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.fusion.cascade.proofs import SHELF, VERSION
-from smelt.fusion.plan import Cluster, Plan
+from smelt.fusion.plan import Cluster, Donate, Donated, Plan
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names, sizes
@@ -102,7 +102,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph,
     *,
     hints: Mapping[str, int] | None = None,
-    donate: tuple[int, ...] = (),
+    donate: Donate = (),
     journal: Journal | None = None,
     target: Target | None = None,
     compiler: Compiler | None = None,
@@ -126,7 +126,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
 
 
 def _compile(
-    program: Program, donate: tuple[int, ...], journal: Journal, target: Target, compiler: Compiler
+    program: Program, donate: Donate, journal: Journal, target: Target, compiler: Compiler
 ) -> Compiled:
     """Graph to executable under the settings in force."""
     graph, named = program.graph, program.sizes
@@ -171,17 +171,18 @@ def _hints(plan: Plan, named: Mapping[str, int]) -> list[Mapping[str, int]]:
 
 
 def _planned(
-    graph: Graph, program: Program, donate: tuple[int, ...], journal: Journal, target: Target
+    graph: Graph, program: Program, donate: Donate, journal: Journal, target: Target
 ) -> tuple[Plan, Ahead]:
     """The plan, without what is computed once.  How much of that may be kept is only known from the
     plan: where it is too much, the rest is planned again without the least gains."""
-    given, named = tuple(graph.inputs[k] for k in donate), program.sizes
+    named = program.sizes
     refused: tuple[Node, ...] = ()
     while True:
         found = split(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
         told = Journal() if found.parts else journal
         plan = fusion.plan(
-            found.graph, target, told, named, fuse=knobs.FUSE.get(), donated=given
+            found.graph, target, told, named, fuse=knobs.FUSE.get(),
+            donated=_donated(found.graph, graph, donate),
         )  # fmt: skip
         room = room_of(graph, plan, named, program.allowance)
         more = beyond(found, room)
@@ -190,6 +191,12 @@ def _planned(
                 journal.facts += told.facts
             return plan, Ahead(graph, found, room)
         refused += more
+
+
+def _donated(planned: Graph, graph: Graph, donate: Donate) -> Donated:
+    """What of `graph` is given away, and for which results of the graph that is `planned`."""
+    pairs = (d if isinstance(d, tuple) else (d, None) for d in donate)
+    return {graph.inputs[k]: None if j is None else planned.outputs[j] for k, j in pairs}
 
 
 def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Compiled:

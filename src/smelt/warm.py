@@ -49,7 +49,7 @@ from smelt.tune.memory import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
-    from smelt.fusion.plan import Plan
+    from smelt.fusion.plan import Donate, Plan
     from smelt.kernel.ir import Kernel
 
 __all__ = ["Found", "compile"]
@@ -74,7 +74,7 @@ def _driver() -> Any:
 
 @roomy
 def compile(  # noqa: A001 - the field's word, as re.compile
-    graph: Graph, *, hints: Mapping[str, int], donate: tuple[int, ...] = (),
+    graph: Graph, *, hints: Mapping[str, int], donate: Donate = (),
     program: Program | None = None,
 ) -> Compiled | Found:  # fmt: skip
     """What runs `graph`, as `smelt.driver.compile` gives it; `program` is the graph with its hints,
@@ -123,7 +123,7 @@ def compile_part(graph: Graph, sizes: Mapping[str, int]) -> Compiled | Found:
 
 
 def _parts(
-    program: Program, settings: Settings, donate: tuple[int, ...], target: Target
+    program: Program, settings: Settings, donate: Donate, target: Target
 ) -> dict[str, str] | None:
     """Everything that decides a plan, by name; None for a graph that has no text.  `settings` are
     those that a race has found."""
@@ -223,7 +223,7 @@ class Found:
     """
 
     def __init__(
-        self, program: Program, donate: tuple[int, ...], target: Target, recipe: Recipe,
+        self, program: Program, donate: Donate, target: Target, recipe: Recipe,
         codes: Sequence[Code], found: Journal,
     ) -> None:  # fmt: skip
         """`codes` are the code of the recipe's kernels, `found` says where everything came from."""

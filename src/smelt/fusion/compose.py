@@ -8,14 +8,14 @@ own, kernels behind.  That is done for the memory; what it costs or saves in tim
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from smelt import knobs
 from smelt.blocks import FIRST_ROW, Cut, Rounds
 from smelt.fusion import memory, search
-from smelt.fusion.plan import Body, Cluster, Plan
+from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import costs
 from smelt.fusion.rounds import InRounds, NotCut, Part, block, split
 from smelt.fusion.sets import Hints, at_hints
@@ -43,7 +43,7 @@ def plan(
     hints: Mapping[str, int],
     *,
     fuse: bool = True,
-    donated: Collection[Node] = (),
+    donated: Donated = NOTHING,
 ) -> Plan:
     """The plan of a graph, as `search.plan` says, part of it in rounds where that saves memory.
 
@@ -93,7 +93,7 @@ class _Composed:
         self.reuses: dict[Node, Sequence[Node]] = {}
         self.decisions: list[Decision] = []
 
-    def plan(self, donated: Collection[Node]) -> Plan:
+    def plan(self, donated: Donated) -> Plan:
         """Before, rounds, behind."""
         parts = self.parts
         self._beside(parts.before)
@@ -129,7 +129,7 @@ class _Composed:
         parts = self.parts
         rows = block(parts, self.hints, self.target.l3_bytes * 3 // 4)
         name = f"k{len(self.clusters)}"
-        given = tuple(p.given for p in parts.makes if p.given is not None)
+        given = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
         target = replace(self.target, l3_bytes=self.target.l3_bytes // SHARE)
         hints = Hints({**self.hints, parts.rows: rows})
         body = search.plan(parts.body, target, None, hints, donated=given)

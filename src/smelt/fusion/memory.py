@@ -21,12 +21,12 @@ all at least another's, absent ones being 0, is never smaller.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 
 from smelt.dataclass import dataclass
-from smelt.fusion.plan import Cluster, Plan, Slot
+from smelt.fusion.plan import NOTHING, Cluster, Donated, Plan, Slot
 from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
@@ -110,7 +110,7 @@ def assign(
     launches: Sequence[Sequence[int]],
     hints: Mapping[str, int],
     reuses: Reuses,
-    donated: Collection[Node] = (),
+    donated: Donated = NOTHING,
 ) -> tuple[Slot, ...]:
     """A slot for each value that a cluster writes, in order of writing.  Inputs in `donated` may
     be overwritten once nobody reads them any more."""
@@ -127,7 +127,8 @@ def assign(
         for node in cluster.outputs:
             if node in results:
                 for given in reuses.get(node, ()):
-                    if given in free and _read_last(given, cluster, k, last, when, clusters):
+                    wanted = given in free and donated[given] in (None, node)
+                    if wanted and _read_last(given, cluster, k, last, when, clusters):
                         free.remove(given)
                         taken[node] = given
                         break

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeAlias
 
 from smelt.blocks import Rounds
 from smelt.dataclass import dataclass
@@ -10,6 +12,13 @@ from smelt.graph.ir import Graph, Node
 from smelt.journal import Decision
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape
+
+Donate: TypeAlias = tuple[int | tuple[int, int], ...]
+"""Inputs by place that a caller gives away: results may take their memory.  Of a pair, only the
+result whose place is told second."""
+Donated: TypeAlias = Mapping[Node, Node | None]
+"""The same by nodes: inputs, and the only result that may take their memory, or None for any."""
+NOTHING: Donated = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

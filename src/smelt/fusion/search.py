@@ -25,7 +25,7 @@ of candidates is that of gains, then of numbers: equal graphs give equal plans.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 
 from smelt import knobs
@@ -37,7 +37,7 @@ from smelt.fusion.chains import chains
 from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import Refusal, Wishes, refuse_torn
-from smelt.fusion.plan import Plan
+from smelt.fusion.plan import NOTHING, Donated, Plan
 from smelt.fusion.reach import Reach
 from smelt.fusion.refine import Refinement
 from smelt.fusion.region import Region
@@ -46,7 +46,7 @@ from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.units import Units
 from smelt.fusion.verify import disjoint, verify
-from smelt.graph.ir import Graph, Node
+from smelt.graph.ir import Graph
 from smelt.journal import Journal, Planned
 from smelt.target import Target
 from smelt.types.expr import text as expr_text
@@ -87,7 +87,7 @@ def plan(
     hints: Mapping[str, int],
     *,
     fuse: bool = True,
-    donated: Collection[Node] = (),
+    donated: Donated = NOTHING,
 ) -> Plan:
     """The plan of a graph: right for all sizes, chosen for those of `hints`.
 

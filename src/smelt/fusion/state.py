@@ -142,7 +142,7 @@ class State:
     def reuses(self) -> dict[Node, list[Node]]:
         """For each result of a flat kernel, the inputs that it may be written over: of its own
         type and read at its own positions only.  Of a kernel whose folds are contractions, which
-        visit what stands behind them once, inputs of the graph."""
+        visit what stands behind them once, inputs of the graph that no other result reads."""
         found: dict[Node, list[Node]] = {}
         values, inputs = self.units.values, len(self.units.inputs)
         for cluster in self.clusters.values():
@@ -150,9 +150,24 @@ class State:
             products = all(self.units.unit(u).trace.dots for u in region.ended)
             for u in bits(region.stored if region.flat or products else 0):
                 place, kind = region.places[u], values[u].type
+                others = (
+                    0 if region.flat else self._read_for(cluster.members, region.stored ^ 1 << u)
+                )
                 same = [v for v, read in region.loads.items()
-                        if read == place and (region.flat or v < inputs)]  # fmt: skip
+                        if len(read) == 1 and read == place
+                        and (region.flat or (v < inputs and not others >> v & 1))]  # fmt: skip
                 found[values[u]] = [values[v] for v in same if values[v].type == kind]
+        return found
+
+    def _read_for(self, members: int, stored: int) -> int:
+        """Values that some members need, members among them."""
+        found = left = stored
+        while left:
+            u = left.bit_length() - 1
+            left ^= 1 << u
+            more = self.units.operands[u] & ~found
+            found |= more
+            left |= more & members
         return found
 
     def successors(self, c: int) -> int:

@@ -162,7 +162,7 @@ def record(
     places = [*sources, *range(len(arrays), len(arrays) + len(prepared.results))]
     if (
         len(arguments) > code.MOST_ARGUMENTS or nests.count > code.MOST_ITEMS
-        or not _is_simple(prepared, len(places))
+        or not _is_simple(prepared, len(places)) or any(over >= 0 for *_, over in prepared.results)
     ):  # fmt: skip
         return None
     kept: list[Any] = [prepared, pack, captured, nests.names, nests.rows]  # and no arguments
@@ -197,22 +197,25 @@ def record_at(
         return None
     prepared = executable.prepared(sizes)
     inputs, held = (sum(v.place == p for v in executable.values) for p in ("input", "held"))
-    count, results = inputs + held, len(prepared.results)
-    places = [*range(inputs), *range(count, count + results), *range(inputs, count)]
+    count, fresh = inputs + held, 0
+    places = [*range(inputs)]
+    for *_, over in prepared.results:
+        places.append(over if over >= 0 else count + fresh)
+        fresh += over < 0
+    places += range(inputs, count)
     if prepared.strides or not _is_simple(prepared, len(places)):
         return None
     words = {"COUNT": count, "WRAP": id(wrap)}
     return _written(
-        prepared, [prepared, wrap], prepared.frame[:], places, [None] * results, words, {}
+        prepared, [prepared, wrap], prepared.frame[:], places, [None] * fresh, words, {}
     )
 
 
 def _is_simple(p: Prepared, places: int) -> bool:
-    """Whether a call runs kernels only, each result in memory of its own."""
+    """Whether a call runs kernels only."""
     return (
         places <= code.MOST_PLACES and len(p.frame) <= MOST_FRAME_WORDS and len(p.segments) <= 1
         and all(s.call is None for s in p.segments)
-        and all(over < 0 for *_, over in p.results)
     )  # fmt: skip
 
 
@@ -224,7 +227,8 @@ def _written(
     stand that the plan asks for."""
     rings = knobs.POOL_LIMIT.get() >= 2 * RING_LIMIT * RING_BLOCKS
     results = array("q")
-    for (_, shape, dtype, nbytes, _), type_ in zip(p.results, types, strict=True):
+    fresh = [r[1:4] for r in p.results if r[-1] < 0]
+    for (shape, dtype, nbytes), type_ in zip(fresh, types, strict=True):
         results += result_row(shape, dtype, nbytes, type_, kept, ring=rings)
     arena = array("q")
     if p.arena_bytes:
@@ -238,7 +242,7 @@ def _written(
     }  # fmt: skip
     all_words = {
         **dict.fromkeys(code.RECORD, 0), **words,
-        "RESULT_COUNT": len(p.results), "FRAME_WORDS": len(frame),
+        "RESULT_COUNT": len(fresh), "FRAME_WORDS": len(frame),
         "PATCH_COUNT": len(patches) // 3, "ARENA_COUNT": len(p.arena),
         **{name: t.buffer_info()[0] if t else 0 for name, t in all_tables.items()},
         **_way_to_run(p, kept),

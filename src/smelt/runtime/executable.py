@@ -219,7 +219,8 @@ class Executable:
         self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any],
         held: Run | None = None,
     ) -> list[Array]:  # fmt: skip
-        """The results, inputs among them left out, for inputs that are told by their addresses.
+        """The results for inputs that are told by their addresses.  Left out are inputs among
+        them, and those that are written over inputs.
 
         `inputs` answer `stride(d)` in elements where a stride is told at the call, and as
         `np.asarray` where a library call reads them.  `held` as in `run`.  Raises OutOfMemory.
@@ -231,10 +232,14 @@ class Executable:
             arrays = [np.asarray(x) for x in inputs]
             found = self.run(arrays, sizes, None, held)
             by_value = dict(zip(self.outputs, found, strict=True))
-            return [by_value[v] for v, *_ in p.results]
-        results = [allocate(nbytes).array(shape, dtype) for _, shape, dtype, nbytes, _ in p.results]
+            return [by_value[v] for v, *_, over in p.results if over < 0]
+        results: list[Array] = []
+        where = addresses[:]
+        for _, shape, dtype, nbytes, over in p.results:
+            if over < 0:
+                results.append(allocate(nbytes).array(shape, dtype))
+            where.append(addresses[over] if over >= 0 else address_of(results[-1]))
         frame = p.frame[:]
-        where = addresses + [address_of(a) for a in results]
         if held is not None:
             where += held.addresses
         for slot, source, offset in p.addresses:

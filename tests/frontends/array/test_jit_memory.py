@@ -115,6 +115,7 @@ def test_donated_arrays_are_kept_while_they_are_needed() -> None:
         (lambda x, y: (x, x + y), (x, x + y)),
         (lambda x, y: (sm.cumulative_sum(x), x + y), (np.cumsum(x), x + y)),
         (lambda x, y: (x + y, x - y), (x + y, x - y)),
+        (lambda x, y: (x * 2 + y, (x * 2 + y)[1:5]), (x * 2 + y, (x * 2 + y)[1:5])),
     ):
         given = sm.asarray(x, copy=True)
         for found, value in zip(sm.jit(f, donate="x")(given, y), expected, strict=True):

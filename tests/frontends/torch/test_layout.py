@@ -143,3 +143,22 @@ def test_results_of_a_training_step_lie_as_eagers():
 
     x = torch.randn(4, 6, 5, requires_grad=True)
     same_layout(torch.compile(f, backend="smelt")(x), f(x))
+
+
+def test_a_kept_view_need_not_lie_as_the_tracer_thinks():
+    """A slice of a computed row, turned: forward stores it alone, and by rows."""
+
+    def program(w, z, x):
+        a, c = (z @ w).split([12, 24], -1)
+        return torch.bmm(x * a.view(-1, 1, 12), c.view(-1, 12, 2)).square().sum()
+
+    def gradients(call):
+        w = torch.linspace(-1, 1, 3 * 36, dtype=torch.float64).view(3, 36).requires_grad_()
+        z = torch.linspace(1, 2, 15, dtype=torch.float64).view(5, 3).requires_grad_()
+        x = torch.linspace(2, 1, 5 * 7 * 12, dtype=torch.float64).view(5, 7, 12)
+        call(w, z, x).backward()
+        return w.grad, z.grad
+
+    torch._dynamo.reset()
+    fast = torch.compile(program, backend="smelt", fullgraph=True)
+    torch.testing.assert_close(gradients(fast), gradients(program), rtol=1e-11, atol=1e-11)

@@ -85,13 +85,21 @@ def backend(
     build = aot_autograd(
         fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"), decompositions=decompositions(),
-        partition_fn=split,
+        partition_fn=split, keep_inference_input_mutations=not _makes_gradients(module),
     )  # fmt: skip
     with set_aside():
         made = roomy(build)(module, inputs)
     if not any(map(_has_no_memory, module.graph.find_nodes(op="placeholder"))):
         return made
     return lambda *given: made(*(plain(x) if isinstance(x, torch.Tensor) else x for x in given))
+
+
+def _makes_gradients(module: torch.fx.GraphModule) -> bool:
+    """Whether autograd follows a result: then forward and backward are cut before anything is
+    written, and what a step writes into its arguments is copied behind it."""
+    (output,) = module.graph.find_nodes(op="output")
+    told = (n.meta.get("example_value") for n in output.all_input_nodes)
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in told)
 
 
 def _has_no_memory(argument: torch.fx.Node) -> bool:

@@ -21,7 +21,18 @@ import torch
 from smelt.frontends.torch.held import nbytes
 from smelt.frontends.torch.row import Row
 
-__all__ = ["PARTS", "SEEN", "laid_out", "memory_order", "plain", "seen", "whole"]
+__all__ = [
+    "PARTS",
+    "SEEN",
+    "declared",
+    "fitted",
+    "is_guarded",
+    "laid_out",
+    "memory_order",
+    "plain",
+    "seen",
+    "whole",
+]
 
 PARTS = {
     f"aten.{name}" for name in (
@@ -52,6 +63,44 @@ def memory_order(fake: Any) -> list[int] | None:
     order = sorted(range(fake.dim()), key=lambda a: (-_rank(strides[a]), a))
     turned = fake.permute(order)
     return order if turned.is_contiguous() else None
+
+
+def is_guarded(node: Any) -> bool:
+    """Whether the tracer's guards vouch for an argument's strides."""
+    return bool(node.meta.get("smelt_guarded"))
+
+
+def declared(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:
+    """Strides as the input of a graph declares them: 0 and 1 are fixed, others are told at the
+    call.  What no guard vouches for has at most one 1, so that a copy can have the same ones.
+
+    >>> declared(torch.empty(2, 8).as_strided((2, 3, 2), (8, 1, 1)), guarded=False)
+    (None, None, 1)
+    """
+    found = [s if isinstance(s, int) and s in (0, 1) else None for s in fake.stride()]
+    ones = [d for d, s in enumerate(found) if s == 1]
+    for d in () if guarded else ones[:-1]:
+        found[d] = None
+    return tuple(found)
+
+
+def fitted(x: torch.Tensor, strides: tuple[int | None, ...]) -> torch.Tensor:
+    """The tensor, or a copy of it, with strides that are `declared`: a value that the forward graph
+    keeps need not lie as the tracer thinks.
+
+    >>> fitted(torch.empty(2, 3, 4), (None, 1, None)).stride()
+    (12, 1, 3)
+    >>> fitted(torch.ones(2, 3), (None, 0)).stride()
+    (1, 0)
+    """
+    if all(s is None or s == t or n < 2 for n, s, t in zip(x.shape, strides, x.stride())):
+        return x
+    shape = x.shape
+    for d, s in enumerate(strides):
+        x = x.narrow(d, 0, 1) if s == 0 and shape[d] else x
+    order = sorted(range(x.dim()), key=lambda d: strides[d] == 1)
+    back = [order.index(d) for d in range(x.dim())]
+    return x.permute(order).contiguous().permute(back).expand(shape)
 
 
 def _rank(stride: Any) -> int:

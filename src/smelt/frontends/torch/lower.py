@@ -30,7 +30,8 @@ from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
-from smelt.frontends.torch.layout import PARTS, memory_order, whole
+from smelt.frontends.torch.in_place import is_write, late, new_values, nodes
+from smelt.frontends.torch.layout import PARTS, declared, is_guarded, memory_order, whole
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes
@@ -70,6 +71,8 @@ class Stage:
     outputs: dict[Any, V] = field(default_factory=dict)
     """Traced values that calls, later graphs or the caller want."""
     calls: list[Any] = field(default_factory=list)
+    written: dict[Any, Any] = field(default_factory=dict)
+    """Outputs that the graph itself writes into arguments, as those's new values."""
 
 
 @dataclass(slots=True)
@@ -91,6 +94,8 @@ class Lowering:
         self.left: list[Left] = []
         self.last: list[Any] = []
         """Calls that write into their operands: after everything that reads the old values."""
+        self.late: list[Any] = []
+        """What those calls read from memory that one of them writes: copied before them."""
         self._drawn = 0
         """The stage of the last random number: all are drawn in the order of the program."""
         self._entries: dict[Any, _Entry] = {}
@@ -101,6 +106,8 @@ class Lowering:
         self.results: Any = ()
         for node in graph.nodes:
             self._take(node)
+        self._write_in_place()
+        self.late = late(self.last, self._entries_row)
 
     # ---- one traced operator ---------------------------------------------------------------------
 
@@ -112,14 +119,30 @@ class Lowering:
             self.results = node.args[0]
             for x in whole(node, self._entries_row):
                 self.want(x)
-            for x in _nodes(node.args):
+            for x in nodes(node.args):
                 self.want(x)
         elif node.target is operator.getitem and self._has_row(node.args[0]):
             self._entries[node] = self._entries[node.args[0]]
         elif _is_size(node):
             self._entries[node] = self._after(None, node)
+        elif is_write(node):
+            self.want(node.args[1])
+            self.last.append(node)
+            self._entries[node] = _Entry(None, len(self.stages), len(self.stages))
         else:
             self._operator(node)
+
+    def _write_in_place(self) -> None:
+        """Has the last graph write new values of arguments, where nothing comes behind it."""
+        at = next((k for k, s in reversed([*enumerate(self.stages)]) if s.outputs), None)
+        if at is None or any(s.calls for s in self.stages[at:]):
+            return
+        stage = self.stages[at]
+        stage.written = new_values(
+            self.last, self.results, stage.inputs, stage.outputs, self._entries_row
+        )
+        done = [n for n in self.last if is_write(n) and n.args[1] in stage.written]
+        self.last = [n for n in self.last if n not in done]
 
     def _has_row(self, node: Any) -> bool:
         return self._entries[node].row is not None
@@ -145,11 +168,11 @@ class Lowering:
         self._call(node, reason)
 
     def _after(self, row: Row | None, node: Any) -> _Entry:
-        operands = (*_nodes((node.args, node.kwargs)), *self._given(node).values())
+        operands = (*nodes((node.args, node.kwargs)), *self._given(node).values())
         before = [] if row is not None and row.source else [self._entries[x] for x in operands]
         first = max((e.graph for e in before), default=0)
         if _is_again(node):  # not before what reads it
-            first = max([first, *(self._entries[x].call for u in node.users for x in _nodes(u.args)
+            first = max([first, *(self._entries[x].call for u in node.users for x in nodes(u.args)
                                   if x in self._entries)])  # fmt: skip
         return _Entry(row, first, max((e.call for e in before), default=0) if row is None or
                       row.alias else first)  # fmt: skip
@@ -161,7 +184,7 @@ class Lowering:
 
     def _call(self, node: Any, reason: str) -> None:
         """Leaves an operator to torch."""
-        operands = list(_nodes((node.args, node.kwargs)))
+        operands = list(nodes((node.args, node.kwargs)))
         at = max((self._entries[x].call for x in operands), default=0)
         if _draws(node):
             self._drawn = at = max(at, self._drawn)
@@ -218,7 +241,7 @@ class Lowering:
             row = self._entries[n].row
             if row is None or not (row.elementwise or row.alias) or len(seen) > _FEW:
                 return False
-            for x in _nodes((n.args, n.kwargs)):
+            for x in nodes((n.args, n.kwargs)):
                 if self._kept(x):
                     leaves.add(x)
                 elif x not in seen:
@@ -235,11 +258,11 @@ class Lowering:
         entry = self._entries[node]
         if entry.row is None or _is_size(node):
             self.wanted[node] = None
-            for x in _nodes((node.args, node.kwargs)) if node.op == "call_function" else ():
+            for x in nodes((node.args, node.kwargs)) if node.op == "call_function" else ():
                 self.want(x)
             return
         if entry.row.alias and self._shares(node):
-            for x in _nodes((node.args, node.kwargs)):
+            for x in nodes((node.args, node.kwargs)):
                 self.want(x)
         else:
             self.stage(entry.graph).outputs[node] = self.value(node, entry.graph)
@@ -251,7 +274,7 @@ class Lowering:
         if row is not None and row.source and not node.all_input_nodes:
             self.wanted[node] = None
         elif row is not None and row.alias and node.op == "call_function" and self._shares(node):
-            for x in _nodes((node.args, node.kwargs)):
+            for x in nodes((node.args, node.kwargs)):
                 self._serve(x)
             self.wanted[node] = None
         else:
@@ -357,14 +380,14 @@ class Lowering:
         stage = self.stage(k)
         label = f"x{len(stage.inputs)}"
         order = memory_order(fake)
-        guarded = node.op == "placeholder"
+        given = node.op == "placeholder"
         if order is not None:
             shape = tuple(kind.shape[a] for a in order)
             made: Node = build.input(label, TensorType(kind.dtype, shape), origin=origin_of(node),
                                      constant=_is_constant(node, order))  # fmt: skip
             value = V(made).permute(*(order.index(a) for a in range(len(order))))
         else:
-            strides = _pattern(fake) if guarded else None
+            strides = declared(fake, guarded=is_guarded(node)) if given else None
             value = V(build.input(label, kind, strides, origin_of(node)))
         stage.inputs[node] = value
         return value
@@ -389,13 +412,6 @@ def _is_again(node: Any) -> bool:
 def _free(row: Row | None) -> bool:
     """Made anew in every graph that reads it."""
     return row is not None and (row.alias or row.source)
-
-
-def _nodes(nest: Any) -> list[Any]:
-    """The traced values in an operator's arguments."""
-    found: list[Any] = []
-    map_arg(nest, found.append)
-    return found
 
 
 def _size_or_none(node: Any) -> Any:
@@ -423,11 +439,4 @@ def _written(node: Any) -> list[Any]:
     """The traced values that a call writes into."""
     names = {a.name for a in node.target._schema.arguments if a.is_write}
     given = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
-    return [x for name in names if name in given for x in _nodes(given[name])]
-
-
-def _pattern(fake: Any) -> tuple[int | None, ...]:
-    """Strides as an input declares them: 0 and 1 are fixed, others are told at the call."""
-    return tuple(
-        s if isinstance(s, int) and s in (0, 1) else None for s in fake.stride()
-    )  # fmt: skip
+    return [x for name in names if name in given for x in nodes(given[name])]

@@ -24,7 +24,16 @@ import torch
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.held import Budget
-from smelt.frontends.torch.layout import laid_out, memory_order, plain, seen
+from smelt.frontends.torch.in_place import is_write
+from smelt.frontends.torch.layout import (
+    declared,
+    fitted,
+    is_guarded,
+    laid_out,
+    memory_order,
+    plain,
+    seen,
+)
 from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.scattered import put
 from smelt.frontends.torch.segment import Segment, make_segment
@@ -70,8 +79,13 @@ class Program:
                 self._segment(k, stage)
             for node in stage.calls:
                 self._call(node)
+        for node in self.lowering.late:
+            self._add(f"t{len(self._names)} = {self._name(node)}.clone()")
+            self._names[node] = f"t{len(self._names)}"
         for node in self.lowering.last:
             self._call(node)
+        for node in filter(is_write, graph.nodes):  # what it gives is the argument
+            self._names[node] = self._names[node.args[0]]
         self._lay_out(next(n for n in graph.nodes if n.op == "output"))
         results = self._show(self.lowering.results)
         self._free_unused(results)
@@ -135,17 +149,21 @@ class Program:
         sizes = "".join(f"{n}, " for n in made.size_names)
         targets: list[str] = []
         for node in stage.outputs:
+            if node in stage.written:
+                continue
             self._names[node] = f"t{len(self._names)}"
             targets.append(f"{self._names[node]}, ")
         comma = "," if len(stage.inputs) == 1 else ""
-        self._add(f"{''.join(targets)}= {name}(({tensors}{comma}), ({sizes}))")
+        given = f"{''.join(targets)}= " if targets else ""
+        self._add(f"{given}{name}(({tensors}{comma}), ({sizes}))")
 
     def _allowance(self) -> Allowance | None:
         """The memory that the next graph may take, if anything is known of it."""
         if self._budget is None:
             return None
         stages = self.lowering.stages
-        alone = len(stages) == 1 and not stages[0].calls and not self.lowering.last
+        writes = all(map(is_write, self.lowering.last))
+        alone = len(stages) == 1 and not stages[0].calls and writes
         return self._budget.allowance(alone=alone)
 
     def _tensor(self, node: Any) -> str:
@@ -159,11 +177,14 @@ class Program:
         if order is not None and order != list(range(len(order))):
             name = f"{name}.permute({order})"
         straight = order is None or order == list(range(len(order)))
-        if node.op == "placeholder" and straight and _is_guarded(node):
+        if node.op == "placeholder" and straight and is_guarded(node):
             return name
-        if not _is_guarded(node):  # some versions of torch announce another type than they give
+        if not is_guarded(node):  # some versions of torch announce another type than they give
             name = f"{name}.to({self._show(fake.dtype)})"
-        return name if order is None and node.op == "placeholder" else f"{name}.contiguous()"
+        if order is None and node.op == "placeholder":
+            self._space["fitted"] = fitted
+            return f"fitted({name}, {declared(fake, guarded=False)})"
+        return f"{name}.contiguous()"
 
     def _name(self, node: Any) -> str:
         """The variable that holds a value, computed now if it is a view or a size."""
@@ -254,14 +275,9 @@ def _words(line: str) -> list[str]:
     return found
 
 
-def _is_guarded(node: Any) -> bool:
-    """Whether the tracer's guards vouch for an argument's strides."""
-    return bool(node.meta.get("smelt_guarded"))
-
-
 def _is_tangent(node: Any) -> bool:
     """Whether it is a gradient that a backward graph is given: of any kind that autograd knows."""
-    return node.op == "placeholder" and "tangents" in str(node.target) and not _is_guarded(node)
+    return node.op == "placeholder" and "tangents" in str(node.target) and not is_guarded(node)
 
 
 def _attribute(module: Any, path: str) -> Any:

@@ -10,13 +10,14 @@ tensors on that memory; the block returns to the stock when torch lets the tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from smelt import knobs, warm
+from smelt.frontends.torch.in_place import Places
 from smelt.frontends.torch.layout import memory_order
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.sizes import Sizes
@@ -34,12 +35,17 @@ from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
+    from smelt.fusion.plan import Donate
     from smelt.warm import Found
 
 __all__ = ["Segment", "make_segment"]
 
-_PLANS: dict[tuple[str, str], Compiled | Found] = {}
+_PLANS: dict[tuple[str, str, Donate], Compiled | Found] = {}
 _PLANS_LIMIT = 1024
+
+
+Runner = Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]]
+Finish = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 class Segment:
@@ -47,26 +53,24 @@ class Segment:
 
     def __init__(
         self, compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None],
-        more: int, nodes: Sequence[Any],
+        more: int, nodes: Sequence[Any], written: Mapping[int, int], dense: Sequence[bool],
     ) -> None:  # fmt: skip
-        """`orders` say how each result is turned from its memory order into its shape."""
+        """`orders` say how each result is turned from its memory order into its shape; `written`
+        are inputs by the results that are their new values, `dense` tells those without gaps."""
         self.compiled = compiled
         self.nodes = tuple(nodes)
         prelude = compiled.executable.prelude
         self.kept = 0 if prelude is None else prelude.nbytes
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
-        self.run: Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]] = self._runner(
-            orders, more
-        )
+        run = self._runner(_finish(compiled, orders, written), more)
+        self.run: Runner = _apart(run, Places(compiled.executable, written, dense))
 
-    def _runner(self, orders: Sequence[tuple[int, ...] | None], more: int) -> Any:
+    def _runner(self, finish: Finish | None, more: int) -> Runner:
         executable = self.compiled.executable
         run_at = executable.run_at
         ready = _holder(executable.prelude)
         dummies = [_DUMMY.data_ptr()] * more
-        finish = _finishers(self.compiled, orders)
-
         halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
         wrap: Callable[[Any], Any] = as_tensor if halves else torch.from_numpy
         repeats = _Repeats(executable, wrap)
@@ -76,7 +80,7 @@ class Segment:
             found = known.get(sizes)
             if found is not None and ready is None:
                 results = found[0](found[1], (*tensors, *dummies) if dummies else tensors)
-                return results if finish is None else [f(results, tensors) for f in finish]
+                return results if finish is None else finish(results, tensors)
             where = [t.data_ptr() for t in tensors]
             if dummies:
                 where += dummies
@@ -86,7 +90,7 @@ class Segment:
             else:
                 results = [wrap(a) for a in run_at(where, sizes, tensors, held)]
                 repeats.note(sizes)
-            return results if finish is None else [f(results, tensors) for f in finish]
+            return results if finish is None else finish(results, tensors)
 
         return run
 
@@ -116,6 +120,24 @@ class _Repeats:
 
 
 _DUMMY = torch.zeros(1)
+
+
+def _apart(run: Runner, places: Places) -> Runner:
+    """The same, with copies of the inputs that are written and share memory with others."""
+    if not places.inputs:
+        return run
+
+    def call(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
+        shared = places.shared(tensors, sizes)
+        if not shared:
+            return run(tensors, sizes)
+        own = tuple(t.clone() if k in shared else t for k, t in enumerate(tensors))
+        results = run(own, sizes)
+        for k in shared:
+            tensors[k].copy_(own[k])
+        return results
+
+    return call
 
 
 def _holder(prelude: Prelude | None) -> Callable[[tuple[Any, ...], list[int]], Run] | None:
@@ -155,23 +177,42 @@ def as_tensor(a: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(a)
 
 
-def _finishers(compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None]) -> Any:
-    """What is left to do for each result: another view, or a copy of what two results share."""
-    executable = compiled.executable
-    made: list[Any] = []
+def _finish(
+    compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None], written: Mapping[int, int]
+) -> Finish | None:
+    """What is left to do for the results: another view, or a copy of what two results share; and
+    for new values of inputs a copy, unless kernels have written them there.  None for nothing."""
+    values = compiled.executable.values
+    fresh = sorted(v.number for v in values if v.place == "output" and v.over < 0)
+    made: list[Callable[[Sequence[Any], Sequence[Any]], Any]] = []
+    copies: list[tuple[int, Callable[[Sequence[Any], Sequence[Any]], Any]]] = []
     seen: set[int] = set()
     plain = True
-    for k, (v, order) in enumerate(zip(executable.outputs, orders, strict=True)):
-        value = executable.values[v]
-        copied = value.place == "input" or v in seen
-        seen.add(v)
-        plain = plain and order is None and not copied and value.number == k
-        made.append(_finisher(value.place == "input", value.number, order, copied))
-    return None if plain else made
+    for k, (v, order) in enumerate(zip(compiled.executable.outputs, orders, strict=True)):
+        value = values[v]
+        source = value.number if value.place == "input" else value.over
+        number = fresh.index(value.number) if source < 0 else source
+        if k not in written:
+            copied = source >= 0 or v in seen
+            seen.add(v)
+            plain = plain and order is None and not copied and number == len(made)
+            made.append(_finisher(source >= 0, number, order, copied))
+        elif written[k] != source:
+            copies.append((written[k], _finisher(source >= 0, number, None, source >= 0)))
+    if plain and not copies:
+        return None
+
+    def finish(results: Sequence[Any], tensors: Sequence[Any]) -> Sequence[Any]:
+        found = [f(results, tensors) for f in made]
+        for k, new in [(k, f(results, tensors)) for k, f in copies]:
+            tensors[k].copy_(new)
+        return found
+
+    return finish
 
 
 def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied: bool) -> Any:
-    def finish(results: Sequence[Any], tensors: tuple[Any, ...]) -> Any:
+    def finish(results: Sequence[Any], tensors: Sequence[Any]) -> Any:
         found = tensors[number] if is_input else results[number]
         if copied:
             found = found.detach().clone()
@@ -187,13 +228,16 @@ def make_segment(stage: Stage, sizes: Sizes, allowance: Allowance | None) -> Seg
     outputs: list[Any] = []
     orders: list[tuple[int, ...] | None] = []
     for node, value in stage.outputs.items():
-        order = memory_order(node.meta["val"])
+        order = memory_order(stage.written.get(node, node).meta["val"])
         if order is None or order == list(range(len(order))):
             outputs.append(value.node)
             orders.append(None)
         else:
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
+    places = list(stage.inputs)
+    names = list(stage.outputs)
+    written = {names.index(n): places.index(x) for n, x in stage.written.items()}
     graph = Graph("torch", tuple(inputs), tuple(outputs))
     told = set(size_names(graph))
     missing = [n for n in sizes_of_graph(graph) if n not in told]
@@ -201,9 +245,11 @@ def make_segment(stage: Stage, sizes: Sizes, allowance: Allowance | None) -> Seg
         inputs.append(build.input(f"size{k}", TensorType(f32, (size(n),)), (0,)))
     graph = Graph("torch", tuple(inputs), tuple(outputs))
     hints = {n: sizes.hints[n] for n in size_names(graph)}
+    donate = tuple((i, j) for j, i in written.items())
     return Segment(
-        compile_once(graph, hints, allowance), orders, len(missing), tuple(stage.outputs)
-    )
+        compile_once(graph, hints, allowance, donate), orders, len(missing), names, written,
+        [x.op.strides is None for x in inputs[: len(places)]],
+    )  # fmt: skip
 
 
 def _input_node(node: Any) -> Any:
@@ -214,14 +260,14 @@ def _input_node(node: Any) -> Any:
 
 
 def compile_once(
-    graph: Graph, hints: dict[str, int], allowance: Allowance | None = None
+    graph: Graph, hints: dict[str, int], allowance: Allowance | None = None, donate: Donate = ()
 ) -> Compiled | Found:
     """`warm.compile`, the plan found again by the graph's text."""
     program = Program(graph, hints, allowance)
-    key = program.text, knobs.fingerprint()
+    key = program.text, knobs.fingerprint(), donate
     found = _PLANS.get(key)
     if found is None:
         while len(_PLANS) >= _PLANS_LIMIT:
             _PLANS.pop(next(iter(_PLANS)))
-        found = _PLANS[key] = warm.compile(graph, hints=hints, program=program)
+        found = _PLANS[key] = warm.compile(graph, hints=hints, donate=donate, program=program)
     return found

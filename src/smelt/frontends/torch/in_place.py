@@ -1,0 +1,152 @@
+"""New values of arguments, written where the old ones stand.
+
+PyTorch turns a program that writes into its arguments (a step of an optimiser, statistics of a
+norm) into one that computes new values, and copies them in at the end.  A copy reads and writes
+the array once more.  The last graph writes such a value itself where nothing behind it needs the
+old one: its plan then has the kernel that reads the old value element by element write over it.
+
+    new_values(last, results, inputs, outputs, row_of)      # arguments by their new values
+    places = Places(executable, {0: 3}, dense)              # result 0 is written over input 3
+    places.shared(tensors, sizes)                           # not in this call: 3 overlaps another
+
+What a plan does not write in place, and arguments that share memory with another one in the call at
+hand, are copied as before.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx.node import map_arg
+
+from smelt.frontends.torch.layout import is_guarded, memory_order
+from smelt.frontends.torch.row import Row
+
+__all__ = ["Places", "is_write", "late", "new_values"]
+
+# ---- what is written in place --------------------------------------------------------------------
+
+
+def is_write(node: Any) -> bool:
+    """Whether an operator is how a traced program writes into an argument, at its end: if anybody
+    wants its result, then as that argument."""
+    return (
+        str(node.target) == "aten.copy_.default" and node.args[0].op == "placeholder"
+        and all(u.op == "output" for u in node.users)
+    )  # fmt: skip
+
+
+def new_values(
+    last: Sequence[Any], results: Any, inputs: Mapping[Any, Any], outputs: Mapping[Any, Any],
+    row_of: Callable[[Any], Row | None],
+) -> dict[Any, Any]:  # fmt: skip
+    """The outputs of the last graph that are nothing but new values of its inputs, which no other
+    write and no result of the program reads."""
+    writes = [n for n in last if is_write(n)]
+    rest = [x for n in last if n not in writes for x in nodes(n.args)]
+    rest += [x for x in nodes(results) if x not in writes]
+    read = memory_of(rest, row_of)
+    sources = {n: memory_of(nodes(n.args[1:]), row_of) for n in writes}
+    times = Counter(x for source in sources.values() for x in source)
+    times.update(read)
+    found: dict[Any, Any] = {}
+    for n in writes:
+        place, value = n.args[0], n.args[1]
+        alone = all(times[x] == (x in sources[n]) for x in (place, value))
+        if (
+            place in inputs and value in outputs and alone
+            and is_guarded(place) and _alike(place, value)
+        ):  # fmt: skip
+            found[value] = place
+    return found
+
+
+def _alike(place: Any, value: Any) -> bool:
+    """Whether a value fills an argument, element by element, and nothing else."""
+    old, new = place.meta["val"], value.meta["val"]
+    return (
+        old.dtype == new.dtype and tuple(old.shape) == tuple(new.shape)
+        and not old.is_neg() and memory_order(old) is not None
+    )  # fmt: skip
+
+
+def late(last: Sequence[Any], row_of: Callable[[Any], Row | None]) -> list[Any]:
+    """What is written at the end, but read from memory that is written at the end as well."""
+    places = {x for n in last for x in n.args[:1]}
+    found = (x for n in last for x in nodes(n.args[1:]) if memory_of([x], row_of) & places)
+    return list(dict.fromkeys(found))
+
+
+def memory_of(values: Iterable[Any], row_of: Callable[[Any], Row | None]) -> set[Any]:
+    """The traced values whose memory some tensors may be: through views of ours, and through calls
+    of torch, which may give what they are given."""
+    found: set[Any] = set()
+    todo = list(values)
+    while todo:
+        n = todo.pop()
+        if n in found:
+            continue
+        found.add(n)
+        row = row_of(n)
+        if n.op == "call_function" and (row is None or row.alias):
+            todo += nodes((n.args, n.kwargs))
+    return found
+
+
+def nodes(nest: Any) -> list[Any]:
+    """The traced values in an operator's arguments."""
+    found: list[Any] = []
+    map_arg(nest, found.append)
+    return found
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+class Places:
+    """The arguments that one graph writes, call after call."""
+
+    def __init__(
+        self, executable: Any, written: Mapping[int, int], dense: Sequence[bool]
+    ) -> None:  # fmt: skip
+        """`written` are inputs by the outputs that are their new values; `dense` tells the inputs
+        without gaps between elements."""
+        values = [executable.values[v] for v in executable.outputs]
+        self.inputs = [i for j, i in written.items() if values[j].over == i]
+        """Those that kernels write."""
+        self._dense = dense
+        self._spans: dict[tuple[int, ...], list[int | None]] = {}
+        self._apart: tuple[list[int], tuple[int, ...]] | None = None
+
+    def shared(self, tensors: Sequence[torch.Tensor], sizes: tuple[int, ...]) -> list[int]:
+        """Those that share memory with another input in this call."""
+        where = [t.data_ptr() for t in tensors]
+        if self._apart == (where, sizes):
+            return []
+        known = self._spans.get(sizes)
+        if known is None:
+            both = zip(tensors, self._dense, strict=True)
+            known = [_span(t) if dense else None for t, dense in both]
+            self._spans = {sizes: known}
+        spans = [_span(t) if n is None else n for n, t in zip(known, tensors, strict=True)]
+        begin = np.array(where, np.int64)
+        end = begin + np.array(spans, np.int64)
+        order = np.argsort(begin, kind="stable")
+        if (begin[order][1:] >= np.maximum.accumulate(end[order])[:-1]).all():
+            self._apart = where, sizes
+            return []
+        return [i for i in self.inputs if ((begin < end[i]) & (end > begin[i])).sum() > 1]
+
+
+def _span(t: torch.Tensor) -> int:
+    """Bytes from the first element of a tensor to behind its last."""
+    if not t.numel():
+        return 0
+    return (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))) * t.itemsize
