@@ -80,6 +80,24 @@ def test_sizes_may_be_symbols():
         torch.testing.assert_close(ours, theirs)
 
 
+def counts(x, total, rate):
+    x.add_(total * rate)
+    total.mul_(rate)
+    total.add_(1)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_scalar_is_written(kind):
+    """PyTorch's tracer takes one float64 for a number of Python's, and loses what is written."""
+    theirs = [torch.ones(3, dtype=kind), torch.tensor(2.0, dtype=kind)]
+    ours = deepcopy(theirs)
+    fast = torch.compile(counts, backend="smelt")
+    for rate in (2.5, 2.5, 3.5, 0.5):
+        counts(*theirs, rate)
+        fast(*ours, rate)
+        torch.testing.assert_close(ours, theirs)
+
+
 def transposed(x):
     return x.t().contiguous().t()
 

@@ -11,15 +11,18 @@ hands both to `compile_traced`.  What fails inside runs eagerly, with one warnin
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from time import perf_counter
 from typing import Any
+from unittest import mock
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
+from torch._dynamo import exc, symbolic_convert
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
@@ -88,7 +91,14 @@ def backend(
         partition_fn=split, keep_inference_input_mutations=not _makes_gradients(module),
     )  # fmt: skip
     with set_aside():
-        made = roomy(build)(module, inputs)
+        try:
+            made = roomy(build)(module, inputs)
+        except exc.TensorifyScalarRestartAnalysis:
+            if not _writes_scalars(module):
+                raise
+            with mock.patch.dict(os.environ, {"TENSORIFY_PYTHON_SCALARS": "0"}):
+                made = roomy(build)(module, inputs)
+            symbolic_convert.TensorifyState.clear()
     if not any(map(_has_no_memory, module.graph.find_nodes(op="placeholder"))):
         return made
     return lambda *given: made(*(plain(x) if isinstance(x, torch.Tensor) else x for x in given))
@@ -100,6 +110,16 @@ def _makes_gradients(module: torch.fx.GraphModule) -> bool:
     (output,) = module.graph.find_nodes(op="output")
     told = (n.meta.get("example_value") for n in output.all_input_nodes)
     return any(isinstance(x, torch.Tensor) and x.requires_grad for x in told)
+
+
+def _writes_scalars(module: torch.fx.GraphModule) -> bool:
+    """Whether a program writes into a tensor of one float64.  PyTorch also takes that for a number
+    of Python's, and traces again if it finds no use for it as one: then it drops what is written
+    and not read."""
+    told = (n.meta.get("example_value") for n in module.graph.nodes
+            if n.op.startswith("call") and not n.users)  # fmt: skip
+    return any(isinstance(x, torch.Tensor) and x.dtype is torch.float64 and x.dim() == 0
+               for x in told)  # fmt: skip
 
 
 def _has_no_memory(argument: torch.fx.Node) -> bool:
