@@ -94,6 +94,25 @@ def test_an_optimiser_step_is_compiled():
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_batch_norm_of_bfloat16_is_ours():
+    """Its statistics are announced as bfloat16: exact to 2**-8, and those that run in float32."""
+
+    def steps(call):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6))
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call(model)(torch.randn(32, 4))
+        (y.float() * torch.linspace(-1, 1, 6)).square().mean().backward()
+        return [p.grad for p in model.parameters()][2:], list(model.buffers())
+
+    with smelt.torch.record() as record:
+        gradients, buffers = steps(lambda m: torch.compile(m, backend="smelt"))
+    expected, running = steps(lambda m: m)
+    torch.testing.assert_close(gradients, expected, rtol=2**-6, atol=2**-8)
+    torch.testing.assert_close(buffers, running, rtol=1e-5, atol=1e-6)
+    assert not record.left
+
+
 STEPPERS = {
     "momentum": lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9, nesterov=True),
     "adam": lambda p: torch.optim.Adam(p, 1e-2, amsgrad=True),

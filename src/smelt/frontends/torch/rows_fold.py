@@ -249,7 +249,8 @@ def _batch_norm_training(
     unbiased = flat_var * (count / (count - 1.0))
     new_mean = running_mean * (1.0 - momentum) + flat_mean * momentum
     new_var = running_var * (1.0 - momentum) + unbiased * momentum
-    return found, flat_mean, flat_scale, new_mean.cast(running_mean.dtype), new_var
+    results = (found, flat_mean, flat_scale, new_mean, new_var)
+    return tuple(y.cast(ours(t.dtype)) for y, t in zip(results, c.out, strict=True))
 
 
 def _rms_norm(
