@@ -11,7 +11,6 @@ hands both to `compile_traced`.  What fails inside runs eagerly, with one warnin
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -96,7 +95,7 @@ def backend(
         except exc.TensorifyScalarRestartAnalysis:
             if not _writes_scalars(module):
                 raise
-            with mock.patch.dict(os.environ, {"TENSORIFY_PYTHON_SCALARS": "0"}):
+            with mock.patch.dict("os.environ", _NO_NUMBERS):
                 made = roomy(build)(module, inputs)
             symbolic_convert.TensorifyState.clear()
     if not any(map(_has_no_memory, module.graph.find_nodes(op="placeholder"))):
@@ -110,6 +109,10 @@ def _makes_gradients(module: torch.fx.GraphModule) -> bool:
     (output,) = module.graph.find_nodes(op="output")
     told = (n.meta.get("example_value") for n in output.all_input_nodes)
     return any(isinstance(x, torch.Tensor) and x.requires_grad for x in told)
+
+
+_NO_NUMBERS = {"TENSORIFY_PYTHON_SCALARS": "0"}
+"""PyTorch's own switch for what takes tensors for numbers."""
 
 
 def _writes_scalars(module: torch.fx.GraphModule) -> bool:
