@@ -14,7 +14,8 @@ positions of an axis unless they say otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import prod
 from typing import NamedTuple
 
@@ -279,6 +280,23 @@ def rows_taken(most: int, width: int) -> int:
     number to the next, so that calls of about the same size share a kernel."""
     fit = WIDE_TAKEN // max(width, 1)
     return min(most, max(1 << fit.bit_length() - 1 if fit else 0, LEAST_TAKEN))
+
+
+def rows_axis(
+    sides: Iterable[AbstractSet[str]], grid: Sequence[str], sizes: Mapping[str, int]
+) -> str | None:
+    """The axis of rows that a stream's tasks take in blocks, where `sides` are the axes that one
+    operand has alone in each product: of the side with the grid's last such axis the one that is
+    longest at the first call's sizes, wherever a layout has it.
+
+    >>> sizes = {"row": 1024, "group": 4, "column": 64}
+    >>> rows_axis([{"row", "group"}, {"column"}], ["row", "group"], sizes)
+    'row'
+    """
+    own = [found for side in sides if (found := [a for a in grid if a in side])]
+    last = max((grid.index(side[-1]) for side in own), default=-1)
+    taken = [a for a in grid if any(a in side and grid[last] in side for side in own)]
+    return max(reversed(taken), key=lambda a: sizes[a], default=None)
 
 
 def rows_visited(width: int) -> int:

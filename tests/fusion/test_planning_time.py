@@ -132,7 +132,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 GRAPHS = {
     "encoder": (encoder, 1.0, 0.8),
-    "one layer": (lambda: encoder(1), 2.6, 2.3),
+    "one layer": (lambda: encoder(1), 2.9, 2.3),
     "perceptron": (perceptron, 0.12, 0.12),
     "chain": (chain, 0.05, 0.05),
     "ladder": (rungs, 0.3, 0.5),

@@ -12,6 +12,8 @@ from tests.property.judges import agree, interpret, sizes_at, spread
 
 import smelt as sm
 from smelt import driver, fusion, lower, passes
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
 from smelt.errors import REASONS
 from smelt.fusion import streams
 from smelt.fusion.plan import Plan
@@ -21,7 +23,7 @@ from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph
 from smelt.journal import Journal
 from smelt.kernel import interp
-from smelt.kernel.ir import Kernel, Stream
+from smelt.kernel.ir import Block, Kernel, Stream
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
 from smelt.target import Target
@@ -98,6 +100,18 @@ def attention_otherwise(q: Any, k: Any, v: Any) -> Any:
     return softmax(sm.matmul(q * 0.125, sm.permute_dims(k, (0, 2, 1)))) @ v
 
 
+def attention_of_slices(x: Any) -> Any:
+    """Queries, keys and values of two heads in the columns of one array."""
+    q, k, v = sm.unstack(sm.permute_dims(sm.reshape(x, (x.shape[0], 3, 2, 64)), (1, 2, 0, 3)))
+    return attention(q, k, v)
+
+
+def attention_of_groups(q: Any, k: Any, v: Any) -> Any:
+    """Heads of queries that share keys, between the rows and the elements of a head."""
+    scores = softmax(sm.einsum("sgrd,tgd->grst", q, k) * 0.125)
+    return sm.einsum("grst,tgd->sgrd", scores, v)
+
+
 def linear_logsumexp(h: Any, w: Any) -> Any:
     return sm.nn.logsumexp(h @ sm.matrix_transpose(w), axis=-1)
 
@@ -115,8 +129,13 @@ PROGRAMS = {
     "long sums": (lambda x: sm.nn.logsumexp(x, axis=-1), ROWS, [(64, 1 << 18)], [1]),
     "attention": (attention, QKV, LONG_KEYS, [1]),
     "attention otherwise": (attention_otherwise, QKV, LONG_KEYS, [1]),
+    "attention of slices": (attention_of_slices, ((9, 384),), [(4096, 384)], [1]),
+    "attention of groups": (
+        attention_of_groups, ((9, 3, 2, 8), (9, 3, 8), (9, 3, 8)),
+        [(2048, 4, 2, 64), (2048, 4, 64), (2048, 4, 64)], [1],
+    ),
     "logits": (linear_logsumexp, ((7, 8), (9, 8)), [(512, 512), (32000, 512)], [1]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -127,6 +146,17 @@ def test_streams_where_rows_outgrow_the_cache(name: str) -> None:
     assert all(found.streamed)
     assert text(parse(text(found.plan), found.graph)) == text(found.plan)
     check(found, small)
+
+
+def test_blocks_of_rows_are_long_wherever_a_layout_has_them() -> None:
+    """And the code multiplies those blocks, though it does not know the sizes."""
+    _, small, large, _ = PROGRAMS["attention of groups"]
+    (kernel,) = planned(attention_of_groups, small, large).kernels
+    blocks = {b.axis: b.size for b in kernel.grid if isinstance(b, Block)}
+    assert [*blocks.values()] == [64, 1, 1]
+    rows = next(iter(blocks))
+    products = [c for p in program(kernel).phases for c in schedule(p, MACHINE).blocked]
+    assert [c.m for c in products] == [rows, rows]
 
 
 @pytest.mark.parametrize(("code", "large"), [

@@ -18,6 +18,7 @@ from smelt.blocks import (
     SPLIT_ABOVE,
     THIN,
     has_parts,
+    rows_axis,
     rows_taken,
     rows_visited,
 )
@@ -32,12 +33,12 @@ from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cos
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.shares import TOLD, Shares
-from smelt.fusion.sweeps import slides
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.walked import WALKED_COST, walked
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level
+from smelt.types.affine import overlaps
 from smelt.types.expr import Expr, axes_of
 
 COMPILED = True
@@ -71,7 +72,7 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     one visit is all, but where a row is `beyond` fast memory, a mask ends the visit early or a
     product takes what is made in it, in one sweep."""
     best: Cost | None = None
-    if region.scanned or region.peeked or any(map(slides, _products_terms(model, region))):
+    if region.scanned or region.peeked or any(map(overlaps, _products_terms(model, region))):
         return None  # products over windows are blocked by tasks, not by streams
     masked, products = is_masked(model, region), has_products(model, region)
     for a in streamable(model, region):
@@ -245,12 +246,12 @@ class _Price:
 
     def _blocks(self) -> int:
         """Cuts the grid; gives how many elements of the streamed axis one visit takes."""
-        rows = [r for r in self._rows() if r in self.grid]
         units = self.model.units
-        if rows:
+        rows = rows_axis(self._rows(), [n for n in self.sizes if n in self.grid], self.sizes)
+        if rows is not None:
             taken = any(self.model.units.unit(u).trace.dots and self.a in ends
                         for u, ends in self.region.ends.items())  # fmt: skip
-            self.cut[rows[-1]], block = TAKEN if taken else MADE
+            self.cut[rows], block = TAKEN if taken else MADE
             return block
         local = {n: s for n, s in self.sizes.items() if n not in self.grid}
         width = self.found.terms.width(self.name, local)
@@ -265,7 +266,7 @@ class _Price:
         self.cut[last] = COLUMNS
         return COLUMN_BLOCK
 
-    def _rows(self) -> Iterator[str]:
+    def _rows(self) -> Iterator[set[str]]:
         """Axes that one operand has alone in contractions along the streamed axis."""
         region, units = self.region, self.model.units
         for u in region.ended:
@@ -284,7 +285,7 @@ class _Price:
             ends = self.a in region.ends.get(u, ())
             for one, other in (sides, sides[::-1]):
                 if self.name in one | other and (ends or self.name not in one):
-                    yield from sorted(one - other - {self.name})
+                    yield one - other - {self.name}
 
     def _held(self, axes: Iterable[str]) -> int:
         """Elements along axes that one task holds at once."""

@@ -21,7 +21,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from math import prod
 
-from smelt.blocks import LEAST_TASKS, PARTS, SPLIT_ABOVE, has_parts, rows_taken, rows_visited
+from smelt.blocks import (
+    LEAST_TASKS,
+    PARTS,
+    SPLIT_ABOVE,
+    has_parts,
+    rows_axis,
+    rows_taken,
+    rows_visited,
+)
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
@@ -437,13 +445,13 @@ class _Streamed:
     def _blocks(self, grid: list[Axis], hints: Mapping[str, int]) -> tuple[list[Block], int]:
         """The blocks of the grid, and how many elements of the streamed axis a visit takes."""
         names = [a.name for a in grid]
-        rows = [a for a in self._rows() if a in names]
-        if rows:
+        sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+        rows = rows_axis(self._rows(), names, sizes)
+        if rows is not None:
             takes = any(f.kind == "dot" for f in self.cascade.finals)
             cut, size = TAKEN if takes else MADE
-            return [Block(a, cut if a == rows[-1] else 1) for a in names], size
+            return [Block(a, cut if a == rows else 1) for a in names], size
         runs = roles.fastest(self.d)
-        sizes = {a: roles.number(self.d.axes[a].extent, hints) for a in self.d.axes}
         width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
         if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
             return [Block(a, 1) for a in names], rows_taken(TAKEN[1], width)
@@ -451,7 +459,7 @@ class _Streamed:
             return [Block(a, 1) for a in names], rows_visited(width)
         return [Block(a, COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK
 
-    def _rows(self) -> Iterator[str]:
+    def _rows(self) -> Iterator[frozenset[str]]:
         """Axes that one operand has alone in contractions along the streamed axis."""
         known = self.read.facts.axes
         for s in self.d.body:
@@ -461,7 +469,7 @@ class _Streamed:
                     continue
                 for one, other in (sides, sides[::-1]):
                     if self.axis in s.value.over or self.axis not in one:
-                        yield from sorted(one - other - {self.axis})
+                        yield one - other - {self.axis}
 
 
 def _made(t: Term, args: tuple[Value, ...]) -> Value:

@@ -10,9 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from smelt.types.expr import Expr, Index, Monomial, add, atoms, axes_of, terms_of
+from smelt.types.expr import (
+    Atom,
+    Expr,
+    Index,
+    Monomial,
+    add,
+    atoms,
+    axes_of,
+    mul,
+    nonnegative,
+    sub,
+    terms_of,
+)
 
-__all__ = ["axes_through", "coefficient", "without_constant"]
+__all__ = ["axes_through", "coefficient", "overlaps", "without_constant"]
 
 
 def axes_through(index: Iterable[Index], of: Callable[[str], frozenset[str]]) -> frozenset[str]:
@@ -47,3 +59,33 @@ def without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
     the same terms differ by a number."""
     terms = terms_of(e)
     return (terms[:-1], terms[-1][1]) if terms and not terms[-1][0] else (terms, 0)
+
+
+def overlaps(e: Index) -> bool:
+    """Whether different positions of its axes may give the same number, as those of a window do.
+    Axes that a dimension was cut into do not: each steps over all that shorter ones reach.
+
+    >>> from smelt.types.expr import axis, size
+    >>> i, j = axis("i", size("n")), axis("j", 4)
+    >>> overlaps(i + j), overlaps(i * 2 + j), overlaps(i * 4 + j), overlaps(j * size("n") + i)
+    (True, True, False, False)
+    """
+    found = [a for m, _ in terms_of(e) for a in m if a.kind == "axis"]
+    if len(found) != len(set(found)) or len(found) != len(axes_of(e)):
+        return True
+    steps = {a: coefficient(e, a.name) for a in found}
+    return not _nested({a: s for a, s in steps.items() if s is not None}, len(found))
+
+
+def _nested(steps: dict[Atom, Index], count: int) -> bool:
+    """Whether axes can be ordered so that each steps over all that those before it reach."""
+    if len(steps) < count:
+        return False
+    reach: Index = 0
+    while steps:
+        over = [a for a, s in steps.items() if nonnegative(sub(s, add(reach, 1)))]
+        least = [a for a in over if all(nonnegative(sub(s, steps[a])) for s in steps.values())]
+        if not least:
+            return False
+        reach = add(reach, mul(steps.pop(least[0]), sub(least[0].extent, 1)))
+    return True

@@ -345,11 +345,13 @@ def _own_axis(
     x: Item, other: Item, over: tuple[str, ...], phase: Phase, barred: set[str]
 ) -> str | None:
     """The axis of one operand alone that is blocked: an inner one rather than a grid one, of which
-    there may be several, and rather one with many positions."""
+    there may be several; rather one that the kernel takes in blocks, then one with many positions.
+    """
     own = [a for a in phase.axes if a in x.axes - barred and a not in other.axes and a not in over]
     inner = [a for a in own if a not in phase.grid]
+    taken = [a for a in own if a in phase.taken and phase.regions()]
     many = [a for a in own if not _is_few(a, phase)]
-    return (inner or many or own or [None])[-1]
+    return (inner or taken or many or own or [None])[-1]
 
 
 def stored_axis(phase: Phase, over: tuple[str, ...] = ()) -> str | None:

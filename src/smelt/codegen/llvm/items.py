@@ -236,7 +236,8 @@ class Phase:
     """Work over a grid.  `grid` axes are independent; `cut` limits some axes to blocks: axis ->
     block length, with the block's number as a grid axis of its own.  `segments` tells the region
     of each segment: one before a stream, one in it, one after it.  `lanes` is the axis that the
-    kernel wants vectors to run along, if it says so."""
+    kernel wants vectors to run along, if it says so, `taken` are grid axes that it takes in
+    blocks."""
 
     name: str
     axes: dict[str, Index]
@@ -250,6 +251,7 @@ class Phase:
     dtypes: dict[str, DType] = field(default_factory=dict)
     """Element types of the kernel's arrays, as they lie in memory."""
     lanes: str | None = None
+    taken: frozenset[str] = frozenset()
     places: dict[str, Reach] = field(default_factory=dict)
     """Axes of places that windows of other axes reach: a task's part follows from theirs."""
 

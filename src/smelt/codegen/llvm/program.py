@@ -8,7 +8,7 @@ Neighbouring axes that every access walks as one are collapsed into one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.clone import prune
@@ -49,18 +49,23 @@ def program(kernel: k.Kernel) -> Program:
     if splits(kernel) and not _split_folds(kernel, out, axes, grid, lanes):
         _split_stream(kernel, out, axes, grid, lanes)
     elif not splits(kernel):
-        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel))
+        taken = frozenset(_taken(kernel))
+        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), taken=taken)
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
     out.phases = [prune(written_out(peeking(collapse(refine(p))))) for p in out.phases]
     return out
 
 
+def _taken(kernel: k.Kernel) -> Iterator[str]:
+    """The grid axes that are taken in blocks."""
+    return (b.axis for b in kernel.grid if isinstance(b, k.Block) and b.size not in (None, 1))
+
+
 def _lanes_axis(kernel: k.Kernel) -> str | None:
     """A grid axis that is taken in blocks although others lie further in: lanes run along it."""
     inner = kernel.axes[-1].name if kernel.axes else None
-    cut = (b.axis for b in kernel.grid if isinstance(b, k.Block) and b.size not in (None, 1))
-    return next((name for name in cut if name != inner), None)
+    return next((name for name in _taken(kernel) if name != inner), None)
 
 
 def _taken_together(kernel: k.Kernel) -> str | None:
