@@ -137,7 +137,7 @@ GRAPHS = {
     "chain": (chain, 0.05, 0.05),
     "ladder": (rungs, 0.3, 0.5),
     "updates": (updates, 0.1, 0.1),
-    "powers": (powers, 3.0, 3.0),
+    "powers": (powers, 3.5, 3.5),
 }
 """For each graph, the most sets that may be looked at and priced for each operator."""
 
