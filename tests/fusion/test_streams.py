@@ -159,6 +159,28 @@ def test_blocks_of_rows_are_long_wherever_a_layout_has_them() -> None:
     assert [c.m for c in products] == [rows, rows]
 
 
+def normal(x: Any) -> Any:
+    centred = x - sm.mean(x, axis=-1, keepdims=True)
+    return centred / sm.sqrt(sm.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+
+
+def turned(x: Any) -> Any:
+    return sm.permute_dims(x, (1, 0))
+
+
+@pytest.mark.parametrize(("code", "count"), [
+    (normal, 1), (lambda x: turned(normal(x)), 2), (lambda x: normal(turned(x)), 2),
+    (lambda x: turned(normal(turned(x))), 1), (lambda x: turned(sm.exp(x)), 1),
+    (lambda x: turned(softmax(x)), 2), (lambda x: softmax(turned(x)), 2),
+    (lambda x: sm.sum(x + turned(x), axis=-1), 2),
+])  # fmt: skip
+def test_rows_that_folds_end_are_turned_by_a_kernel_of_their_own(code: Any, count: int) -> None:
+    """Lanes that are taken from as many lines, or put there, cost more than a round trip."""
+    found = planned(code, [(11, 11)], [(2048, 2048)])
+    assert len(found.kernels) == count
+    check(found, [(11, 11)])
+
+
 @pytest.mark.parametrize(("code", "large"), [
     (sm.nn.softmax, [(4096, 1024)]),
     (lambda x: sm.sum(x, axis=-1), [(64, 1 << 20)]),

@@ -48,6 +48,10 @@ STREAMS = 20
 """Arrays walked at once beyond which the prefetchers lose track (ALGORITHMS 2.2)."""
 ACROSS = 1.5
 """Cost of reading an array across its rows, in blocks, relative to along them."""
+FAR_NS = 1.5
+"""Nanoseconds for each element that lanes take from lines of their own, or put there, where folds
+leave no squares to turn: in every sweep (measured: 0.5 where the lines stay in L2, 4 to 8 where
+rows lie a power of two apart)."""
 NEAR = 16
 """Positions that two reads may be apart to find the same lines in the first cache."""
 SERIAL = 32
@@ -201,7 +205,7 @@ class Model:
         count = len(region.loads) + region.stored.bit_count()
         streams = max(0.0, count / STREAMS - 1.0) * traffic.touch
         memory = traffic.touch + traffic.sweeps + traffic.scratch + partials + streams
-        arithmetic = region.work / threads
+        arithmetic = (region.work + traffic.far * FAR_NS) / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
         burden = total + (OVERLAP - CHARGED) * hidden
@@ -229,9 +233,11 @@ class _Traffic:
     """Bytes that a region moves, and the nanoseconds of moving them."""
 
     def __init__(self, model: Model, region: Region, sweeps: Sweeps, threads: int) -> None:
-        self.touch = self.sweeps = 0.0
+        self.touch = self.sweeps = self.far = 0.0
+        """Bandwidth's nanoseconds, and elements that lanes move one by one."""
         self.read = self.row = 0
         rows = around = 0.0
+        turned = not region.ended or sweeps.packs
         every = region.all_axes if not sweeps.sweeps else -1
         axis = sweeps.vector.bit_length() - 1
         for v, places in region.loads.items():
@@ -261,6 +267,8 @@ class _Traffic:
                         rate = model.ns_per_byte(level, "read", threads)
                         around += (walked - distinct) * itemsize * rate
                 times = 1 if sweep is None else sweep[k]
+                if across > 1.0 and not turned and place[-1] != axis:
+                    self.far += walked * times
                 if times == 1 and beside[k]:
                     continue
                 rows += max(times - (k == 0), 0) * walked * itemsize
@@ -280,6 +288,8 @@ class _Traffic:
         for u in bits(region.stored):
             self.written += model.nbytes[u]
             self.touch += model.write_ns(u, threads)
+            if not turned and sweeps.is_across([region.places[u][0]]):
+                self.far += model.elements[u]
         self.sweeps += max(0.0, around - OVERLAP * self.touch)
 
 

@@ -29,10 +29,11 @@ from smelt.fusion.cascade.faint import faint
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
-from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
+from smelt.fusion.cost import CHARGED, FAR_NS, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.shares import TOLD, Shares
+from smelt.fusion.sweeps import Sweeps
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.walked import WALKED_COST, walked
 from smelt.ops.combine import COMBINES
@@ -163,6 +164,7 @@ class _Price:
         around = self._around(parts)
         seen_parts = list(map(self._seen, parts))
         work = sum(map(self._work, parts, shares, seen_parts)) + self._work(around, 1.0, {}, 1)
+        work += self._far(len(parts)) * FAR_NS
         tasks = self._tasks(len(parts)) * (PARTS if self.split else 1)
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
@@ -361,6 +363,16 @@ class _Price:
             seen[t] = None
             pending += (self.cascade.finals[t],) if t.is_fold else t.args
         return [t for t in seen if t not in swept and not t.is_fold]
+
+    def _far(self, sweeps: int) -> float:
+        """Elements that lanes take from lines of their own in all sweeps, or put there."""
+        model, region = self.model, self.region
+        if any(model.units.unit(u).trace.dots for u in region.ended):
+            return 0.0  # operands are turned while they are packed
+        order = Sweeps(model.units, region, model.extents)
+        taken = sum(model.elements[v] for v, p in region.loads.items() if order.is_across(p))
+        put = [u for u in bits(region.stored) if order.is_across([region.places[u][0]])]
+        return float(taken * sweeps + sum(model.elements[u] for u in put))
 
     def _share(self, part: list[Term]) -> float:
         """How much of the axis one sweep visits: the mean over some of the tasks."""

@@ -157,6 +157,28 @@ def test_the_weights_of_attention_are_multiplied_where_they_lie() -> None:
     assert storage.arrays[weights.left, 0] == storage.arrays[scores.item, 0]
 
 
+def test_folds_beside_a_product_run_along_the_lines_they_load() -> None:
+    """The columns' sums are read with lanes along a line, though the product's results are rows."""
+    source = """kernel f(x: f32[m,n], r: f32[n]) -> y: f32[m]
+      axis m, n
+      stream n/128 with a = 0 [m]
+        v = x[m,n]
+        w = r[n]
+        s = sum(v over m)
+        t = w / s
+        a' = a + dot(v, t over n)
+      y[m] = a"""
+    (phase,) = program(parse(source)).phases
+    (nest,) = (n for n in schedule(phase, Target.for_isa("avx512")).nests if n.folds)
+    assert nest.vector == "n"
+    kernel = native(source)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(1, 2, (37, 301)).astype(np.float32)
+    r = rng.standard_normal(301).astype(np.float32)
+    found = kernel({"x": x, "r": r})["y"]
+    np.testing.assert_allclose(found, x @ (r / x.sum(axis=0, dtype=np.float64)), atol=1e-4)
+
+
 def test_blocks_of_rows_fit_the_first_cache() -> None:
     kernel = native(GOLDENS["softmax_long"])
     target = kernel.target
