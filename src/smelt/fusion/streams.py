@@ -33,7 +33,7 @@ from smelt.fusion.cost import CHARGED, FAR_NS, INLINE_LAUNCH_NS, INLINE_NS, OVER
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.shares import TOLD, Shares
-from smelt.fusion.sweeps import Sweeps
+from smelt.fusion.sweeps import Sweeps, slides
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.walked import WALKED_COST, walked
 from smelt.ops.combine import COMBINES
@@ -73,8 +73,11 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     one visit is all, but where a row is `beyond` fast memory, a mask ends the visit early or a
     product takes what is made in it, in one sweep."""
     best: Cost | None = None
-    if region.scanned or region.peeked or any(map(overlaps, _products_terms(model, region))):
-        return None  # products over windows are blocked by tasks, not by streams
+    if region.scanned or region.peeked:
+        return None
+    cut = [t for t in _products_terms(model, region) if slides(t)]
+    if any(map(overlaps, cut)) or (cut and not beyond):
+        return None  # windows are blocked by tasks, and short rows of what was cut are kept
     masked, products = is_masked(model, region), has_products(model, region)
     for a in streamable(model, region):
         n = model.extents[region.axes[a]]
