@@ -267,7 +267,7 @@ class _Traffic:
                         rate = model.ns_per_byte(level, "read", threads)
                         around += (walked - distinct) * itemsize * rate
                 times = 1 if sweep is None else sweep[k]
-                if across > 1.0 and not turned and place[-1] != axis:
+                if not turned and sweeps.is_far(place):
                     self.far += walked * times
                 if times == 1 and beside[k]:
                     continue
@@ -288,7 +288,7 @@ class _Traffic:
         for u in bits(region.stored):
             self.written += model.nbytes[u]
             self.touch += model.write_ns(u, threads)
-            if not turned and sweeps.is_across([region.places[u][0]]):
+            if not turned and sweeps.is_far(region.places[u][0]):
                 self.far += model.elements[u]
         self.sweeps += max(0.0, around - OVERLAP * self.touch)
 

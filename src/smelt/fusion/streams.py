@@ -373,8 +373,10 @@ class _Price:
         if any(model.units.unit(u).trace.dots for u in region.ended):
             return 0.0  # operands are turned while they are packed
         order = Sweeps(model.units, region, model.extents)
-        taken = sum(model.elements[v] for v, p in region.loads.items() if order.is_across(p))
-        put = [u for u in bits(region.stored) if order.is_across([region.places[u][0]])]
+        taken = sum(order.volume(mask) for v, places in region.loads.items()
+                    for place, mask in zip(places, region.load_masks[v], strict=True)
+                    if order.is_far(place))  # fmt: skip
+        put = [u for u in bits(region.stored) if order.is_far(region.places[u][0])]
         return float(taken * sweeps + sum(model.elements[u] for u in put))
 
     def _share(self, part: list[Term]) -> float:

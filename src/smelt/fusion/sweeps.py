@@ -211,6 +211,11 @@ class Sweeps:
         a = self.vector.bit_length() - 1
         return a >= 0 and not self.apart and any(a in place and place[-1] != a for place in places)
 
+    def is_far(self, place: Place) -> bool:
+        """Whether lanes move elements of lines of their own, along which another axis runs."""
+        last = place[-1] if place else STILL
+        return isinstance(last, int) and last >= 0 and self.is_across([place])
+
     def _vector(self) -> int:
         """The axis along which most memory is walked in unit steps."""
         region = self.region
