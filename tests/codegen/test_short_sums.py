@@ -13,8 +13,8 @@ from smelt.codegen.llvm.program import program
 from smelt.kernel.text import parse
 from smelt.target import Target
 
-STATES = """kernel states(s: f32[32,96,16], c: f32[64,16]) -> y: f32[96,64]
-  axis i in 96, j in 64, k in 16
+STATES = """kernel states(s: f32[32,96,12], c: f32[64,12]) -> y: f32[96,64]
+  axis i in 96, j in 64, k in 12
   grid i, j
   v = dot(s[j//2,i,k], c[j,k] over k)
   y[i,j] = v

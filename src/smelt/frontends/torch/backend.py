@@ -92,7 +92,7 @@ def backend(
     with set_aside():
         try:
             made = roomy(build)(module, inputs)
-        except exc.TensorifyScalarRestartAnalysis:
+        except _TRACED_AGAIN:
             if not _writes_scalars(module):
                 raise
             with mock.patch.dict("os.environ", _NO_NUMBERS):
@@ -113,6 +113,8 @@ def _makes_gradients(module: torch.fx.GraphModule) -> bool:
 
 _NO_NUMBERS = {"TENSORIFY_PYTHON_SCALARS": "0"}
 """PyTorch's own switch for what takes tensors for numbers."""
+_TRACED_AGAIN: Any = getattr(exc, "TensorifyScalarRestartAnalysis", ())
+"""What says that a program is traced again for that, in versions that do."""
 
 
 def _writes_scalars(module: torch.fx.GraphModule) -> bool:
