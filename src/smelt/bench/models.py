@@ -37,8 +37,9 @@ Models behind `torch.compile`, most of them made from configurations of the `tra
 with seeded weights; `minilm` is the demo's sentence model with its real ones, `diffusion` a block
 of a U-Net. Written by `smelt bench --models --write-docs`.
 
-`inductor-max` is Inductor told to try all that it has and to fold parameters (`max_autotune`,
-`freezing`); `onnxruntime` runs what PyTorch exports. A dash is a peer that could not.
+`--peers` says who is compared, of which `inductor-max` is Inductor told to try all that it has and
+to fold parameters (`max_autotune`, `freezing`), and `onnxruntime` runs what PyTorch exports. A dash
+is a peer that could not.
 
 """
 
