@@ -227,20 +227,29 @@ def runs(case: Case) -> list[Callable[[], Any]]:
 
 def medians(calls: Sequence[Callable[[], Any]]) -> list[float]:
     """Seconds of processor time of each call, taking turns."""
-    counts: list[int] = []
-    for call in calls:
-        call()
-        start = time.process_time()
-        call()
-        counts.append(max(int(LEAST_SECONDS / max(time.process_time() - start, 1e-7)), 1))
+    counts = [_count(call) for call in calls]
     found: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for call, count, seconds in zip(calls, counts, found, strict=True):
-            start = time.process_time()
-            for _ in range(count):
-                call()
-            seconds.append((time.process_time() - start) / count)
+            seconds.append(_seconds(call, count) / count)
     return [statistics.median(seconds) for seconds in found]
+
+
+def _count(call: Callable[[], Any]) -> int:
+    """Calls that keep a library busy long enough, once it has nothing left to prepare: neither the
+    first call nor the second is like those after them."""
+    count = 4
+    call()
+    while _seconds(call, count) < LEAST_SECONDS:
+        count *= 2
+    return count
+
+
+def _seconds(call: Callable[[], Any], count: int) -> float:
+    start = time.process_time()
+    for _ in range(count):
+        call()
+    return time.process_time() - start
 
 
 def check(calls: Sequence[Callable[[], Any]]) -> None:
