@@ -29,8 +29,11 @@ FOLD_COLUMNS = 512
 
 SHORT_SUM = 64
 """Products of one sum that are written out rather than looped over, where none can be blocked."""
+SHORT_TERMS = 12
+"""The same where elements of an operand lie apart for neighbouring results: lanes would pick from
+as many lines as there are lanes, and rows are read along themselves instead."""
 FEW_TAPS = 9
-"""The same where they are summed over several axes: more windows share what is packed once."""
+"""Those where they are summed over several axes: more windows share what is packed once."""
 
 SHORT_ROW = 8
 """Positions of a row that folds end up to which vectors run along many rows instead: the lanes that

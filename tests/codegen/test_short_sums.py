@@ -10,6 +10,7 @@ import pytest
 import smelt as sm
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.written import short_products
 from smelt.kernel.text import parse
 from smelt.target import Target
 
@@ -26,6 +27,26 @@ def test_vectors_run_along_an_axis_that_is_left() -> None:
     made = schedule(program(parse(STATES)).phases[0], Target.host())
     assert {n.vector for n in made.nests} <= {"i", "j"}
     assert made.block  # not one result for each task
+
+
+PICKED = """kernel picked(s: f32[32,{k}], c: f32[{k}], at: i64[64]) -> y: f32[64]
+  axis j in 64, k in {k}
+  grid j
+  {place}
+  v = dot(s[{row},k], c[k] over k)
+  y[j] = v
+"""
+
+
+@pytest.mark.parametrize(("row", "place"), [
+    ("j//2", "u = at[j]"), ("p", "u = at[j]\n  p = position(u, 32)"),
+])  # fmt: skip
+def test_rows_that_are_found_are_rows_too(row: str, place: str) -> None:
+    """Where a row stands may be no multiple of the result's position, or be read from memory."""
+    for k, left in ((12, False), (16, True), (64, True)):
+        (phase,) = program(parse(PICKED.format(k=k, row=row, place=place))).phases
+        short_products(phase)
+        assert any(i.kind == "dot" for i in phase.items) == left
 
 
 @pytest.mark.parametrize("rows", [1, 5, 17])

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.blocks import FEW_TAPS, SHORT_SUM
+from smelt.blocks import FEW_TAPS, SHORT_SUM, SHORT_TERMS
 from smelt.dataclass import dataclass
 from smelt.errors import GradientError, ShapeError
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
@@ -203,7 +203,7 @@ class Contract(TensorOp):
             return False
         rows = any(own >= left | right and bare_axis(side[-1]) in self.summed()
                    for side, own in ((self.left, left), (self.right, right)))  # fmt: skip
-        most = SHORT_SUM if len(counts) == 1 and not rows else FEW_TAPS
+        most = FEW_TAPS if len(counts) > 1 else SHORT_TERMS if rows else SHORT_SUM
         return number <= most
 
     def _read(self, d: Definer[V], x: Operand[V], at: Shape) -> V:

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import product as positions
 from math import prod
 
-from smelt.blocks import SHORT_SUM
+from smelt.blocks import SHORT_SUM, SHORT_TERMS
 from smelt.codegen.llvm.clone import Cloner, folds, prune, put_before, reached, renumber
 from smelt.codegen.llvm.items import (
     Access,
@@ -43,8 +43,6 @@ SHORT_ROWS, SHORT_PAIRS = 10, 8
 """Elements of a short row that is written out, where nothing but what it folds to is stored, and
 the same where rows of several arrays are read: each is picked out of as many vectors as a row has
 elements, and longer ones are vectors of their own (`smelt.codegen.llvm.abreast`)."""
-SHORT_TERMS = 12
-"""Products of a short sum where an operand's elements for neighbouring results lie apart."""
 MOST = 200
 """Items that a fold becomes at most."""
 MOST_PRODUCTS = 1024
@@ -80,9 +78,8 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None
     varying = list(reached(arg, over))
     if not 1 <= count <= STEPS or count * len(varying) > MOST or folds(arg, over):
         return False
-    loads = [
-        i.payload.offset for i in varying if isinstance(i.payload, Access) and i.axes & fold.axes
-    ]  # not the same for all
+    differ = (i for i in varying if i.axes & fold.axes)  # what all results share is no row
+    loads = [i.payload.offset for i in differ if isinstance(i.payload, Access)]
     if any(i.kind == "peek" for i in varying):  # beside which other loads count for little
         return True
     gone = over == {row} or not any(over & s.axes for s in phase.stores)
@@ -200,8 +197,8 @@ def _is_comb(item: Item, kept: frozenset[str]) -> bool:
     """Whether a load that differs between results has no axis of theirs to read vectors along."""
     if not isinstance(item.payload, Access):
         return False
-    steps = [coefficient(item.payload.offset, a) for a in kept]
-    return any(steps) and 1 not in steps
+    steps = [coefficient(item.payload.offset, a) for a in item.axes & kept]
+    return bool(steps) and 1 not in steps
 
 
 def _is_tiny(phase: Phase, dot: Item, terms: int, own: frozenset[str]) -> bool:
