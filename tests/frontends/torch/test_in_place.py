@@ -2,12 +2,14 @@
 
 import threading
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
+from smelt.frontends.torch.in_place import Places  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("strict"),
               pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
@@ -371,3 +373,27 @@ def test_an_optimiser_step_copies_nothing():
             step(optimiser)
         if k:
             assert in_place(found)[1] == 0
+
+
+def scaled_and_read(a, b):
+    a.mul_(3.0)
+    return b * 2.0
+
+
+def test_strides_decide_what_overlaps():
+    """An argument with gaps may begin where it did and reach into another one now."""
+    fast = torch.compile(scaled_and_read, backend="smelt", dynamic=True)
+    for step in (3, 3, 15, 3, 20):
+        theirs, ours = torch.arange(300.0), torch.arange(300.0)
+        want, got = (f(x[100:200], x.as_strided((10,), (step,)))
+                     for f, x in ((scaled_and_read, theirs), (fast, ours)))  # fmt: skip
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_call_with_the_same_addresses_and_other_strides_is_looked_at_again():
+    base = torch.arange(300.0)
+    value = SimpleNamespace(over=0)
+    places = Places(SimpleNamespace(values=[value], outputs=[0]), {0: 0}, [True, False])
+    for step, shared in ((3, []), (3, []), (15, [0]), (3, [])):
+        assert places.shared([base[100:200], base.as_strided((10,), (step,))], (10,)) == shared

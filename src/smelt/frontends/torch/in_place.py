@@ -140,7 +140,8 @@ class Places:
         end = begin + np.array(spans, np.int64)
         order = np.argsort(begin, kind="stable")
         if (begin[order][1:] >= np.maximum.accumulate(end[order])[:-1]).all():
-            self._apart = where, sizes
+            if all(self._dense):  # else strides count, which may be others in the next call
+                self._apart = where, sizes
             return []
         return [i for i in self.inputs if ((begin < end[i]) & (end > begin[i])).sum() > 1]
 
