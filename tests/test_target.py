@@ -242,6 +242,20 @@ def test_cache_sizes_from_sysfs(tmp_path: Path) -> None:
     assert cache_sizes(tmp_path) == CacheSizes(32 << 10, 2 << 20, 36 << 20, 128)
 
 
+@pytest.mark.parametrize(
+    ("sharing", "size", "counted"),
+    [("0-1", "491520K", 32 << 20), ("0-7,64-71", "98304K", 96 << 20), ("0-1", "16M", 16 << 20),
+     ("0", "480M", 16 << 20), ("", "480M", 480 << 20), ("0-x", "480M", 480 << 20)],
+)  # fmt: skip
+def test_the_last_cache_of_a_socket_is_not_that_of_a_few_cpus(
+    tmp_path: Path, sharing: str, size: str, counted: int
+) -> None:
+    facts = {"shared_cpu_list": sharing, "type": "Unified"}
+    _cache(tmp_path, 2, level="2", size="64M", **facts)
+    _cache(tmp_path, 3, level="3", size=size, **facts)
+    assert cache_sizes(tmp_path) == CacheSizes(l2=64 << 20, l3=counted)
+
+
 def test_cache_sizes_default_where_sysfs_says_nothing(tmp_path: Path) -> None:
     assert cache_sizes(tmp_path) == CacheSizes()
     _cache(tmp_path, 0, level="1", type="Data", size="")

@@ -54,6 +54,11 @@ class CacheSizes:
     line: int = 64
 
 
+SHARE = 16 << 20
+"""Bytes of a third cache for each CPU that the system shows at it, at most.  A virtual machine with
+a few CPUs is shown the cache of the whole socket, whose other tenants use it as well: what is
+written once and read once is then better stored past it."""
+
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -73,7 +78,8 @@ def _text(path: Path, most: int = 1 << 12) -> str:
 
 
 def cache_sizes(cpus: Path = _CPUS) -> CacheSizes:
-    """Cache sizes of the first CPU from sysfs, with plain defaults for what is not told."""
+    """Cache sizes of the first CPU from sysfs, with plain defaults for what is not told; of the
+    third level what the CPUs that are shown may count on."""
     found: dict[str, int] = {}
     for index in sorted(cpus.glob("cpu0/cache/index*")):
         if _text(index / "type") not in ("Data", "Unified"):
@@ -82,11 +88,25 @@ def cache_sizes(cpus: Path = _CPUS) -> CacheSizes:
         scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:], 1)
         digits = size.rstrip("KMG")
         if digits.isdigit() and int(digits) > 0:
-            found[f"l{_text(index / 'level')}"] = int(digits) * scale
+            level, cpus = _text(index / "level"), _listed(_text(index / "shared_cpu_list"))
+            nbytes = int(digits) * scale
+            found[f"l{level}"] = min(nbytes, SHARE * cpus) if level == "3" and cpus else nbytes
         if line.isdigit() and int(line) > 0:
             found["line"] = int(line)
     sizes = CacheSizes()
     return replace(sizes, **{k: v for k, v in found.items() if hasattr(sizes, k)})
+
+
+def _listed(text: str) -> int:
+    """How many CPUs a list of the system's names.
+
+    >>> _listed("0-3,8"), _listed("0"), _listed("")
+    (5, 1, 0)
+    """
+    ends = [part.split("-") for part in text.split(",") if part]
+    if not all(end.isdigit() for part in ends for end in part):
+        return 0
+    return sum(int(part[-1]) - int(part[0]) + 1 for part in ends)
 
 
 _CPUINFO = Path("/proc/cpuinfo")

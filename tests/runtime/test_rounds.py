@@ -20,6 +20,7 @@ from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph
 from smelt.journal import Journal
 from smelt.lower import interp
+from smelt.runtime import executable, memory, rounds
 from smelt.runtime.executable import CallStep
 from smelt.runtime.rounds import Turns
 from smelt.target import Target
@@ -211,6 +212,21 @@ def test_nothing_of_all_rows_is_in_memory() -> None:
                 if isinstance(s, CallStep) and isinstance(s.call, Turns)]  # fmt: skip
     taken = [p.arena_bytes for p in turns.body._prepared.values()]
     assert max(taken) < x.shape[0] * w.shape[0] * 4
+
+
+def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last round of fewer rows takes none of its own, which would wait beside the other."""
+    x, w, y = CASES["head"][1]
+    made = compiled(head_back, x, w, y)
+    taken: list[int] = []
+    for module in (rounds, executable):
+        monkeypatch.setattr(module, "allocate", lambda n: (taken.append(n), memory.allocate(n))[1])
+    made.run((x, w, y), sizes_of(graph_of(head_back, (x, w, y)), (x, w, y)))
+    (turns,) = [s.call for g in made.executable.launches for s in g
+                if isinstance(s, CallStep) and isinstance(s.call, Turns)]  # fmt: skip
+    arenas = {p.arena_bytes for p in turns.body._prepared.values()}
+    assert len(arenas) == 2  # whole rounds and a shorter one
+    assert [n for n in taken if n in arenas] == [max(arenas)]
 
 
 def both(x: Any, w: Any) -> Any:

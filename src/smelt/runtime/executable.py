@@ -21,7 +21,7 @@ from smelt.dataclass import dataclass
 from smelt.errors import OutArgumentError, OutOfMemory
 from smelt.kernel.abi import PARALLEL
 from smelt.knobs.values import show_bytes
-from smelt.runtime.memory import address_of, allocate
+from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.threadpools import announce
 from smelt.runtime.threads import pool
@@ -167,10 +167,12 @@ class Executable:
         sizes: tuple[int, ...],
         out: Sequence[Array | None] | None = None,
         held: Run | None = None,
+        between: Block | None = None,
     ) -> list[Array]:
         """The results.  `arrays` are the inputs, `sizes` the values of `size_names`, `out` arrays
         to write results into (None: allocate), `held` the prelude's results for these inputs
-        (None: computed now, kept nowhere).
+        (None: computed now, kept nowhere), `between` memory for what stands between kernels, at
+        least the `arena_bytes` of these sizes (None: taken for this call).
 
         Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
         OutOfMemory before anything runs when memory does not suffice.
@@ -193,7 +195,9 @@ class Executable:
         where = [address_of(a) for a in arrays]
         where += [address_of(a) for a in results]
         where += [address_of(a) for a in ready]
-        block = allocate(p.arena_bytes) if p.arena_bytes else None
+        block = between
+        if block is None and p.arena_bytes:
+            block = allocate(p.arena_bytes)
         for slot, source, offset in p.addresses:
             frame[slot] = where[source] + offset
         if block is not None:

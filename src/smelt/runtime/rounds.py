@@ -17,6 +17,7 @@ import numpy as np
 from smelt.blocks import FIRST_ROW, WHOLE, Cut, Rounds
 from smelt.ops.combine import COMBINES
 from smelt.runtime.executable import Executable
+from smelt.runtime.memory import allocate
 
 __all__ = ["Turns"]
 
@@ -41,16 +42,24 @@ class Turns:
         for c, first in zip(self.sums, self.first, strict=True):
             outputs[c.place][...] = first
         so_far = [outputs[c.place] for c in self.sums]
-        for low, high in self.rounds.each(sizes):
-            named = {**sizes, self.rounds.rows: high - low}
-            known = tuple(named[n] for n in self.body.size_names)
+        turns = [(low, high, self._sizes(sizes, high - low))
+                 for low, high in self.rounds.each(sizes)]  # fmt: skip
+        # One block for all: a shorter last round would take another beside those that wait.
+        most = max((self.body.prepared(known).arena_bytes for *_, known in turns), default=0)
+        between = allocate(most) if most else None
+        for low, high, known in turns:
             arrays = [_taken(c, inputs, low, high) for c in self.rounds.reads]
             out = [None if c.axis == WHOLE else _taken(c, outputs, low, high)
                    for c in self.rounds.makes]  # fmt: skip
-            found = self.body.run([*arrays, *so_far], known, out)
+            found = self.body.run([*arrays, *so_far], known, out, None, between)
             for c, part in zip(self.rounds.makes, found, strict=True):
                 if c.axis == WHOLE and part is not outputs[c.place]:
                     outputs[c.place][...] = part  # not written where it was read
+
+    def _sizes(self, sizes: Mapping[str, int], rows: int) -> tuple[int, ...]:
+        """The body's sizes for so many rows."""
+        named = {**sizes, self.rounds.rows: rows}
+        return tuple(named[n] for n in self.body.size_names)
 
 
 def _taken(cut: Cut, values: Sequence[Array], low: int, high: int) -> Array:
