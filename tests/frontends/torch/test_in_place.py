@@ -72,6 +72,17 @@ def test_a_step_on_empty_tensors_does_nothing():
     both(adam, moments(0, 3))
 
 
+def test_several_values_that_calls_of_torch_make_are_written():
+    """As a cache of keys and values is: rows that are found at positions."""
+
+    def step(k, v, x, at):
+        k.index_copy_(1, at, x)
+        v[:, at] = x * 2
+        return (k @ v.mT).softmax(-1)
+
+    both(step, [*drawn((2, 8, 3), (2, 8, 3), (2, 1, 3)), torch.tensor([4])])
+
+
 def test_sizes_may_be_symbols():
     fast = torch.compile(adam, backend="smelt", dynamic=True)
     for n in (5, 9, 100):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import gcd, prod
 from typing import Any
 
 from llvmlite import ir
@@ -149,6 +150,22 @@ def steady(e: Index, axis: str, lanes: int) -> Index:
             part = mul(part, _steady_atom(atom, axis, lanes))
         total = add(total, part)
     return total
+
+
+def multiple_of(e: Index) -> int:
+    """A number that `e` is a multiple of, whatever sizes are; 0 for zero itself.
+
+    >>> from smelt.types.expr import axis, maximum, mul
+    >>> multiple_of(mul(48, axis("i", 9))), multiple_of(maximum(size("n"), 16))
+    (48, 1)
+    """
+    if not isinstance(e, Expr):
+        return e
+    return gcd(*(c * prod(map(_atom_multiple, monomial)) for monomial, c in e.terms))
+
+
+def _atom_multiple(atom: Atom) -> int:
+    return gcd(*map(multiple_of, atom.args)) if atom.kind in ("min", "max") else 1
 
 
 def _steady_atom(atom: Atom, axis: str, lanes: int) -> Index:

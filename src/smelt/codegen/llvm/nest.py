@@ -20,6 +20,7 @@ from smelt.codegen.llvm.indexing import (
     IndexEmitter,
     depth_terms,
     iota,
+    multiple_of,
     number,
     opaque,
     splat,
@@ -343,8 +344,14 @@ class NestEmitter:
             return None
         found = coefficient(access.offset, axis)
         region = self.s.phase.segments[self.nest.time]
-        if found is None and axis not in {*self.s.phase.cut, *cut_axes(region)}:
-            return coefficient(steady(access.offset, axis, self.s.lanes * self.nest.wide), axis)
+        moved = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.places}
+        wide = self.s.lanes * self.nest.wide
+        if (
+            found is None
+            and axis not in moved
+            and multiple_of(self.s.block.get(axis, 0)) % wide == 0
+        ):
+            return coefficient(steady(access.offset, axis, wide), axis)
         return found
 
     def _varies(self, access: Access, scope: Scope) -> bool:

@@ -43,7 +43,7 @@ from smelt.codegen.llvm.vectors import (
     turned_axis,
     vector_axis,
 )
-from smelt.codegen.llvm.width import vectors_together
+from smelt.codegen.llvm.width import keep_to_runs, vectors_together
 from smelt.codegen.llvm.windowed import windowed
 from smelt.codegen.llvm.written import short_products
 from smelt.dataclass import dataclass
@@ -195,6 +195,7 @@ class _Planner:
         ]
         for nest in nests:
             self._arrange(nest)
+            keep_to_runs(nest, self.lanes, block)
         return Schedule(self.phase, self.lanes, self.products, block, self.local, nests, self.kept)
 
     def _turn(self, key: tuple[int, object]) -> tuple[int, int]:

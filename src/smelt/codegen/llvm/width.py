@@ -10,11 +10,15 @@ that it takes with two.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.folds import accumulator
-from smelt.codegen.llvm.items import Folding, Item
+from smelt.codegen.llvm.indexing import multiple_of, steady
+from smelt.codegen.llvm.items import Folding, Item, accesses_of
 from smelt.ops.scalar import SCALARS
+from smelt.types.affine import coefficient
+from smelt.types.expr import Index
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nests import Nest
@@ -38,6 +42,24 @@ def vectors_together(nest: Nest, lanes: int) -> int:
     while wide > 1 and wide * live > BUDGET:
         wide //= 2
     return wide
+
+
+def keep_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> None:
+    """Takes fewer vectors of a nest together, and of those that pack for it, where a task's blocks
+    begin at no multiple of them: i%s goes on by one only inside of a run of s positions.  Blocks of
+    48 rows begin inside of such runs for 4 vectors of 8, and at the start of one for 2."""
+    for each in (nest, *nest.packs):
+        begins = multiple_of(block.get(each.vector or "", 0))
+        while each.wide > 1 and begins % (lanes * each.wide) and _in_runs(each, lanes):
+            each.wide //= 2
+
+
+def _in_runs(nest: Nest, lanes: int) -> bool:
+    """Whether some array is read or written in runs that are shorter than the vector axis."""
+    accesses = [*accesses_of(nest.items), *(s.access for s in nest.stores)]
+    v = nest.vector or ""
+    broken = (a.offset for a in accesses if coefficient(a.offset, v) is None)
+    return any(coefficient(steady(e, v, lanes), v) is not None for e in broken)
 
 
 def known_from(nest: Nest, fold: Item) -> Item | None:

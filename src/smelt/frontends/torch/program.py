@@ -79,9 +79,9 @@ class Program:
                 self._segment(k, stage)
             for node in stage.calls:
                 self._call(node)
-        for node in self.lowering.late:
-            self._add(f"t{len(self._names)} = {self._name(node)}.clone()")
-            self._names[node] = f"t{len(self._names)}"
+        for k, node in enumerate(self.lowering.late):
+            self._add(f"tl{k} = {self._name(node)}.clone()")
+            self._names[node] = f"tl{k}"
         for node in self.lowering.last:
             self._call(node)
         for node in filter(is_write, graph.nodes):  # what it gives is the argument

@@ -1,0 +1,55 @@
+"""Vectors inside of runs that are shorter than the axis: a task's block of rows may begin anywhere
+in a head."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.native import native
+from tests.codegen.llvm.whole import runnable
+
+from smelt.codegen.llvm.indexing import multiple_of
+from smelt.types.expr import add, axis, maximum, minimum, mul, size
+
+WEIGHTS = """kernel weights(x: f32[b*n,{r}], g: f32[b,{h},n,{w}]) -> y: f32[{r},{r}], s: f32[1,{r}]
+  axis i in {r}, j in {r}, k in b*n
+  grid i
+  v0 = g[k//size(n),i//{w},k%size(n),i%{w}]
+  v1 = x[k,j]
+  y[i,j] = dot(v0, v1 over k)
+  s[0,i] = sum(v0 over k)
+"""
+
+
+@pytest.mark.parametrize("isa", runnable())
+@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
+def test_blocks_of_rows_that_begin_inside_of_a_run(width: int, heads: int, isa: str) -> None:
+    """A task takes 48 rows of a product: four vectors of eight that begin at row 48 leave the head
+    of 32 that they are in."""
+    rows = heads * width
+    f = native(WEIGHTS.format(r=rows, h=heads, w=width), isa)
+    rng = np.random.default_rng(width)
+    for batch, length in ((5, 45), (1, 17), (40, 3), (8, 72)):
+        g = rng.standard_normal((batch, heads, length, width)).astype("f4")
+        x = rng.standard_normal((batch * length, rows)).astype("f4")
+        found = f({"x": x, "g": g})
+        flat = g.astype("f8").transpose(1, 3, 0, 2).reshape(rows, -1)
+        # A sum of so many numbers, rounded to float32 once or twice for each.
+        most = np.abs(flat).sum(1).max() * batch * length * 2.0**-23
+        np.testing.assert_allclose(found["s"][0], flat.sum(1), atol=most)
+        np.testing.assert_allclose(found["y"], flat @ x, atol=most * np.abs(x).max())
+
+
+def test_what_a_position_is_a_multiple_of() -> None:
+    n, i = size("n"), axis("i", 100)
+    assert [multiple_of(e) for e in (0, 48, mul(32, i), add(mul(32, i), 48), n)] == [
+        0,
+        48,
+        32,
+        16,
+        1,
+    ]
+    either = mul(64, n), mul(48, size("m"))
+    assert multiple_of(minimum(*either)) == 16
+    assert multiple_of(mul(6, maximum(*either))) == 96
