@@ -29,7 +29,7 @@ from torch.fx.node import map_arg
 from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row
 
-__all__ = ["Places", "is_write", "late", "new_values"]
+__all__ = ["Places", "is_write", "late", "memory_of", "new_values", "nodes", "span"]
 
 # ---- what is written in place --------------------------------------------------------------------
 
@@ -77,10 +77,12 @@ def _alike(place: Any, value: Any) -> bool:
     )  # fmt: skip
 
 
-def late(last: Sequence[Any], row_of: Callable[[Any], Row | None]) -> list[Any]:
-    """What is written at the end, but read from memory that is written at the end as well."""
+def late(
+    last: Sequence[Any], copied: Sequence[Any], row_of: Callable[[Any], Row | None]
+) -> list[Any]:  # fmt: skip
+    """What calls copy at the end, but read from memory that is written at the end as well."""
     places = {x for n in last for x in n.args[:1]}
-    found = (x for n in last for x in nodes(n.args[1:]) if memory_of([x], row_of) & places)
+    found = (x for n in copied for x in nodes(n.args[1:]) if memory_of([x], row_of) & places)
     return list(dict.fromkeys(found))
 
 
@@ -133,9 +135,9 @@ class Places:
         known = self._spans.get(sizes)
         if known is None:
             both = zip(tensors, self._dense, strict=True)
-            known = [_span(t) if dense else None for t, dense in both]
+            known = [span(t) if dense else None for t, dense in both]
             self._spans = {sizes: known}
-        spans = [_span(t) if n is None else n for n, t in zip(known, tensors, strict=True)]
+        spans = [span(t) if n is None else n for n, t in zip(known, tensors, strict=True)]
         begin = np.array(where, np.int64)
         end = begin + np.array(spans, np.int64)
         order = np.argsort(begin, kind="stable")
@@ -146,7 +148,7 @@ class Places:
         return [i for i in self.inputs if ((begin < end[i]) & (end > begin[i])).sum() > 1]
 
 
-def _span(t: torch.Tensor) -> int:
+def span(t: torch.Tensor) -> int:
     """Bytes from the first element of a tensor to behind its last."""
     if not t.numel():
         return 0

@@ -36,6 +36,7 @@ from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.table import row_of
+from smelt.frontends.torch.updates import updates
 from smelt.frontends.torch.value import V
 from smelt.graph import build
 from smelt.graph.ir import Node
@@ -104,10 +105,13 @@ class Lowering:
         self.wanted: dict[Any, None] = {}
         """Traced values that exist as tensors, in order of demand."""
         self.results: Any = ()
+        self.updates = updates(graph, lambda n: row_of(str(n.target)))
+        """Operators that write parts of arguments where they stand, and the arguments."""
         for node in graph.nodes:
             self._take(node)
         self._write_in_place()
-        self.late = late(self.last, self._entries_row)
+        copied = [n for n in self.last if not (is_write(n) and n.args[1] in self.updates)]
+        self.late = late(self.last, copied, self._entries_row)
 
     # ---- one traced operator ---------------------------------------------------------------------
 
@@ -154,6 +158,9 @@ class Lowering:
         row = row_of(str(node.target))
         if node.target is operator.getitem:
             self._entries[node] = self._after(None, node)
+            return
+        if node in self.updates:
+            self._call(node, "a part of an argument, written where it stands")
             return
         reason = f"no rule for {node.target}"
         if row is not None:

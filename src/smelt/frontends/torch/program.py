@@ -37,6 +37,7 @@ from smelt.frontends.torch.layout import (
 from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.scattered import put
 from smelt.frontends.torch.segment import Segment, make_segment
+from smelt.frontends.torch.updates import Update, apart, settled
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
 
@@ -74,6 +75,7 @@ class Program:
             self._add("".join(f"{self._names[n]}, " for n in given) + "= args")
         self._add("args.clear()")
         self._size_sources(given)
+        self._look_apart(given)
         for k, stage in enumerate(self.lowering.stages):
             if stage.outputs:
                 self._segment(k, stage)
@@ -105,6 +107,17 @@ class Program:
                 self._space["laid_out"] = laid_out
                 strides = "".join(f"{n}, " for n in told[:-1])
                 self._add(f"{name} = laid_out({name}, ({strides}), {told[-1]})")
+
+    def _look_apart(self, given: list[Any]) -> None:
+        """Looks whether arguments that are written where they stand share memory with others."""
+        written = list(dict.fromkeys(self.lowering.updates.values()))
+        if not written:
+            return
+        tensors = [n for n in given if isinstance(n.meta.get("val"), torch.Tensor)]
+        lists = [", ".join(self._names[n] for n in tensors if (n in written) == own)
+                 for own in (True, False)]  # fmt: skip
+        self._space["apart"] = apart
+        self._add(f"{_APART} = apart([{lists[0]}], [{lists[1]}])")
 
     def _number(self, n: Any) -> str | None:
         return repr(n) if isinstance(n, int) else self._expression(n)
@@ -222,6 +235,11 @@ class Program:
         args += [f"{key}={self._show(a)}" for key, a in node.kwargs.items()]
         function = f"f_{len(self._space)}"
         self._space[function] = _REPLACED.get(str(node.target), node.target)
+        if node in self.lowering.updates:
+            self._space[function] = Update(node.target)
+            args = [_APART, *args]
+        elif is_write(node) and node.args[1] in self.lowering.updates:
+            self._space[function] = settled
         self._names[node] = name = f"t{len(self._names)}"
         self._add(f"{name} = {function}({', '.join(args)})")
 
@@ -286,6 +304,8 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
+_APART = "apart_"
+"""Whether arguments of which parts are written share no memory with others in this call."""
 _REPLACED: dict[str, Any] = {
     "aten.view.default": torch.ops.aten.reshape.default,
     "aten._unsafe_view.default": torch.ops.aten.reshape.default,
