@@ -100,6 +100,32 @@ def test_integers(name):
     agree(INTEGERS[name], WHOLE)
 
 
+SHIFTS = {
+    "<<": lambda x, n: x << n, ">>": lambda x, n: x >> n, "<<5": lambda x, n: x << 5,
+    ">>5": lambda x, n: x >> 5, "left": torch.bitwise_left_shift, "none": lambda x, n: x >> 0,
+    "right": lambda x, n: torch.bitwise_right_shift(x, 1), "3<<": lambda x, n: 3 << n,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("name", SHIFTS)
+def test_shifts(name, dtype):
+    """Counts that are too large or negative as well."""
+    x = torch.arange(-128, 128).to(dtype)
+    agree(SHIFTS[name], x, torch.cat([x[::4] % 70, x[1::4], x[2::4] % 8, x[3::4] % 3]))
+
+
+@pytest.mark.parametrize("comb", [
+    (1, 0, 9, 3), (1, 1, 9, 3), (1, 2, 9, 3), (1, 1, 8, 3), (1, -9, 9, 3), (0, 0, 9, 2),
+    (0, 3, 7, 2),
+])  # fmt: skip
+def test_values_are_put_at_every_so_many_positions(comb):
+    d, start, end, step = comb
+    x = made(7, 9)
+    y = made(*x.movedim(d, 0)[start:end:step].movedim(0, d).shape, seed=1)
+    agree(lambda x, y: torch.slice_scatter(x, y, *comb), x, y)
+
+
 FOLDS = {
     "sum": lambda x: x.sum((0, 2)), "keep": lambda x: x.sum(1, keepdim=True),
     "mean": lambda x: x.mean(-1), "prod": lambda x: x.prod(1), "amax": lambda x: x.amax(0),

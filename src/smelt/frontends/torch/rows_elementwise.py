@@ -33,6 +33,17 @@ def _binary(scalar: str) -> Callable[..., V]:
     return lower
 
 
+def _shift(scalar: str) -> Callable[..., V]:
+    """Shifts of integers; counts that are too large or negative give 0 or the sign, as ours do."""
+
+    def lower(c: Call, x: Any, y: Any) -> V:
+        if not c.dtype.is_integer:
+            raise UnsupportedError(f"shifts of {c.dtype}: they are powers of 2")
+        return c.value(x, c.dtype).map(scalar, c.value(y, c.dtype))
+
+    return lower
+
+
 def _compare(scalar: str) -> Callable[..., V]:
     def lower(c: Call, x: Any, y: Any) -> V:
         return c.value(x, c.common).map(scalar, c.value(y, c.common))
@@ -278,6 +289,7 @@ _UNARY = {
 _WHOLE = ("ceil", "floor", "round", "trunc")
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _BITS = {"and": "and", "or": "or", "xor": "xor"}
+_SHIFTS = {"left": ("lshift", "shl"), "right": ("rshift", "shr")}
 
 _ROWS = (
     *(Row(f"aten.{name}.default", _unary(scalar)) for name, scalar in _UNARY.items()),
@@ -287,6 +299,11 @@ _ROWS = (
       for name in _COMPARE for kind in ("Tensor", "Scalar")),
     *(Row(f"aten.bitwise_{name}.{kind}", _binary(scalar))
       for name, scalar in _BITS.items() for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.bitwise_{side}_shift.{kind}", _shift(scalar))
+      for side, (_, scalar) in _SHIFTS.items()
+      for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")),
+    *(Row(f"aten.__{name}__.{kind}", _shift(scalar))
+      for name, scalar in _SHIFTS.values() for kind in ("Tensor", "Scalar")),
     *(Row(f"aten.logical_{name}.default", _logical(name)) for name in (*_BITS, "not")),
     Row("aten.bitwise_not.default", _unary("not")),
     Row("aten.abs.default", _abs),

@@ -175,16 +175,31 @@ def _slice_scatter(
 ) -> V:  # fmt: skip
     a = axis_of(dim, x.rank)
     first, count = _start(x, a, start), y.shape[a]
-    if step != 1:
-        raise UnsupportedError("slice_scatter with a step")
     if count == x.shape[a]:
         return y
+    if step != 1:
+        return _comb_scatter(c, x, y, a, (first, step))
     after = add(first, count)
     parts = [x.narrow(a, 0, first)] if first != 0 else []
     parts.append(y)
     if after != x.shape[a]:
         parts.append(x.narrow(a, after, sub(x.shape[a], after)))
     return concat(parts, a)
+
+
+def _comb_scatter(c: Call, x: V, y: V, a: int, comb: tuple[Index, int]) -> V:
+    """`x` with `y` at every so many positions along an axis: `y` with gaps, where its own are."""
+    (first, step), n, count = comb, x.shape[a], y.shape[a]
+    none: list[Index] = [0] * y.rank
+    apart = y.unsqueeze(a + 1).pad(
+        (0,) * (y.rank + 1), (*none[: a + 1], step - 1, *none[a + 1 :]), 0
+    )
+    spread = apart.reshape(*y.shape[:a], mul(count, step), *y.shape[a + 1 :])
+    low, high = (*none[:a], first, *none[a + 1 :]), (*none[:a], n, *none[a + 1 :])
+    spread = spread.pad(low, high, 0).narrow(a, 0, n)
+    since = iota(x.shape, a, i64, c.origin) - c.number(first, i64)
+    mask = since.map("mod", step).map("eq", 0).map("and", since.map("ge", 0))
+    return select(mask.map("and", since.map("lt", c.number(mul(count, step), i64))), spread, x)
 
 
 def _tri(keep: str) -> Any:
