@@ -150,7 +150,7 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
-    local |= cut.block
+    local |= cut.held
     local |= {a: covered(local[r.axis], r) for a, r in phase.places.items()}
     local = {a: local[a] for a in phase.axes if a in local}
     lanes = lanes_of(phase, target)

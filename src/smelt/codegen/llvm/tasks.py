@@ -41,6 +41,8 @@ class Cut:
 
     block: dict[str, Index]
     """Axes that tasks take in blocks, and how many positions."""
+    held: dict[str, Index]
+    """How many of those a task has at most."""
     across: str | None
     """The axis beside the vectors' one that makes squares with it."""
     rows: frozenset[str]
@@ -85,7 +87,22 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
         rows = frozenset([a for a in phase.grid if a in grid][-1:])
         whole = product(n for a, n in phase.axes.items() if a not in phase.grid)
         block |= dict.fromkeys(rows, rows_together(whole))
-    return Cut(block, across, rows)
+    return Cut(block, _held(phase, products, block), across, rows)
+
+
+def _held(phase: Phase, products: Products, block: dict[str, Index]) -> dict[str, Index]:
+    """Most positions that a task has of the axes that are cut: of a product's rows and columns no
+    more than there are.  All of its sums are cleared, in every task of a batch of small ones."""
+    found = dict(block)
+    for c in products.values():
+        if not isinstance(c, Contraction):
+            continue
+        for a in {c.m, c.n} & block.keys() - {None}:
+            assert a is not None
+            n = phase.axes[a]
+            if isinstance(n, int) or (c.thin and a == c.n and isinstance(found[a], int)):
+                found[a] = minimum(n, found[a])
+    return found
 
 
 def _rows(phase: Phase, vector: str, outer: str) -> Index:
