@@ -88,9 +88,10 @@ def cache_sizes(cpus: Path = _CPUS) -> CacheSizes:
         scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:], 1)
         digits = size.rstrip("KMG")
         if digits.isdigit() and int(digits) > 0:
-            level, cpus = _text(index / "level"), _listed(_text(index / "shared_cpu_list"))
+            level, sharing = _text(index / "level"), _listed(_text(index / "shared_cpu_list"))
             nbytes = int(digits) * scale
-            found[f"l{level}"] = min(nbytes, SHARE * cpus) if level == "3" and cpus else nbytes
+            shared = level == "3" and sharing > 0
+            found[f"l{level}"] = min(nbytes, SHARE * sharing) if shared else nbytes
         if line.isdigit() and int(line) > 0:
             found["line"] = int(line)
     sizes = CacheSizes()

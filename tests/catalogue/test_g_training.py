@@ -165,7 +165,7 @@ ROWS = (
         dtypes=("bf16",), layouts=()),
     # Six rounds over rows: each reads the weights, and adds to their gradient.
     Row("F2", head, ("T[r,k]", "T[k,c]", "i64[r] < c"), {"r": 512, "k": 512, "c": 32000},
-        kernels=7, launches=3, stored=ROW_BY_ROW, fused="s*(2*r*k + (6 + 13)*k*c) + 48*r + 60",
+        kernels=8, launches=3, stored=ROW_BY_ROW, fused="s*(2*r*k + (3 + 7)*k*c) + 48*r + 36",
         unfused="12*r*k + 75*r*c + 12*k*c + 154*r + 32", bounded=True, reference=head_back,
         dtypes=("bf16",), layouts=(), short=SMALL),
 )  # fmt: skip

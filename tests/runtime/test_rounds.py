@@ -10,14 +10,19 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver
+from smelt import driver, fusion
 from smelt.blocks import WHOLE
 from smelt.errors import VerifyError
+from smelt.errors.reasons import REASONS
 from smelt.explain.analysis import memory_analysis
 from smelt.explain.report import report
+from smelt.fusion import compose
+from smelt.fusion.plan import Plan
+from smelt.fusion.sets import Hints
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph
+from smelt.graph.text import name_values
 from smelt.journal import Journal
 from smelt.lower import interp
 from smelt.runtime import executable, memory, rounds
@@ -214,10 +219,71 @@ def test_nothing_of_all_rows_is_in_memory() -> None:
     assert max(taken) < x.shape[0] * w.shape[0] * 4
 
 
+@pytest.mark.parametrize("thrifty", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_round_keeps_fits_and_is_right_in_either_plan(
+    name: str, thrifty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As fast as may be, or large values written over others: native code and the interpreter."""
+    code, arrays = CASES[name]
+    search = fusion.search.plan
+
+    def either(*args: Any, **settings: Any) -> Plan:
+        return search(*args, **{**settings, "thrifty": thrifty})
+
+    monkeypatch.setattr(fusion.search, "plan", either)
+    made = compiled(code, *arrays)
+    ((_, inner),) = made.plan.in_rounds
+    sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
+    hints = Hints({**sizes, inner.rounds.rows: inner.rounds.block})
+    assert compose.kept_between(inner.plan, hints) <= TINY.l3_bytes * 3 // 4
+    found = made.run(arrays, tuple(sizes.values()))
+    told = interp.run(made.plan, made.kernels, arrays, sizes)
+    whole = sm.jit(code)(*arrays)
+    for got, other, want in zip(found, told, map(np.asarray, whole), strict=True):
+        np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
+        np.testing.assert_allclose(other, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
+
+
+def f32_empty(shape: tuple[int, int]) -> Array:
+    return np.zeros(shape, np.float32)
+
+
+def planned(code: Callable[..., Any], *arrays: Array) -> Plan:
+    """The plan for one core of a machine with the speeds that are assumed."""
+    target = replace(Target.for_isa("avx512"), cores=1)
+    graph = graph_of(code, arrays)
+    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    return compose.plan(driver.passes.run(graph), target, None, sizes)
+
+
+@pytest.mark.parametrize(
+    ("code", "others", "rows", "kept"), [(head_back, (), 192, 1), (distilled, ((512, 512),), 96, 2)]
+)
+def test_a_large_value_is_written_over_another_where_that_spares_rounds(
+    code: Callable[..., Any], others: tuple[tuple[int, int], ...], rows: int, kept: int
+) -> None:
+    """The gradient of the logits takes their place, so that a round has twice the rows."""
+    n, v, d = 512, 32000, 512
+    more = *map(f32_empty, others), *(f32_empty((v, d)) for _ in others)
+    labels = () if others else (np.zeros(n, np.int64),)
+    made = planned(code, f32_empty((n, d)), f32_empty((v, d)), *more, *labels)
+    ((_, body),) = made.in_rounds
+    assert body.rounds.block == rows
+    large = [s for s in body.plan.slots
+             if s.offset is not None and len(str(s.nbytes).split("*")) == 3]  # fmt: skip
+    assert [s.reuses is None for s in large] == [True] * kept + [False]
+    (told, *_) = [d for d in made.decisions if d.reason == "written-over"]
+    assert REASONS[told.reason].code == "F026" and told.saves_bytes in (rows * v * 4, rows * v * 2)
+    assert {told.details["value"], told.details["old"]} <= set(name_values(made.graph).values())
+
+
 def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last round of fewer rows takes none of its own, which would wait beside the other."""
     x, w, y = CASES["head"][1]
     made = compiled(head_back, x, w, y)
+    rows = 2 * made.plan.in_rounds[0][1].rounds.block + 1
+    x, y = x[:rows].copy(), y[:rows].copy()
     taken: list[int] = []
     for module in (rounds, executable):
         monkeypatch.setattr(module, "allocate", lambda n: (taken.append(n), memory.allocate(n))[1])

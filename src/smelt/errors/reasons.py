@@ -250,6 +250,16 @@ _REFUSALS = (
         "Sums, products and largest elements over rows may stand behind such a value; what mixes "
         "rows otherwise may not.",
     ),
+    Reason(
+        "F026",
+        "written-over",
+        "{value} is written over {old}, which is not read any more: a round of as many bytes takes "
+        "more rows",
+        "Rounds over rows read what is no row of theirs again in every round, so that fewer rounds "
+        "are faster. A kernel that maps a large value alone writes its result in the same place; "
+        "one that folds it as well needs a place of its own, and leaves room for half of the rows.",
+        _MUST,
+    ),
 )
 
 _ACCEPTED = (

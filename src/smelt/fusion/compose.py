@@ -8,17 +8,18 @@ own, kernels behind.  That is done for the memory; what it costs or saves in tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from smelt import knobs
-from smelt.blocks import FIRST_ROW, Cut, Rounds
+from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE, Cut, Rounds
 from smelt.fusion import memory, search
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
-from smelt.fusion.predict import costs
-from smelt.fusion.rounds import InRounds, NotCut, Part, block, split
+from smelt.fusion.predict import costs, in_turns
+from smelt.fusion.rounds import InRounds, NotCut, Part, block, rows_within, split
 from smelt.fusion.sets import Hints, at_hints
+from smelt.fusion.state import SMALL
 from smelt.fusion.trace import trace
 from smelt.fusion.traffic import moved_in_rounds
 from smelt.fusion.verify import verify
@@ -27,9 +28,10 @@ from smelt.graph.text import name_values
 from smelt.journal import Decision, Journal
 from smelt.ops.create import Constant
 from smelt.target import Target
+from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
 
-__all__ = ["plan"]
+__all__ = ["kept_between", "plan"]
 
 SHARE = 4
 """Into so many parts the last cache is thought to be cut in a round: what is larger counts as
@@ -126,25 +128,70 @@ class _Composed:
 
     def _rounds(self) -> None:
         """The cluster with a body."""
-        parts = self.parts
-        rows = block(parts, self.hints, self.target.l3_bytes * 3 // 4)
         name = f"k{len(self.clusters)}"
+        found = [self._cluster(name, *made) for made in self._bodies(thrifty=False)]
+        if any(map(self._keeps_several, found)):
+            found += [self._cluster(name, *made) for made in self._bodies(thrifty=True)]
+        cluster = min(found, key=self._burden)
+        assert cluster.body is not None
+        body = cluster.body.plan
+        self._note(body)
+        self.launches.append((len(self.clusters),))
+        made = replace(cluster.body, plan=replace(body, decisions=()))
+        self.clusters.append(replace(cluster, body=made))
+
+    def _bodies(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
+        """Plans of the body, each with the rows of one round for which what it keeps fits: the one
+        for as many rows as the plan of the whole lets expect, and the one for as many as that one
+        leaves room for."""
+        parts, budget = self.parts, self.target.l3_bytes * 3 // 4
         given = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
         target = replace(self.target, l3_bytes=self.target.l3_bytes // SHARE)
-        hints = Hints({**self.hints, parts.rows: rows})
-        body = search.plan(parts.body, target, None, hints, donated=given)
+        rows = first = block(parts, self.hints, budget)
+        most = at_hints(parts.extent, self.hints) // (2 * ROUND_ROWS) * ROUND_ROWS
+        for _ in range(2):
+            hints = Hints({**self.hints, parts.rows: rows})
+            made = search.plan(parts.body, target, None, hints, donated=given, thrifty=thrifty)
+            fit = rows_within(kept_between(made, hints), rows, budget)
+            fit = min(fit, max(most, first))
+            yield made, fit
+            if fit == rows:
+                return
+            rows = fit
+
+    def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
+        """The rounds of a body as a cluster."""
+        parts = self.parts
         body = replace(body, clusters=tuple(
             replace(c, name=f"{name}_{k}") for k, c in enumerate(body.clusters)))  # fmt: skip
-        self._note(body)
         inputs = tuple(dict.fromkeys(p.node for p in parts.reads if p.axis != FIRST_ROW))
         outputs = tuple(p.node for p in parts.makes)
         reads = tuple(_cut(p, inputs) for p in parts.reads)
         makes = tuple(_cut(p, outputs) for p in parts.makes)
         rounds = Rounds(reads, makes, parts.extent, parts.rows, rows)
         inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
-        self.launches.append((len(self.clusters),))
-        made = Body(rounds, replace(body, decisions=()), inside)
-        self.clusters.append(Cluster(name, parts.members, inputs, outputs, body=made))
+        return Cluster(name, parts.members, inputs, outputs, body=Body(rounds, body, inside))
+
+    def _keeps_several(self, cluster: Cluster) -> bool:
+        """Whether a round keeps more than its largest value at some time."""
+        assert cluster.body is not None
+        body, rounds = cluster.body.plan, cluster.body.rounds
+        hints = Hints({**self.hints, rounds.rows: rounds.block})
+        kept = [at_hints(s.nbytes, hints) for s in body.slots if s.offset is not None]
+        largest = max(kept, default=0)
+        return kept_between(body, hints) - largest > largest // SMALL
+
+    def _burden(self, cluster: Cluster) -> float:
+        """Nanoseconds of all rounds of a cluster.  What each of them reads whole is packed while no
+        arithmetic goes on, by every kernel that reads it."""
+        assert cluster.body is not None
+        rounds, body = cluster.body.rounds, cluster.body.plan
+        turns = sum(1 for _ in rounds.each(self.hints))
+        whole = {x for x, c in zip(body.graph.inputs, rounds.reads) if c.axis == WHOLE}
+        again = sum(at_hints(x.type.nbytes, self.hints)
+                    for c in body.clusters for x in c.inputs if x in whole)  # fmt: skip
+        waits = turns * self.target.transfer_ns(again, 0)
+        return in_turns(cluster.body, self.target, self.hints).burden + waits
 
     def _node(self, node: Node) -> Node:
         return self.parts.of.get(node, node)
@@ -164,6 +211,12 @@ class _Composed:
         for d in made.decisions:
             details = {k: v if k.endswith("op") else told(v) for k, v in d.details.items()}
             self.decisions.append(replace(d, a=told(d.a), b=told(d.b), details=details))
+
+
+def kept_between(body: Plan, hints: Hints) -> int:
+    """Bytes that a round keeps between its kernels."""
+    return max((at_hints(add(s.offset, s.nbytes), hints) for s in body.slots
+                if s.offset is not None and s.within is None), default=0)  # fmt: skip
 
 
 def _cut(part: Part, values: Sequence[Node]) -> Cut:

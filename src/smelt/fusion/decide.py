@@ -186,6 +186,18 @@ class Decisions:
                 details = {"value": self.names[value], "bytes": nbytes}
                 self._record(a, b, "fused", "sibling", details, saves_bytes=nbytes, **saved)
 
+    def over(self, before: Joinable, after: Sequence[int], value: int, old: int) -> None:
+        """A cluster was taken apart so that a value is written over another one."""
+        if not self.recording:
+            return
+        details = {"value": self.names[value], "old": self.names[old]}
+        for v in bits(before.members):
+            for c in bits(self.units.users[v] & before.members):
+                pair = 1 << v | 1 << c
+                if (v == value or c == value) and all(m & pair != pair for m in after):
+                    self._record(v, c, "split", "written-over", details,
+                                 saves_bytes=self.model.nbytes[value])  # fmt: skip
+
     def dear(self, producer: Joinable, readers: Sequence[Joinable], gain: float) -> None:
         """A producer is better stored than computed again in each reader."""
         if not self.recording:

@@ -8,8 +8,10 @@ Greedy joining ends where no pair gains.  Two kinds of better plans lie beyond t
 2. Splits: a cluster that took up a fold before something better came along.  One of its folds or
    results becomes a kernel of its own, by itself or because what is left then joins a neighbour.
 
-Both ask the model a bounded number of times, in proportion to the number of units, and take only
-what is predicted to gain.
+A third kind is made where memory is short, whatever the model says of its time: a large value that
+is mapped from another one becomes a kernel that does nothing else, which writes it in that one's
+place.  All ask the model a bounded number of times, in proportion to the number of units; the first
+two take only what is predicted to gain.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Refinement:
     def __init__(self, state: State, decisions: Decisions) -> None:
         self.state, self.units, self.decisions = state, state.units, decisions
         self.left = max(LEAST_TRIES, int(TRIES * len(self.units.units)))
-        self.next = len(self.units.values)
+        self.next = max((len(self.units.values), *(c + 1 for c in state.clusters)))
         self.gone: set[tuple[int, int]] = set()
         """Clusters that were given up: none comes again, so that moves cannot go in a circle."""
 
@@ -68,6 +70,59 @@ class Refinement:
                 fresh += found
                 pending += found
         return [c for c in fresh if c in self.state.clusters]
+
+    def overwrite(self) -> None:
+        """Takes clusters apart so that large values are written over others that nobody reads any
+        more: by kernels that map them, which run last of those that read them."""
+        for c in sorted(self.state.clusters):
+            found = self._over(c)
+            if found is not None and self._is_acyclic(found[0]):
+                move, value, old = found
+                members = [v.region.members for v in move.new]
+                self.decisions.over(self.state.clusters[c], members, value, old)
+                self._replace(move)
+
+    def _over(self, c: int) -> tuple[Move, int, int] | None:
+        """A cluster's move, the value that is written over another one, and that one."""
+        cluster, units = self.state.clusters[c], self.units
+        nbytes = self.state.model.nbytes
+        kept = [u for k in self.state.clusters.values() for u in bits(k.stored & ~units.outputs)]
+        most = max((nbytes[u] for u in kept), default=0)
+        if cluster.region.flat or cluster.members & units.calls:
+            return None
+        for u in bits(cluster.stored & ~units.outputs):
+            if nbytes[u] * SMALL <= most:
+                continue
+            new = self._mapped_last(cluster, u)
+            at = next((k for k, v in enumerate(new) if v.region.stored == 1 << u), -1)
+            if at < 0 or not new[at].region.flat:
+                continue
+            region = new[at].region
+            for old in bits(cluster.reads):
+                read, kind = region.loads.get(old, []), units.values[old].type
+                mapped = len(read) == 1 and read == region.places[u]
+                again = any(old in v.region.loads for v in new[at + 1 :])
+                if mapped and not again and old >= len(units.inputs) \
+                        and kind == units.values[u].type:  # fmt: skip
+                    return Move(0.0, (c,), tuple(new)), u, old
+        return None
+
+    def _mapped_last(self, cluster: Cluster, u: int) -> list[Verdict]:
+        """A cluster as up to three: what `u` needs or what does not need it, the maps that make
+        `u` of that, and what reads it; none if one of them is no kernel."""
+        units, members = self.units, cluster.members & ~(1 << u)
+        maps = self._closure(1 << u, cluster.members & ~units.folds | 1 << u)
+        behind = self.state.reads(maps) & members
+        others = cluster.stored & ~(1 << u)
+        early = sum(1 << r for r in bits(others)
+                    if not self._closure(1 << r, cluster.members) >> u & 1)  # fmt: skip
+        first = self._closure(behind | early, members)
+        late = others & ~first
+        rest = self._closure(late, members & ~(behind | early))
+        parts = ((first, behind | early), (maps, 1 << u), (rest, late))
+        found = [self._judge(part, stored) for part, stored in parts if part]
+        judged = [v for v in found if v is not None]
+        return judged if len(judged) == len(found) else []
 
     def _judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict | None:
         """A verdict that is a kernel, None if there is none or too much was asked."""
@@ -303,7 +358,12 @@ class Refinement:
         """Carries out a move; returns the numbers of the new clusters."""
         before = [self.state.clusters[c] for c in move.old]
         self.decisions.refined(before, [found.region.members for found in move.new], move.gain)
-        for c, cluster in zip(move.old, before, strict=True):
+        return self._replace(move)
+
+    def _replace(self, move: Move) -> list[int]:
+        """Puts the new clusters in the places of the old ones; returns their numbers."""
+        for c in move.old:
+            cluster = self.state.clusters[c]
             self.gone.add((cluster.members, cluster.stored))
             self.state.remove(c)
         fresh: list[int] = []

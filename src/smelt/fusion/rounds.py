@@ -432,8 +432,18 @@ def _shaped(op: Any, old: TensorType, new: TensorType) -> Any:
 
 def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:
     """Rows of one round whose large values fit a budget of bytes; as even as may be."""
-    fit = max(budget // max(at_hints(part.row_bytes, Hints(hints)), 1), 1)
+    return rows_within(at_hints(part.row_bytes, Hints(hints)), 1, budget)
+
+
+def rows_within(nbytes: int, rows: int, budget: int) -> int:
+    """Rows that fit a budget where so many of them take `nbytes`: whole register tiles if there are
+    several.
+
+    >>> rows_within(1000, 10, 9900), rows_within(1000, 10, 480), rows_within(1000, 10, 10)
+    (96, 4, 1)
+    """
+    fit = max(budget * rows // max(nbytes, 1), 1)
     return fit // ROUND_ROWS * ROUND_ROWS if fit > ROUND_ROWS else fit
 
 
-__all__ = ["InRounds", "NotCut", "Part", "block", "split"]
+__all__ = ["InRounds", "NotCut", "Part", "block", "rows_within", "split"]

@@ -88,11 +88,13 @@ def plan(
     *,
     fuse: bool = True,
     donated: Donated = NOTHING,
+    thrifty: bool = False,
 ) -> Plan:
     """The plan of a graph: right for all sizes, chosen for those of `hints`.
 
     `hints` are the sizes seen at the first call; one that is missing is guessed.  With `fuse`
     False every operator becomes a kernel.  Results may take the place of inputs in `donated`.
+    A `thrifty` plan writes large values over others where it can, whatever time that takes.
     Decisions go into the plan and into `journal`.
     """
     start = perf_counter()
@@ -107,6 +109,8 @@ def plan(
     search = Search(units, model, wishes, decisions)
     if fuse:
         search.run()
+        if thrifty:
+            Refinement(search, decisions).overwrite()
     else:
         search.apart()
         decisions.off()
