@@ -108,6 +108,26 @@ def test_numbers_for_rows_do_not_make_rows_columns() -> None:
     assert split(lowered(SUM.format(0), n=1 << 16, m=1000)) == "n"
 
 
+FORCES = """a = reshape(x) {shape=(n,1,m)}
+b = reshape(x) {shape=(1,n,m)}
+c = sub(a, b)
+d = reshape(t) {shape=(n,n,1)}
+e = mul(c, d)
+f = reduce.sum(e) {axes=(1,)}
+g = permute(t) {perm=(1,0)}
+h = reshape(g) {shape=(n,n,1)}
+i = mul(c, h)
+j = reduce.sum(i) {axes=(1,)}
+k = sub(f, j)
+return k"""
+
+
+@pytest.mark.parametrize(("n", "m"), [(500, 3), (3, 500), (500, 500)])
+def test_vectors_take_one_of_several_axes_that_arrays_run_along(n: int, m: int) -> None:
+    """Rows of one array are columns of another: the other axis is tasks, whichever vectors take."""
+    assert split(lowered(FORCES, "x: f32[n,m], t: f32[n,n]", n=n, m=m)) is None
+
+
 def test_sizes_decide_nothing_but_the_split() -> None:
     lines = "a = exp(x)\nb = reduce.sum(a) {axes=(1,)}\nc = sqrt(b)\nreturn c"
     whole, parts = lowered(lines, n=1000, m=1000), lowered(lines, n=1, m=1 << 20)

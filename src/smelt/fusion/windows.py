@@ -18,6 +18,10 @@ from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
 
+MOST = 2
+"""Axes of places that a product is packed along at once: windows over more would have it summed
+place by place, at a fiftieth of the speed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -52,8 +56,8 @@ def window_of(term: Index, taps: int) -> Window | None:
 def windows_of(
     place: Iterable[Index], taps: int, extent: Callable[[int], Index]
 ) -> list[Window] | None:
-    """The windows through which a value is read at a place: None if something else stands there, or
-    if places were left out."""
+    """The windows through which a value is read at a place: None if something else stands there, if
+    places were left out, or if there are too many."""
     found: list[Window] = []
     for term in place:
         if isinstance(term, Expr):
@@ -66,7 +70,7 @@ def windows_of(
             found.append(window)
     axes = [a for w in found for a in (w.axis, w.tap)]
     plain = [t for t in place if isinstance(t, int) and t in axes]
-    return None if plain or len({*axes}) < len(axes) else found
+    return None if plain or len({*axes}) < len(axes) or len(found) > MOST else found
 
 
 def bands(windows: Sequence[Window], sizes: Sequence[int], itemsize: int) -> dict[int, int]:

@@ -270,10 +270,9 @@ def _split_axis(
         return None
     runs = fastest(d)
     columns = [number(a.extent, hints) for a in grid if a.name in runs]
-    tasks = positions
-    for n in columns:
-        tasks = tasks // max(n, 1) * -(-n // FOLD_COLUMNS)
-    return best if tasks < LEAST_TASKS else None
+    # Vectors run along one of them, and tasks take a block of it.
+    tasks = [positions // max(n, 1) * -(-n // FOLD_COLUMNS) for n in columns] or [positions]
+    return best if max(tasks) < LEAST_TASKS else None
 
 
 def _split_product(

@@ -181,6 +181,25 @@ def test_pooling(size: int, stride: int, padding: int, jit: bool) -> None:
     np.testing.assert_allclose(inside, total / known, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("shape", "kernels"), [((8, 3, 16, 16), 1), ((2, 3, 8, 16, 16), 2)])
+def test_what_windows_over_three_axes_read_is_stored(shape: tuple[int, ...], kernels: int) -> None:
+    """A convolution is blocked along two axes of places: over three, each place would be a sum."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype("f4")
+    w = rng.standard_normal((16, 3, *[3] * (x.ndim - 2))).astype("f4")
+
+    def f(x: Any, w: Any) -> Any:
+        return sm.nn.max_pool(sm.nn.relu(sm.nn.conv(x, w, padding=1)), 2)
+
+    assert len(sm.explain(f, x, w).kernels) == kernels
+    found = np.asarray(sm.jit(f)(x, w))
+    image = np.maximum(np.asarray(sm.nn.conv(x, w, padding=1)), 0)
+    halves = [n for s in image.shape[2:] for n in (s // 2, 2)]
+    axes = tuple(range(3, 2 * x.ndim - 2, 2))
+    expected = image.reshape(*image.shape[:2], *halves).max(axes)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_pooling_of_integers_and_nan() -> None:
     x = np.arange(-6, 6, dtype=np.int32).reshape(1, 1, 12)
     assert np.asarray(sm.nn.max_pool(x, 3, padding=1))[0, 0].tolist() == [-5, -2, 1, 4]
