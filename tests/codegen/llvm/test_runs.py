@@ -9,6 +9,8 @@ from tests.codegen.llvm.native import native
 from tests.codegen.llvm.whole import runnable
 
 from smelt.codegen.llvm.indexing import multiple_of
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
 from smelt.types.expr import add, axis, maximum, minimum, mul, size
 
 WEIGHTS = """kernel weights(x: f32[b*n,{r}], g: f32[b,{h},n,{w}]) -> y: f32[{r},{r}], s: f32[1,{r}]
@@ -23,7 +25,7 @@ WEIGHTS = """kernel weights(x: f32[b*n,{r}], g: f32[b,{h},n,{w}]) -> y: f32[{r},
 
 @pytest.mark.parametrize("isa", runnable())
 @pytest.mark.parametrize("heads", [2, 4])
-@pytest.mark.parametrize("width", [8, 16, 32, 64])
+@pytest.mark.parametrize("width", [8, 16, 24, 32, 64])
 def test_blocks_of_rows_that_begin_inside_of_a_run(width: int, heads: int, isa: str) -> None:
     """A task takes 48 rows of a product: four vectors of eight that begin at row 48 leave the head
     of 32 that they are in."""
@@ -39,6 +41,26 @@ def test_blocks_of_rows_that_begin_inside_of_a_run(width: int, heads: int, isa: 
         most = np.abs(flat).sum(1).max() * batch * length * 2.0**-23
         np.testing.assert_allclose(found["s"][0], flat.sum(1), atol=most)
         np.testing.assert_allclose(found["y"], flat @ x, atol=most * np.abs(x).max())
+
+
+@pytest.mark.parametrize("isa", runnable())
+@pytest.mark.parametrize("width", [4, 8, 16, 24, 32])
+def test_heads_are_turned_where_products_pack_them(width: int, isa: str) -> None:
+    """Rows of a product that lie in runs, across the axis that is summed: squares of lanes are
+    turned in registers, within runs; with runs that are shorter, lanes are read one by one."""
+    rows, batch, length = 4 * width, 3, 45
+    source = WEIGHTS.format(r=rows, h=4, w=width).replace("b*n", "135").replace("size(n)", "45")
+    f = native(source.replace("f32[b,", "f32[3,").replace(",n,", ",45,"), isa)
+    (phase,) = program(f.kernel).phases
+    s = schedule(phase, f.target)
+    (left, _), *_ = (n.packs for n in s.nests if n.packs)
+    assert bool(left.turned) == (width % s.lanes == 0)
+    rng = np.random.default_rng(width)
+    g = rng.standard_normal((batch, 4, length, width)).astype("f4")
+    x = rng.standard_normal((batch * length, rows)).astype("f4")
+    flat = g.astype("f8").transpose(1, 3, 0, 2).reshape(rows, -1)
+    most = np.abs(flat).sum(1).max() * batch * length * 2.0**-23 * np.abs(x).max()
+    np.testing.assert_allclose(f({"x": x, "g": g})["y"], flat @ x, atol=most)
 
 
 def test_what_a_position_is_a_multiple_of() -> None:

@@ -40,7 +40,7 @@ from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64, i32
-from smelt.types.expr import Index, axes_of, axis, mul, product, substitute
+from smelt.types.expr import Expr, Index, axes_of, axis, mul, product, substitute
 
 SKEW = 16
 """Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
@@ -463,10 +463,21 @@ def panel_step(access: Access, k: str, count: int) -> Index | None:
     return None if step is None or axes_of(step) else step
 
 
-def runs_across(item: Item, vector: str, other: str) -> bool:
-    """Whether a load is contiguous along `other` while it jumps along `vector`."""
+def runs_across(item: Item, vector: str, other: str, whole: int = 0) -> bool:
+    """Whether a load is contiguous along `other` while it jumps along `vector`; with `whole`, that
+    may be so in runs of so many elements at least, which begin at its multiples."""
     access = item.payload
     if not isinstance(access, Access) or access.limits or item.args:
         return False
     steps = [coefficient(access.offset, a) for a in (vector, other)]
-    return vector in item.axes and steps[0] not in (None, 0, 1) and steps[1] == 1
+    if steps[1] is None and whole:
+        steps[1] = coefficient(steady(access.offset, other, whole), other)
+    far = steps[0] not in (None, 0, 1) or (whole and _jumps(access.offset, vector))
+    return vector in item.axes and bool(far) and steps[1] == 1
+
+
+def _jumps(offset: Index, axis: str) -> bool:
+    """Whether all parts of an offset that depend on an axis are taken several times."""
+    terms = offset.terms if isinstance(offset, Expr) else ()
+    own = [c for monomial, c in terms if axis in axes_of(Expr(((monomial, 1),)))]
+    return bool(own) and all(abs(c) > 1 for c in own)

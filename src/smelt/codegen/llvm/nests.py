@@ -43,7 +43,7 @@ from smelt.codegen.llvm.vectors import (
     turned_axis,
     vector_axis,
 )
-from smelt.codegen.llvm.width import keep_to_runs, vectors_together
+from smelt.codegen.llvm.width import keep_to_runs, lanes_of_runs, vectors_together
 from smelt.codegen.llvm.windowed import windowed
 from smelt.codegen.llvm.written import short_products
 from smelt.dataclass import dataclass
@@ -175,6 +175,7 @@ class _Planner:
         self.levels = self._levels()
 
     def run(self, block: dict[str, Index]) -> Schedule:
+        self.block = block
         for fold in (i for i in self.phase.items if i.kind == "fold"):
             self._group(self.levels[fold] - 1, self._domain(fold)).folds.append(fold)
         for number, item in enumerate(self.products):
@@ -190,9 +191,8 @@ class _Planner:
         for level in range(max(k[0] for k in self.groups), -1, -1):
             for nest in [n for (at, _), n in self.groups.items() if at == level]:
                 self._close(nest)
-        nests = [
-            n for k in sorted(self.groups, key=self._turn) for n in self._apart(self.groups[k])
-        ]
+        order = sorted(self.groups, key=self._turn)
+        nests = [n for k in order for n in self._apart(self.groups[k])]
         for nest in nests:
             self._arrange(nest)
             keep_to_runs(nest, self.lanes, block)
@@ -474,7 +474,8 @@ class _Planner:
         if pack.once or len(pack.order) < 2 or thin:
             return
         other, vector = pack.order
-        pack.turned = [i for i in pack.items if runs_across(i, vector, other)]
+        whole = lanes_of_runs(self.block, other, self.lanes)
+        pack.turned = [i for i in pack.items if runs_across(i, vector, other, whole)]
         if pack.turned:
             pack.wide = min(pack.wide, turned_side(self.lanes) // self.lanes)
 

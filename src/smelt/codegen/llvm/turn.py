@@ -57,17 +57,18 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
     b, side = home.b, home.s.lanes
     u, v = home.nest.order[-2:]
     (u_low, u_high), (v_low, v_high) = home.ranges[u], home.ranges[v]
-    stride = home.index(coefficient(access.offset, v) or 0, scope)
     dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
     origin = scope.offset(access)
     m = LLVMMachine(b, side, home.home.target)
+    moved = _moves(home, access, scope)
 
     def rows(u0: Value, v0: Value, masked: bool) -> list[Value]:
         found: list[Value] = []
         inside = b.icmp_signed("<", iota(side), splat(b, b.sub(u_high, u0), side))
+        start = b.add(origin, moved(0, u0))
         for k in range(side):
             at = b.add(v0, number(k))
-            offset = b.add(b.add(origin, u0), b.mul(at, stride))
+            offset = b.add(start, moved(1, at))
             mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
             address = element_address(b, base, offset, dtype)
             found.append(load_vector(m, address, dtype, mask if masked else None))
@@ -106,6 +107,21 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
                   lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0)))  # fmt: skip
 
 
+def _moves(home: NestEmitter, access: Access, scope: Scope) -> Callable[[int, Value], Value]:
+    """How far into its array a position of u (0) or v (1) takes an access: along u it may go on by
+    one in runs of whole squares alone, along v as it likes."""
+    b, axes = home.b, home.nest.order[-2:]
+    terms, steps = home.groups[access][-2:], [coefficient(access.offset, a) for a in axes]
+    stride = home.index(steps[1] or 0, scope)
+
+    def moved(which: int, at: Value) -> Value:
+        if steps[which] is None:
+            return home.index(terms[which], Scope(scope, {axes[which]: at}))
+        return b.mul(at, stride) if which else at
+
+    return moved
+
+
 def _one_of(
     b: ir.IRBuilder, condition: Value, yes: Callable[[], list[Value]], no: Callable[[], list[Value]]
 ) -> list[Value]:
@@ -129,6 +145,8 @@ def _ask(
     position of u and v, `step` elements of as many rows as there are lanes."""
     access = item.payload
     assert isinstance(access, Access)
+    if any(coefficient(access.offset, a) is None for a in home.nest.order[-2:]):
+        return  # lines of the next tile lie anywhere
     b, lanes = home.b, home.s.lanes
     side, dtype = turned_side(lanes), home.home.dtypes[access.buffer]
     lines, each = (n * dtype.itemsize // LINE for n in (side, lanes * step))

@@ -54,6 +54,12 @@ def keep_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> None:
             each.wide //= 2
 
 
+def lanes_of_runs(block: Mapping[str, Index], axis: str, lanes: int) -> int:
+    """The elements of a vector if every task's block of an axis begins at a multiple of them; 0 if
+    not, or if nothing is known of where loops along it begin."""
+    return lanes if axis in block and multiple_of(block[axis]) % lanes == 0 else 0
+
+
 def _in_runs(nest: Nest, lanes: int) -> bool:
     """Whether some array is read or written in runs that are shorter than the vector axis."""
     accesses = [*accesses_of(nest.items), *(s.access for s in nest.stores)]
