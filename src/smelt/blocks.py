@@ -80,6 +80,8 @@ ROW_BYTES = 1024
 """Bytes of a column of a product's block at most: more rows share a packed panel."""
 TASKS = 16
 """Tasks that a product is cut into before they grow."""
+MATRIX_ROWS = 512
+"""Rows of a product at most where it is computed by instructions on matrices."""
 WHOLE_ROWS = 48
 """Rows that one task takes at least where it takes all columns."""
 WHOLE_BYTES = 1 << 17
@@ -263,6 +265,14 @@ def wide_blocks(
 def _even(size: Index, blocks: Index) -> Index:
     """Positions of each of so many blocks, or of one."""
     return ceiling(size, maximum(blocks, 1))
+
+
+def matrix_block(positions: Index) -> tuple[Index, Index]:
+    """Rows and columns that one task takes of a product that instructions on matrices compute,
+    whose result has so many independent positions: they are fast enough for packing to count."""
+    across = mul(COLUMNS, maximum(1, minimum(2, floordiv(positions, MATRIX_ROWS * 2048))))
+    rows = mul(8, floordiv(positions, mul(8 * LEAST_TASKS, across)))
+    return maximum(ROWS, minimum(rows, MATRIX_ROWS)), across
 
 
 def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:

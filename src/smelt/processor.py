@@ -159,6 +159,29 @@ def usable_cores() -> int:
     return max(1, len(cores))
 
 
+_ARCH_PRCTL, _REQUEST, _TILES = 158, 0x1023, 18
+"""Linux's call on x86-64, what it is asked, and for which registers."""
+
+
+@cache
+def _may_use_tiles() -> bool:
+    """Whether Linux lets this process use AMX's tile registers, for which each process must ask:
+    its threads then need room for them where they are interrupted."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    ctypes: Any = import_module("ctypes")
+    return ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST, _TILES) == 0
+
+
+def permitted(found: Processor) -> Processor:
+    """The processor without what the system does not let this process use."""
+    tiles = {name for name in found.features if name.startswith("amx-")}
+    if not tiles or _may_use_tiles():
+        return found
+    kept = tuple(name for name in found.features if name not in tiles)
+    return replace(found, features=kept, disabled=tuple(sorted((*found.disabled, *tiles))))
+
+
 @cache
 def processor() -> Processor:
     """This processor, by LLVM's word; the first call imports it."""

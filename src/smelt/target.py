@@ -24,7 +24,15 @@ from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from smelt.dataclass import dataclass
-from smelt.processor import CacheSizes, Processor, cache_sizes, cpu_model, processor, usable_cores
+from smelt.processor import (
+    CacheSizes,
+    Processor,
+    cache_sizes,
+    cpu_model,
+    permitted,
+    processor,
+    usable_cores,
+)
 
 Isa = Literal["avx512", "avx2", "portable", "neon"]
 Level = Literal["l1", "l2", "l3", "dram"]
@@ -286,7 +294,7 @@ class Target:
     @classmethod
     def of_processor(cls, found: Processor, cores: int) -> Target:
         """This machine with its processor as given and so many cores to use."""
-        return _of_processor(found, cores)
+        return _of_processor(permitted(found), cores)
 
     @classmethod
     def for_isa(cls, isa: Isa, cores: int = 2) -> Target:

@@ -28,6 +28,7 @@ from smelt.blocks import (
     THIN_LINES,
     THIN_ROWS,
     beside_rows,
+    matrix_block,
     product_rows,
     whole_rows,
 )
@@ -254,7 +255,7 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     tile = tile_of(target, _lanes(item.dtype, target))
     k = _longest(ranked, phase)
     pitch = _pitch(left, item, tile, phase)
-    group = group_of(item, left, right, phase.dtypes, target)
+    group = group_of(item, left, right, phase.dtypes, target, matrices=True)
     direct = pitch if group is None else 0
     panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
     if not panels and (form in ("rows", "columns") or (_is_few(m, phase) and not shared)):
@@ -383,6 +384,8 @@ def product_block(
         return THIN_ROWS, THIN_COLUMNS if c.along == c.n else THIN_LINES
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
     if all(other.n in phase.grid for other in every):
+        if len(every) == 1 and c.group is not None and c.group.matrix:
+            return matrix_block(free)
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
     folded = {a for i in phase.items if isinstance(i.payload, Folding) for a in i.payload.over}
     if len(every) > 1 and not any({other.m, other.n} & folded for other in every):
@@ -444,7 +447,7 @@ def _lies_in_units(
 ) -> bool:  # fmt: skip
     """Whether each row of an array holds the units of a left operand side by side."""
     access, (m, k) = load_of(left), axes
-    if access is None or group.moved:
+    if access is None or group.moved or group.matrix:
         return False
     if not packs_as_it_is(left, item, group, phase.dtypes[access.buffer]):
         return False

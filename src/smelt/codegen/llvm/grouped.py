@@ -9,10 +9,13 @@ would walk float32 numbers, and its step is a dot product of two units in every 
     vpdpwssd           2 int16         avx512vnni         exact in int32 (which wraps)
     vpmaddwd, vpaddd   2 int16         SSE2 and later     the same
     vpdpbusd           4 uint8, int8   avx512vnni, avxvnni  exact in int32
+    tdpbf16ps          2 bfloat16      amx-bf16             as vdpbf16ps, for 16 × 16 sums at once
+    tdpb{s,u}{s,u}d    4 bytes         amx-int8             exact in int32, for 16 × 16 sums at once
 
-The last one wants one operand unsigned and one signed.  If both are alike, the left one is packed
-with its highest bit flipped, which moves it by 128 into the other range, and the sums of the right
-operand's columns, times 128, put that right where a tile begins.
+Those of AMX are for products that are packed on both sides (`smelt.codegen.llvm.amx`).  vpdpbusd
+wants one operand unsigned and one signed.  If both are alike, the left one is packed with its
+highest bit flipped, which moves it by 128 into the other range, and the sums of the right operand's
+columns, times 128, put that right where a tile begins.
 
 A factor that is computed in the kernel is rounded to bfloat16 when it is packed, which changes
 nothing unless its rounding was dropped before (`rounding="fast"`).
@@ -53,6 +56,8 @@ class Group:
     """Of bytes: whether the unsigned operand is the left one."""
     moved: int = 0
     """What the packed left operand has too much: 128, -128 or 0."""
+    matrix: str = ""
+    """AMX's instruction that multiplies matrices of such units, where it is to be used."""
 
     @property
     def count(self) -> int:
@@ -61,6 +66,9 @@ class Group:
 
 
 WORDS = Group("words", i16)
+_OF_BYTES = {(True, True): "tdpbssd", (True, False): "tdpbsud", (False, True): "tdpbusd",
+             (False, False): "tdpbuud"}  # fmt: skip
+"""AMX's instructions for bytes, by whether the left and the right ones are signed."""
 
 
 class _Bfloat(ir.Type):
@@ -80,17 +88,21 @@ class _Bfloat(ir.Type):
 
 
 def group_of(
-    item: Item, left: Item, right: Item, buffers: Mapping[str, DType], target: Target
-) -> Group | None:
+    item: Item, left: Item, right: Item, buffers: Mapping[str, DType], target: Target,
+    matrices: bool = False,
+) -> Group | None:  # fmt: skip
     """How to pack the factors of a product in groups; None if they are not short, or the processor
-    has no instruction for them."""
+    has no instruction for them; for those that multiply `matrices`, where it has such."""
     factors = getattr(item.payload, "factors", None)
     if item.dtype == f32 and factors == bf16:
         sides = [_is_bfloat(x, buffers) for x in (left, right)]
         loaded = [isinstance(x.payload, Access) for x in (left, right)]
         known = all(is_bfloat or not load for is_bfloat, load in zip(sides, loaded, strict=True))
         has = target.isa == "avx512" and target.has("avx512bf16")
-        return Group("bfloats", bf16) if known and has else None
+        if not (known and has):
+            return None
+        tiles = matrices and target.has("amx-bf16") and target.has("amx-tile")
+        return Group("bfloats", bf16, matrix="tdpbf16ps" if tiles else "")
     if item.dtype != i32 or target.isa == "neon":
         return None
     first, second = (_span(x, buffers) for x in (left, right))
@@ -100,6 +112,10 @@ def group_of(
     if target.has(vnni):
         signed = [_fits(s, i8) for s in (first, second)]
         unsigned = [_fits(s, u8) for s in (first, second)]
+        if matrices and target.has("amx-int8") and target.has("amx-tile") and all(
+            map(any, zip(signed, unsigned, strict=True))
+        ):  # fmt: skip
+            return Group("bytes", i8, not signed[0], matrix=_OF_BYTES[signed[0], signed[1]])
         if unsigned[0] and signed[1]:
             return Group("bytes", i8, left_unsigned=True)
         if signed[0] and unsigned[1]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from llvmlite import ir
+
 from smelt.blocks import DEPTH
 from smelt.codegen.llvm.ahead import LINE, next_task
+from smelt.codegen.llvm.amx import multiply
 from smelt.codegen.llvm.contract import Contraction, Tile, load_of, panel_step
 from smelt.codegen.llvm.grouped import ones, step
 from smelt.codegen.llvm.indexing import I64, iota, number, splat
@@ -256,6 +259,9 @@ class TileEmitter:
     ) -> None:
         """Tiles down some rows: whole ones, then lower and lower ones for what is left."""
         b = self.b
+        if self.c.group is not None and self.c.group.matrix:
+            self._matrices(self.c.group.matrix, done, rows, column)
+            return
         for height in heights(self.most):
             left = b.sub(rows, done)
             end = b.add(done, b.sub(left, b.urem(left, number(height))))
@@ -264,6 +270,21 @@ class TileEmitter:
                 lambda row, height=height: self._tile(height, vectors, row, column, mask),
             )  # fmt: skip
             done = end
+
+    def _matrices(self, instruction: str, done: Value, rows: Value, column: Value) -> None:
+        """The same by an instruction that multiplies matrices."""
+        b, left, right, unit = self.b, self.left, self.right, self.c.unit
+        (to, *_), (start, *_) = self._places(1, 1, done, column), self._starts(1, done)
+        start = element_address(b, start, self.first, left.unit or left.dtype)
+        line = b.add(self._line(column), b.mul(self.first, right.steps[0]))
+        line = element_address(b, right.base, line, unit)
+        multiply(b, instruction, [
+            to, b.mul(self.stride, number(self.c.item.dtype.itemsize)),
+            start, b.mul(left.steps[0], number(left.dtype.itemsize)),
+            line, b.mul(right.steps[0], number(unit.itemsize)),
+            b.sub(rows, done), b.sub(self.depth, self.first),
+            ir.Constant(ir.IntType(1), 0) if self.fresh is None else self.fresh,
+        ])  # fmt: skip
 
     def _line(self, column: Value) -> Value:
         """Offset of the right operand at k = 0 and a column."""

@@ -1,0 +1,173 @@
+"""Products by instructions that multiply matrices (AMX): every size, layout, extreme and end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_grouped import (
+    KINDS,
+    LAYOUTS,
+    LEAST,
+    MORE,
+    PLAIN,
+    VNNI,
+    drawn,
+    grouped,
+    normal,
+    source,
+    wanted,
+)
+from tests.codegen.llvm.whole import Whole, one_cluster, whole
+
+from smelt import lower, processor
+from smelt.codegen.build import asm_text
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.graph.text import parse
+from smelt.processor import Processor
+from smelt.target import Target
+from smelt.types.dtype import bf16
+
+AMX = ("amx-bf16", "amx-int8", "amx-tile")
+OF_BYTES = {"i8 i8": "tdpbssd", "i8 u8": "tdpbsud", "u8 i8": "tdpbusd", "u8 u8": "tdpbuud"}
+PAIRS = ("bf16 bf16", *OF_BYTES)
+runs = pytest.mark.skipif(
+    not all(map(Target.host().has, AMX)), reason="the processor multiplies no matrices"
+)
+
+
+def made(pair: str, spec: str = PLAIN) -> Whole:
+    kernel = whole(source(pair, spec), "avx512", usual=True, features=(*MORE, *AMX))
+    assert by_matrices(kernel)
+    return kernel
+
+
+def by_matrices(kernel: Whole) -> bool:
+    found = [c for p in program(kernel.kernel).phases
+             for c in schedule(p, kernel.target).blocked]  # fmt: skip
+    return bool(found) and all(c.group is not None and c.group.matrix for c in found)
+
+
+@runs
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_size_up_to_two_tiles(pair: str) -> None:
+    """What is left over of rows, columns and summed positions, each beside the others."""
+    kernel, (first, second) = made(pair), pair.split()
+    together = 2 if first == "bf16" else 4
+    depths = (1, 2, 3, 16 * together - 1, 16 * together, 16 * together + 1, 40 * together + 1)
+    for k in (0, *depths):
+        x, y = drawn(first, (70, k), k), drawn(second, (k, 70), k + 1)
+        right = wanted(x, y)
+        step = 1 if k == depths[-1] else 5
+        for m, n in product(range(1, 70, step), range(1, 70, 7)):
+            (found,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
+            assert np.array_equal(found, right[:m, :n]), (m, n, k)
+
+
+@runs
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("spec", LAYOUTS)
+def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> None:
+    """Operands that are walked along or across, several blocks, nothing read beyond the end."""
+    (first, second), kernel = pair.split(), made(pair, spec)
+    for m, n, k in ((1, 1, 1), (13, 33, 17), (40, 300, 70), (17, 65, 1029), (530, 270, 1100)):
+        x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
+        right = wanted(x, y)
+        x = np.ascontiguousarray(x.T) if spec.startswith("k,m") else x
+        y = np.ascontiguousarray(y.T) if "n,k" in spec else y
+        for at_end in (False, True):
+            (found,) = run_guarded(kernel, [x, y], at_end=at_end)
+            assert np.array_equal(found, right), (m, n, k)
+
+
+@runs
+@pytest.mark.parametrize("pair", OF_BYTES)
+def test_extremes_are_exact(pair: str) -> None:
+    """No step saturates; sums that leave int32 wrap."""
+    kernel = made(pair)
+    first, second = (np.iinfo(KINDS[p]) for p in pair.split())
+    for a, b in product((first.min, first.max), (second.min, second.max)):
+        x, y = np.full((14, 1027), a, first.dtype), np.full((1027, 37), b, second.dtype)
+        assert np.array_equal(kernel(x, y)[0], wanted(x, y)), (a, b)
+    x, y = np.full((3, 1 << 18), first.max, first.dtype), np.full((1 << 18, 2), second.max)
+    assert np.array_equal(kernel(x, y.astype(second.dtype))[0], wanted(x, y.astype(second.dtype)))
+
+
+@runs
+def test_error_is_that_of_float32_sums() -> None:
+    """Within k·2^-24·Σ|a·b| beside the rounding of the result, by cancellation too."""
+    kernel = made("bf16 bf16")
+    for m, n, k in ((13, 33, 17), (30, 70, 300), (20, 40, 2000)):
+        x, y = normal((m, k), k), normal((k, n), k + 1)
+        if k == 300:
+            x[:, 150:], y[150:] = x[:, :150], -y[:150] * np.array(1.0078125, bf16.numpy)
+        exact = x.astype("f8") @ y.astype("f8")
+        sums = np.abs(x.astype("f8")) @ np.abs(y.astype("f8"))
+        bound = k * 2.0**-24 * sums + k * LEAST
+        found = kernel(x, y)[0].astype("f8")
+        assert (np.abs(found - exact) <= bound * (1 + 2**-8) + 2.0**-8 * np.abs(exact)).all()
+
+
+@runs
+def test_nan_and_infinity_travel() -> None:
+    """They reach their own row and column, odd last positions included, and nothing else."""
+    kernel = made("bf16 bf16")
+    for k in (1, 5, 16, 513):
+        x, y = normal((35, k), 1), normal((k, 35), 2)
+        x[33, k - 1], y[k - 1, 7], x[5, 0] = np.nan, np.inf, -np.inf
+        with np.errstate(all="ignore"):
+            right = (x.astype("f8")[:, :, None] * y.astype("f8")[None]).sum(1)
+        found = kernel(x, y)[0].astype("f8")
+        special = ~np.isfinite(right)
+        assert np.array_equal(found[special], right[special], equal_nan=True)
+        assert np.isfinite(found[~special]).all()
+
+
+@runs
+def test_computed_operands() -> None:
+    """Zero points leave more than a byte; a clipped or chosen byte is one."""
+    head = "graph f(x: i8[m,k], y: u8[k,n]) {\n a = cast(x) {dtype=i32}\n"
+    tail = ' b = cast(y) {dtype=i32}\n s = contract(c, b) {spec="m,k; k,n -> m,n"}\n return s\n}'
+    x, y = drawn("i8", (50, 170), 1), drawn("u8", (170, 50), 2)
+    for code, does, fits in (
+        (" c = max(a, 0:i32)\n", lambda v: np.maximum(v, 0), True),
+        (" c = sub(a, 3:i32)\n", lambda v: v - 3, False),
+    ):
+        kernel = whole(head + code + tail, usual=True, features=(*MORE, *AMX))
+        assert grouped(kernel) and by_matrices(kernel) == fits
+        assert np.array_equal(kernel(x, y)[0], does(x.astype("i8").astype("i4")) @ y.astype("i4"))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_inner_loop_is_loads_and_products(pair: str) -> None:
+    """On any machine: four products of two rows and two columns of tiles, each loaded once, and
+    every configuration is given back."""
+    target = Target.for_isa("avx512")
+    target = replace(target, features=(*target.features, *VNNI, *AMX))
+    kernel = lower.run(one_cluster(parse(source(pair))), "eager", {})
+    text = asm_text(kernel, target)
+    step = OF_BYTES.get(pair, "tdpbf16ps")
+    loops = re.findall(r"(?m)^\.LBB\S+:.*\n((?:\t(?!j)[^\n]*\n)+)\tj\w+\t", text)
+    counts = {(len(re.findall(step, b)), len(re.findall("tileload", b))) for b in loops}
+    assert (4, 4) in counts
+    assert (2, 3) in counts  # a last band of one row of tiles
+    assert not re.search("vpdpbusd|vdpbf16ps", text)
+    assert text.count("tilerelease") == 1
+    told = set(re.findall(r"tdp\w+", text))
+    assert told == {step}
+
+
+def test_what_the_system_does_not_permit_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux refuses tiles to processes whose threads leave too little room for interrupts."""
+    found = Processor("x86_64-unknown-linux-gnu", "sapphirerapids", ("avx2", *AMX), ("avx512fp16",))
+    monkeypatch.setattr(processor, "_may_use_tiles", lambda: False)
+    kept = processor.permitted(found)
+    assert kept.features == ("avx2",)
+    assert kept.disabled == tuple(sorted(("avx512fp16", *AMX)))
+    monkeypatch.setattr(processor, "_may_use_tiles", lambda: True)
+    assert processor.permitted(found) == found
