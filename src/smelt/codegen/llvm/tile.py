@@ -43,6 +43,9 @@ Value = Any
 SHORT = 4
 """Panels of a right operand whose rows lie side by side up to which it is not packed: its panels
 take few more pages than packed ones would."""
+FAR = 8192
+"""Bytes between what few rows multiply of panels and what is asked for: the processor guesses no
+further than to the end of a page."""
 
 
 @dataclass
@@ -390,6 +393,10 @@ class TileEmitter:
         b, place = self.b, self.right
         first = element_address(b, place.base, at, place.dtype)
         self._ask(place, first, vectors)
+        if self.c.deep:  # a panel is followed by the next one
+            for v in range(vectors):
+                at = b.gep(first, [number(FAR + v * LINE)], source_etype=ir.IntType(8))
+                prefetch(b, at, near=True)
         steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
         return [load_vector(m, element_address(b, first, step, place.dtype), place.dtype,
                             None if place.packed else mask) for step in steps]  # fmt: skip
