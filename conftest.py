@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+from importlib import import_module
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 
@@ -13,6 +15,11 @@ _CACHE = tempfile.TemporaryDirectory(prefix="smelt-tests-", ignore_cleanup_error
 os.environ["SMELT_CACHE_DIR"] = os.path.join(_CACHE.name, "cache")  # noqa: PTH118
 os.environ.setdefault("SMELT_VERIFY", "1")
 os.environ.setdefault("SMELT_PROBE", "off")
+
+# Plans depend on a machine's caches; what tests say of plans is said of a machine with these.
+_TARGET: Any = import_module("smelt.target")
+_CACHES = _TARGET.CacheSizes(l1=48 << 10, l2=1 << 20, l3=32 << 20, line=64)
+_TARGET.cache_sizes = lambda: _CACHES
 
 if importlib.util.find_spec("torch") is None:  # an extra: its front end cannot be imported
     collect_ignore_glob = ["src/smelt/torch.py", "src/smelt/frontends/torch/*"]

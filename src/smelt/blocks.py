@@ -111,6 +111,8 @@ SMALL, SMALL_DEPTH = 192, 384
 
 THIN = 16
 """Rows up to which the larger operand of a product is read as it lies, never packed."""
+THIN_MATRIX = 6
+"""The same where instructions multiply matrices of what is packed."""
 THIN_ROWS = 16
 """Rows of a thin product that one task takes: all of them."""
 THIN_COLUMNS = 2080

@@ -86,6 +86,21 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
 
 
 @runs
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("spec", [LAYOUTS[0], LAYOUTS[1]])
+def test_few_rows(pair: str, spec: str) -> None:
+    """The few for which nothing is packed, and those for which it is."""
+    first, second = pair.split()
+    kernel = whole(source(pair, spec), "avx512", features=(*MORE, *AMX))
+    for m, n, k in ((1, 70, 33), (6, 40, 515), (7, 40, 515), (16, 300, 70), (17, 33, 129)):
+        x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
+        right = wanted(x, y)
+        y = np.ascontiguousarray(y.T) if "n,k" in spec else y
+        for at_end in (False, True):
+            assert np.array_equal(run_guarded(kernel, [x, y], at_end=at_end)[0], right), (m, n, k)
+
+
+@runs
 @pytest.mark.parametrize("pair", OF_BYTES)
 def test_extremes_are_exact(pair: str) -> None:
     """No step saturates; sums that leave int32 wrap."""

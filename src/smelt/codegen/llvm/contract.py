@@ -26,6 +26,7 @@ from smelt.blocks import (
     THIN_COLUMNS,
     THIN_DEPTH,
     THIN_LINES,
+    THIN_MATRIX,
     THIN_ROWS,
     beside_rows,
     matrix_block,
@@ -203,8 +204,8 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
         return
     few = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
     sides: list[tuple[Form, dict[str, int]]] = [
-        ("small", few), ("rows", {c.axes[0]: THIN for c in packed}),
-        ("columns", {c.n: THIN for c in packed}),
+        ("small", few), ("rows", {c.axes[0]: _thin_up_to(c.group) for c in packed}),
+        ("columns", {c.n: _thin_up_to(c.group) for c in packed}),
     ]  # fmt: skip
     for form, axes in sides:
         limits = tuple((phase.axes[a], n) for a, n in axes.items())
@@ -258,7 +259,8 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     group = group_of(item, left, right, phase.dtypes, target, matrices=True)
     direct = pitch if group is None else 0
     panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
-    if not panels and (form in ("rows", "columns") or (_is_few(m, phase) and not shared)):
+    few = _is_few(m, phase, _thin_up_to(group))
+    if not panels and (form in ("rows", "columns") or (few and not shared)):
         return _thin(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype not in (f32, f64, i32):
         return None
@@ -292,10 +294,15 @@ def _longest(axes: list[str], phase: Phase) -> str:
     return max(reversed(axes), key=lambda a: e if isinstance(e := extents[a], int) else 1 << 62)
 
 
-def _is_few(axis: str | None, phase: Phase) -> bool:
+def _is_few(axis: str | None, phase: Phase, most: int = THIN) -> bool:
     """Whether an axis has few positions for all sizes."""
     extent = 1 if axis is None else phase.axes[axis]
-    return isinstance(extent, int) and extent <= THIN
+    return isinstance(extent, int) and extent <= most
+
+
+def _thin_up_to(group: Group | None) -> int:
+    """Rows up to which the larger operand is not packed."""
+    return THIN if group is None or not group.matrix else THIN_MATRIX
 
 
 def _lanes(dtype: DType, target: Target) -> int:
