@@ -61,7 +61,9 @@ class Contract(TensorOp):
     Each operand dimension is indexed by an affine expression over named axes.  An axis that
     stands alone somewhere takes its extent from there; `extents` gives the others (a convolution's
     output positions and windows).  Half types accumulate in float32, small integers in int32 when
-    `dtype` says so.  Positions outside an operand read 0 where `padded`.
+    `dtype` says so.  Positions outside an operand read 0 where `padded`.  Where a float32 sum may
+    be of products of a half type, `factors` is that type: instructions that multiply such numbers
+    may round to it what is wider, and take denormals for 0.
     """
 
     doc: ClassVar[str] = "sum of products over named axes"
@@ -71,6 +73,7 @@ class Contract(TensorOp):
     extents: tuple[tuple[str, Index], ...] = ()
     dtype: DType | None = None
     padded: bool = False
+    factors: DType | None = None
 
     @staticmethod
     def parse(spec: str, **options: Any) -> Contract:
@@ -96,6 +99,8 @@ class Contract(TensorOp):
             more["dtype"] = self.dtype
         if self.padded:
             more["padded"] = True
+        if self.factors is not None:
+            more["factors"] = self.factors
         return more
 
     def axis_extents(self, *inputs: TensorType) -> dict[str, Index]:
@@ -190,7 +195,7 @@ class Contract(TensorOp):
         counts = tuple(extents[a] for a in summed)
         if self._is_short(counts):
             return _written_out(d, out, counts, factors, inputs)
-        return d.dot(out, counts, factors)
+        return d.dot(self.factors or out, counts, factors)
 
     def _is_short(self, counts: Shape) -> bool:
         """Whether there is nothing to block: few products, one of whose factors is the same for

@@ -9,6 +9,7 @@ and contractions take a permutation of their operand into their own axes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -269,7 +270,7 @@ def _contract(node: Node) -> Node:
             x = x.inputs[0]
         sides.append((x, terms))
     (x, left), (y, right) = sides
-    new = Contract(left, right, op.out, op.extents, op.dtype, op.padded)
+    new = replace(op, left=left, right=right)
     if new.summed() != op.summed():  # another order of summation: not the same bits
         return node
     return _apply(node, new, x, y)

@@ -35,7 +35,7 @@ def _plus_product(spec: str) -> Any:
 
     def lower(c: Call, x: V, a: V, b: V, *, beta: Any = 1, alpha: Any = 1) -> V:
         wide = c.dtype.compute
-        found = contract(a, b, spec, None if wide == a.dtype else wide)
+        found = contract(a, b, spec, wide)
         if alpha != 1:
             found = found * alpha
         if beta == 0:
@@ -51,12 +51,11 @@ def _attention(
     attn_mask: V | None = None, scale: float | None = None,
 ) -> tuple[V, V]:  # fmt: skip
     """softmax(q kᵀ · scale + mask) v and the logarithm of the softmax's sum."""
-    q, keys, values = q.wide(), k.wide(), v.wide()
-    size = q.shape[-1]
+    size, wide = q.shape[-1], q.dtype.compute
     if scale is None and not isinstance(size, int):
         raise UnsupportedError("attention with a symbolic size of heads")
     factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
-    scores = contract(q, keys, "bhmd,bhnd->bhmn") * factor
+    scores = contract(q, k, "bhmd,bhnd->bhmn", wide) * factor
     if attn_mask is not None:
         scores = scores + attn_mask.cast(scores.dtype)
     if is_causal:
@@ -70,7 +69,7 @@ def _attention(
     if attn_mask is not None:  # a query that sees no key gets nothing
         total = select(total.map("eq", 0), number(1.0, total.dtype), total)
     weights = grown / total
-    found = contract(weights, values, "bhmn,bhne->bhme")
+    found = contract(weights, v, "bhmn,bhne->bhme", wide)
     return found.cast(c.dtype), (total.map("log") + top).reshape(*total.shape[:3])
 
 

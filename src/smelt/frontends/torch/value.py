@@ -227,13 +227,19 @@ def gather(x: V, first: int, *index: V) -> V:
 
 
 @lru_cache(maxsize=256)
-def _contract(left: str, right: str, out: str, dtype: DType | None) -> Contract:
+def _contract(
+    left: str, right: str, out: str, dtype: DType | None, factors: DType | None
+) -> Contract:  # fmt: skip
     first, second = (tuple(axis(name, 0) for name in side) for side in (left, right))
-    return Contract(first, second, tuple(out), dtype=dtype)
+    return Contract(first, second, tuple(out), dtype=dtype, factors=factors)
 
 
 def contract(a: V, b: V, spec: str, dtype: DType | None = None) -> V:
-    """A sum of products: `contract(a, b, "mk,kn->mn")`, one letter a dimension."""
+    """A sum of products: `contract(a, b, "mk,kn->mn")`, one letter a dimension.  One whose operand
+    is of a half type is a product of such numbers, of whatever type the sum is (as PyTorch's)."""
+    dtype = None if dtype == a.dtype == b.dtype else dtype
+    halves = [x.dtype for x in (a, b) if x.dtype.compute != x.dtype and x.dtype.is_float]
+    factors = halves[0] if halves and dtype is not None else None
     sides, _, out = spec.partition("->")
     left, _, right = sides.partition(",")
-    return a.op(_contract(left, right, out, dtype), b)
+    return a.op(_contract(left, right, out, dtype, factors), b)
