@@ -28,7 +28,7 @@ from smelt.codegen.llvm.tiling import function_apart
 from smelt.types.dtype import i8, i32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 Value = Any
 SIDE = 16
@@ -90,7 +90,7 @@ class _Tiles:
         b.store(value, element_address(b, self.told, number(at), i8), align=1)
 
     @contextmanager
-    def _if(self, condition: Value) -> Iterator[None]:
+    def _if(self, condition: Value) -> Generator[None]:
         b = self.b
         inside, done = self.f.append_basic_block("some"), self.f.append_basic_block("done")
         b.cbranch(condition, inside, done)

@@ -29,7 +29,7 @@ from torch._guards import TracingContext
 from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
 from smelt.frontends.torch import early
-from smelt.frontends.torch.held import Budget, held_by_eager
+from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
 from smelt.frontends.torch.layout import SEEN, plain
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program
@@ -66,7 +66,7 @@ def backend(
     settings = {**MODES[mode or "default"], **(options or {})}
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _note_break(module)
-    held = held_by_eager(module)
+    held, cast = held_by_eager(module), kept_by_autocast(module)
     decided: list[Kept] = []
     seen: list[int] = []
 
@@ -80,7 +80,7 @@ def backend(
             kept = tuple(decided) if kind == "forward" else ()
             count = seen[-1] if kind == "forward" and seen else 0 if kind == "backward" else None
             _mark_results(traced, count)
-            return compile_traced(traced, settings, kind, held, kept)
+            return compile_traced(traced, settings, kind, held, kept, cast)
 
         return run
 
@@ -187,10 +187,11 @@ def _note_break(module: Any) -> None:
 
 def compile_traced(
     traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str, held: int | None = None,
-    kept: tuple[Kept, ...] = (),
+    kept: tuple[Kept, ...] = (), cast: tuple[bool, ...] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """A traced program of pure operators as a function of one list, which it empties; eager code
-    holds so many bytes at once, if that is known.  `kept` says what a forward graph keeps.
+    holds so many bytes at once, if that is known, and of some arguments the copies that autocast
+    makes.  `kept` says what a forward graph keeps.
 
     Backward graphs get tensors whose strides no guard vouches for.
     """
@@ -199,7 +200,7 @@ def compile_traced(
     try:
         with knobs.config(settings):
             _mark(traced, kind)
-            program = Program(traced, Lowering(traced.graph), Budget(held, traced))
+            program = Program(traced, Lowering(traced.graph), Budget(held, traced, cast))
     except Exception as error:
         if knobs.STRICT.get():
             raise

@@ -5,7 +5,8 @@ Python keeps some of it for longer (a variable lives to the end of its function)
 memory inside, so this is less than eager code takes, never more.
 
     held = held_by_eager(module)        # bytes beyond parameters and arguments; None: not known
-    budget = Budget(held, traced)
+    kept = kept_by_autocast(module)     # arguments of which eager code keeps converted copies
+    budget = Budget(held, traced, kept)
     budget.allowance(alone=False)       # what one graph of several may take
 """
 
@@ -15,7 +16,7 @@ memory inside, so this is less than eager code takes, never more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,14 +24,16 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.runtime.prelude import Allowance
 
-__all__ = ["Budget", "held_by_eager"]
+__all__ = ["Budget", "held_by_eager", "kept_by_autocast"]
 
 
 class Budget:
     """The memory that the graphs of one program may take together: what eager code holds."""
 
-    def __init__(self, held: int | None, traced: torch.fx.GraphModule) -> None:
-        self._held = held
+    def __init__(
+        self, held: int | None, traced: torch.fx.GraphModule, kept: Sequence[bool] = ()
+    ) -> None:  # fmt: skip
+        self._held = None if held is None else held + converted(traced.graph, kept)
         self._apart = None if held is None else peak(traced.graph, "val")
         self._kept = 0
 
@@ -52,6 +55,30 @@ class Budget:
 def held_by_eager(module: torch.fx.GraphModule) -> int | None:
     """Bytes at the fullest time, in the call that is traced; None if a size depends on data."""
     return peak(module.graph, "example_value")
+
+
+def kept_by_autocast(module: torch.fx.GraphModule) -> tuple[bool, ...]:
+    """Which arguments autocast converts once and keeps so until its region ends: leaves of autograd
+    (parameters), if there is such a region and it keeps anything."""
+    given = module.graph.find_nodes(op="placeholder")
+    entered = any(
+        getattr(n.target, "__name__", "") == "_enter_autocast" for n in module.graph.nodes
+    )
+    if not (entered or torch.is_autocast_enabled("cpu")) or not torch.is_autocast_cache_enabled():
+        return (False,) * len(given)
+    told = [n.meta.get("example_value") for n in given]
+    return tuple(isinstance(x, torch.Tensor) and x.is_leaf and x.requires_grad for x in told)
+
+
+def converted(graph: torch.fx.Graph, kept: Sequence[bool]) -> int:
+    """Bytes of the half-type copies of these arguments that a graph of operators makes."""
+    given = graph.find_nodes(op="placeholder")
+    if len(given) != len(kept):
+        return 0
+    copies = [u.meta["val"] for n, keeps in zip(given, kept, strict=True) if keeps
+              for u in n.users if u.target is torch.ops.aten._to_copy.default]  # fmt: skip
+    sizes = [nbytes(x.untyped_storage().nbytes()) for x in copies if x.dtype.itemsize == 2]
+    return sum(size or 0 for size in sizes)
 
 
 def peak(graph: torch.fx.Graph, kind: str) -> int | None:

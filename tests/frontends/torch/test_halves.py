@@ -1,0 +1,108 @@
+"""Half types: products are of such numbers, and what autocast converts is converted once."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+import smelt as sm
+
+torch = pytest.importorskip("torch")
+
+from smelt.frontends.torch.held import kept_by_autocast  # noqa: E402
+from smelt.runtime import prelude  # noqa: E402
+
+EPS = 2.0**-8
+"""Half the distance between 1 and the next bfloat16 number."""
+
+
+def kernels(call: Any, *given: Any) -> tuple[Any, list[str]]:
+    torch._dynamo.reset()
+    with sm.record() as r:
+        found = call(*given)
+    assert not r.left
+    return found, [k.text for k in r.kernels]
+
+
+class Attends(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = torch.nn.Linear(256, 768)
+        self.outer = torch.nn.Linear(256, 256)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.inner(x).unflatten(-1, (3, 4, 64)).permute(2, 0, 3, 1, 4)
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.outer(found.transpose(1, 2).flatten(2))
+
+
+def test_linear_layers_are_products_of_bfloat16_rounded_once() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(300, 70).bfloat16()
+    x = torch.randn(40, 300).bfloat16()
+    with torch.no_grad():
+        found, texts = kernels(torch.compile(layer, backend="smelt"), x)
+        wide = x.double() @ layer.weight.double().T
+        exact = wide + layer.bias.double()
+        sums = x.double().abs() @ layer.weight.double().abs().T + layer.bias.double().abs()
+    assert any("as bf16" in t for t in texts)
+    bound = EPS * exact.abs() + 301 * 2.0**-24 * sums
+    assert ((found.double() - exact).abs() <= bound * (1 + EPS)).all()
+
+
+def test_attention_is_products_of_bfloat16() -> None:
+    """Both of them: weights are rounded where they are multiplied, as PyTorch's kernel does."""
+    model = Attends().bfloat16()
+    x = torch.randn(4, 70, 256).bfloat16()
+    with torch.no_grad():
+        found, texts = kernels(torch.compile(model, backend="smelt"), x)
+        exact = Attends().double()
+        exact.load_state_dict({k: v.double() for k, v in model.state_dict().items()})
+        want = exact(x.double())
+        eager = (model(x).double() - want).abs().max()
+    assert sum(t.count("as bf16") for t in texts) == 4
+    assert (found.double() - want).abs().max() <= 2 * eager
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_autocast_keeps_is_kept(inside: bool, frozen: bool) -> None:
+    """Eager code keeps a converted copy of every weight until the region ends, so it may be kept
+    here; one of a frozen weight it makes and drops in turn."""
+    model = Attends().eval()
+    model.inner.weight.requires_grad_(not frozen)
+    x = torch.randn(1, 20, 256)
+    torch._dynamo.reset()
+    gc.collect()
+    before = prelude.held_bytes()
+
+    def run(x: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    with torch.no_grad():
+        want = run(x)
+        if inside:
+            found, _ = kernels(torch.compile(run, backend="smelt"), x)
+        else:
+            with torch.autocast("cpu", torch.bfloat16):
+                found, _ = kernels(torch.compile(model, backend="smelt"), x)
+    torch.testing.assert_close(found, want, rtol=0.02, atol=0.02)
+    assert (prelude.held_bytes() - before >= 2 * 768 * 256) == (not frozen)
+
+
+def test_without_autocast_nothing_is_kept() -> None:
+    seen: list[Any] = []
+
+    def backend(module: Any, given: Any) -> Any:
+        seen.append(kept_by_autocast(module))
+        return module.forward
+
+    torch._dynamo.reset()
+    torch.compile(Attends(), backend=backend)(torch.randn(1, 5, 256))
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        torch.compile(Attends(), backend=backend)(torch.randn(1, 5, 256))
+    assert seen and not any(any(s) for s in seen)
