@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from smelt import knobs
+from smelt import driver, knobs
 from smelt.bench.cases import CASES, Case, given_model, runner
 from smelt.bench.first import FirstCall, measure_first
 from smelt.bench.peak import eager_peak, smelt_peak
@@ -24,7 +24,7 @@ from smelt.bench.table import Table
 from smelt.dataclass import dataclass
 from smelt.runtime.memory import STOCK
 
-__all__ = ["HEAD", "PEERS", "Row", "page", "run"]
+__all__ = ["PEERS", "Row", "head", "page", "run"]
 
 ROUNDS = 7
 PEERS = ("eager", "inductor", "inductor-max", "onnxruntime", "smelt")
@@ -35,7 +35,7 @@ HEAD = """\
 
 Models behind `torch.compile`, most of them made from configurations of the `transformers` package
 with seeded weights; `minilm` is the demo's sentence model with its real ones, `diffusion` a block
-of a U-Net. Written by `smelt bench --models --write-docs`.
+of a U-Net. Written by `smelt bench --models --write-docs`{machine}.
 
 `--peers` says who is compared, of which `inductor-max` is Inductor told to try all that it has and
 to fold parameters (`max_autotune`, `freezing`), and `onnxruntime` runs what PyTorch exports. A dash
@@ -89,6 +89,12 @@ class Row:
     def gain(self, peer: str) -> float:
         """How many times faster Smelt is."""
         return self.ms[peer] / self.ms["smelt"]
+
+
+def head() -> str:
+    """What stands above the tables of the page, with the machine that they were taken on."""
+    target = driver.host()
+    return HEAD.format(machine=f" on {target.name}, {target.isa}")
 
 
 def run(

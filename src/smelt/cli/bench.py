@@ -108,7 +108,7 @@ def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> 
     click.echo(text)
     if write_docs:
         path = Path("docs") / "models.md"
-        path.write_text(models_bench.HEAD + text, encoding="utf-8")
+        path.write_text(models_bench.head() + text, encoding="utf-8")
         click.echo(f"wrote {path}", err=True)
 
 
