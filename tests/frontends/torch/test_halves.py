@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from typing import Any
 
@@ -11,6 +12,7 @@ import smelt as sm
 
 torch = pytest.importorskip("torch")
 
+from smelt.bench.diffusion import diffusion_block  # noqa: E402
 from smelt.frontends.torch.held import kept_by_autocast  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 
@@ -114,3 +116,20 @@ def test_what_eager_code_drops_is_not_counted() -> None:
     assert kept(frozen=True) == 3
     assert kept(cache_enabled=False) == 0
     assert kept(enabled=False) == 0
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_model_errs_as_much_as_eager_code(autocast: bool) -> None:
+    """Against the same model in float64: as many roundings, at the same places."""
+    model = diffusion_block(32, 4).eval()
+    torch.manual_seed(1)
+    given = torch.randn(2, 32, 12, 12), torch.randn(2, 6)
+    wide = copy.deepcopy(model).double()
+    with torch.no_grad():
+        want = wide(*(x.double() for x in given))
+        if not autocast:
+            model, given = model.bfloat16(), tuple(x.bfloat16() for x in given)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            eager = model(*given).double() - want
+            found = torch.compile(model, backend="smelt")(*given).double() - want
+    assert found.square().mean() <= (1.2 * 1.2) * eager.square().mean()
