@@ -30,7 +30,7 @@ from smelt.ops.create import Input
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
-TESTS = 16
+TESTS = 10
 """Tests of positions for one element of a view, by all who read it, from which on it is a unit."""
 STILL = -1
 """The term of a dimension that is read at one place (it has extent 1)."""

@@ -30,6 +30,7 @@ from smelt.passes.dce import dce
 from smelt.passes.decided import decided
 from smelt.passes.fold import fold
 from smelt.passes.joined import joined
+from smelt.passes.margins import margins
 from smelt.passes.nested import nested
 from smelt.passes.picks import picks
 from smelt.passes.precision import precision
@@ -66,6 +67,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify-fast", simplify_fast, fast=True),
     Pass("scales", scales, fast=True),
     Pass("decided", decided),
+    Pass("margins", margins),
     Pass("views", views),
     Pass("same", same),
     Pass("picks", picks),

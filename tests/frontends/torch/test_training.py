@@ -196,3 +196,27 @@ def test_two_hundred_steps_follow_eagers_loss():
     ours, theirs = losses(compile_it=True), losses(compile_it=False)
     torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-3)
     assert theirs[-1] < theirs[0] / 2
+
+
+@pytest.mark.parametrize("unpack", [True, False])
+def test_gradients_of_the_parts_of_a_product_are_joined(unpack):
+    """Each part's lies between zeros where it was picked; nobody tests for every element which."""
+
+    def loss(x, w, g):
+        y = (x @ w).view(2, 5, 3, 2, 8)
+        q, k, v = y.permute(2, 0, 3, 1, 4) if unpack else (y[:, :, 0], y[:, :, 2], y[:, :, 1])
+        return ((q * k.tanh() + v.sin()).sum((-1, -2)) * g).sum()
+
+    torch.manual_seed(0)
+    given = [torch.randn(*s, dtype=torch.float64) for s in ((2, 5, 7), (7, 48), (2, 2))]
+    given[2] = given[2] if unpack else torch.randn(2, 5, dtype=torch.float64)
+    own = [[a.clone().requires_grad_(k < 2) for k, a in enumerate(given)] for _ in range(2)]
+    torch._dynamo.reset()
+    with smelt.record() as record:
+        torch.compile(loss, backend="smelt")(*own[0]).backward()
+    loss(*own[1]).backward()
+    for a, b in zip(own[0][:2], own[1][:2], strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-12, atol=1e-12)
+    assert not record.left
+    backward = [k.text for g in record.graphs if g.kind == "backward" for k in g.kernels()]
+    assert backward and not any(" == " in text for text in backward)

@@ -7,7 +7,7 @@ from typing import Any
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
-from smelt.frontends.torch.value import V, concat, iota, select
+from smelt.frontends.torch.value import V, concat, iota, is_zeros, select
 from smelt.types.dtype import f64, i64
 from smelt.types.expr import Expr, Index, add, mul, product, sub
 
@@ -165,9 +165,19 @@ def _roll(c: Call, x: V, shifts: Sequence[int], dims: Sequence[int] = ()) -> V:
 
 def _select_scatter(c: Call, x: V, y: V, dim: int, place: Any) -> V:
     a = axis_of(dim, x.rank)
+    if is_zeros(x):
+        return _between_zeros(y.unsqueeze(a), x, a, _place(x, a, place))
     at = iota(x.shape, a, i64, c.origin)
     mask = at.map("eq", c.number(_place(x, a, place), i64))
     return select(mask, y.unsqueeze(a).expand(x.shape), x)
+
+
+def _between_zeros(y: V, x: V, a: int, first: Index) -> V:
+    """`y` from a place on along an axis, and zeros beside it up to the size of `x`."""
+    low: list[Index] = [0] * x.rank
+    high = list(low)
+    low[a], high[a] = first, sub(sub(x.shape[a], first), y.shape[a])
+    return y.pad(tuple(low), tuple(high), x.dtype.numpy.type(0).item())
 
 
 def _slice_scatter(
@@ -179,6 +189,8 @@ def _slice_scatter(
         return y
     if step != 1:
         return _comb_scatter(c, x, y, a, (first, step))
+    if is_zeros(x):
+        return _between_zeros(y, x, a, first)
     after = add(first, count)
     parts = [x.narrow(a, 0, first)] if first != 0 else []
     parts.append(y)

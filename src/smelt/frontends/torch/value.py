@@ -18,7 +18,7 @@ from smelt.errors import UnsupportedError
 from smelt.graph import build
 from smelt.graph.ir import Node
 from smelt.ops.contract import Contract
-from smelt.ops.create import Iota, SizeOf
+from smelt.ops.create import Constant, Iota, SizeOf
 from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
@@ -28,7 +28,7 @@ from smelt.types.dtype import DType, f32
 from smelt.types.expr import Expr, Index, axis, mul
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["V", "concat", "contract", "f32", "gather", "iota", "number", "select"]
+__all__ = ["V", "concat", "contract", "f32", "gather", "iota", "is_zeros", "number", "select"]
 
 Number = bool | int | float
 
@@ -209,6 +209,14 @@ def number(x: Any, dtype: DType, origin: Origin | None = None) -> V:
 def iota(shape: Shape, a: int, dtype: DType, origin: Origin | None = None) -> V:
     """Positions along an axis of a shape."""
     return V(build.apply(Iota(shape, a, dtype), origin=origin), origin)
+
+
+def is_zeros(x: V) -> bool:
+    """Whether all elements are known to be 0, none of them -0."""
+    node = x.node
+    while isinstance(node.op, (Expand, Reshape)):
+        (node,) = node.inputs
+    return isinstance(node.op, Constant) and repr(node.op.value) in ("0", "0.0", "False")
 
 
 def select(mask: V, a: V, b: V) -> V:

@@ -1,0 +1,124 @@
+"""Sums of arrays with margins of zeros that cover different parts are those parts, joined.
+
+The gradient of an array that was cut into parts (queries, keys and values of one product, halves
+that are turned against each other) is the sum of each part's gradient with zeros where the others
+lie.  Every reader would read all of them for every element, and add zeros.
+
+    pad(x) at [0, n) + pad(y) at [n, n + m)  ->  concat(x + 0, y + 0)
+
+Adding zero is what the sum did, to the bit: it makes a zero of either sign a positive one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import rebuild
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.create import Constant
+from smelt.ops.elementwise import Map
+from smelt.ops.view import Concat, Pad
+from smelt.types.expr import Index, add
+
+__all__ = ["margins"]
+
+SUM = COMBINES[SUM_OF_PRODUCTS[0]].scalar
+"""What adds two arrays."""
+
+
+class _Part(NamedTuple):
+    """What stands between two margins along one axis."""
+
+    axis: int
+    low: Index
+    node: Node
+    high: Index
+
+    @property
+    def end(self) -> Index:
+        return add(self.low, self.node.type.shape[self.axis])
+
+
+def margins(graph: Graph) -> Graph:
+    """Sums of arrays with margins of zeros, each where the others have theirs, are joined.
+
+    >>> from smelt.graph.text import parse, text
+    >>> print(
+    ...     text(
+    ...         margins(
+    ...             parse('''graph f(x: i32[n,k], y: i32[m,k]) {
+    ...   a = pad(x) {low=(0, 0), high=(m, 0), value=0}
+    ...   b = pad(y) {low=(n, 0), high=(0, 0), value=0}
+    ...   r = add(a, b)
+    ...   return r
+    ... }''')
+    ...         )
+    ...     )
+    ... )
+    graph f(x: i32[n,k], y: i32[m,k]) {
+      v0 = concat(x, y) {axis=0} : i32[m + n,k]
+      return v0
+    }
+    """
+    return rebuild(graph, _joined)
+
+
+def _joined(node: Node) -> Node:
+    """The sum of two parts side by side, between what margins are left."""
+    if not (isinstance(node.op, Map) and node.op.scalar == SUM):
+        return node
+    first, second = (_part(x) for x in node.inputs)
+    if first is None or second is None or first.axis != second.axis:
+        return node
+    if first.node.type.rank != second.node.type.rank or node.type != node.inputs[0].type:
+        return node
+    if first.end != second.low:
+        first, second = second, first
+    if first.end != second.low:
+        return node
+    a = first.axis
+    pieces = [_plus_zero(x) for side in (first, second) for x in _pieces(side.node, a)]
+    found = build.apply(Concat(a), *pieces, origin=node.origin)
+    low, high = (
+        tuple(n if k == a else 0 for k in range(node.type.rank)) for n in (first.low, second.high)
+    )
+    if any(n != 0 for n in (*low, *high)):
+        zero = 0.0 if node.type.dtype.is_float else 0
+        found = build.apply(Pad(low, high, zero), found, origin=node.origin)
+    return found if found.type == node.type else node
+
+
+def _part(x: Node) -> _Part | None:
+    """What margins of zeros along one axis leave."""
+    if not isinstance(x.op, Pad) or not _is_zero(x.op.value):
+        return None
+    sides = list(zip(x.op.low, x.op.high, strict=True))
+    axes = [a for a, side in enumerate(sides) if side != (0, 0)]
+    if len(axes) != 1:
+        return None
+    (a,) = axes
+    return _Part(a, sides[a][0], x.inputs[0], sides[a][1])
+
+
+def _pieces(x: Node, a: int) -> tuple[Node, ...]:
+    """The parts that were joined along an axis already."""
+    return x.inputs if isinstance(x.op, Concat) and x.op.axis == a else (x,)
+
+
+def _plus_zero(x: Node) -> Node:
+    """What adding zero makes of an array; once is as often as twice."""
+    if not x.type.dtype.is_float:
+        return x
+    if isinstance(x.op, Map) and x.op.scalar == SUM:
+        other = x.inputs[1].op
+        if isinstance(other, Constant) and _is_zero(other.value):
+            return x
+    return build.map(SUM, x, build.constant(0.0, x.type.dtype))
+
+
+def _is_zero(value: float | int | bool) -> bool:
+    """Whether a number is 0 and not -0."""
+    return value == 0 and math.copysign(1, value) > 0
