@@ -13,7 +13,7 @@ Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Perfor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -36,6 +36,7 @@ from smelt.blocks import (
 from smelt.codegen.llvm.grouped import WORDS, Group, group_of
 from smelt.codegen.llvm.indexing import steady
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
+from smelt.codegen.llvm.sides import scatters
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
@@ -182,7 +183,7 @@ def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Co
     """The usable contractions of a phase; the others are rewritten as folds of products."""
     found: dict[Item, Contraction] = {}
     for item in [i for i in phase.items if i.kind == "dot"]:
-        made = _usable(item, phase, target, form)
+        made = _usable(item, phase, target, form, {i: c.n for i, c in found.items()})
         if made is None:
             _as_fold(item, phase)
         else:
@@ -231,7 +232,9 @@ def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
     return next((c.item for c in found.values() if c.item.axes & blocked - {c.m, c.n}), None)
 
 
-def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction | None:
+def _usable(
+    item: Item, phase: Phase, target: Target, form: Form, across: Mapping[Item, str]
+) -> Contraction | None:  # fmt: skip
     assert isinstance(item.payload, Folding)
     over = item.payload.over
     left, right = item.args
@@ -244,7 +247,8 @@ def _usable(item: Item, phase: Phase, target: Target, form: Form) -> Contraction
     barred = still | {a for guide, _ in phase.guides() for a in guide.axes}
     m, n = (_own_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
     both = m is not None and n is not None
-    if n is None or (both and (form == "columns" or _is_few(n, phase) > _is_few(m, phase))):
+    swaps = form == "columns" or _is_few(n, phase) > _is_few(m, phase)
+    if n is None or (both and (swaps or scatters(left, right, m, across))):
         left, right, m, n = right, left, n, m
     if n is None or not set(over) <= left.axes & right.axes:
         return None

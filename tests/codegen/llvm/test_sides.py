@@ -1,0 +1,66 @@
+"""Operands that follow from earlier products are packed as their vectors lie."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.codegen.llvm.native import native
+from tests.codegen.llvm.whole import RUNNABLE
+
+from smelt.codegen.build import asm_text
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.interp import run
+from smelt.kernel.text import parse
+from smelt.target import Target
+
+GRADIENTS = """\
+kernel k0(
+    g: f32[h,n,64], q: f32[h,n,64], k: f32[h,n,64], v: f32[h,n,64], s: f32[h,n]
+) -> y0: f32[h,n,64], y1: f32[h,n,64]
+  axis i in h, j in n, l in 64, u in n
+  grid i
+  v1 = k[i,u,l]
+  v8 = v[i,u,l]
+  stream j/64 with v17 = 0 [l,u], v18 = 0 [l,u]
+    v0 = q[i,j,l]
+    v2 = dot(v0, v1 over l)
+    v4 = s[i,j]
+    v5 = v2 - v4
+    v6 = exp(v5)
+    v7 = g[i,j,l]
+    v9 = dot(v7, v8 over l)
+    v14 = v6 * v9
+    v17' = v17 + dot(v14, v0 over j)
+    v18' = v18 + dot(v6, v7 over j)
+  y0[i,u,l] = v17
+  y1[i,u,l] = v18
+"""
+
+
+def test_scores_are_packed_as_they_lie() -> None:
+    """Vectors of scores lie along the keys, and so do the panels that are multiplied with queries
+    and gradients; nothing is gathered."""
+    target = Target.for_isa("avx512")
+    (phase,) = program(parse(GRADIENTS)).phases
+    across = {c.k: c.n for c in schedule(phase, target).blocked}
+    assert across == {"l": "u", "j": "u"}
+    assert "vgather" not in asm_text(parse(GRADIENTS), target)
+
+
+def test_and_are_right() -> None:
+    kernel = parse(GRADIENTS)
+    rng = np.random.default_rng(0)
+    for isa in RUNNABLE:
+        code = native(GRADIENTS, isa)
+        for h, n in ((1, 1), (2, 70), (1, 200), (3, 17)):
+            q, k, v, g = (rng.standard_normal((h, n, 64)).astype("f4") / 4 for _ in range(4))
+            s = rng.standard_normal((h, n)).astype("f4") + 3
+            given = {"g": g, "q": q, "k": k, "v": v, "s": s}
+            found = code(given, {"h": h, "n": n})
+            wanted = run(kernel, given, {"h": h, "n": n})
+            weights = np.exp(np.einsum("hjl,hul->hju", q, k, dtype="f8") - s[:, :, None])
+            other = np.einsum("hjl,hul->hju", g, v, dtype="f8") * weights
+            exact = [np.einsum("hju,hjl->hul", a, b) for a, b in ((other, q), (weights, g))]
+            for name, right in zip(("y0", "y1"), exact, strict=True):
+                np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
+                np.testing.assert_allclose(wanted[name], right, rtol=1e-4, atol=1e-4)
