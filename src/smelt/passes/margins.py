@@ -73,7 +73,7 @@ def _joined(node: Node) -> Node:
     first, second = (_part(x) for x in node.inputs)
     if first is None or second is None or first.axis != second.axis:
         return node
-    if first.node.type.rank != second.node.type.rank or node.type != node.inputs[0].type:
+    if any(x.type != node.type for x in node.inputs):
         return node
     if first.end != second.low:
         first, second = second, first

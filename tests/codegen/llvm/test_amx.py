@@ -186,3 +186,12 @@ def test_what_the_system_does_not_permit_is_not_used(monkeypatch: pytest.MonkeyP
     assert kept.disabled == tuple(sorted(("avx512fp16", *AMX)))
     monkeypatch.setattr(processor, "_may_use_tiles", lambda: True)
     assert processor.permitted(found) == found
+
+
+def test_narrower_vectors_have_no_matrices() -> None:
+    """A machine may hide the widest vectors and show AMX; panels are as wide as vectors."""
+    target = Target.for_isa("avx2")
+    target = replace(target, features=(*target.features, "avxvnni", *AMX))
+    for pair in PAIRS:
+        kernel = lower.run(one_cluster(parse(source(pair))), "eager", {})
+        assert "tdp" not in asm_text(kernel, target)

@@ -370,3 +370,22 @@ def test_what_is_long_to_make_is_stored():
         found = torch.compile(f, backend="smelt")(x)
     torch.testing.assert_close(found, f(x))
     assert [len(s.nodes) for s in r.graphs[0].program.segments] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, k: x[k] * 1,
+        lambda x, k: x[k:] * 1,
+        lambda x, k: torch.select_scatter(x, x[0] * 2, 0, k),
+        lambda x, k: torch.select_scatter(torch.zeros_like(x), x[0] * 2, 0, k),
+        lambda x, k: x * (k // 2) + max(k, 0),
+        lambda x, k: x * k + k,
+    ],
+)
+def test_numbers_that_become_negative(call):
+    """Positions are counted from the end then; nothing before an array is read."""
+    x = torch.arange(36.0).reshape(12, 3)[6:]
+    fast = torch.compile(call, backend="smelt")
+    for k in (1, 3, -1, 2, -3, -2, 0, 4, 5):
+        assert torch.equal(fast(x, k), call(x, k)), k

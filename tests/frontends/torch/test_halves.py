@@ -112,6 +112,20 @@ def test_what_eager_code_drops_is_not_counted() -> None:
         seen.clear()
         return sum(found)
 
+    def inside(**options: Any) -> int:
+        model = Attends()
+
+        def run(x: Any) -> Any:
+            with torch.autocast("cpu", torch.bfloat16, **options):
+                return model(x)
+
+        torch._dynamo.reset()
+        torch.compile(run, backend=backend)(torch.randn(1, 5, 256))
+        (found,) = seen
+        seen.clear()
+        return sum(found)
+
+    assert [inside(), inside(cache_enabled=False), inside(enabled=False)] == [4, 0, 0]
     assert kept() == 4
     assert kept(frozen=True) == 3
     assert kept(cache_enabled=False) == 0

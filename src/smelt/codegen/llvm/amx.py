@@ -35,6 +35,8 @@ SIDE = 16
 """Rows of a tile, and units of a row."""
 WIDE = 2
 """Tiles of sums abreast, and one below the other."""
+COLUMNS = WIDE * SIDE
+"""Columns of the panels that are read."""
 SUMS, LEFT, RIGHT = 0, 4, 6
 """The first registers of each kind."""
 BIT, BYTE, SHORT, VOID = ir.IntType(1), ir.IntType(8), ir.IntType(16), ir.VoidType()
@@ -192,4 +194,4 @@ class _Tiles:
         return element_address(b, line, unit, i32)
 
 
-__all__ = ["multiply"]
+__all__ = ["COLUMNS", "multiply"]

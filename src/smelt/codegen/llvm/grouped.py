@@ -17,8 +17,9 @@ wants one operand unsigned and one signed.  If both are alike, the left one is p
 highest bit flipped, which moves it by 128 into the other range, and the sums of the right operand's
 columns, times 128, put that right where a tile begins.
 
-A factor that is computed in the kernel is rounded to bfloat16 when it is packed, which changes
-nothing unless its rounding was dropped before (`rounding="fast"`).
+A factor that is computed in the kernel is rounded to bfloat16 when it is packed.  That changes
+nothing where it was rounded before; it was not with `rounding="fast"`, nor are the weights of
+PyTorch's attention in half precision.
 
 The error of the bfloat16 step: a product of two bfloat16 numbers is exact in float32, so a sum of k
 products is within k·2^-24·Σ|a·b| of the exact one as any float32 sum is, in whatever order the
@@ -112,9 +113,8 @@ def group_of(
     if target.has(vnni):
         signed = [_fits(s, i8) for s in (first, second)]
         unsigned = [_fits(s, u8) for s in (first, second)]
-        if matrices and target.has("amx-int8") and target.has("amx-tile") and all(
-            map(any, zip(signed, unsigned, strict=True))
-        ):  # fmt: skip
+        tiles = target.isa == "avx512" and target.has("amx-int8") and target.has("amx-tile")
+        if matrices and tiles and all(map(any, zip(signed, unsigned, strict=True))):
             return Group("bytes", i8, not signed[0], matrix=_OF_BYTES[signed[0], signed[1]])
         if unsigned[0] and signed[1]:
             return Group("bytes", i8, left_unsigned=True)

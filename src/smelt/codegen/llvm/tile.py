@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from smelt.blocks import DEPTH
 from smelt.codegen.llvm.ahead import LINE, next_task
-from smelt.codegen.llvm.amx import multiply
+from smelt.codegen.llvm.amx import COLUMNS, multiply
 from smelt.codegen.llvm.contract import Contraction, Tile, load_of, panel_step
 from smelt.codegen.llvm.grouped import ones, step
 from smelt.codegen.llvm.indexing import I64, iota, number, splat
@@ -277,6 +277,7 @@ class TileEmitter:
     def _matrices(self, instruction: str, done: Value, rows: Value, column: Value) -> None:
         """The same by an instruction that multiplies matrices."""
         b, left, right, unit = self.b, self.left, self.right, self.c.unit
+        assert self.c.tile.columns == COLUMNS
         (to, *_), (start, *_) = self._places(1, 1, done, column), self._starts(1, done)
         start = element_address(b, start, self.first, left.unit or left.dtype)
         line = b.add(self._line(column), b.mul(self.first, right.steps[0]))

@@ -80,7 +80,8 @@ def backend(
             kept = tuple(decided) if kind == "forward" else ()
             count = seen[-1] if kind == "forward" and seen else 0 if kind == "backward" else None
             _mark_results(traced, count)
-            return compile_traced(traced, settings, kind, held, kept, cast)
+            own = cast if kind != "backward" else ()  # whose arguments are others
+            return compile_traced(traced, settings, kind, held, kept, own)
 
         return run
 

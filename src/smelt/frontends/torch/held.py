@@ -61,13 +61,30 @@ def kept_by_autocast(module: torch.fx.GraphModule) -> tuple[bool, ...]:
     """Which arguments autocast converts once and keeps so until its region ends: leaves of autograd
     (parameters), if there is such a region and it keeps anything."""
     given = module.graph.find_nodes(op="placeholder")
-    entered = any(
-        getattr(n.target, "__name__", "") == "_enter_autocast" for n in module.graph.nodes
-    )
-    if not (entered or torch.is_autocast_enabled("cpu")) or not torch.is_autocast_cache_enabled():
+    around = torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()
+    if not around and not any(map(_enters, module.graph.nodes)):
         return (False,) * len(given)
-    told = [n.meta.get("example_value") for n in given]
-    return tuple(isinstance(x, torch.Tensor) and x.is_leaf and x.requires_grad for x in told)
+    return tuple(map(_is_cached, given))
+
+
+def _enters(node: torch.fx.Node) -> bool:
+    """Whether a region of autocast that keeps copies begins: (device, dtype, enabled, keeps)."""
+    if getattr(node.target, "__name__", "") != "_enter_autocast":
+        return False
+    device, _, enabled, keeps = (*node.args, None, None, None, None)[:4]
+    return device == "cpu" and bool(enabled) and keeps is not False
+
+
+def _is_cached(given: torch.fx.Node) -> bool:
+    """Whether autocast keeps a copy of an argument: a leaf that the program does not convert."""
+    x = given.meta.get("example_value")
+    if not isinstance(x, torch.Tensor) or not (x.is_leaf and x.requires_grad):
+        return False
+    return not any(u.op == "call_method" and u.target in _CONVERSIONS for u in given.users)
+
+
+_CONVERSIONS = ("to", "type", "type_as", "bfloat16", "half")
+"""Methods by which a program itself makes a copy of another type, which lives as others do."""
 
 
 def converted(graph: torch.fx.Graph, kept: Sequence[bool]) -> int:

@@ -42,11 +42,11 @@ def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
     return x.expand(c.shape)
 
 
-def _start(x: V, a: int, start: Any) -> Index:
+def _start(c: Call, x: V, a: int, start: Any) -> Index:
     """A start of a slice, counted from the front, inside the axis."""
     start = 0 if start is None else start
     if isinstance(start, Expr) or start >= 0:
-        return start
+        return c.sizes.counted(start)
     n = x.shape[a]
     if isinstance(n, int):
         return max(0, n + start)
@@ -60,16 +60,18 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
         return x
     if count == 0:
         return x.narrow(a, 0, 0)
-    return x.narrow(a, _start(x, a, start), count, step)
+    return x.narrow(a, _start(c, x, a, start), count, step)
 
 
-def _place(x: V, a: int, place: Any) -> Index:
-    return place if isinstance(place, Expr) or place >= 0 else add(x.shape[a], place)
+def _place(c: Call, x: V, a: int, place: Any) -> Index:
+    if isinstance(place, Expr) or place >= 0:
+        return c.sizes.counted(place)
+    return add(x.shape[a], place)
 
 
 def _select(c: Call, x: V, dim: int, place: Any) -> V:
     a = axis_of(dim, x.rank)
-    return x.pick(a, _place(x, a, place))
+    return x.pick(a, _place(c, x, a, place))
 
 
 def _pieces(c: Call, x: V, a: int) -> tuple[V, ...]:
@@ -166,9 +168,9 @@ def _roll(c: Call, x: V, shifts: Sequence[int], dims: Sequence[int] = ()) -> V:
 def _select_scatter(c: Call, x: V, y: V, dim: int, place: Any) -> V:
     a = axis_of(dim, x.rank)
     if is_zeros(x):
-        return _between_zeros(y.unsqueeze(a), x, a, _place(x, a, place))
+        return _between_zeros(y.unsqueeze(a), x, a, _place(c, x, a, place))
     at = iota(x.shape, a, i64, c.origin)
-    mask = at.map("eq", c.number(_place(x, a, place), i64))
+    mask = at.map("eq", c.number(_place(c, x, a, place), i64))
     return select(mask, y.unsqueeze(a).expand(x.shape), x)
 
 
@@ -184,7 +186,7 @@ def _slice_scatter(
     c: Call, x: V, y: V, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> V:  # fmt: skip
     a = axis_of(dim, x.rank)
-    first, count = _start(x, a, start), y.shape[a]
+    first, count = _start(c, x, a, start), y.shape[a]
     if count == x.shape[a]:
         return y
     if step != 1:

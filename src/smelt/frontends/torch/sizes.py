@@ -18,7 +18,18 @@ import sympy
 import torch
 
 from smelt.errors import UnsupportedError
-from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mod, mul, size
+from smelt.types.expr import (
+    Index,
+    add,
+    evaluate,
+    floordiv,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    size,
+    sizes_of,
+)
 from smelt.types.tensor import Shape
 
 __all__ = ["Sizes"]
@@ -30,6 +41,8 @@ class Sizes:
     def __init__(self) -> None:
         self.names: dict[Any, str] = {}
         self.hints: dict[str, int] = {}
+        self.signed: set[str] = set()
+        """Names of numbers that no guard keeps from being negative."""
         self._known: dict[Any, Index] = {}
         self._env: Any = None
 
@@ -66,6 +79,13 @@ class Sizes:
                 return known
         return None
 
+    def counted(self, n: Index) -> Index:
+        """The same, if it counts positions.  Raises UnsupportedError if it may be negative: then it
+        counts from the end, and quotients and extrema are others."""
+        if not isinstance(n, int) and self.signed.intersection(sizes_of(n)):
+            raise UnsupportedError("a number that may be negative, as a position")
+        return n
+
     def shape(self, dims: Sequence[Any]) -> Shape:
         """All dimensions of a tensor."""
         return tuple([self.index(n) for n in dims])
@@ -79,6 +99,8 @@ class Sizes:
         if rule is None:
             raise UnsupportedError(f"sizes with {type(e).__name__} are not supported: {e}")
         args = [self._convert(a) for a in e.args]
+        if type(e).__name__ in _OF_SIZES:
+            args = [self.counted(a) for a in args]
         found = args[0]
         for other in args[1:]:
             found = rule(found, other)
@@ -91,8 +113,16 @@ class Sizes:
             if hint is None:
                 raise UnsupportedError(f"the size {symbol} depends on data")
             name = self.names[symbol] = f"n{len(self.names)}"
+            if _may_be_negative(self._env, symbol):
+                self.signed.add(name)
             self.hints[name] = hint
         return size(name)
+
+
+def _may_be_negative(env: Any, symbol: Any) -> bool:
+    """Whether no guard says that a symbol is 0 or more."""
+    known = getattr(env, "var_to_range", {}).get(symbol)
+    return known is not None and not bool(known.lower >= 0)
 
 
 def _hint(env: Any, symbol: Any) -> int | None:
@@ -116,3 +146,5 @@ _RULES: dict[str, Any] = {
     "CleanDiv": floordiv, "Mod": mod, "PythonMod": mod, "Max": maximum,
     "Min": minimum, "Identity": lambda a: a,
 }  # fmt: skip
+_OF_SIZES = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min")
+"""What is computed as if all numbers were sizes, that is not negative."""

@@ -246,8 +246,8 @@ def contract(a: V, b: V, spec: str, dtype: DType | None = None) -> V:
     """A sum of products: `contract(a, b, "mk,kn->mn")`, one letter a dimension.  One whose operand
     is of a half type is a product of such numbers, of whatever type the sum is (as PyTorch's)."""
     dtype = None if dtype == a.dtype == b.dtype else dtype
-    halves = [x.dtype for x in (a, b) if x.dtype.compute != x.dtype and x.dtype.is_float]
-    factors = halves[0] if halves and dtype is not None else None
+    halves = {x.dtype for x in (a, b) if x.dtype.compute != x.dtype and x.dtype.is_float}
+    (factors,) = halves if len(halves) == 1 and {h.compute for h in halves} == {dtype} else (None,)
     sides, _, out = spec.partition("->")
     left, _, right = sides.partition(",")
     return a.op(_contract(left, right, out, dtype, factors), b)
