@@ -27,6 +27,9 @@ __all__ = ["margins"]
 
 SUM = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 """What adds two arrays."""
+LEAST_BITS = 32
+"""Shorter numbers stay as they are: a product packs those of joined operands one by one, which
+takes longer than adding zeros does."""
 
 
 class _Part(NamedTuple):
@@ -73,7 +76,7 @@ def _joined(node: Node) -> Node:
     first, second = (_part(x) for x in node.inputs)
     if first is None or second is None or first.axis != second.axis:
         return node
-    if any(x.type != node.type for x in node.inputs):
+    if any(x.type != node.type for x in node.inputs) or node.type.dtype.bits < LEAST_BITS:
         return node
     if first.end != second.low:
         first, second = second, first
