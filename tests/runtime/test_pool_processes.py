@@ -232,7 +232,7 @@ def test_a_handler_that_forks_in_the_middle_of_a_run() -> None:
                 codes.append(os.waitpid(child, 0)[1])
         signal.signal(signal.SIGUSR1, handler)
         parent = os.getpid()
-        work = program(3000).launch("busy", 3000, more=200_000)
+        work = program(3000).launch("busy", 3000, more=1_500_000)
         timer = threading.Timer(0.05, os.kill, (parent, signal.SIGUSR1))
         timer.start()
         signal.alarm(30)
