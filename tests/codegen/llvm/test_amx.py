@@ -12,13 +12,13 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_grouped import (
     KINDS,
     LAYOUTS,
-    LEAST,
     MORE,
     PLAIN,
     VNNI,
     drawn,
+    errs_as_float32_sums,
     grouped,
-    normal,
+    lets_nan_and_infinity_travel,
     source,
     wanted,
 )
@@ -31,7 +31,6 @@ from smelt.codegen.llvm.program import program
 from smelt.graph.text import parse
 from smelt.processor import Processor
 from smelt.target import Target
-from smelt.types.dtype import bf16
 
 AMX = ("amx-bf16", "amx-int8", "amx-tile")
 OF_BYTES = {"i8 i8": "tdpbssd", "i8 u8": "tdpbsud", "u8 i8": "tdpbusd", "u8 u8": "tdpbuud"}
@@ -115,32 +114,12 @@ def test_extremes_are_exact(pair: str) -> None:
 
 @runs
 def test_error_is_that_of_float32_sums() -> None:
-    """Within k·2^-24·Σ|a·b| beside the rounding of the result, by cancellation too."""
-    kernel = made("bf16 bf16")
-    for m, n, k in ((13, 33, 17), (30, 70, 300), (20, 40, 2000)):
-        x, y = normal((m, k), k), normal((k, n), k + 1)
-        if k == 300:
-            x[:, 150:], y[150:] = x[:, :150], -y[:150] * np.array(1.0078125, bf16.numpy)
-        exact = x.astype("f8") @ y.astype("f8")
-        sums = np.abs(x.astype("f8")) @ np.abs(y.astype("f8"))
-        bound = k * 2.0**-24 * sums + k * LEAST
-        found = kernel(x, y)[0].astype("f8")
-        assert (np.abs(found - exact) <= bound * (1 + 2**-8) + 2.0**-8 * np.abs(exact)).all()
+    errs_as_float32_sums(made("bf16 bf16"))
 
 
 @runs
 def test_nan_and_infinity_travel() -> None:
-    """They reach their own row and column, odd last positions included, and nothing else."""
-    kernel = made("bf16 bf16")
-    for k in (1, 5, 16, 513):
-        x, y = normal((35, k), 1), normal((k, 35), 2)
-        x[33, k - 1], y[k - 1, 7], x[5, 0] = np.nan, np.inf, -np.inf
-        with np.errstate(all="ignore"):
-            right = (x.astype("f8")[:, :, None] * y.astype("f8")[None]).sum(1)
-        found = kernel(x, y)[0].astype("f8")
-        special = ~np.isfinite(right)
-        assert np.array_equal(found[special], right[special], equal_nan=True)
-        assert np.isfinite(found[~special]).all()
+    lets_nan_and_infinity_travel(made("bf16 bf16"))
 
 
 @runs

@@ -166,33 +166,39 @@ def normal(shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(bf16.numpy)
 
 
+def errs_as_float32_sums(kernel: Whole) -> None:
+    """Within k·2^-24·Σ|a·b| beside the rounding of the result, by cancellation too."""
+    for m, n, k in ((13, 33, 17), (30, 70, 300), (20, 40, 2000)):
+        x, y = normal((m, k), k), normal((k, n), k + 1)
+        if k == 300:
+            x[:, 150:], y[150:] = x[:, :150], -y[:150] * np.array(1.0078125, bf16.numpy)
+        exact = x.astype("f8") @ y.astype("f8")
+        sums = np.abs(x.astype("f8")) @ np.abs(y.astype("f8"))
+        bound = k * 2.0**-24 * sums + k * LEAST
+        found = kernel(x, y)[0].astype("f8")
+        assert (np.abs(found - exact) <= bound * (1 + 2**-8) + 2.0**-8 * np.abs(exact)).all()
+
+
+def lets_nan_and_infinity_travel(kernel: Whole) -> None:
+    """They reach their own row and column, odd last positions included, and nothing else."""
+    for k in (1, 5, 16, 513):
+        x, y = normal((35, k), 1), normal((k, 35), 2)
+        x[33, k - 1], y[k - 1, 7], x[5, 0] = np.nan, np.inf, -np.inf
+        with np.errstate(all="ignore"):
+            right = (x.astype("f8")[:, :, None] * y.astype("f8")[None]).sum(1)
+        found = kernel(x, y)[0].astype("f8")
+        special = ~np.isfinite(right)
+        assert np.array_equal(found[special], right[special], equal_nan=True)
+        assert np.isfinite(found[~special]).all()
+
+
 @pytest.mark.skipif("avx512bf16" not in MORE, reason="the processor has no such instruction")
 class TestBfloat16:
     def test_error_is_that_of_float32_sums(self) -> None:
-        """Within k·2^-24·Σ|a·b| beside the rounding of the result, by cancellation too."""
-        kernel = made("bf16 bf16")
-        for m, n, k in ((13, 33, 17), (30, 70, 300), (20, 40, 2000)):
-            x, y = normal((m, k), k), normal((k, n), k + 1)
-            if k == 300:
-                x[:, 150:], y[150:] = x[:, :150], -y[:150] * np.array(1.0078125, bf16.numpy)
-            exact = x.astype("f8") @ y.astype("f8")
-            sums = np.abs(x.astype("f8")) @ np.abs(y.astype("f8"))
-            bound = k * 2.0**-24 * sums + k * LEAST
-            found = kernel(x, y)[0].astype("f8")
-            assert (np.abs(found - exact) <= bound * (1 + 2**-8) + 2.0**-8 * np.abs(exact)).all()
+        errs_as_float32_sums(made("bf16 bf16"))
 
     def test_nan_and_infinity_travel(self) -> None:
-        """They reach their own row and column, odd last positions included, and nothing else."""
-        kernel = made("bf16 bf16")
-        for k in (1, 5, 16, 513):
-            x, y = normal((14, k), 1), normal((k, 35), 2)
-            x[3, k - 1], y[k - 1, 7], x[5, 0] = np.nan, np.inf, -np.inf
-            with np.errstate(all="ignore"):
-                right = (x.astype("f8")[:, :, None] * y.astype("f8")[None]).sum(1)
-            found = kernel(x, y)[0].astype("f8")
-            special = ~np.isfinite(right)
-            assert np.array_equal(found[special], right[special], equal_nan=True)
-            assert np.isfinite(found[~special]).all()
+        lets_nan_and_infinity_travel(made("bf16 bf16"))
 
     def test_denormals_count_as_zero_but_in_exact_rounding(self) -> None:
         tiny = np.full((13, 8), 2.0**-130, bf16.numpy)
