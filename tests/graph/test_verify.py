@@ -45,6 +45,16 @@ def test_operands_that_do_not_fit() -> None:
     )
 
 
+def test_products_of_half_types_have_float32_sums() -> None:
+    told = complaint(
+        parse("""graph f(x: f64[2,3], y: f64[3,4]) {
+  c = contract(x, y) {spec="m,k; k,n -> m,n", factors=bf16} : f64[2,4]
+  return c
+}""")
+    )
+    assert "factors of bfloat16 have float32 sums, not float64" in told
+
+
 def test_a_wrong_number_of_operands() -> None:
     told = complaint(
         parse("graph f(x: f32[3]) { a = reduce.sum(x, x) {axes=(0,)} : f32[] return a }")

@@ -17,7 +17,7 @@ import numpy as np
 
 from smelt.blocks import FEW_TAPS, SHORT_SUM, SHORT_TERMS
 from smelt.dataclass import dataclass
-from smelt.errors import GradientError, ShapeError
+from smelt.errors import DTypeError, GradientError, ShapeError
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import (
@@ -123,6 +123,10 @@ class Contract(TensorOp):
     def infer(self, *inputs: TensorType) -> TensorType:
         extents = self.axis_extents(*inputs)
         dtype = self.dtype or inputs[0].dtype
+        if self.factors is not None and (self.factors.compute, dtype) != (f32, f32):
+            raise DTypeError(
+                f"contract {self.spec()}: factors of {self.factors} have float32 sums, not {dtype}"
+            )
         return TensorType(dtype, tuple(extents[name] for name in self.out))
 
     def summed(self) -> tuple[str, ...]:

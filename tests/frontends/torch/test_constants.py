@@ -13,8 +13,11 @@ torch = pytest.importorskip("torch")
 
 from smelt import config  # noqa: E402 - torch may be missing
 from smelt.bench.peak import eager_peak, smelt_peak  # noqa: E402
+from smelt.frontends.torch import segment  # noqa: E402
+from smelt.graph.text import parse  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 from smelt.runtime.memory import STOCK  # noqa: E402
+from smelt.runtime.prelude import Allowance  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -453,3 +456,28 @@ def test_no_more_memory_than_eager_code_holds(rows):
         assert smelt_peak(lambda: f(given), before) <= eager
         assert prelude.held_bytes() <= eager
         assert (prelude.held_bytes() > 0) == (rows >= 200)
+
+
+def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may():
+    graph = parse("""graph f(x: f32[300,256], w: f32[256,256] constant) {
+  t = tanh(x)
+  s = sin(t)
+  e = add(s, x)
+  c = contract(e, w) {spec="m,k; n,k -> m,n"}
+  r = exp(c)
+  return r
+}""")
+    panels = 256 * 256 * 4
+    ample, none = Allowance(1 << 40, panels), Allowance(1 << 40, 0)
+    with config(constants_extra=0):
+        first = segment.compile_once(graph, {}, ample)
+        assert first.executable.prelude and first.executable.prelude.nbytes == panels
+        assert segment.compile_once(graph, {}, ample) is first
+        second = segment.compile_once(graph, {}, none)
+        assert second is not first and second.executable.prelude is None
+        assert segment.compile_once(graph, {}, none) is second
+        assert segment.compile_once(graph, {}, ample) is second  # takes less than it may
+    with config(constants_extra=panels):
+        more = segment.compile_once(graph, {}, none)
+        assert segment.compile_once(graph, {}, none) is more
+        assert more.executable.prelude is not None

@@ -59,8 +59,7 @@ class Segment:
         are inputs by the results that are their new values, `dense` tells those without gaps."""
         self.compiled = compiled
         self.nodes = tuple(nodes)
-        prelude = compiled.executable.prelude
-        self.kept = 0 if prelude is None else prelude.nbytes
+        self.kept = _kept(compiled)
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
         run = self._runner(_finish(compiled, orders, written), more)
@@ -222,8 +221,8 @@ def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied
 
 
 def make_segment(stage: Stage, sizes: Sizes, allowance: Allowance | None) -> Segment:
-    """Compile the graph of a stage, or find it: an equal graph is compiled once a process, with the
-    memory allowed that the first one had."""
+    """Compile the graph of a stage, or find it: an equal graph is compiled once a process, and again
+    only where the one there is keeps more constants than this one may."""
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
     outputs: list[Any] = []
     orders: list[tuple[int, ...] | None] = []
@@ -266,8 +265,21 @@ def compile_once(
     program = Program(graph, hints, allowance)
     key = program.text, knobs.fingerprint(), donate
     found = _PLANS.get(key)
-    if found is None:
+    if found is None or _keeps_more(found, allowance):
         while len(_PLANS) >= _PLANS_LIMIT:
             _PLANS.pop(next(iter(_PLANS)))
         found = _PLANS[key] = warm.compile(graph, hints=hints, donate=donate, program=program)
     return found
+
+
+def _kept(compiled: Compiled | Found) -> int:
+    prelude = compiled.executable.prelude
+    return 0 if prelude is None else prelude.nbytes
+
+
+def _keeps_more(compiled: Compiled | Found, allowance: Allowance | None) -> bool:
+    """Whether a plan keeps more constants than a program with this allowance may."""
+    extra = knobs.CONSTANTS_EXTRA.get()
+    if allowance is None or extra is None:
+        return False
+    return _kept(compiled) > allowance.kept + extra
