@@ -27,9 +27,6 @@ __all__ = ["margins"]
 
 SUM = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 """What adds two arrays."""
-LEAST_BITS = 32
-"""Shorter numbers stay as they are: a product packs those of joined operands one by one, which
-takes longer than adding zeros does."""
 
 
 class _Part(NamedTuple):
@@ -76,7 +73,7 @@ def _joined(node: Node) -> Node:
     first, second = (_part(x) for x in node.inputs)
     if first is None or second is None or first.axis != second.axis:
         return node
-    if any(x.type != node.type for x in node.inputs) or node.type.dtype.bits < LEAST_BITS:
+    if any(x.type != node.type for x in node.inputs):
         return node
     if first.end != second.low:
         first, second = second, first

@@ -37,6 +37,7 @@ from smelt.codegen.llvm.grouped import WORDS, Group, group_of
 from smelt.codegen.llvm.indexing import steady
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
 from smelt.codegen.llvm.sides import scatters
+from smelt.codegen.llvm.vectors import is_turnable
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
@@ -481,7 +482,7 @@ def runs_across(item: Item, vector: str, other: str, whole: int = 0) -> bool:
     """Whether a load is contiguous along `other` while it jumps along `vector`; with `whole`, that
     may be so in runs of so many elements at least, which begin at its multiples."""
     access = item.payload
-    if not isinstance(access, Access) or access.limits or item.args:
+    if not isinstance(access, Access) or item.args or not is_turnable(access, (vector, other)):
         return False
     steps = [coefficient(access.offset, a) for a in (vector, other)]
     if steps[1] is None and whole:

@@ -11,7 +11,7 @@ lines are asked for as are read, of the next tile and in the order of memory: ro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -19,12 +19,14 @@ from llvmlite import ir
 from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
+from smelt.codegen.llvm.limits import inside_limits
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.storage import TURNED_PART
 from smelt.codegen.llvm.tasks import turned_side
 from smelt.types.affine import coefficient
+from smelt.types.expr import Index
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -61,6 +63,8 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
     origin = scope.offset(access)
     m = LLVMMachine(b, side, home.home.target)
     moved = _moves(home, access, scope)
+    limits = [pair for pair in access.limits if pair not in home.assumed]
+    other = m.const(item.dtype, access.other)
 
     def rows(u0: Value, v0: Value, masked: bool) -> list[Value]:
         found: list[Value] = []
@@ -71,16 +75,33 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
             offset = b.add(start, moved(1, at))
             mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
             address = element_address(b, base, offset, dtype)
-            found.append(load_vector(m, address, dtype, mask if masked else None))
+            test = None
+            if masked and limits:
+                here = Scope(scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
+                test = inside_limits(home, access, here, True)
+            if test is not None:
+                mask, address = b.and_(mask, test.mask), b.select(test.some, address, base)
+            row = load_vector(m, address, dtype, mask if masked else None)
+            if test is not None and not access.gives_zero:
+                row = m.select(test.mask, row, other)
+            found.append(row)
         return found
 
     def either(u0: Value, v0: Value) -> list[Value]:
-        """Without masks where the whole square is there."""
+        """Without masks where the whole square is there, without loads where none of it is."""
         u_whole = b.icmp_signed("<=", b.add(u0, number(side)), u_high)
         whole = b.and_(u_whole, b.icmp_signed("<=", b.add(v0, number(side)), v_high))
-        return _one_of(b, whole, lambda: rows(u0, v0, False), lambda: rows(u0, v0, True))
+        if not limits:
+            return _one_of(b, whole, lambda: rows(u0, v0, False), lambda: rows(u0, v0, True))
+        corners = [Scope(scope, {u: x, v: y}) for x in (u0, b.add(u0, number(side - 1)))
+                   for y in (v0, b.add(v0, number(side - 1)))]  # fmt: skip
+        within, some = _square_limits(home, limits, corners)
+        return _one_of(
+            b, b.and_(whole, within), lambda: rows(u0, v0, False),
+            lambda: _one_of(b, some, lambda: rows(u0, v0, True), lambda: [other] * side),
+        )  # fmt: skip
 
-    masks_are_free = across and home.home.target.isa == "avx512"
+    masks_are_free = across and home.home.target.isa == "avx512" and not limits
 
     def block(u0: Value, v0: Value) -> None:
         found = rows(u0, v0, True) if masks_are_free else either(u0, v0)
@@ -105,6 +126,26 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
     else:
         home.loop(v_low, v_high, side,
                   lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0)))  # fmt: skip
+
+
+def _square_limits(
+    home: NestEmitter, limits: Sequence[tuple[Index, Index]], corners: Sequence[Scope]
+) -> tuple[Value, Value]:
+    """Whether all of a square is inside, and whether any of it may be; what is tested is linear
+    (`is_turnable`), so it is extreme at corners."""
+    b = home.b
+    whole: Value = ir.Constant(ir.IntType(1), 1)
+    some: Value = whole
+    for e, n in limits:
+        low, *others = (home.index(e, corner) for corner in corners)
+        high, end = low, home.index(n, corners[0])
+        for x in others:
+            low = b.select(b.icmp_signed("<", x, low), x, low)
+            high = b.select(b.icmp_signed(">", x, high), x, high)
+        begins, ends = (b.icmp_signed(">=", x, number(0)) for x in (low, high))
+        whole = b.and_(whole, b.and_(begins, b.icmp_signed("<", high, end)))
+        some = b.and_(some, b.and_(ends, b.icmp_signed("<", low, end)))
+    return whole, some
 
 
 def _moves(home: NestEmitter, access: Access, scope: Scope) -> Callable[[int, Value], Value]:

@@ -6,6 +6,7 @@ from smelt.blocks import CUT_SCORE
 from smelt.codegen.llvm.items import Access, Item, Phase, still_axes
 from smelt.target import Target
 from smelt.types.affine import coefficient
+from smelt.types.expr import atoms, axes_of
 
 TURNABLE = ("const", "index", "load", "apply", "cast")
 """What a phase is made of whose loads may be turned (`smelt.codegen.llvm.turn`)."""
@@ -48,6 +49,16 @@ def turned_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
         if a != vector and a in item.axes and coefficient(access.offset, a) == 1:
             return a
     return None
+
+
+def is_turnable(access: Access, axes: tuple[str, str]) -> bool:
+    """Whether the limits of a load, if it has any, are linear along both axes of a square."""
+    if any(a.kind == "value" for pair in access.limits for e in pair for a in atoms(e)):
+        return False
+    return all(
+        coefficient(e, a) is not None and a not in axes_of(n)
+        for e, n in access.limits for a in axes
+    )  # fmt: skip
 
 
 def part_numbers(phase: Phase) -> set[str]:

@@ -221,8 +221,8 @@ def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied
 
 
 def make_segment(stage: Stage, sizes: Sizes, allowance: Allowance | None) -> Segment:
-    """Compile the graph of a stage, or find it: an equal graph is compiled once a process, and again
-    only where the one there is keeps more constants than this one may."""
+    """Compile the graph of a stage, or find it: an equal graph is compiled once a process, and
+    again only where the one there is keeps more constants than this one may."""
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
     outputs: list[Any] = []
     orders: list[tuple[int, ...] | None] = []
