@@ -173,6 +173,8 @@ def _steady_atom(atom: Atom, axis: str, lanes: int) -> Index:
     if atom.kind not in ("//", "%") or axis not in axes_of(own):
         return own
     numerator, divisor = atom.args
+    if axis not in axes_of(divisor) and axis not in axes_of(steady(numerator, axis, lanes)):
+        return size(f"({own})")  # of what is one number for all lanes: so is this
     if not isinstance(divisor, int) or divisor % lanes or bare_axis(numerator) != axis:
         return own
     quotient = size(f"{axis}//{divisor}")
