@@ -24,8 +24,10 @@ from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, m
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
-FOLD_COLUMNS = 512
-"""The same where each position is folded: accumulators stay in L1, rows are read in runs."""
+FOLD_COLUMNS, LEAST_COLUMNS = 512, 32
+"""The same where each position is folded, at most and at least: rows are read in runs."""
+SUM_BYTES = 8
+"""What a sum takes while it is added up."""
 
 SHORT_SUM = 64
 """Products of one sum that are written out rather than looped over, where none can be blocked."""
@@ -65,6 +67,18 @@ LEAST_TASKS = 8
 """Independent tasks below which a fold is split."""
 SPLIT_ABOVE = 1 << 15
 """Elements of a fold below which one thread is faster than a split."""
+
+
+def fold_columns(sums: int) -> int:
+    """Neighbouring columns that a task folds, each into so many sums: all of them stay in the first
+    cache, beside what is read.
+
+    >>> fold_columns(1), fold_columns(8), fold_columns(50)
+    (512, 256, 32)
+    """
+    fitting = STREAM_BYTES // (SUM_BYTES * max(sums, 1))
+    return min(max(1 << fitting.bit_length() >> 1, LEAST_COLUMNS), FOLD_COLUMNS)
+
 
 ROW_BLOCK = 8192
 """Elements of streamed rows that are visited at once: they stay in the first-level cache from fold

@@ -99,6 +99,24 @@ def test_only_long_folds_of_few_results_are_split() -> None:
     assert split(lowered(SUM.format(1), **{**rows, "n": LEAST_TASKS})) is None
 
 
+def test_short_axes_have_no_more_parts_than_positions() -> None:
+    kernel = lowered(SUM.format(0), "x: f32[20,2000]")
+    assert [b.parts for b in kernel.grid if isinstance(b, Split)] == [20]
+
+
+def test_many_sums_of_columns_are_tasks_enough() -> None:
+    """Fewer columns go together where each is folded many times, so that none need be split."""
+
+    def sums(count: int) -> str:
+        each = "a{0} = mul(x, {0}.5:f32)\nb{0} = exp(a{0})\nc{0} = reduce.sum(b{0}) {{axes=(0,)}}"
+        lines = [each.format(k) for k in range(count)]
+        return "\n".join([*lines, "return " + ", ".join(f"c{k}" for k in range(count))])
+
+    columns = 32 * LEAST_TASKS
+    few, many = (lowered(sums(n), n=1 << 12, m=columns) for n in (2, 40))
+    assert split(few) == "n" and split(many) is None
+
+
 def test_numbers_for_rows_do_not_make_rows_columns() -> None:
     """A thousand independent rows are enough, whatever else is read once for each of them."""
     lines = "a = reduce.sum(x) {axes=(1,)}\nb = mul(a, y)\nreturn b"

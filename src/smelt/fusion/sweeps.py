@@ -17,7 +17,6 @@ from smelt.blocks import (
     BLOCK,
     COLUMNS,
     CUT_SCORE,
-    FOLD_COLUMNS,
     LEAST_TASKS,
     PARTS,
     SPLIT_ABOVE,
@@ -25,6 +24,7 @@ from smelt.blocks import (
     THIN_COLUMNS,
     WINDOW_ROWS,
     beside_rows,
+    fold_columns,
     product_rows,
     rows_together,
     whole_rows,
@@ -60,7 +60,7 @@ class Sweeps:
         self.extents = extents
         self.sizes = [extents[e] for e in region.axes]
         self.volumes: dict[int, int] = {0: 1}
-        self.block = FOLD_COLUMNS if region.ended else BLOCK
+        self.block = fold_columns(len(region.ended)) if region.ended else BLOCK
         self.local = region.all_axes & ~region.grid
         products = [u for u in region.ended if units.unit(u).trace.dots]
         self.split = self._split() if region.ended and not products else 0
@@ -317,7 +317,7 @@ class Sweeps:
                 runs |= sum(1 << a for a in names)
         found = self.volume(self.region.grid & ~runs)
         for a in bits(self.region.grid & runs):
-            found *= -(-self.sizes[a] // FOLD_COLUMNS)
+            found *= -(-self.sizes[a] // self.block)
         return found
 
     def _depth(self, a: int) -> int:

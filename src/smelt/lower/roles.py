@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from smelt.blocks import (
     COLUMNS,
     FEW_COLUMNS,
-    FOLD_COLUMNS,
     LEAST_LANES,
     LEAST_TASKS,
     LONG_SUM,
@@ -23,6 +22,7 @@ from smelt.blocks import (
     SHORT_ROWS,
     SPLIT_ABOVE,
     STREAM_BYTES,
+    fold_columns,
 )
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
@@ -271,7 +271,8 @@ def _split_axis(
     runs = fastest(d)
     columns = [number(a.extent, hints) for a in grid if a.name in runs]
     # Vectors run along one of them, and tasks take a block of it.
-    tasks = [positions // max(n, 1) * -(-n // FOLD_COLUMNS) for n in columns] or [positions]
+    width = fold_columns(len(folds))
+    tasks = [positions // max(n, 1) * -(-n // width) for n in columns] or [positions]
     return best if max(tasks) < LEAST_TASKS else None
 
 
@@ -409,6 +410,8 @@ def _split_kernel(
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
+    if isinstance(axis.extent, int):
+        parts = min(parts, max(axis.extent, 1))
     body = (stream, Merge(part, tuple(s.name for s in states)), *after)
     blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, parts))
     return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)

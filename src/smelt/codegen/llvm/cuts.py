@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from smelt.blocks import FOLD_COLUMNS, STREAM_BYTES, STREAM_ROWS, WHOLE_ROWS
+from smelt.blocks import STREAM_BYTES, STREAM_ROWS, SUM_BYTES, WHOLE_ROWS
+from smelt.blocks import fold_columns as columns_of
 from smelt.codegen.llvm.bands import follows, rows_in_bands
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.items import Access, Edge, Phase
@@ -30,11 +31,12 @@ def fold_columns(phase: Phase, target: Target) -> int:
     """Neighbouring columns that one task folds.  Where the rows are split over tasks, there are
     tasks enough: then as many as the first cache holds sums of, so that rows are read in long
     runs, or whole."""
+    sums = sum(i.kind == "fold" for i in phase.items)
+    least = columns_of(sums)
     if not phase.cut:
-        return FOLD_COLUMNS
-    folds = [i for i in phase.items if i.kind == "fold"]
-    fitting = target.l1_bytes // 2 // (8 * len(folds))
-    return max(1 << fitting.bit_length() - 1, FOLD_COLUMNS)
+        return least
+    fitting = target.l1_bytes // 2 // (SUM_BYTES * sums)
+    return max(1 << fitting.bit_length() >> 1, least)
 
 
 def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> int:
