@@ -257,14 +257,17 @@ class Cache:
     # Upkeep ---------------------------------------------------------------------------------
 
     def _sweep_sometimes(self, files: Any, nbytes: int) -> None:
-        """Look over the directory now and then: a listing for each write would cost too much."""
+        """Look over the directory now and then: a listing for each write would cost too much, and
+        one of tens of thousands of files takes as long as compiling as many kernels as lie between
+        two of them."""
         self._unswept_bytes += nbytes
         self._puts_to_sweep -= 1
         if self._puts_to_sweep <= 0 or self._unswept_bytes > self.limit // 16:
-            self._puts_to_sweep, self._unswept_bytes = 64, 0
-            self._sweep(files)
+            self._unswept_bytes = 0
+            self._puts_to_sweep = max(64, self._sweep(files) // 4)
 
-    def _sweep(self, files: Any) -> None:
+    def _sweep(self, files: Any) -> int:
+        """The number of entries seen."""
         now = time.time()
         entries: list[tuple[float, int, str]] = []
         for item in files.listing():
@@ -274,12 +277,13 @@ class Cache:
                 files.remove(item.name)
         total = sum(nbytes for _, nbytes, _ in entries)
         if total <= self.limit:
-            return
+            return len(entries)
         for _, nbytes, name in sorted(entries):
             files.remove(name)
             total -= nbytes
             if total <= self.limit * 9 // 10:
-                return
+                break
+        return len(entries)
 
     def sweep(self) -> None:
         """Remove stale unfinished files, and the least recently used entries over the limit."""

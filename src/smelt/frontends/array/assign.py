@@ -28,6 +28,8 @@ from smelt.frontends.array.subscript import (
     adjacent,
     as_array,
     is_mask,
+    known_truth,
+    lone_truth,
     parse,
     plain,
     range_of,
@@ -48,6 +50,9 @@ def put(x: Value, key: Any, value: Value | Any) -> Value:
     """What x is after `x[key] = value`.  Raises ShapeError if the value does not fit."""
     v = value if isinstance(value, Value) else number(value, x.type.dtype, "x[key] = value")
     v = _same_kind(v, x)
+    truth = lone_truth(key)
+    if truth is not None:
+        return _where_true(x, truth, v)
     single = None if isinstance(key, tuple) else plain(key)
     if isinstance(single, Value) and is_mask(single) and len(v.type.shape) == 0:
         mask = reshape(single, (*shape_of(single), *[1] * (len(x.type.shape) - single.type.rank)))
@@ -57,6 +62,14 @@ def put(x: Value, key: Any, value: Value | Any) -> Value:
     if any(isinstance(p, Many) for p in parts):
         return _scatter(x, parts, v)
     return _overlay(x, parts, v)
+
+
+def _where_true(x: Value, truth: Value, v: Value) -> Value:
+    """`x[truth] = v` for a boolean of rank 0: all of x, or nothing, is written."""
+    shape = shape_of(v)
+    if len(shape) == x.type.rank + 1 and shape[0] == 0 and not known_truth(truth):
+        return x
+    return record(SELECT, (truth, expand(_trim(v, x.type.rank), shape_of(x)), x))
 
 
 def _same_kind(v: Value, x: Value) -> Value:

@@ -100,7 +100,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def isdtype(dtype: DTypeLike, kind: Any, /) -> bool:
+def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     """Whether a dtype is of a kind: a dtype, a name of the standard's kinds, or a tuple of them.
 
     Raises ArgumentError for an unknown name.

@@ -12,16 +12,19 @@ Array([2., 3.])
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from smelt.errors import DTypeError
+import numpy as np
+
+from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.promote import cast, common, number, weak
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import Value, record
-from smelt.types.dtype import bool_
+from smelt.types.dtype import DType, bool_
 
 One = Callable[[Any], Array]
 Two = Callable[[Any, Any], Array]
@@ -178,19 +181,46 @@ def imag(x: Any, /) -> Array:
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """`x` kept between `min` and `max`, each None, a number or an array that broadcasts with x.
 
-    The dtype is that of `x`.  NaN in any argument gives NaN; where min > max the result is max.
+    The dtype is that of `x`, and a bound beyond its range is as good as the end of that range.  NaN
+    in any argument gives NaN; where min > max the result is max.
     """
     node = value(x, "clip")
     dtype = node.type.dtype
-    for bound, family in ((min, BINARY["maximum"]), (max, BINARY["minimum"])):
+    for bound, what in ((min, "maximum"), (max, "minimum")):
         if bound is None:
             continue
         limit = number_or_value(bound, "clip")
-        if isinstance(limit, Value) and limit.type.dtype.kind == "float" and not dtype.is_float:
-            raise DTypeError(f"clip({node.told}): a bound of {limit.told} is no {dtype.long}")
-        limit = cast(limit, dtype) if isinstance(limit, Value) else limit
-        node = family(node, limit)
+        if isinstance(limit, Value):
+            limit = _within(node, limit)
+        elif dtype.is_integer and isinstance(limit, (int, float)):
+            limit = _whole_bound(limit, dtype, math.ceil if what == "maximum" else math.floor)
+        node = BINARY[what](node, limit)
     return Array.of(cast(node, dtype))
+
+
+def _within(x: Value, limit: Value) -> Value:
+    """An array of bounds in the type of x: integers that it does not hold become its ends."""
+    dtype, own = x.type.dtype, limit.type.dtype
+    if own.is_float and not dtype.is_float:
+        raise DTypeError(f"clip({x.told}): a bound of {limit.told} is no {dtype.long}")
+    if dtype.is_integer and own.is_integer:
+        ends, given = np.iinfo(dtype.numpy), np.iinfo(own.numpy)
+        if given.min < ends.min:
+            limit = BINARY["maximum"](limit, int(ends.min))
+        if given.max > ends.max:
+            limit = BINARY["minimum"](limit, int(ends.max))
+    return cast(limit, dtype)
+
+
+def _whole_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) -> int:
+    """The integer of `dtype` that bounds as `bound` does.  Raises ArgumentError for NaN."""
+    if bound != bound:
+        raise ArgumentError(op="clip", argument="a bound", value=bound,
+                            expected=f"a number, beside {dtype.long}")  # fmt: skip
+    ends = np.iinfo(dtype.numpy)
+    if not ends.min <= bound <= ends.max:
+        return int(ends.min if bound < ends.min else ends.max)
+    return rounded(bound)
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Array:

@@ -28,6 +28,11 @@ FUNCTIONS: Final[dict[str, str]] = {
 }  # fmt: skip
 """NumPy's (or a reader's) name -> ours."""
 
+NOWHERE: Final[dict[str, str]] = {
+    "fft": ": there are no complex numbers; numpy.fft takes np.asarray(x)",
+}
+"""What there is no function for -> why, and what to do instead."""
+
 METHODS: Final[dict[str, str]] = {
     **{name: name for name in (
         "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "max", "mean", "min",
@@ -44,7 +49,7 @@ def missing(name: str) -> NoReturn:
     """Raises the AttributeError of a name that the package does not have."""
     ours = FUNCTIONS.get(name)
     told = f": the array API standard has sm.{ours} for it" if ours and "." not in ours \
-        else f": it is sm.{ours}" if ours else ""  # fmt: skip
+        else f": it is sm.{ours}" if ours else NOWHERE.get(name, "")  # fmt: skip
     raise AttributeError(f"module 'smelt' has no attribute {name!r}{told}", name=name)
 
 

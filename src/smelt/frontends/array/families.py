@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from smelt.errors import DTypeError
+from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, compared, together
 from smelt.frontends.array.sizes import mismatch
@@ -59,6 +59,7 @@ class Binary:
         self.op = Map(row)
         self.wide: Wide = wide
         self.together = compared if SCALARS[row].rule.result == "bool" else together
+        self.together = _power if row == "pow" else self.together
         self.known: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
 
     def __call__(self, x: Value | Any, y: Value | Any) -> Value:
@@ -87,6 +88,17 @@ class Binary:
                 self.known.clear()
             self.known[id(x.type), id(y.type)] = (found.type, x.type, y.type)
         return found
+
+
+def _power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
+    """The operands of a power.  Raises ArgumentError for integers to the power of a negative one:
+    what is between -1 and 1 is no integer, and would become 0."""
+    if isinstance(y, int) and y < 0 and isinstance(x, Value) and x.type.dtype.is_integer:
+        raise ArgumentError(
+            f"{what}({x.told}, {y}): integers to a negative power are no integers",
+            hint="Write x ** float(n), or convert x first: sm.astype(x, sm.float64) ** n.",
+        )
+    return together(what, x, y)
 
 
 def refused(what: str, error: DTypeError, *values: Value) -> DTypeError:

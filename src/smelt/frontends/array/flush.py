@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["flush", "realise"]
 
 _SEEN_LIMIT = 2048
+_FAMILIES_LIMIT = 2048
 _PLANS_LIMIT = 16
 _GUESSES = 3
 """Plans of a family that guess how its numbers hang together; the next one does not."""
@@ -131,6 +132,8 @@ def _run(program: Program) -> None:
     if found is None:
         if len(_SEEN) > _SEEN_LIMIT:
             _SEEN.clear()
+        if len(_FAMILIES) > _FAMILIES_LIMIT:
+            _FAMILIES.clear()
         family = _FAMILIES.setdefault((program.skeleton, settings), Family())
         found = _SEEN[key] = family.find(program) or family.add(program)
     lifted, compiled, sizes = found

@@ -44,9 +44,9 @@ from smelt.frontends.array.statistical import max as greatest
 from smelt.frontends.array.statistical import min as least
 from smelt.frontends.array.statistical import sum as total
 from smelt.frontends.array.value import Value
-from smelt.frontends.array.views import expand, shape_of
+from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.types.dtype import f64
-from smelt.types.tensor import broadcast_shapes
+from smelt.types.tensor import TensorType, broadcast_shapes
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
@@ -129,8 +129,11 @@ def vector_norm(
     """The `ord`-norm of vectors along `axis`, which are flattened first for None.
 
     2 is Euclid's, 1 the sum and infinity the greatest of absolute values, 0 counts.
+    Raises ArgumentError for an `ord` that is no number.
     """
     array = Array.of(_floating(x, "vector_norm"))
+    if not isinstance(ord, (int, float)):
+        raise ArgumentError(op="vector_norm", argument="ord", value=repr(ord), expected="a number")
     size = absolute(array)
     if ord == math.inf:
         return greatest(size, axis=axis, keepdims=keepdims)
@@ -223,10 +226,15 @@ def solve(x1: Any, x2: Any, /) -> Array:
     n = shape_of(a)[-1]
     if rows != n and (a.scope is None or not a.scope.same(rows, n)):
         raise ShapeError(op="solve", operands=f"{a.told}, {b.told}", reason="rows differ")
+    vector = b.type.rank == 1 and a.type.rank > 2
+    b = reshape(b, (n, 1)) if vector else b
     if b.type.rank > 1 and shape_of(a)[:-2] != shape_of(b)[:-2]:
-        stack_shape = broadcast_shapes(shape_of(a)[:-2], shape_of(b)[:-2])
+        stacks = [TensorType(x.type.dtype, shape_of(x)[:-2]) for x in (a, b)]
+        scope = a.scope or b.scope
+        if scope is not None:
+            stacks = scope.broadcast("solve", *stacks)
+        stack_shape = broadcast_shapes(*(t.shape for t in stacks))
         a = expand(a, (*stack_shape, *shape_of(a)[-2:]))
         b = expand(b, (*stack_shape, *shape_of(b)[-2:]))
-    elif b.type.rank == 1 and a.type.rank > 2:
-        raise ShapeError(op="solve", operands=f"{a.told}, {b.told}", reason="x2 is one vector")
-    return Array.of(call("linalg_solve", cast(a, dtype), cast(b, dtype)))
+    found = call("linalg_solve", cast(a, dtype), cast(b, dtype))
+    return Array.of(reshape(found, shape_of(found)[:-1]) if vector else found)

@@ -81,10 +81,10 @@ def moveaxis(
     return Array.of(views.permute(node, perm))
 
 
-def expand_dims(x: Any, /, *, axis: int | Sequence[int] = 0) -> Array:
+def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     """New dimensions of size 1 at `axis` of the result.  Raises AxisError."""
     node = value(x, "expand_dims")
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     places = axes_of(given, node.type.rank + len(given), "expand_dims")
     shape = list(shape_of(node))
     for place in places:

@@ -10,7 +10,7 @@ is a size like others; its value is looked at, and pinned, only when Python need
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import Value, constant
+from smelt.frontends.array.views import whole
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, SizeOf
 from smelt.types.dtype import DType, f64, i64
@@ -376,15 +377,16 @@ def is_whole(x: Any) -> bool:
 
 
 def as_dim(x: Any) -> Index:
-    """A dimension that a user passed.  Raises TypeError for what is no integer."""
+    """A dimension that a user passed.  Raises ArgumentError for what is no integer."""
     if isinstance(x, Size):
         return x.scope.canon(x.expr)
     found = _as_size(x) if isinstance(x, Scalar) else None
-    return operator.index(x) if found is None else x.scope.canon(found)
+    return whole(x) if found is None else x.scope.canon(found)
 
 
 def dims(shape: Any) -> tuple[Index, ...]:
     """A shape that a user passed: an integer or a sequence of them."""
-    if isinstance(shape, (int, np.integer, Number)):
+    single = isinstance(shape, (int, float, str, Number)) or getattr(shape, "ndim", None) == 0
+    if single or not isinstance(shape, Iterable):
         return (as_dim(shape),)
     return tuple(as_dim(d) for d in shape)

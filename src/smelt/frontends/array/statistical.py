@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smelt.errors import AxisError, ShapeError
+from smelt.errors import ArgumentError, AxisError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast, own_value
 from smelt.frontends.array.reduction import floating, fold, variance
 from smelt.frontends.array.reduction import mean as mean_of
+from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import (
     axes_of,
@@ -175,12 +176,16 @@ def cumulative_prod(
 def diff(
     x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
 ) -> Array:
-    """Differences of neighbours along `axis`, `n` times; one element fewer each time.
+    """Differences of neighbours along `axis`, `n` times; one element fewer each time, down to none.
 
-    `prepend` and `append` are arrays put before and after x first.  For bool, whether neighbours
-    differ.  Raises ShapeError, AxisError.
+    `prepend` and `append` are arrays put before and after x first, unless n is 0.  For bool,
+    whether neighbours differ.  Raises ShapeError, AxisError, ArgumentError for a negative n.
     """
     node = value(x, "diff")
+    if n < 0:
+        raise ArgumentError(op="diff", argument="n", value=n, expected="0 or more")
+    if n == 0:
+        return Array.of(node)
     place = axis_of(axis, node.type.rank, "diff")
     parts = [value(prepend, "diff")] if prepend is not None else []
     parts.append(node)
@@ -190,8 +195,8 @@ def diff(
     what = "not_equal" if node.type.dtype is bool_ else "subtract"
     for _ in range(n):
         shape = shape_of(node)
-        if shape[place] == 0:
-            raise ShapeError(op="diff", operands=node.told, reason="nothing is left")
+        if not holds(node.scope, 0, "<", shape[place]):
+            break
         count = tuple(sub(d, 1) if a == place else d for a, d in enumerate(shape))
         ones = (1,) * len(shape)
         start = tuple(1 if a == place else 0 for a in range(len(shape)))

@@ -40,6 +40,7 @@ from smelt.frontends.array.views import (
     scope_of,
     shape_of,
     take_range,
+    whole,
 )  # fmt: skip
 from smelt.knobs import BOUNDS_CHECK
 from smelt.ops.create import SizeOf
@@ -49,8 +50,8 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub, text
 
 __all__ = [
-    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "get", "is_mask",
-    "parse", "plain", "positions", "range_of", "take",
+    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "get", "holds",
+    "is_mask", "known_truth", "lone_truth", "parse", "plain", "positions", "range_of", "take",
 ]  # fmt: skip
 
 SELECT = Map("select")
@@ -150,6 +151,10 @@ def _simple(x: Value, key: tuple[Any, ...]) -> Value:
 
 
 def _get(x: Value, key: Any) -> Value:
+    truth = lone_truth(key)
+    if truth is not None:
+        whole_of = basic(x, [New(), *parse(x, ...)])
+        return whole_of if known_truth(truth) else basic(whole_of, parse(whole_of, slice(0)))
     parts = parse(x, key)
     if not any(isinstance(p, Many) for p in parts):
         return basic(x, parts)
@@ -231,17 +236,38 @@ def is_mask(item: Any) -> bool:
     return isinstance(item, Value) and item.type.dtype is bool_
 
 
-def _masked(x: Value, axis: int, item: Value) -> list[Part]:
-    """A mask as the positions of its true elements, one array for each of its dimensions."""
+def lone_truth(key: Any) -> Value | None:
+    """The boolean of rank 0 that is the whole key, but for an Ellipsis after it: a new first
+    dimension, of size 1 if it is true and 0 if it is false."""
+    item = key
+    if isinstance(key, tuple) and key and (len(key) == 1 or (len(key) == 2 and key[1] is ...)):
+        item = key[0]
+    if isinstance(item, (list, tuple, slice)) or item is None or getattr(item, "ndim", 0) != 0:
+        return None
+    found = plain(item)
+    return found if is_mask(found) else None
+
+
+def known_truth(item: Value) -> bool:
+    """Whether it is true.  Raises TracerError in a recording."""
+    return bool(_mask(item))
+
+
+def _mask(item: Value) -> np.ndarray[Any, Any]:
     if item.scope is not None:
         raise TracerError(
             use="indexing with a boolean array",
             value=item.told,
             hint="Use sm.where(mask, x, other): its shape does not depend on values.",
         )
-    mask = realise(item)
+    return realise(item)
+
+
+def _masked(x: Value, axis: int, item: Value) -> list[Part]:
+    """A mask as the positions of its true elements, one array for each of its dimensions."""
+    mask = _mask(item)
     if mask.ndim == 0:
-        raise UnsupportedError("indexing with a boolean of rank 0; use sm.where")
+        raise UnsupportedError("indexing with a boolean of rank 0 beside others; use sm.where")
     if tuple(x.type.shape[axis : axis + mask.ndim]) != mask.shape:
         raise IndexRangeError(f"a mask of shape {mask.shape} at axis {axis} does not fit {x.told}")
     places = np.nonzero(mask)
@@ -272,6 +298,7 @@ def _check_inside(at: Index, size: Index) -> Scope | None:
 
 
 def holds(scope: Scope | None, a: Index, relation: str, b: Index) -> bool:
+    """Whether a < b or a <= b; a recording answers for its sizes, by a guard if need be."""
     if scope is not None:
         return scope.holds(a, relation, b)
     return a < b if relation == "<" else a <= b  # type: ignore[operator]
@@ -279,7 +306,7 @@ def holds(scope: Scope | None, a: Index, relation: str, b: Index) -> bool:
 
 def _slice(x: Value, axis: int, size: Index, item: slice) -> Range:
     """Python's rule for slices, on sizes that may be symbols."""
-    step = 1 if item.step is None else operator.index(item.step)
+    step = 1 if item.step is None else whole(item.step)
     if step == 0:
         raise ArgumentError(op="slice", argument="step", value=0, expected="another number")
     scope = scope_of(x, (size,))

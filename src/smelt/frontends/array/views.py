@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from smelt.errors import AxisError, ShapeError
+from smelt.errors import ArgumentError, AxisError, ShapeError, SmeltError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.scope import Scope
@@ -23,7 +24,7 @@ from smelt.types.tensor import Shape, shape_text
 
 __all__ = [
     "axes_of", "axis_of", "concat", "expand", "flip", "from_host", "np", "pad", "permute",
-    "reshape", "scope_of", "shape_of", "take_range",
+    "reshape", "scope_of", "shape_of", "take_range", "whole",
 ]  # fmt: skip
 
 
@@ -48,12 +49,23 @@ def axis_of(axis: int, rank: int, what: str) -> int:
     return place
 
 
+def whole(x: Any, what: str = "a size or a position") -> int:
+    """An integer that a user passed.  Raises ArgumentError for what is none."""
+    try:
+        return operator.index(x)
+    except SmeltError:
+        raise
+    except TypeError:
+        told = repr(x) if isinstance(x, (float, str)) else type(x).__name__
+        raise ArgumentError(f"{what}: {told} is no integer") from None
+
+
 def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int, ...]:
     """Axes counted from 0, in increasing order; all of them for None.  Raises AxisError."""
     if axes is None:
         return tuple(range(rank))
-    given = axes if isinstance(axes, Sequence) else (operator.index(axes),)
-    places = [axis_of(operator.index(a), rank, what) for a in given]
+    given = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else (axes,)
+    places = [axis_of(whole(a, f"{what}(axis=...)"), rank, what) for a in given]
     if len(set(places)) != len(places):
         raise AxisError(f"{what}: axes {tuple(given)} name one axis twice")
     return tuple(sorted(places))

@@ -1,0 +1,168 @@
+"""Edges of the array API standard that libraries written for it meet: found by running them.
+
+Boolean indices of rank 0 (SciPy's `apply_where`), arguments by name, bounds beyond a type's range,
+differences of too few elements, and integers that are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.frontends.array.against_numpy import MODES, check
+
+import smelt as sm
+
+A = np.arange(6.0).reshape(2, 3)
+BYTES = np.asarray([0, 5, 250], np.uint8)
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+# Booleans of rank 0
+
+
+@pytest.mark.parametrize("truth", [True, False])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0, 2)], ids=str)
+def test_a_boolean_of_rank_0_keeps_all_or_nothing(truth: bool, shape: tuple[int, ...]) -> None:
+    values = np.arange(float(np.prod(shape))).reshape(shape)
+    mask = np.asarray(truth)
+    for key in (truth, np.bool_(truth), mask, sm.asarray(mask), (sm.asarray(mask),), (truth, ...)):
+        x = sm.asarray(values)
+        wanted = values[mask]
+        assert x[key].shape == wanted.shape
+        np.testing.assert_array_equal(np.asarray(x[key]), wanted)
+        x[key] = x[key] - 7  # as SciPy does
+        y = values.copy()
+        y[mask] = y[mask] - 7
+        np.testing.assert_array_equal(np.asarray(x), y)
+        x[key] = 1
+        y[mask] = 1
+        np.testing.assert_array_equal(np.asarray(x), y)
+
+
+@modes
+def test_a_boolean_of_rank_0_writes(mode: str) -> None:
+    def f(xp: Any, x: Any, y: Any) -> Any:
+        x = x.copy() if xp is np else x
+        x[xp.sum(y) > 3] = y[0]
+        x[xp.sum(y) > 100] = 9
+        return x
+
+    check(mode, f, A, A)
+
+
+def test_a_boolean_of_rank_0_is_refused_where_its_value_or_place_is_unknown() -> None:
+    x = sm.asarray(A)
+    with pytest.raises(sm.errors.TracerError, match="boolean"):
+        sm.jit(lambda x: x[sm.sum(x) > 0])(x)
+    with pytest.raises(sm.errors.UnsupportedError, match="rank 0 beside"):
+        x[0, True]
+    with pytest.raises(sm.errors.ShapeError):
+        x[sm.asarray(True)] = sm.ones((4, 2, 3))
+
+
+# Arguments
+
+
+def test_arguments_by_name_and_by_place() -> None:
+    assert sm.isdtype(dtype=sm.int8, kind="integral")
+    assert sm.isdtype(sm.float32, kind=("bool", sm.float32))
+    x = sm.asarray(A)
+    assert sm.expand_dims(x, 1).shape == sm.expand_dims(x, axis=1).shape == (2, 1, 3)
+    assert sm.expand_dims(x, (0, -1)).shape == (1, 2, 3, 1)
+    assert sm.zeros(sm.asarray(3)).shape == sm.zeros(np.asarray(3)).shape == (3,)
+    assert sm.zeros(sm.asarray([3, 2])).shape == (3, 2)
+
+
+NO_INTEGER: list[Callable[[Any], Any]] = [
+    lambda x: sm.zeros(2.0), lambda x: sm.zeros(None), lambda x: sm.zeros("ab"),
+    lambda x: sm.zeros((2, 2.0)), lambda x: sm.reshape(x, (2.0, 3)), lambda x: sm.reshape(x, None),
+    lambda x: sm.sum(x, axis=1.0), lambda x: sm.sum(x, axis="a"), lambda x: sm.flip(x, axis=(0.0,)),
+    lambda x: x[1.5:], lambda x: x[::1.5], lambda x: sm.roll(x, (1, 2)), lambda x: sm.eye(2.0),
+    lambda x: sm.linspace(0, 1, 3.0), lambda x: sm.tile(x, 1.5),
+    lambda x: sm.linalg.vector_norm(x, ord="a"), lambda x: sm.diff(x, n=-1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("k", range(len(NO_INTEGER)))
+def test_what_is_no_integer_is_named_with_the_users_line(k: int) -> None:
+    with pytest.raises(sm.errors.ArgumentError) as found:
+        NO_INTEGER[k](sm.asarray(A))
+    assert found.value.origin is not None and "lambda x" in found.value.origin.text
+
+
+def test_integers_to_a_negative_power_are_refused() -> None:
+    x = sm.asarray([1, 2, 4])
+    for wrong in (lambda: x**-1, lambda: sm.pow(x, -2), lambda: sm.jit(lambda x: x**-1)(x)):
+        with pytest.raises(sm.errors.ArgumentError, match="negative power"):
+            wrong()
+    np.testing.assert_array_equal(np.asarray(x**-1.0), [1, 0.5, 0.25])
+    np.testing.assert_array_equal(np.asarray(sm.astype(x, sm.float32) ** -1), [1, 0.5, 0.25])
+
+
+def test_what_is_nowhere_says_why() -> None:
+    assert not hasattr(sm, "fft")
+    with pytest.raises(AttributeError, match="no complex numbers"):
+        sm.fft  # noqa: B018
+
+
+# Bounds of `clip` in the type of what they bound
+
+BOUNDS: list[tuple[Any, Any, Any, list[int]]] = [
+    (BYTES, -3, 300, [0, 5, 250]), (BYTES, 1, None, [1, 5, 250]), (BYTES, None, -1, [0, 0, 0]),
+    (BYTES, 1.5, 7.5, [2, 5, 7]), (BYTES, -np.inf, np.inf, [0, 5, 250]),
+    (BYTES, np.asarray([-3, 6, 7]), None, [0, 6, 250]), (BYTES, None, np.int16(99), [0, 5, 99]),
+    (np.asarray([2**62 + 1, -5]), 0.5, 1e30, [2**62 + 1, 1]),
+    (np.asarray([3, 2**64 - 1], np.uint64), np.asarray([-1, -2]), None, [3, 2**64 - 1]),
+    (np.asarray([3, -4]), None, np.asarray([2**64 - 1, 2], np.uint64), [3, -4]),
+    (np.asarray([3, -4]), np.asarray([2**64 - 1, 2], np.uint64), None, [2**63 - 1, 2]),
+]  # fmt: skip
+
+
+@modes
+@pytest.mark.parametrize("case", BOUNDS, ids=str)
+def test_bounds_beyond_a_type_are_its_ends(mode: str, case: tuple[Any, Any, Any, Any]) -> None:
+    x, low, high, wanted = case
+    low, high = (
+        sm.asarray(v) if isinstance(v, np.ndarray | np.generic) else v for v in (low, high)
+    )
+    f = (
+        (lambda x: sm.clip(x, low, high))
+        if mode == "lazy"
+        else sm.jit(lambda x: sm.clip(x, low, high))
+    )
+    found = np.asarray(f(sm.asarray(x)))
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, np.asarray(wanted, x.dtype))
+
+
+def test_integers_have_no_bound_that_is_no_number() -> None:
+    with pytest.raises(sm.errors.ArgumentError, match="clip"):
+        sm.clip(sm.asarray([1]), float("nan"), 3)
+
+
+# Sizes
+
+
+@modes
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7])
+def test_differences_of_too_few_elements(mode: str, n: int) -> None:
+    check(mode, lambda xp, x: xp.diff(x, n=n), A)
+    check(mode, lambda xp, x: xp.diff(x, n=n, axis=0, append=x), A)
+    check(mode, lambda xp, x: xp.diff(x, n=n, axis=0), np.zeros((0, 2)))
+
+
+SYSTEMS = [
+    ((2, 4, 4), (2, 4, 4)), ((2, 4, 4), (4, 3)), ((4, 4), (3, 4, 2)), ((2, 1, 4, 4), (3, 4, 2)),
+    ((2, 4, 4), (4,)), ((0, 4, 4), (4,)), ((4, 4), (4,)),
+]  # fmt: skip
+
+
+@modes
+@pytest.mark.parametrize("shapes", SYSTEMS, ids=str)
+def test_systems_of_equations_broadcast(mode: str, shapes: Any) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(s) for s in shapes)
+    check(mode, lambda xp, a, b: xp.linalg.solve(a, b), a + 4 * np.eye(4), b, rtol=1e-9)
