@@ -65,8 +65,19 @@ def _order(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
 
 
 def _sort(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
-    order = _order(x, axis, descending, stable)
-    return np.take_along_axis(x, order, axis)
+    """Equal elements are the same bits but for zeros, so that NumPy's fastest order will do: its
+    vectors sort ten times and more as fast as positions that keep equal elements apart."""
+    if x.dtype.kind == "V":
+        return _sort(x.astype(np.float32), axis, descending, stable).astype(x.dtype)
+    if stable and x.dtype.kind == "f" and _has_negative_zero(x):
+        return np.take_along_axis(x, _order(x, axis, descending, stable), axis)
+    found = np.sort(x, axis=axis)
+    return np.ascontiguousarray(np.flip(found, axis)) if descending else found
+
+
+def _has_negative_zero(x: Buffer) -> bool:
+    whole = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}")
+    return bool((whole == np.iinfo(whole.dtype).min).any())
 
 
 def _search(x: Buffer, wanted: Buffer, side: Any) -> Buffer:

@@ -70,18 +70,17 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Array
 
 
-def _unique(x: Any, what: str) -> tuple[Array, Array, Array, Array]:
-    """Every NaN is a value of its own, as the standard asks."""
+def _unique(x: Any, what: str, *more: str) -> list[Array]:
+    """The different elements, and what `more` asks NumPy for; every NaN is a value of its own."""
     data = known(x, what)
     wide = data.astype(np.float32) if data.dtype.kind == "V" else data
-    values, first, inverse, counts = np.unique(
-        wide, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
-    )
-    values = values.astype(data.dtype)
-    first, inverse, counts = (
-        _array(p.astype(np.int64)) for p in (first, inverse.reshape(data.shape), counts)
-    )
-    return _array(values), first, inverse, counts
+    found = np.unique(wide, equal_nan=False, **{f"return_{name}": True for name in more})
+    values, *rest = found if more else (found,)
+    out = [_array(values.astype(data.dtype))]
+    for name, places in zip(more, rest, strict=True):
+        places = places.reshape(data.shape) if name == "inverse" else places
+        out.append(_array(places.astype(np.int64)))
+    return out
 
 
 def _array(data: Buffer) -> Array:
@@ -94,19 +93,17 @@ def unique_all(x: Any, /) -> UniqueAll:
 
     Raises TracerError inside `jit`: the shape depends on values.
     """
-    return UniqueAll(*_unique(x, "unique_all"))
+    return UniqueAll(*_unique(x, "unique_all", "index", "inverse", "counts"))
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:
     """The different elements in order, and how many there are of each.  As `unique_all`."""
-    values, _, _, counts = _unique(x, "unique_counts")
-    return UniqueCounts(values, counts)
+    return UniqueCounts(*_unique(x, "unique_counts", "counts"))
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
     """The different elements in order, and which of them each element is.  As `unique_all`."""
-    values, _, inverse, _ = _unique(x, "unique_inverse")
-    return UniqueInverse(values, inverse)
+    return UniqueInverse(*_unique(x, "unique_inverse", "inverse"))
 
 
 def unique_values(x: Any, /) -> Array:
