@@ -74,7 +74,8 @@ def _unique(x: Any, what: str, *more: str) -> list[Array]:
     """The different elements, and what `more` asks NumPy for; every NaN is a value of its own."""
     data = known(x, what)
     wide = data.astype(np.float32) if data.dtype.kind == "V" else data
-    found = np.unique(wide, equal_nan=False, **{f"return_{name}": True for name in more})
+    wanted: dict[str, Any] = {f"return_{name}": True for name in more}
+    found: Any = np.unique(wide, equal_nan=False, **wanted)
     values, *rest = found if more else (found,)
     out = [_array(values.astype(data.dtype))]
     for name, places in zip(more, rest, strict=True):
