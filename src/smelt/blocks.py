@@ -5,11 +5,11 @@ positions of an axis unless they say otherwise.
 
 >>> from smelt import blocks
 >>> blocks.product_rows(256 * 256, 4), blocks.product_rows(4096 * 4096, 4)
-(128, 256)
+(144, 504)
 >>> blocks.whole_rows(4096, 256, 4), blocks.whole_rows(4096, 4096, 4)
-(128, 48)
+(504, 48)
 >>> blocks.beside_rows(4096, 4), blocks.beside_rows(512, 4)
-(128, 64)
+(120, 48)
 """
 
 from __future__ import annotations
@@ -88,18 +88,22 @@ WIDE_TAKEN, LEAST_TAKEN = 1 << 18, 64
 many rows it takes at least: such values are worked on in the second cache or near it, and what a
 visit packs serves all of its rows."""
 
-ROWS = 128
-"""Rows of a product that one task takes at least: a multiple of most register tiles' height."""
-ROW_BYTES = 1024
+HEIGHT = 24
+"""Rows of a product that one task takes are a multiple of so many, as register tiles' heights divide
+it: what is left over goes by lower tiles."""
+ROWS = 144
+"""Rows of a product that one task takes at least."""
+ROW_BYTES = 2048
 """Bytes of a column of a product's block at most: more rows share a packed panel."""
 TASKS = 16
-"""Tasks that a product is cut into before they grow."""
+"""Tasks that many positions are cut into before each grows."""
 MATRIX_ROWS = 512
 """Rows of a product at most where it is computed by instructions on matrices."""
 WHOLE_ROWS = 48
 """Rows that one task takes at least where it takes all columns."""
-WHOLE_BYTES = 1 << 17
-"""Bytes of a panel of more whole rows: it stays in L2 beside what is packed."""
+WHOLE_BYTES = 1 << 19
+"""Bytes of a panel of more whole rows: all that they share is packed anew for each panel, which
+costs more than reading sums from beyond L2 once for each block of what is summed."""
 BESIDE_BYTES = 512
 """Bytes of a column at most of several products side by side whose rows nobody folds: these need
 not stay in L2 whole, and every task packs all of their operands."""
@@ -257,8 +261,8 @@ def ceiling(n: Index, by: Index) -> Index:
 def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
     """Rows that one task takes of a product whose result has so many independent positions; of
     several products that share a task, whose results share L2."""
-    most = max(ROW_BYTES // (itemsize * products), ROWS)
-    found = mul(8, floordiv(positions, 8 * TASKS * COLUMNS))
+    most = max(ROW_BYTES // (itemsize * products) // HEIGHT * HEIGHT, ROWS)
+    found = mul(HEIGHT, floordiv(positions, HEIGHT * LEAST_TASKS * COLUMNS))
     return maximum(ROWS, minimum(most, found))
 
 
@@ -294,14 +298,15 @@ def matrix_block(positions: Index) -> tuple[Index, Index]:
 def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:
     """The same where a task takes whole rows of `columns`, and there are `rows` in all."""
     # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.
-    fit = floordiv(WHOLE_BYTES // (8 * itemsize * products), maximum(columns, 16))
-    return mul(8, maximum(WHOLE_ROWS // 8, minimum(fit, floordiv(rows, 8 * TASKS))))
+    fit = floordiv(WHOLE_BYTES // (HEIGHT * itemsize * products), maximum(columns, 16))
+    found = minimum(fit, floordiv(rows, HEIGHT * LEAST_TASKS))
+    return mul(HEIGHT, maximum(WHOLE_ROWS // HEIGHT, found))
 
 
 def beside_rows(rows: Index, itemsize: int) -> Index:
     """The same of products side by side whose rows nobody folds."""
-    most = floordiv(rows, 8 * LEAST_TASKS)
-    return mul(8, maximum(WHOLE_ROWS // 8, minimum(BESIDE_BYTES // (8 * itemsize), most)))
+    most = minimum(BESIDE_BYTES // (HEIGHT * itemsize), floordiv(rows, HEIGHT * LEAST_TASKS))
+    return mul(HEIGHT, maximum(WHOLE_ROWS // HEIGHT, most))
 
 
 def rows_taken(most: int, width: int) -> int:
