@@ -89,8 +89,8 @@ many rows it takes at least: such values are worked on in the second cache or ne
 visit packs serves all of its rows."""
 
 HEIGHT = 24
-"""Rows of a product that one task takes are a multiple of so many, as register tiles' heights divide
-it: what is left over goes by lower tiles."""
+"""Rows of a product that one task takes are a multiple of so many: register tiles' heights divide
+it, and what is left over takes lower tiles."""
 ROWS = 144
 """Rows of a product that one task takes at least."""
 ROW_BYTES = 2048
@@ -190,6 +190,8 @@ TALL_ROWS, TALL_BYTES = 2048, 1 << 17
 """Rows of such a product that one task takes at most, and bytes of its operand: they stay in L2."""
 TALL_STAGED = 32
 """Rows of such a product that are stored together."""
+WIDE_STAGED = 48
+"""The same of a wide one: whole tiles."""
 
 WIDE_DEPTH, WIDE_PANEL = 2048, 1 << 19
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
@@ -279,7 +281,7 @@ def wide_blocks(
     more = floordiv(positions, mul(TASKS, across))
     taken = minimum(maximum(maximum(more, least), WIDE_LEAST), TALL_ROWS)
     blocks = minimum(ceiling(rows, taken), floordiv(rows, WIDE_LEAST))
-    return mul(8, maximum(ceiling(_even(rows, blocks), 8), 1)), across
+    return mul(HEIGHT, maximum(ceiling(_even(rows, blocks), HEIGHT), 1)), across
 
 
 def _even(size: Index, blocks: Index) -> Index:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -9,12 +10,14 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.test_contractions import matrices, whole_numbers
+from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
-from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
+from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
 
 import smelt as sm
+from smelt import lower
 from smelt.blocks import (
+    HEIGHT,
     SMALL,
     TALL_COLUMNS,
     WIDE_DEPTH,
@@ -24,7 +27,11 @@ from smelt.blocks import (
     wide_blocks,
 )
 from smelt.codegen.build import build, form_for
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import assembly
+from smelt.graph.text import parse
 from smelt.runtime.loader import load
+from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
@@ -153,8 +160,30 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
         named = dict(zip("mnk", sizes, strict=True))
         high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
         down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
-        assert down * across >= WIDE_TASKS or high < 2 * WIDE_LEAST + 8
-        assert sizes[0] > (down - 1) * high and high - sizes[0] / down < 16
+        assert down * across >= WIDE_TASKS or high < 2 * WIDE_LEAST + HEIGHT
+        assert sizes[0] > (down - 1) * high and high - sizes[0] / down < HEIGHT + 8
         assert wide % 32 == 0 and wide <= TALL_COLUMNS
         assert wide * sizes[2] * 4 <= WIDE_PANEL
-    assert int(evaluate(rows, {"m": 512, "n": 3072, "k": 768})) == 512
+    assert int(evaluate(rows, {"m": 512, "n": 3072, "k": 768})) == 528
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("right", ["k,n", "n,k"])
+def test_the_inner_loop_stays_in_registers(right: str, dtype: str) -> None:
+    """Twelve rows that lie apart by a distance that is known in the call, two vectors of each."""
+    kernel = lower.run(one_cluster(parse(matrices(dtype, f"m,k; {right} -> m,n"))), "eager", {})
+    target = Target.for_isa("avx512")
+    text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
+    (body,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
+    assert not re.search(r"\(%rsp|mul[sp]", body), body
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_is_left_over_of_tiles(isa: str) -> None:
+    """Every number of rows that whole tiles leave, at either end of what may be touched."""
+    kernel = forced(PLAIN, isa)
+    y = whole_numbers((5, 40), "f4", 2)
+    for m in range(1, 62):
+        x = whole_numbers((m, 5), "f4", m)
+        for at_end in (False, True):
+            assert np.array_equal(run_guarded(kernel, [x, y], at_end=at_end)[0], x @ y), m

@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from smelt.blocks import COLUMNS, DEPTH, TALL_COLUMNS, TALL_DEPTH, TALL_STAGED, WIDE_PANEL
+from smelt.blocks import COLUMNS, DEPTH, TALL_COLUMNS, TALL_DEPTH, WIDE_PANEL
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
@@ -104,11 +104,11 @@ class Storage:
         panel = WIDE_PANEL // size + beyond if c.wide else TALL_DEPTH * TALL_COLUMNS
         self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
         if not c.direct:
-            self._reserve((c.item, LEFT_PART), TALL_STAGED * TALL_DEPTH, c.item.dtype)
+            self._reserve((c.item, LEFT_PART), c.staged * TALL_DEPTH, c.item.dtype)
         if c.late:
-            self._reserve((c.item, SUMS_PART), TALL_STAGED * TALL_COLUMNS, c.item.dtype)
+            self._reserve((c.item, SUMS_PART), c.staged * TALL_COLUMNS, c.item.dtype)
         for j, s in enumerate(self.s.phase.stores if c.dense else ()):
-            self._reserve((c.item, STAGED_PART + j), TALL_STAGED * TALL_COLUMNS, s.value.dtype)
+            self._reserve((c.item, STAGED_PART + j), c.staged * TALL_COLUMNS, s.value.dtype)
 
     def _reserve_upright(self, c: Upright) -> None:
         left, right = c.room(self.s.local)

@@ -26,6 +26,7 @@ from smelt.blocks import (
     TALL_STAGED,
     THIN,
     WIDE_DEPTH,
+    WIDE_STAGED,
     wide_blocks,
 )
 from smelt.codegen.llvm.clone import FOLDS
@@ -69,6 +70,16 @@ class Tall:
         """The result's axes, outer to inner."""
         return (self.m, self.n)
 
+    @property
+    def staged(self) -> int:
+        """Rows that are taken together."""
+        return WIDE_STAGED if self.wide else TALL_STAGED
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """Rows of a tile, and those of the tiles for what is left over."""
+        return (self.tile.rows, 4, 1) if self.wide else (self.tile.rows, 1)
+
     outer = ()
     """Summed axes beside `k`: none."""
 
@@ -110,6 +121,10 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
         return None
     steps = [coefficient(s.access.offset, m) for s in phase.stores]
     rows, vectors = (8, 2) if target.registers >= 32 else (8 if target.registers >= 16 else 4, 1)
+    if (
+        form == "wide" and target.registers >= 32
+    ):  # a panel comes from L2: more rows share what is read of it
+        rows = 12
     return Tall(
         item, left, right, m, n, k, Tile(rows, vectors, target.vector_bytes // item.dtype.itemsize),
         direct=_lies_open(left, item, (m, k), phase), wide=form == "wide",

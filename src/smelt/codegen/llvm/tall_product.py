@@ -3,18 +3,18 @@
 The sums of a tile stay in registers: for each of its rows they are known to the nest that reads
 them, which computes and stores what follows.  Where that is long, it is not written out for every
 row: the sums of some rows go to scratch first.  Where less than a whole tile of rows is left, they
-are taken one by one: nothing is computed twice, since results may overwrite operands.
+are taken by lower tiles, one by one in the end: nothing is computed twice, since results may
+overwrite operands.
 
 The left operand is multiplied where it lies, or else some rows of it are packed first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from llvmlite import ir
 
-from smelt.blocks import TALL_STAGED
 from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
 from smelt.codegen.llvm.items import Access
@@ -80,7 +80,7 @@ class TallEmitter(Packer):
         even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
 
         def some(at: Value) -> None:
-            end = b.add(at, number(TALL_STAGED))
+            end = b.add(at, number(c.staged))
             end = b.select(b.icmp_signed("<", end, high), end, high)
             self.first, home.ranges[c.m] = at, (at, end)
             self._pack_left()
@@ -102,7 +102,7 @@ class TallEmitter(Packer):
                         self.staged = False
             home.ranges[c.m] = low, high
 
-        home.loop(low, high, TALL_STAGED, some)
+        home.loop(low, high, c.staged, some)
         home.foresees = True
 
     # ---- the left operand ------------------------------------------------------------------------
@@ -209,11 +209,16 @@ class TallEmitter(Packer):
     # ---- rows ------------------------------------------------------------------------------------
 
     def _results(self, low: Value, high: Value) -> None:
-        """Whole tiles of rows, then single ones; then what reads them, if that comes later."""
-        b, size, loop = self.b, self.c.tile.rows, self.home.loop
-        whole = b.add(low, self._whole(b.sub(high, low), size))
-        loop(low, whole, size, lambda row: self._rows(row, size))
-        loop(whole, high, 1, lambda row: self._rows(row, 1))
+        """Whole tiles of rows, then lower ones; then what reads them, if that comes later."""
+        b, c, loop, done = self.b, self.c, self.home.loop, low
+        part = "whole" if c.wide else ""
+        for size in c.heights[:-1]:
+            end = b.sub(high, b.urem(b.sub(high, done), number(size)))
+            loop(done, end, size, lambda row, size=size: self._rows(row, size, part))
+            done = end
+        if part:  # the code of high tiles is long: what is beside whole panels takes low ones
+            loop(low, done, c.heights[-2], lambda row: self._rows(row, c.heights[-2], "rest"))
+        loop(done, high, 1, lambda row: self._rows(row, 1))
         if self.c.late:
             loop(low, high, 1, self._late)
 
@@ -231,8 +236,8 @@ class TallEmitter(Packer):
             to = element_address(b, base, place.offset(s.access), dtype)
             copied(b, home, home.storage.at[c.item, STAGED_PART + j], to, count, dtype)
 
-    def _rows(self, row: Value, count: int) -> None:
-        """All columns of some rows."""
+    def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
+        """All columns of some rows; or whole panels of them, or what is beside these."""
         b, c = self.b, self.c
         at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
         first = element_address(b, self.base, at, self.stored)
@@ -252,7 +257,7 @@ class TallEmitter(Packer):
                 else:
                     self._read(places[i], here, mask, total)
 
-        self._across(columns, c.tile.vectors)
+        self._across(columns, c.tile.vectors, part)
 
     def _places(self, row: Value, count: int) -> list[Scope]:
         """The scopes of some rows."""
@@ -267,7 +272,9 @@ class TallEmitter(Packer):
             home.enter(place, 1)
         return places
 
-    def _across(self, put: Any, vectors: int) -> None:
+    def _across(
+        self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = ""
+    ) -> None:  # fmt: skip
         """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
         first for what is less than a vector, which may be stored over the begin of the next row."""
         b, home, c = self.b, self.home, self.c
@@ -279,9 +286,11 @@ class TallEmitter(Packer):
             left = opaque(b, b.sub(high, at))
             put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
-        home.loop(whole, high, lanes, masked)
-        home.loop(low, many, wide, lambda at: put(at, vectors, None))
-        if wide > lanes:
+        if part != "whole":
+            home.loop(whole, high, lanes, masked)
+        if part != "rest":
+            home.loop(low, many, wide, lambda at: put(at, vectors, None))
+        if wide > lanes and part != "whole":
             home.loop(many, whole, lanes, lambda at: put(at, 1, None))
 
     # ---- what reads the sums ---------------------------------------------------------------------
