@@ -234,7 +234,7 @@ def _repeated(x: Node) -> set[int]:
 
 
 def pad(node: Node) -> Node:
-    """Empty or nested margins of one value."""
+    """Empty or nested margins of one value, and margins of what is turned."""
     (x,) = node.inputs
     op = node.op
     assert isinstance(op, Pad)
@@ -245,11 +245,18 @@ def pad(node: Node) -> Node:
         low = tuple(add(a, b) for a, b in zip(op.low, x.op.low, strict=True))
         high = tuple(add(a, b) for a, b in zip(op.high, x.op.high, strict=True))
         return _like(node, Pad(low, high, op.value), x.inputs[0])
+    if isinstance(
+        x.op, Permute
+    ):  # if somebody writes it, then in the order of what it is read from
+        back = [x.op.perm.index(a) for a in range(len(x.op.perm))]
+        inner = Pad(tuple(op.low[b] for b in back), tuple(op.high[b] for b in back), op.value)
+        return _like(node, x.op, _like(node, inner, x.inputs[0]))
     return node
 
 
 def concat(node: Node) -> Node:
-    """Flattened, without empty pieces; neighbouring slices of one value are one slice."""
+    """Flattened, without empty pieces; neighbouring slices of one value are one slice, and pieces
+    turned alike are joined and turned."""
     op = node.op
     assert isinstance(op, Concat)
     a = op.axis
@@ -268,6 +275,10 @@ def concat(node: Node) -> Node:
         return node.inputs[0]
     if len(joined) == 1:
         return joined[0]
+    views = {x.op for x in joined}
+    if len(views) == 1 and isinstance(view := views.pop(), Permute):
+        inner = _like(node, Concat(view.perm[a]), *(x.inputs[0] for x in joined))
+        return _like(node, view, inner)
     return node if tuple(joined) == node.inputs else _like(node, op, *joined)
 
 

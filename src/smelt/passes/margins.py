@@ -20,7 +20,7 @@ from smelt.graph.walk import rebuild
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
-from smelt.ops.view import Concat, Pad
+from smelt.ops.view import Concat, Pad, Permute
 from smelt.types.expr import Index, add
 
 __all__ = ["margins"]
@@ -70,6 +70,11 @@ def _joined(node: Node) -> Node:
     """The sum of two parts side by side, between what margins are left."""
     if not (isinstance(node.op, Map) and node.op.scalar == SUM):
         return node
+    views = {x.op for x in node.inputs}
+    if len(views) == 1 and isinstance(view := views.pop(), Permute):  # margins were put below it
+        inner = build.apply(node.op, *(x.inputs[0] for x in node.inputs), origin=node.origin)
+        found = _joined(inner)
+        return node if found is inner else build.apply(view, found, origin=node.origin)
     first, second = (_part(x) for x in node.inputs)
     if first is None or second is None or first.axis != second.axis:
         return node

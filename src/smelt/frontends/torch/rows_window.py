@@ -299,14 +299,14 @@ def _of_points(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
 def _of_taps(grad: V, x: V, weight: V, step: Sequence[int], apart: Sequence[int]) -> V:
     """A sum for each tap over the batch and its places, for windows of one channel."""
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    axes = (0, *range(2, grad.rank))
+    at = "xyz"[: len(extent)]
     found: list[V] = []
     grad, wide = grad.wide(), x.wide()
     for tap in product(*map(range, extent)):
         seen = wide
         for k, n in enumerate(tap):
             seen = seen.narrow(2 + k, n * apart[k], grad.shape[2 + k], step[k])
-        found.append((grad * seen).sum(axes).unsqueeze(1))
+        found.append(contract(grad, seen, f"bc{at},bc{at}->c").unsqueeze(1))
     return concat(found, 1).reshape(*weight.shape).cast(x.dtype)
 
 
