@@ -7,9 +7,9 @@ positions of an axis unless they say otherwise.
 >>> blocks.product_rows(256 * 256, 4), blocks.product_rows(4096 * 4096, 4)
 (144, 504)
 >>> blocks.whole_rows(4096, 256, 4), blocks.whole_rows(4096, 4096, 4)
-(504, 48)
+(240, 48)
 >>> blocks.beside_rows(4096, 4), blocks.beside_rows(512, 4)
-(120, 48)
+(128, 64)
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ ROWS = 144
 ROW_BYTES = 2048
 """Bytes of a column of a product's block at most: more rows share a packed panel."""
 TASKS = 16
-"""Tasks that many positions are cut into before each grows."""
+"""Tasks that a product is cut into before they grow."""
 MATRIX_ROWS = 512
 """Rows of a product at most where it is computed by instructions on matrices."""
 WHOLE_ROWS = 48
 """Rows that one task takes at least where it takes all columns."""
-WHOLE_BYTES = 1 << 19
-"""Bytes of a panel of more whole rows: all that they share is packed anew for each panel, which
-costs more than reading sums from beyond L2 once for each block of what is summed."""
+WHOLE_BYTES = 1 << 18
+"""Bytes of a panel of more whole rows: it stays in L2 beside what is packed, which serves all of
+them."""
 BESIDE_BYTES = 512
 """Bytes of a column at most of several products side by side whose rows nobody folds: these need
 not stay in L2 whole, and every task packs all of their operands."""
@@ -307,8 +307,8 @@ def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) ->
 
 def beside_rows(rows: Index, itemsize: int) -> Index:
     """The same of products side by side whose rows nobody folds."""
-    most = minimum(BESIDE_BYTES // (HEIGHT * itemsize), floordiv(rows, HEIGHT * LEAST_TASKS))
-    return mul(HEIGHT, maximum(WHOLE_ROWS // HEIGHT, most))
+    most = floordiv(rows, 8 * LEAST_TASKS)
+    return mul(8, maximum(WHOLE_ROWS // 8, minimum(BESIDE_BYTES // (8 * itemsize), most)))
 
 
 def rows_taken(most: int, width: int) -> int:
