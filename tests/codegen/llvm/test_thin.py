@@ -69,6 +69,19 @@ def test_every_count_of_rows_in_both_orders(isa: str, dtype: str) -> None:
         assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], found)
 
 
+@pytest.mark.parametrize("dtype", ["f64", "i64"])
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_vectors_shorter_than_the_lines_side_by_side(isa: str, dtype: str) -> None:
+    """Two lanes hold the sums of half the lines that one row is multiplied with."""
+    for spec, rows in (("k; n,k -> n", ()), *(("m,k; n,k -> m,n", (m,)) for m in (1, 2, 4))):
+        source = matrices(dtype, spec)
+        kernel = whole(source.replace("m,", f"{rows[0]},", 1) if rows else source, isa)
+        assert rows or thin(kernel, isa) == [True]
+        for n, k in ((1, 40), (4, 3), (17, 40), (66, 9)):
+            x, y = (whole_numbers(shape, DTYPES[dtype], n) for shape in ((*rows, k), (n, k)))
+            assert np.array_equal(kernel(x, y)[0], x @ y.T), (rows, n, k)
+
+
 @pytest.mark.parametrize(
     "spec", ["m,k; k,n -> m,n", "m,k; n,k -> m,n", "k; k,n -> n", "k; n,k -> n"]
 )

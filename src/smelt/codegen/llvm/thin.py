@@ -262,23 +262,25 @@ class ThinEmitter:
     def _keep(
         self, i: Value, n: Value, first: int, totals: list[Value], lines: int, rows: int
     ) -> None:
-        """Adds the sums over lanes to the sums in scratch: of vectors row by row, line by line."""
+        """Adds the sums over lanes to the sums in scratch: of vectors row by row, line by line; of
+        short vectors a row's lines are several."""
         b, dtype = self.b, self.c.item.dtype
         if len(totals) == 1:
             self._keep_one(self._sum(i, n), self._across(totals[0]))
             return
-        found = self._together(totals)
-        for at in range(first, min(first + self.lanes, rows * lines), lines):
-            where = self._sum(b.add(i, number(at // lines)), n)
+        found, run = self._together(totals), min(lines, self.lanes)
+        for at in range(first, min(first + self.lanes, rows * lines), run):
+            row, line = divmod(at, lines)
+            where = self._sum(b.add(i, number(row)), b.add(n, number(line)) if line else n)
             if lines == 1:
                 one = b.extract_element(found, ir.Constant(ir.IntType(32), at - first))
                 self._keep_one(where, one)
                 continue
-            picks = [at - first + r for r in range(lines)]
+            picks = [at - first + r for r in range(run)]
             some = b.shuffle_vector(
-                found, found, ir.Constant(ir.VectorType(ir.IntType(32), lines), picks)
+                found, found, ir.Constant(ir.VectorType(ir.IntType(32), run), picks)
             )
-            m = LLVMMachine(b, lines, self.home.home.target)
+            m = LLVMMachine(b, run, self.home.home.target)
             before = load_vector(m, where, dtype, None)
             store_vector(m, where, m.add(before, some), dtype, None)
 
