@@ -295,6 +295,23 @@ def test_a_fold_read_at_two_places_is_stored():
     assert "reduction-crossing" in reasons(found, "split")
 
 
+def test_no_part_of_a_long_fold_sums_the_whole_row_again():
+    """Products of a centred row with itself, shifted: 64 parts of their sum read one mean."""
+    for dtype in ("f32", "f64"):
+        lagged = parse(f"""graph lagged(x: {dtype}[400000]) {{
+  v0 = reduce.sum(x) {{axes=(0,)}} : {dtype}[]
+  v1 = sub(x, v0) : {dtype}[400000]
+  v2 = slice(v1) {{starts=(4,), sizes=(399996,), steps=(1,)}} : {dtype}[399996]
+  v3 = slice(v1) {{starts=(0,), sizes=(399996,), steps=(1,)}} : {dtype}[399996]
+  v4 = mul(v2, v3) : {dtype}[399996]
+  v5 = reduce.sum(v4) {{axes=(0,)}} : {dtype}[]
+  return v5
+}}""")
+        found = plan(lagged, MACHINE, None, {})
+        sums = [sum(n.op.name == "reduce.sum" for n in c.nodes) for c in found.clusters]
+        assert max(sums) == 1
+
+
 def test_a_fold_read_once_at_every_position_stays_inside():
     """Turned round, or split and permuted: each sum is still computed once."""
     g = Formula(m=512, k=64)

@@ -15,3 +15,15 @@ def joining(units: Units, region: Region) -> Iterator[int]:
     for a in bits(region.folded):
         if all(region.ends[u][0] == a for u in places if region.ended[u] >> a & 1):
             yield a
+
+
+def awaited(units: Units, region: Region, split: int) -> int:
+    """The members that folds over a split axis wait for. Every part computes them itself: what
+    lacks that axis, such as the sum that a row is centred by, as often as there are parts."""
+    pending = [u for u, over in region.ended.items() if over & split]
+    found = 0
+    while pending:
+        fresh = units.operands[pending.pop()] & region.members & ~found
+        found |= fresh
+        pending += bits(fresh)
+    return found

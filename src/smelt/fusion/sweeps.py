@@ -31,7 +31,7 @@ from smelt.blocks import (
     window_columns,
 )
 from smelt.fusion.lanes import lanes_axis
-from smelt.fusion.parts import joining
+from smelt.fusion.parts import awaited, joining
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
 from smelt.fusion.trace import MOVE_COST, STEP_COST, Term
@@ -347,6 +347,7 @@ class Sweeps:
         slow = walked_units(self.units, region) if region.ended else set[int]()
         if self.packs:
             found += packing(self.units, region, self.volume)
+        whole = awaited(self.units, region, self.split) if self.split else 0
         for (_, around), members in self.needs.items():
             for u in bits(members):
                 over = region.ended.get(u, 0)
@@ -354,6 +355,8 @@ class Sweeps:
                 for mask, place in zip(region.masks[u], region.places[u], strict=True):
                     if not self.inner(mask | over) & ~around:
                         times = self.evaluations(mask | over)
+                        if whole >> u & 1 and not (mask | over) & self.split:
+                            times *= PARTS
                         if u in region.peeked:
                             times *= places_for_each(
                                 region.peeked[u], self.sizes,

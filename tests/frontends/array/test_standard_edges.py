@@ -166,3 +166,31 @@ def test_systems_of_equations_broadcast(mode: str, shapes: Any) -> None:
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(s) for s in shapes)
     check(mode, lambda xp, a, b: xp.linalg.solve(a, b), a + 4 * np.eye(4), b, rtol=1e-9)
+
+
+# Order
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "u2", "i8", "bool"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_values_are_sorted_as_by_stable_positions(dtype: str, descending: bool) -> None:
+    """Bit for bit: zeros of both signs keep their order, NaN is after (before) all numbers."""
+    rng = np.random.default_rng(3)
+    plain = np.round(rng.standard_normal((7, 33)) * 3).astype(dtype)
+    mixed = plain.copy()
+    if mixed.dtype.kind == "f":
+        mixed[:, ::5], mixed[:, 1::7], mixed[2:, 3] = -0.0, 0.0, np.nan
+    for x in (plain, mixed, abs(plain) if dtype != "bool" else plain):
+        for axis in (0, 1):
+            a = sm.asarray(x)
+            order = sm.argsort(a, axis=axis, descending=descending)
+            wanted = np.take_along_axis(x, np.asarray(order), axis)
+            found = np.asarray(sm.sort(a, axis=axis, descending=descending))
+            np.testing.assert_array_equal(found, wanted)
+            if x.dtype.kind == "f":
+                np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
+        values = np.unique(x, equal_nan=False)
+        np.testing.assert_array_equal(np.asarray(sm.unique_values(sm.asarray(x))), values)
+        found_values, counts = sm.unique_counts(sm.asarray(x))
+        np.testing.assert_array_equal(np.asarray(found_values), values)
+        assert int(sm.sum(counts)) == x.size
