@@ -102,6 +102,14 @@ def test_integers_to_a_negative_power_are_refused() -> None:
     np.testing.assert_array_equal(np.asarray(sm.astype(x, sm.float32) ** -1), [1, 0.5, 0.25])
 
 
+def test_the_cpu_has_no_streams() -> None:
+    x = sm.asarray(A)
+    assert np.from_dlpack(x).shape == A.shape
+    for wrong in (lambda: x.__dlpack__(stream=1), lambda: x.to_device("cpu", stream=1)):
+        with pytest.raises(sm.errors.UnsupportedError, match="streams"):
+            wrong()
+
+
 def test_what_is_nowhere_says_why() -> None:
     assert not hasattr(sm, "fft")
     with pytest.raises(AttributeError, match="no complex numbers"):

@@ -196,6 +196,8 @@ class Array(Operators):
         return data
 
     def __dlpack__(self, **options: Any) -> Any:
+        if options.get("stream") is not None:
+            raise UnsupportedError(f"stream={options['stream']!r}: the CPU has no streams")
         self._leave("a DLPack export")
         data = self._read("a DLPack export")
         flush()
