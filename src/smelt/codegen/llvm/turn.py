@@ -19,7 +19,7 @@ from llvmlite import ir
 from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
-from smelt.codegen.llvm.limits import inside_limits
+from smelt.codegen.llvm.limits import Inside, inside_limits
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.scope import Lanes, Scope
@@ -54,61 +54,18 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
     """Gives `put` all columns of the current block of a load: position along u, first position
     along v, and a vector along v; the last ones may reach beyond the block.  Rows are walked along
     or, with `across`, a few elements of all of them at a time."""
-    access = item.payload
-    assert isinstance(access, Access)
     b, side = home.b, home.s.lanes
-    u, v = home.nest.order[-2:]
-    (u_low, u_high), (v_low, v_high) = home.ranges[u], home.ranges[v]
-    dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
-    origin = scope.offset(access)
-    m = LLVMMachine(b, side, home.home.target)
-    moved = _moves(home, access, scope)
-    limits = [pair for pair in access.limits if pair not in home.assumed]
-    other = m.const(item.dtype, access.other)
-
-    def rows(u0: Value, v0: Value, masked: bool) -> list[Value]:
-        found: list[Value] = []
-        inside = b.icmp_signed("<", iota(side), splat(b, b.sub(u_high, u0), side))
-        start = b.add(origin, moved(0, u0))
-        for k in range(side):
-            at = b.add(v0, number(k))
-            offset = b.add(start, moved(1, at))
-            mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
-            address = element_address(b, base, offset, dtype)
-            test = None
-            if masked and limits:
-                here = Scope(scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
-                test = inside_limits(home, access, here, True)
-            if test is not None:
-                mask, address = b.and_(mask, test.mask), b.select(test.some, address, base)
-            row = load_vector(m, address, dtype, mask if masked else None)
-            if test is not None and not access.gives_zero:
-                row = m.select(test.mask, row, other)
-            found.append(row)
-        return found
-
-    def either(u0: Value, v0: Value) -> list[Value]:
-        """Without masks where the whole square is there, without loads where none of it is."""
-        u_whole = b.icmp_signed("<=", b.add(u0, number(side)), u_high)
-        whole = b.and_(u_whole, b.icmp_signed("<=", b.add(v0, number(side)), v_high))
-        if not limits:
-            return _one_of(b, whole, lambda: rows(u0, v0, False), lambda: rows(u0, v0, True))
-        corners = [Scope(scope, {u: x, v: y}) for x in (u0, b.add(u0, number(side - 1)))
-                   for y in (v0, b.add(v0, number(side - 1)))]  # fmt: skip
-        within, some = _square_limits(home, limits, corners)
-        return _one_of(
-            b, b.and_(whole, within), lambda: rows(u0, v0, False),
-            lambda: _one_of(b, some, lambda: rows(u0, v0, True), lambda: [other] * side),
-        )  # fmt: skip
-
-    masks_are_free = across and home.home.target.isa == "avx512" and not limits
+    (u_low, u_high), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
+    squares = _Squares(home, item, scope)
+    read = squares.either
+    if across and home.home.target.isa == "avx512" and not squares.limits:
+        read = squares.masked
 
     def block(u0: Value, v0: Value) -> None:
-        found = rows(u0, v0, True) if masks_are_free else either(u0, v0)
-        for k, column in enumerate(transpose(b, found)):
+        for k, column in enumerate(transpose(b, read(u0, v0))):
             put(b.add(u0, number(k)), v0, column)
 
-    step = max(LINE // dtype.itemsize, side)
+    step = max(LINE // squares.dtype.itemsize, side)
 
     def line(u1: Value, v0: Value) -> None:
         """All squares of some rows that share cache lines, before those lines are gone."""
@@ -126,6 +83,72 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
     else:
         home.loop(v_low, v_high, side,
                   lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0)))  # fmt: skip
+
+
+class _Squares:
+    """Reads squares of the current block of a load: as many rows along u as a vector has lanes."""
+
+    def __init__(self, home: NestEmitter, item: Item, scope: Scope) -> None:
+        access = item.payload
+        assert isinstance(access, Access)
+        self.home, self.b, self.access, self.scope = home, home.b, access, scope
+        self.side = home.s.lanes
+        self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+        self.m = LLVMMachine(self.b, self.side, home.home.target)
+        self.moved = _moves(home, access, scope)
+        self.limits = [pair for pair in access.limits if pair not in home.assumed]
+        self.other = self.m.const(item.dtype, access.other)
+        """What is read outside of the limits."""
+
+    def whole(self, u0: Value, v0: Value) -> list[Value]:
+        """The rows of a square that is in the block, and in its array."""
+        return [self._load(u0, self.b.add(v0, number(k)), None) for k in range(self.side)]
+
+    def masked(self, u0: Value, v0: Value) -> list[Value]:
+        """The rows of any square; lanes beyond the block are 0."""
+        b, home, side = self.b, self.home, self.side
+        u, v = home.nest.order[-2:]
+        u_high, v_high = home.ranges[u][1], home.ranges[v][1]
+        inside = b.icmp_signed("<", iota(side), splat(b, b.sub(u_high, u0), side))
+        found: list[Value] = []
+        for k in range(side):
+            at = b.add(v0, number(k))
+            mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
+            here = Scope(self.scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
+            test = inside_limits(home, self.access, here, True) if self.limits else None
+            found.append(self._load(u0, at, mask, test))
+        return found
+
+    def either(self, u0: Value, v0: Value) -> list[Value]:
+        """Without masks where the whole square is there, without loads where none of it is."""
+        b, home, side = self.b, self.home, self.side
+        u, v = home.nest.order[-2:]
+        ends = [b.add(at, number(side)) for at in (u0, v0)]
+        u_whole, v_whole = (b.icmp_signed("<=", end, home.ranges[a][1])
+                            for end, a in zip(ends, (u, v), strict=True))  # fmt: skip
+        whole = b.and_(u_whole, v_whole)
+        if not self.limits:
+            return _one_of(b, whole, lambda: self.whole(u0, v0), lambda: self.masked(u0, v0))
+        corners = [Scope(self.scope, {u: x, v: y}) for x in (u0, b.add(u0, number(side - 1)))
+                   for y in (v0, b.add(v0, number(side - 1)))]  # fmt: skip
+        within, some = _square_limits(home, self.limits, corners)
+        return _one_of(
+            b, b.and_(whole, within), lambda: self.whole(u0, v0),
+            lambda: _one_of(b, some, lambda: self.masked(u0, v0), lambda: [self.other] * side),
+        )  # fmt: skip
+
+    def _load(
+        self, u0: Value, at: Value, mask: Value | None, test: Inside | None = None
+    ) -> Value:  # fmt: skip
+        """One row: the lanes of the mask that pass the test."""
+        b = self.b
+        start = b.add(self.scope.offset(self.access), self.moved(0, u0))
+        address = element_address(b, self.base, b.add(start, self.moved(1, at)), self.dtype)
+        if test is None:
+            return load_vector(self.m, address, self.dtype, mask)
+        address = b.select(test.some, address, self.base)
+        found = load_vector(self.m, address, self.dtype, b.and_(mask, test.mask))
+        return found if self.access.gives_zero else self.m.select(test.mask, found, self.other)
 
 
 def _square_limits(
