@@ -64,7 +64,7 @@ STREAM_BYTES = 1 << 14
 """Bytes of a streamed row that are visited at once: the first cache of any machine holds them,
 beside those that are asked for ahead."""
 LEAST_TASKS = 8
-"""Independent tasks below which a fold is split."""
+"""Independent tasks below which a fold is split; a product is cut into so many before they grow."""
 SPLIT_ABOVE = 1 << 15
 """Elements of a fold below which one thread is faster than a split."""
 
@@ -96,7 +96,7 @@ ROWS = 144
 ROW_BYTES = 2048
 """Bytes of a column of a product's block at most: more rows share a packed panel."""
 TASKS = 16
-"""Tasks that a product is cut into before they grow."""
+"""Tasks that many positions are cut into before each grows."""
 MATRIX_ROWS = 512
 """Rows of a product at most where it is computed by instructions on matrices."""
 WHOLE_ROWS = 48

@@ -245,9 +245,8 @@ def pad(node: Node) -> Node:
         low = tuple(add(a, b) for a, b in zip(op.low, x.op.low, strict=True))
         high = tuple(add(a, b) for a, b in zip(op.high, x.op.high, strict=True))
         return _like(node, Pad(low, high, op.value), x.inputs[0])
-    if isinstance(
-        x.op, Permute
-    ):  # if somebody writes it, then in the order of what it is read from
+    if isinstance(x.op, Permute):
+        # If somebody writes it, then in the order of what it is read from.
         back = [x.op.perm.index(a) for a in range(len(x.op.perm))]
         inner = Pad(tuple(op.low[b] for b in back), tuple(op.high[b] for b in back), op.value)
         return _like(node, x.op, _like(node, inner, x.inputs[0]))

@@ -121,10 +121,8 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
         return None
     steps = [coefficient(s.access.offset, m) for s in phase.stores]
     rows, vectors = (8, 2) if target.registers >= 32 else (8 if target.registers >= 16 else 4, 1)
-    if (
-        form == "wide" and target.registers >= 32
-    ):  # a panel comes from L2: more rows share what is read of it
-        rows = 12
+    if form == "wide" and target.registers >= 32:
+        rows = 12  # a panel comes from L2: more rows share what is read of it
     return Tall(
         item, left, right, m, n, k, Tile(rows, vectors, target.vector_bytes // item.dtype.itemsize),
         direct=_lies_open(left, item, (m, k), phase), wide=form == "wide",

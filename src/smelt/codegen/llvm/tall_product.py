@@ -276,7 +276,8 @@ class TallEmitter(Packer):
         self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = ""
     ) -> None:  # fmt: skip
         """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
-        first for what is less than a vector, which may be stored over the begin of the next row."""
+        first for what is less than a vector, which may be stored over the begin of the next row.
+        Of `part` "whole" only where there are so many, of "rest" the others."""
         b, home, c = self.b, self.home, self.c
         (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
