@@ -82,6 +82,24 @@ def test_vectors_shorter_than_the_lines_side_by_side(isa: str, dtype: str) -> No
             assert np.array_equal(kernel(x, y)[0], x @ y.T), (rows, n, k)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_lines_that_are_not_there_are_multiplied_with_zeros(isa: str, dtype: str) -> None:
+    """Whatever scratch memory held before, NaN too: four lines are taken at a time."""
+    for spec, rows in (("k; k,n -> n", ()), ("m,k; k,n -> m,n", (3,))):
+        source = matrices(dtype, spec)
+        kernel = whole(source.replace("m,", "3,", 1) if rows else source, isa)
+        for k in range(1, 9):
+            shapes = (*rows, 2 * THIN_DEPTH), (2 * THIN_DEPTH, 70)
+            for depth in (2 * THIN_DEPTH, k):  # NaN fills scratch, and stays there
+                x, y = (whole_numbers(shape, DTYPES[dtype], k) for shape in shapes)
+                x, y = x[..., :depth].copy(), y[:depth].copy()
+                if depth > k and x.dtype.kind == "f":
+                    x[...] = np.nan
+                (found,) = kernel(x, y)
+            assert np.array_equal(found, x @ y), (spec, k)
+
+
 @pytest.mark.parametrize(
     "spec", ["m,k; k,n -> m,n", "m,k; n,k -> m,n", "k; k,n -> n", "k; n,k -> n"]
 )

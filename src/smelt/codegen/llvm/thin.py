@@ -78,14 +78,15 @@ class ThinEmitter:
 
     def clear_ends(self) -> None:
         """Zero behind the rows of the left operand, which is packed next: whole vectors of it are
-        multiplied."""
+        multiplied, and units for whole groups of lines."""
         low, high = self.ranges[self.c.k]
-        b = self.b
-        end = b.add(low, b.and_(b.sub(high, low), number(-self.lanes * self.c.together)))
+        b, count = self.b, max(self.lanes, FEW)
+        end = b.add(low, b.and_(b.sub(high, low), number(-count * self.c.together)))
         zero = self.machine.const(self.c.unit, 0)
 
         def clear(row: Value) -> None:
-            store_vector(self.machine, self._left(row, end), zero, self.c.unit, None)
+            for more in range(0, count, self.lanes):
+                store_vector(self.machine, self._left(row, end, more), zero, self.c.unit, None)
 
         self.home.loop(number(0), self.rows, 1, clear)
 
