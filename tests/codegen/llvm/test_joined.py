@@ -103,3 +103,21 @@ def test_joined_operands_are_turned() -> None:
     packs = [pack for phase in program(kernel.kernel).phases
              for nest in schedule(phase, kernel.target).nests for pack in nest.packs]  # fmt: skip
     assert [len(pack.turned) for pack in packs if pack.packed == "left"] == [2]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("step", [-1, -2, 2])
+def test_parts_that_are_read_in_steps_along_vectors(isa: str, step: int) -> None:
+    """What is outside of a part is read by no lane, however lanes are put in order."""
+    start, count = (79 if step < 0 else 0), 80 // abs(step)
+    kernel = whole(f"""graph f(x: f32[50,80], z: f32[2,80], y: f32[4,26]) {{
+  a = concat(x, z) {{axis=0}}
+  b = slice(a) {{starts=(0,{start}), sizes=(26,{count}), steps=(2,{step})}}
+  c = contract(b, y) {{spec="k,m; n,k -> n,m"}}
+  return c
+}}""", isa)  # fmt: skip
+    x, z, y = (drawn("f32", shape, k) for k, shape in enumerate(((50, 80), (2, 80), (4, 26))))
+    operand = np.concatenate([x, z])[::2, ::step]
+    for at_end in (False, True):
+        (found,) = run_guarded(kernel, [x, z, y], at_end=at_end)
+        assert np.array_equal(found, y @ operand)

@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.indexing import I64, splat
+from smelt.codegen.llvm.indexing import I64, opaque, splat
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.registers import memory_type
 from smelt.types.dtype import DType
@@ -48,6 +48,20 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
         raw = intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
                          [address, I32(dtype.itemsize), mask, zero])  # fmt: skip
     return m.load_convert(raw, dtype)
+
+
+def unlike(m: LLVMMachine, mask: Value) -> Value:
+    """The same mask, which LLVM cannot tell to be.
+
+    Where a value that is permuted after a masked load is then selected by the same mask, LLVM 22
+    permutes it in memory instead (x86 with AVX-512).  Such an instruction reads all lanes, those
+    outside of the mask too (Intel's manual, exceptions of type E4NF), and those may be nobody's.
+    """
+    if m.target.isa != "avx512":
+        return mask
+    b = m.builder
+    none = b.trunc(opaque(b, I64(0)), I1)
+    return b.xor(mask, splat(b, none, mask.type.count))
 
 
 def any_lane(b: ir.IRBuilder, mask: Value) -> Value:

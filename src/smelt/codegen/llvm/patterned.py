@@ -15,7 +15,7 @@ from llvmlite import ir
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.memory import element_address, intrinsic, prefetch
+from smelt.codegen.llvm.memory import element_address, intrinsic, prefetch, unlike
 from smelt.codegen.llvm.patterns import Pattern, pattern
 from smelt.codegen.llvm.registers import suffix
 from smelt.codegen.llvm.scope import Scope
@@ -149,7 +149,7 @@ def _picked(
         windows.append(
             intrinsic(
                 b, f"llvm.masked.load.{suffix(kind)}.p0", kind,
-                [address, I32(dtype.itemsize), mask, ir.Constant(kind, None)],
+                [address, I32(dtype.itemsize), unlike(m, mask), ir.Constant(kind, None)],
             )
         )  # fmt: skip
     own = _permuted(b, windows, picks, lanes)

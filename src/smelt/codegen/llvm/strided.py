@@ -17,7 +17,13 @@ from llvmlite import ir
 from smelt.codegen.llvm.indexing import I64
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, intrinsic, lane_numbers
+from smelt.codegen.llvm.memory import (
+    FARTHEST_STEP,
+    element_address,
+    intrinsic,
+    lane_numbers,
+    unlike,
+)
 from smelt.codegen.llvm.registers import suffix
 from smelt.codegen.llvm.scope import Scope
 from smelt.dataclass import dataclass
@@ -152,10 +158,11 @@ def _piece(
     if mask is None and len(teeth) == step:
         return b.load(at, align=dtype.itemsize, typ=kind)
     none = ir.Constant(ir.VectorType(I1, lanes), None)
-    mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
+    every = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
     places = range(v * lanes, (v + 1) * lanes)
     wanted = [p // step if p % step in teeth else lanes for p in places]
-    part = b.shuffle_vector(mask, none, lane_numbers(wanted))
+    part = b.shuffle_vector(every if mask is None else mask, none, lane_numbers(wanted))
+    part = part if mask is None else unlike(m, part)
     return intrinsic(b, f"llvm.masked.load.{suffix(kind)}.p0", kind,
                      [at, I32(dtype.itemsize), part, ir.Constant(kind, None)])  # fmt: skip
 
