@@ -102,7 +102,8 @@ class _Squares:
 
     def whole(self, u0: Value, v0: Value) -> list[Value]:
         """The rows of a square that is in the block, and in its array."""
-        return [self._load(u0, self.b.add(v0, number(k)), None) for k in range(self.side)]
+        start = self._start(u0)
+        return [self._load(start, self.b.add(v0, number(k)), None) for k in range(self.side)]
 
     def masked(self, u0: Value, v0: Value) -> list[Value]:
         """The rows of any square; lanes beyond the block are 0."""
@@ -111,12 +112,13 @@ class _Squares:
         u_high, v_high = home.ranges[u][1], home.ranges[v][1]
         inside = b.icmp_signed("<", iota(side), splat(b, b.sub(u_high, u0), side))
         found: list[Value] = []
+        start = self._start(u0)
         for k in range(side):
             at = b.add(v0, number(k))
             mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
             here = Scope(self.scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
             test = inside_limits(home, self.access, here, True) if self.limits else None
-            found.append(self._load(u0, at, mask, test))
+            found.append(self._load(start, at, mask, test))
         return found
 
     def either(self, u0: Value, v0: Value) -> list[Value]:
@@ -137,12 +139,15 @@ class _Squares:
             lambda: _one_of(b, some, lambda: self.masked(u0, v0), lambda: [self.other] * side),
         )  # fmt: skip
 
+    def _start(self, u0: Value) -> Value:
+        """Where rows begin, but for their position along v."""
+        return self.b.add(self.scope.offset(self.access), self.moved(0, u0))
+
     def _load(
-        self, u0: Value, at: Value, mask: Value | None, test: Inside | None = None
+        self, start: Value, at: Value, mask: Value | None, test: Inside | None = None
     ) -> Value:  # fmt: skip
         """One row: the lanes of the mask that pass the test."""
         b = self.b
-        start = b.add(self.scope.offset(self.access), self.moved(0, u0))
         address = element_address(b, self.base, b.add(start, self.moved(1, at)), self.dtype)
         if test is None:
             return load_vector(self.m, address, self.dtype, mask)
