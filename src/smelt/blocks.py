@@ -96,7 +96,7 @@ ROWS = 144
 ROW_BYTES = 2048
 """Bytes of a column of a product's block at most: more rows share a packed panel."""
 TASKS = 16
-"""Tasks that many positions are cut into before each grows."""
+"""Tasks that many positions are cut into before each grows: enough for as many threads."""
 MATRIX_ROWS = 512
 """Rows of a product at most where it is computed by instructions on matrices."""
 WHOLE_ROWS = 48
@@ -264,7 +264,7 @@ def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
     """Rows that one task takes of a product whose result has so many independent positions; of
     several products that share a task, whose results share L2."""
     most = max(ROW_BYTES // (itemsize * products) // HEIGHT * HEIGHT, ROWS)
-    found = mul(HEIGHT, floordiv(positions, HEIGHT * LEAST_TASKS * COLUMNS))
+    found = mul(HEIGHT, ceiling(positions, HEIGHT * TASKS * COLUMNS))
     return maximum(ROWS, minimum(most, found))
 
 
@@ -301,7 +301,7 @@ def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) ->
     """The same where a task takes whole rows of `columns`, and there are `rows` in all."""
     # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.
     fit = floordiv(WHOLE_BYTES // (HEIGHT * itemsize * products), maximum(columns, 16))
-    found = minimum(fit, floordiv(rows, HEIGHT * LEAST_TASKS))
+    found = minimum(fit, ceiling(rows, HEIGHT * TASKS))
     return mul(HEIGHT, maximum(WHOLE_ROWS // HEIGHT, found))
 
 
