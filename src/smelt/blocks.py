@@ -64,7 +64,8 @@ STREAM_BYTES = 1 << 14
 """Bytes of a streamed row that are visited at once: the first cache of any machine holds them,
 beside those that are asked for ahead."""
 LEAST_TASKS = 8
-"""Independent tasks below which a fold is split; a product is cut into so many before they grow."""
+"""Independent tasks below which a fold is split; products by instructions on
+matrices, and those side by side, are cut into so many before they grow."""
 SPLIT_ABOVE = 1 << 15
 """Elements of a fold below which one thread is faster than a split."""
 

@@ -202,3 +202,10 @@ def test_values_are_sorted_as_by_stable_positions(dtype: str, descending: bool) 
         found_values, counts = sm.unique_counts(sm.asarray(x))
         np.testing.assert_array_equal(np.asarray(found_values), values)
         assert int(sm.sum(counts)) == x.size
+
+
+@pytest.mark.parametrize("order", [1, 2.0, np.int64(1), np.float32(3), np.inf])
+def test_orders_of_norms_are_numbers_of_any_library(order: Any) -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    found = np.asarray(sm.linalg.vector_norm(sm.asarray(x), ord=order))
+    assert np.allclose(found, np.linalg.norm(x.ravel(), order))

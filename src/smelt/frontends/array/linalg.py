@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Literal
 
 from smelt.errors import ArgumentError, ShapeError
@@ -132,7 +133,7 @@ def vector_norm(
     Raises ArgumentError for an `ord` that is no number.
     """
     array = Array.of(_floating(x, "vector_norm"))
-    if not isinstance(ord, (int, float)):
+    if not isinstance(ord, Real):  # NumPy's numbers too
         raise ArgumentError(op="vector_norm", argument="ord", value=repr(ord), expected="a number")
     size = absolute(array)
     if ord == math.inf:
