@@ -52,8 +52,11 @@ class Case(NamedTuple):
 
     @property
     def bitwise(self) -> bool:
-        """Products are summed in an order that follows the layout of the operands."""
-        return not self.fast and "contract(" not in self.source
+        """Floats are summed in an order that follows the layout of the operands."""
+        follows = "contract(" in self.source or (
+            "reduce.sum(" in self.source and "layouts" in self.order
+        )
+        return not self.fast and not follows
 
     def result(self) -> Graph:
         """The graph that the named passes (or the pipeline) make of the source."""

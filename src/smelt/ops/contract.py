@@ -63,7 +63,8 @@ class Contract(TensorOp):
     output positions and windows).  Half types accumulate in float32, small integers in int32 when
     `dtype` says so.  Positions outside an operand read 0 where `padded`.  Where a float32 sum may
     be of products of a half type, `factors` is that type: instructions that multiply such numbers
-    may round to it what is wider, and take denormals for 0.
+    may round to it what is wider, and take denormals for 0.  A short sum of products is written
+    out as that many operators unless it is `packed`: then its operand is packed once for all.
     """
 
     doc: ClassVar[str] = "sum of products over named axes"
@@ -74,6 +75,7 @@ class Contract(TensorOp):
     dtype: DType | None = None
     padded: bool = False
     factors: DType | None = None
+    packed: bool = False
 
     @staticmethod
     def parse(spec: str, **options: Any) -> Contract:
@@ -101,6 +103,8 @@ class Contract(TensorOp):
             more["padded"] = True
         if self.factors is not None:
             more["factors"] = self.factors
+        if self.packed:
+            more["packed"] = True
         return more
 
     def axis_extents(self, *inputs: TensorType) -> dict[str, Index]:
@@ -197,11 +201,11 @@ class Contract(TensorOp):
             return left, right
 
         counts = tuple(extents[a] for a in summed)
-        if self._is_short(counts):
+        if self.is_short(counts) and not self.packed:
             return _written_out(d, out, counts, factors, inputs)
         return d.dot(self.factors or out, counts, factors)
 
-    def _is_short(self, counts: Shape) -> bool:
+    def is_short(self, counts: Shape) -> bool:
         """Whether there is nothing to block: few products, one of whose factors is the same for
         no two results, as in a depthwise convolution.  Rows of the other one that end here are
         read along themselves, unless they are shorter than that is worth."""

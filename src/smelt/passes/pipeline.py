@@ -30,6 +30,7 @@ from smelt.passes.dce import dce
 from smelt.passes.decided import decided
 from smelt.passes.fold import fold
 from smelt.passes.joined import joined
+from smelt.passes.layouts import layouts
 from smelt.passes.margins import margins
 from smelt.passes.nested import nested
 from smelt.passes.picks import picks
@@ -37,6 +38,7 @@ from smelt.passes.precision import precision
 from smelt.passes.same import same
 from smelt.passes.scales import scales
 from smelt.passes.simplify import simplify, simplify_fast
+from smelt.passes.stencils import stencils
 from smelt.passes.views import views
 
 Rounding = Literal["fast", "eager", "exact"]
@@ -46,11 +48,13 @@ ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pure function from graph to graph.  `fast`: it may change how results are rounded."""
+    """A pure function from graph to graph.  `fast`: it may change how results are rounded;
+    `last`: it runs once, when the others have nothing to do any more."""
 
     name: str
     function: Callable[[Graph], Graph]
     fast: bool = False
+    last: bool = False
 
     @property
     def doc(self) -> str:
@@ -75,15 +79,19 @@ PASSES: tuple[Pass, ...] = (
     Pass("nested", nested),
     Pass("cse", cse),
     Pass("dce", dce),
+    Pass("layouts", layouts, last=True),
+    Pass("stencils", stencils, last=True),
 )
+TIDY = ("canonicalize", "cse", "dce")
+"""What runs again after the last ones, if they have changed something."""
 
 
 def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eager") -> Graph:
     """The graph after all passes that `rounding` allows, run until nothing changes.
 
     Inputs, the outputs' types and what the outputs hold stay: bit for bit (but for the payload of
-    NaNs) unless `rounding` is "fast".  With the knob VERIFY each step is checked; a VerifyError
-    then names the pass and holds the text to replay.
+    NaNs, and the order in which floats are summed) unless `rounding` is "fast".  With the knob
+    VERIFY each step is checked; a VerifyError then names the pass and holds the text to replay.
     """
     steps = [step for step in PASSES if _wanted(step, rounding)]
     for _ in range(ROUNDS):
@@ -91,10 +99,14 @@ def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eage
         graph = run_steps(graph, steps, journal)
         if graph is before:
             break
-    return graph
+    before = graph
+    graph = run_steps(graph, [step for step in PASSES if step.last], journal)
+    return graph if graph is before else run_steps(graph, map(find, TIDY), journal)
 
 
 def _wanted(step: Pass, rounding: Rounding) -> bool:
+    if step.last:
+        return False
     return not step.fast if rounding != "fast" else step.function is not simplify
 
 

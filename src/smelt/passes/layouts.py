@@ -1,0 +1,259 @@
+"""A value lies in memory in the order that what it is computed from lies in.
+
+A value is stored in the order of its axes.  Data that came with its axes in another order, as
+images with their channels last, is a permutation of an input; computing on it in the order of its
+axes would turn it in the first kernel and turn it back in the last, and kernels would read across
+the memory.  Here permutations travel with the data, from operands to results, so that what is
+stored between kernels lies as the data does:
+
+    exp(permute(x))       ->  permute(exp(x))
+    sum(permute(x))       ->  permute(sum(x))     along the same positions, in the same order
+    contract(a, b)        ->  permute(contract(a, b))
+
+The last is a choice: the result of a contraction may lie in any order.  It lies as one operand
+does that alone has all of the result's axes but one at most, where that operand's summed axis
+ends its rows: the other operand's axis then ends the result's rows (a convolution with its
+channels last).  Scores of attention and products of two matrices have no such operand.
+
+All other passes move permutations towards the inputs; this one runs once, after them, and counts
+only where permutations meet and fewer are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import rebuild
+from smelt.ops.contract import Contract, bare_axis
+from smelt.ops.create import Input
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.index import Gather
+from smelt.ops.reduce import Reduce, Scan
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Concat, Flip, Pad, Permute, Reshape, Slice, Window, split_groups
+from smelt.passes.compose import lifted, settle
+from smelt.types.expr import Index, axes_of
+
+__all__ = ["layouts", "memory_order"]
+
+
+def layouts(graph: Graph) -> Graph:
+    """Permutations move from operands to results, and contractions keep their data's order.
+
+    >>> from smelt.graph.text import parse, text
+    >>> print(
+    ...     text(
+    ...         layouts(
+    ...             parse('''graph f(x: f32[n,h,c], w: f32[d,c], b: f32[d,1]) {
+    ...   v0 = permute(x) {perm=(0, 2, 1)}
+    ...   v1 = contract(v0, w) {spec="n,c,h; d,c -> n,d,h"}
+    ...   v2 = add(v1, b)
+    ...   return v2
+    ... }''')
+    ...         )
+    ...     )
+    ... )
+    graph f(x: f32[n,h,c], w: f32[d,c], b: f32[d,1]) {
+      v0 = permute(x) {perm=(0, 2, 1)} : f32[n,c,h]
+      v1 = contract(v0, w) {spec="n,c,h; d,c -> n,h,d"} : f32[n,h,d]
+      v2 = reshape(b) {shape=(1, 1, d)} : f32[1,1,d]
+      v3 = add(v1, v2) : f32[n,h,d]
+      v4 = permute(v3) {perm=(0, 2, 1)} : f32[n,d,h]
+      return v4
+    }
+    """
+    made: dict[Node, bool] = {}  # of numbers and counting alone: it lies nowhere
+
+    def change(node: Node) -> Node:
+        own = [x for x in node.inputs if made.get(x, False)]
+        rule = _RULES.get(type(node.op))
+        if isinstance(node.op, (Map, Cast)):
+            new = _map(node, own)
+        else:
+            new = node if rule is None else rule(node)
+        made[new] = not isinstance(node.op, Input) and len(own) == len(node.inputs)
+        return new
+
+    turned = rebuild(graph, change)
+    return turned if _permutations(turned) < _permutations(graph) else graph
+
+
+def _permutations(graph: Graph) -> int:
+    """Permutations that somebody reads other than contractions, which walk axes in any order."""
+    read = {x for node in graph.nodes() if not isinstance(node.op, Contract) for x in node.inputs}
+    return sum(isinstance(x.op, Permute) for x in {*read, *graph.outputs})
+
+
+def _turned(node: Node, perm: tuple[int, ...], op: TensorOp, *inputs: Node) -> Node:
+    """A permutation of an operator on other operands; `node` if that is not the same after all."""
+    inner = build.apply(op, *inputs, origin=node.origin)
+    found = settle(build.apply(Permute(perm), inner, origin=node.origin))
+    return found if found.type == node.type else node
+
+
+def _perm(x: Node) -> tuple[int, ...] | None:
+    return x.op.perm if isinstance(x.op, Permute) else None
+
+
+def _back(perm: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(perm.index(a) for a in range(len(perm)))
+
+
+def _map(node: Node, made: list[Node]) -> Node:
+    """Elementwise operators on operands that are turned alike; what is made of nothing, and what
+    is broadcast, is turned for it."""
+    shape = node.type.shape
+    data = [x for x in node.inputs if x.type.shape == shape and x not in made]
+    perms = {_perm(x) for x in data}
+    perm = perms.pop() if len(perms) == 1 else None
+    if perm is None:
+        return node
+    turn, rank = Permute(_back(perm)), len(shape)
+    operands = [
+        x if not x.type.shape
+        else x.inputs[0] if _perm(x) == perm and x in data
+        else settle(build.apply(turn, lifted(x, rank), origin=x.origin))
+        for x in node.inputs
+    ]  # fmt: skip
+    return _turned(node, perm, node.op, *operands)
+
+
+def _reduce(node: Node) -> Node:
+    """A reduction of what is turned, where its positions stay in order: the same bits."""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Reduce)
+    perm = _perm(x)
+    if perm is None:
+        return node
+    axes = tuple(perm[a] for a in op.axes)
+    if list(axes) != sorted(axes):
+        return node
+    left = [a for a in range(len(perm)) if a not in axes]
+    order = tuple(left.index(p) for a, p in enumerate(perm) if a not in op.axes)
+    return _turned(node, order, replace(op, axes=axes), x.inputs[0])
+
+
+def _scan(node: Node) -> Node:
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Scan)
+    perm = _perm(x)
+    return node if perm is None else _turned(node, perm, replace(op, axis=perm[op.axis]), *x.inputs)
+
+
+def _window(node: Node) -> Node:
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Window)
+    perm = _perm(x)
+    if perm is None:
+        return node
+    return _turned(node, (*perm, len(perm)), replace(op, axis=perm[op.axis]), *x.inputs)
+
+
+def _reshape(node: Node) -> Node:
+    """Dimensions that are split, or joined where they lie side by side, on what is turned."""
+    (x,) = node.inputs
+    perm = _perm(x)
+    if perm is None:
+        return node
+    groups: list[tuple[list[int], tuple[int, ...]]] = []  # places in memory; the new dimensions
+    place = new = 0
+    for source, target in split_groups(x.type.shape, node.type.shape):
+        own = [perm[place + k] for k, n in enumerate(source) if n != 1]
+        if own and own != list(range(own[0], own[0] + len(own))):
+            return node
+        groups.append((own, tuple(range(new, new + len(target)))))
+        place, new = place + len(source), new + len(target)
+    order = [d for _, dims in sorted(groups, key=lambda g: g[0][:1]) for d in dims]
+    shape = tuple(node.type.shape[d] for d in order)
+    return _turned(node, _back(tuple(order)), Reshape(shape), x.inputs[0])
+
+
+def _gather(node: Node) -> Node:
+    """Positions along axes that lie side by side in memory too."""
+    op, (x, *index) = node.op, node.inputs
+    assert isinstance(op, Gather)
+    perm = _perm(x)
+    if perm is None:
+        return node
+    taken = list(perm[op.first : op.first + len(index)])
+    if taken != list(range(taken[0], taken[0] + len(taken))):
+        return node
+    middle = node.type.rank - (x.type.rank - len(index))
+    order: list[int] = []  # the dimensions of the result as they lie
+    for p in range(len(perm)):
+        a = perm.index(p)
+        if p == taken[0]:
+            order += range(op.first, op.first + middle)
+        elif p not in taken:
+            order.append(a if a < op.first else a - len(index) + middle)
+    return _turned(node, _back(tuple(order)), Gather(taken[0]), x.inputs[0], *index)
+
+
+# ---- contractions ----------------------------------------------------------------------------
+
+
+def _contract(node: Node) -> Node:
+    """A contraction whose result lies as its data does."""
+    op = node.op
+    assert isinstance(op, Contract)
+    sides = list(zip((op.left, op.right), node.inputs, strict=True))
+    for data, other in (sides, sides[::-1]):
+        order = _order(op, data, other[0])
+        if order is not None and order != op.out:
+            perm = tuple(order.index(a) for a in op.out)
+            return _turned(node, perm, replace(op, out=order), *node.inputs)
+    return node
+
+
+Terms = tuple[Index, ...]
+
+
+def _order(op: Contract, data: tuple[Terms, Node], other: Terms) -> tuple[str, ...] | None:
+    """The axes of the result in the order of the data, if one operand is what that is."""
+    terms, x = data
+    used, seen = ({a for t in side for a in axes_of(t)} for side in (terms, other))
+    own = [a for a in op.out if a in used]
+    new = [a for a in op.out if a not in used]
+    if len(new) > 1 or sum(a not in seen for a in own) < _ALONE:
+        return None
+    lies = [a for d in memory_order(x) for a in _axes(terms[d], op.out)]
+    if sorted(a for a in lies if a in own) != sorted(own):
+        return None
+    if new and (lies[-1] in own or lies[-1] not in seen):
+        return None
+    return (*(a for a in lies if a in own), *new)
+
+
+_ALONE = 2
+"""Axes that the data of a contraction has and the other operand has not, at least: with one each,
+either could be the data."""
+
+
+def _axes(term: Index, out: tuple[str, ...]) -> list[str]:
+    """The axes of the result that a dimension runs along, or the summed one that it is."""
+    name = bare_axis(term)
+    return [name] if name is not None else [a for a in axes_of(term) if a in out]
+
+
+def memory_order(x: Node) -> list[int]:
+    """The dimensions of a value from the slowest to the fastest, without the places in windows."""
+    if isinstance(x.op, Window):
+        return memory_order(x.inputs[0])
+    if isinstance(x.op, Permute):
+        perm = x.op.perm
+        return [perm.index(p) for p in memory_order(x.inputs[0])]
+    return list(range(x.type.rank))
+
+
+_RULES: dict[type[TensorOp], Callable[[Node], Node]] = {
+    Contract: _contract,
+    Gather: _gather,
+    Reduce: _reduce,
+    Reshape: _reshape,
+    Scan: _scan,
+    Window: _window,
+    **dict.fromkeys((Concat, Flip, Pad, Permute, Slice), settle),
+}

@@ -1,0 +1,78 @@
+"""Short sums over windows keep their operand packed where writing them out would cost.
+
+A sum of few products, as of a depthwise convolution, can be written out as operators of its own
+and is then fused like any other.  That reads the operand and the weights once for each product: it
+costs nothing where both are read as they lie.  An operand that is computed would be computed
+again for each product, and weights whose neighbours lie apart would be picked lane by lane; these
+sums stay contractions, which pack both once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import rebuild
+from smelt.ops.contract import Contract
+from smelt.passes.layouts import memory_order
+from smelt.types.expr import Index, axes_of
+
+__all__ = ["stencils"]
+
+
+def stencils(graph: Graph) -> Graph:
+    """Sums over windows of what is computed are marked: they are not written out.
+
+    >>> from smelt.graph.text import parse, text
+    >>> print(
+    ...     text(
+    ...         stencils(
+    ...             parse('''graph f(x: f32[c,h,w], k: f32[c,3,3]) {
+    ...   v0 = exp(x)
+    ...   v1 = window(v0) {axis=1, extent=3}
+    ...   v2 = window(v1) {axis=2, extent=3}
+    ...   v3 = contract(v2, k) {spec="c,h,w,u,v; c,u,v -> c,h,w"}
+    ...   return v3
+    ... }''')
+    ...         )
+    ...     ).split("{")[-1]
+    ... )
+    spec="c,h,w,u,v; c,u,v -> c,h,w", packed=true} : f32[c,h - 2,w - 2]
+      return v3
+    }
+    """
+    return rebuild(graph, _marked)
+
+
+def _marked(node: Node) -> Node:
+    op = node.op
+    if not isinstance(op, Contract) or op.packed or len(op.summed()) < _AXES:
+        return node
+    extents = op.axis_extents(*(x.type for x in node.inputs))
+    if not op.is_short(tuple(extents[a] for a in op.summed())):
+        return node
+    sides = list(zip((op.left, op.right), node.inputs, strict=True))
+    if not any(_is_computed(x) for _, x in sides) and not any(_lies_apart(op, *s) for s in sides):
+        return node
+    return build.apply(replace(op, packed=True), *node.inputs, origin=node.origin)
+
+
+_AXES = 2
+"""Axes of a window at least: along one, neighbouring products are in the same vectors."""
+
+
+def _is_computed(x: Node) -> bool:
+    """Whether an operand is neither an input nor a view of one."""
+    while x.op.is_view:
+        (x, *more) = x.inputs
+        if more:
+            return True
+    return not x.op.is_source
+
+
+def _lies_apart(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
+    """Whether neighbours along the last axis of the result lie apart in an operand."""
+    last = op.out[-1:]
+    along = [d for d in memory_order(x) if {*last} & {*axes_of(terms[d])}]
+    return bool(along) and along[-1] != memory_order(x)[-1]
