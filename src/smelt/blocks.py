@@ -20,7 +20,7 @@ from math import prod
 from typing import NamedTuple
 
 from smelt.dataclass import dataclass
-from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mul, sizes_of, sub
+from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mul, sub, terms_of
 
 BLOCK = 2048
 """Positions of the vector axis that one task visits, when that axis is a grid axis."""
@@ -206,7 +206,8 @@ def rows_together(columns: Index) -> Index:
     """Rows of so many independent positions that one task takes: few where they are long."""
     least = 16
     if not isinstance(columns, int):  # an open size may be 0, which factors of 16 do not say
-        least = max(least, evaluate(columns, dict.fromkeys(sizes_of(columns), 1)) + 1)
+        sure = sum(c for m, c in terms_of(columns) if all(a.kind == "size" for a in m))
+        least = max(least, sure + 1)
     return maximum(1, floordiv(BLOCK, maximum(columns, least)))
 
 

@@ -94,6 +94,30 @@ class IndexRangeError(SmeltError, IndexError):
     hint = "An index counts from 0 to size - 1, or from -size to -1."
 
 
+class OutsideError(SmeltError, IndexError, RuntimeError):
+    """A program of PyTorch reads at a position that is outside of its axis.
+
+    What it means:
+        An index, a token or a label of the data is too large or negative, or there are more
+        positions than rows of a table, as in a text that is longer than a model's longest.
+    Why:
+        Kernels keep every position inside, so nothing outside was read; but the answer would be
+        that of another program. Eager code raises an error too. Array code, whose standard leaves
+        this open, gives the element at the end of the axis.
+    Example:
+        from smelt.errors import OutsideError
+
+        raise OutsideError(reader="aten.embedding.default words model.py:12")
+    How to fix:
+        Look at the smallest and the largest index that goes into the operator that is named.
+    """
+
+    code = "E111"
+    title = "a position outside"
+    template = "{reader}: a position is outside of the axis that it counts along"
+    hint = "Compare the index's least and greatest element with the size of the dimension."
+
+
 class OverflowSizeError(SmeltError, OverflowError, ValueError):
     """A size that no memory has.
 

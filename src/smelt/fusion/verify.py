@@ -220,10 +220,14 @@ def disjoint(plan: Plan, sizes_: Mapping[str, int]) -> None:
     """Raises VerifyError if a buffer would be written over while it is needed: cheap enough to be
     asked of every plan, at the sizes of its first call.
 
-    Sizes at which a slice would have a negative length are let pass: the front end guards them.
+    Sizes at which a slice would have a negative length, or a quotient none, are let pass: the front
+    end guards them.
     """
     dims = {d for slot in plan.slots for d in slot.node.type.shape if not isinstance(d, int)}
-    if any(evaluate(d, sizes_) < 0 for d in dims):
+    try:
+        if any(evaluate(d, sizes_) < 0 for d in dims):
+            return
+    except ZeroDivisionError:
         return
     found = overlapping(plan, sizes_)
     if found is not None:

@@ -11,10 +11,12 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
+from smelt.blocks import BLOCK, rows_together
 from smelt.codegen.llvm import nest, width
 from smelt.codegen.llvm.items import Item
 from smelt.runtime import code
 from smelt.types.dtype import f32
+from smelt.types.expr import add, evaluate, floordiv, mul, size
 
 
 def _statistics(x: Any) -> Any:
@@ -122,3 +124,13 @@ def test_only_plain_folds_of_columns_take_rows_together() -> None:
     plain = loops(FOLDS["sum"])
     assert plain > loops(lambda x: sm.sum(sm.erf(sm.exp(x)), axis=0))
     assert plain > loops(lambda x: sm.sum(x, axis=1))
+
+
+def test_rows_that_are_taken_together_where_sizes_are_quotients() -> None:
+    """No quotient is computed to learn how long rows are at least, and none of length 0 divides."""
+    n, m = size("n"), size("m")
+    quotient = floordiv(m, 4)
+    for columns in (mul(n, 16), mul(quotient, floordiv(n, quotient)), add(mul(quotient, 48), 16)):
+        rows = rows_together(columns)
+        for sizes in ({"n": 0, "m": 4}, {"n": 9, "m": 16}):
+            assert 1 <= evaluate(rows, sizes) <= BLOCK // 16

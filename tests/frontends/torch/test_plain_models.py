@@ -62,3 +62,18 @@ def test_the_encoder_of_the_demo():
         mask = torch.ones(batch, length, dtype=torch.bool)
         mask[0, -2:] = False
         torch.testing.assert_close(fast(ids, mask), model(ids, mask), rtol=1e-4, atol=1e-5)
+
+
+def test_windows_of_open_sizes():
+    """A batch of windows is a product of quotients of sizes, each of which may be 0 to a prover."""
+
+    def windows(x):
+        b, h, w, c = x.shape
+        y = x.view(b, h // 4, 4, w // 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, c)
+        scores = (y @ y.mT).view(b, -1, 16, 16) + torch.zeros(h // 4 * (w // 4), 16, 16)
+        return scores.view(-1, 16, 16).softmax(-1)
+
+    call = torch.compile(windows, backend="smelt", dynamic=True)
+    for shape in ((2, 8, 8, 6), (3, 12, 8, 6), (1, 4, 4, 6)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(call(x), windows(x), rtol=1e-5, atol=1e-5)

@@ -323,6 +323,17 @@ def test_images_with_weights():
     agree(norm, IMAGE, c, c.abs(), c, c, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_sign_of_nan_is_none(dtype):
+    """Eager code's is 0, where NumPy's is NaN; the derivative of abs reads it."""
+    x = torch.tensor([1.0, float("nan"), -2.0, 0.0, float("-inf")] * 5, dtype=dtype)
+    call = torch.compile(lambda x: (x.sign() + 1, x.abs()), backend="smelt")
+    assert torch.equal(call(x)[0], x.sign() + 1)
+    x.requires_grad_()
+    (found,) = torch.autograd.grad(call(x)[1].sum(), x)
+    assert torch.equal(found, torch.autograd.grad(x.abs().sum(), x)[0])
+
+
 def test_what_must_raise_is_left_to_torch():
     zero = torch.zeros(3, dtype=torch.int64)
     agree(lambda x: torch.div(x, x + 1, rounding_mode="floor"), zero, left=1)

@@ -201,7 +201,9 @@ def compile_traced(
     try:
         with knobs.config(settings):
             _mark(traced, kind)
-            program = Program(traced, Lowering(traced.graph), Budget(held, traced, cast))
+            budget = Budget(held, traced, cast)
+            looks = kind != "backward"  # which reads where the forward graph has read
+            program = Program(traced, Lowering(traced.graph), budget, looks=looks)
     except Exception as error:
         if knobs.STRICT.get():
             raise

@@ -31,6 +31,7 @@ from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
 from smelt.frontends.torch.in_place import is_write, late, new_values, nodes
+from smelt.frontends.torch.inside import Read
 from smelt.frontends.torch.layout import PARTS, declared, is_guarded, memory_order, whole
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
@@ -74,6 +75,10 @@ class Stage:
     calls: list[Any] = field(default_factory=list)
     written: dict[Any, Any] = field(default_factory=dict)
     """Outputs that the graph itself writes into arguments, as those's new values."""
+    inside: set[Node] = field(default_factory=set)
+    """Reads at computed positions of which the program promises that they are inside."""
+    reads: list[Read] = field(default_factory=list)
+    """Positions that rules compare with others, and do not read at."""
 
 
 @dataclass(slots=True)
@@ -335,11 +340,14 @@ class Lowering:
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
             args = [a.settle(shape) if isinstance(a, V) else a for a in args]
-        found = row.lower(Call(out, fakes, self.sizes, origin), *args, **options)
+        reads = self.stage(k).reads
+        found: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
         if isinstance(out, (tuple, list)) and (given := self._given(node)):
             values = {place: self.value(x, k) for place, x in given.items()}
             found = [None if x is None else replaced(found, place, values)
                      for place, x in enumerate(found)]  # fmt: skip
+        if row.inside:
+            self.stage(k).inside.add(found.node)
         found = self._checked(node, found, out)
         self._made[node, k] = found
         return found

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ import torch
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.held import Budget
 from smelt.frontends.torch.in_place import is_write
+from smelt.frontends.torch.inside import Looks, refused
 from smelt.frontends.torch.layout import (
     declared,
     fitted,
@@ -48,11 +50,12 @@ class Program:
     """What runs; `segments` are its graphs, `source` its text."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, lowering: Lowering, budget: Budget | None = None
+        self, module: torch.fx.GraphModule, lowering: Lowering, budget: Budget | None = None,
+        *, looks: bool = True,
     ) -> None:  # fmt: skip
         """`budget` is the memory that the graphs may take together; None: each what its operators
-        would take one by one."""
-        self.lowering, self._budget = lowering, budget
+        would take one by one.  Without `looks` positions were looked at before."""
+        self.lowering, self._budget, self._looks = lowering, budget, looks
         self.segments: list[Segment] = []
         self.module = module
         self._names: dict[Any, str] = {}
@@ -149,7 +152,7 @@ class Program:
                 self._add(f"{name} = {source}")
 
     def _segment(self, k: int, stage: Stage) -> None:
-        made = make_segment(stage, self.lowering.sizes, self._allowance())
+        made = make_segment(stage, self.lowering.sizes, self._allowance(), looks=self._looks)
         if self._budget is not None:
             self._budget.keep(made.kept)
         self.segments.append(made)
@@ -166,9 +169,22 @@ class Program:
                 continue
             self._names[node] = f"t{len(self._names)}"
             targets.append(f"{self._names[node]}, ")
+        if made.looks.flag is not None:
+            targets.append("outside, ")
         comma = "," if len(stage.inputs) == 1 else ""
         given = f"{''.join(targets)}= " if targets else ""
+        self._look_inside(made.looks, name)
         self._add(f"{given}{name}(({tensors}{comma}), ({sizes}))")
+        if made.looks.flag is not None:
+            self._add(f"if outside: refused_{name}()")
+
+    def _look_inside(self, looks: Looks, name: str) -> None:
+        """Compares sizes with each other for the positions that a graph reads."""
+        if looks.readers:
+            self._space[f"refused_{name}"] = partial(refused, looks.readers)
+        for n in looks.sizes:
+            if all(s in self._sizes for s in sizes_of(n)):
+                self._add(f"if {text(n)} < 0: refused_{name}()")
 
     def _allowance(self) -> Allowance | None:
         """The memory that the next graph may take, if anything is known of it."""

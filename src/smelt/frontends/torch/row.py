@@ -23,6 +23,7 @@ import torch
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.dtypes import ours
+from smelt.frontends.torch.inside import Read
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.value import V, number
 from smelt.origin import Origin
@@ -47,15 +48,22 @@ class Row:
     source: bool = False
     """Takes nothing of a tensor but its type, for which it gets None; made anew wherever it is
     read."""
+    inside: bool = False
+    """Reads at positions that are inside, as whoever wrote the call has promised."""
 
 
 class Call:
     """What is known of one operator in the traced program."""
 
-    __slots__ = ("fakes", "origin", "out", "sizes")
+    __slots__ = ("fakes", "origin", "out", "reads", "sizes")
 
-    def __init__(self, out: Any, fakes: Sequence[Any], sizes: Sizes, origin: Origin | None) -> None:
+    def __init__(
+        self, out: Any, fakes: Sequence[Any], sizes: Sizes, origin: Origin | None,
+        reads: list[Read] | None = None,
+    ) -> None:  # fmt: skip
         """`out` is the tracer's result, a tensor without data or a tuple; `fakes` the operands."""
+        self.reads = [] if reads is None else reads
+        """Positions that have to be inside, though no kernel reads there."""
         self.out = out
         self.fakes = fakes
         self.sizes = sizes

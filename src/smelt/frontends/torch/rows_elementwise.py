@@ -13,7 +13,7 @@ from typing import Any
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row
-from smelt.frontends.torch.value import V, select
+from smelt.frontends.torch.value import V, number, select
 from smelt.types.dtype import bool_
 
 __all__ = ["ROWS"]
@@ -268,7 +268,11 @@ def _lerp(c: Call, x: V, y: V, weight: Any) -> V:
 
 
 def _sign(c: Call, x: V) -> V:
-    return x if x.dtype == bool_ else x.map("sign")
+    """Eager code's sign of NaN is 0, and so is the derivative of abs there."""
+    if x.dtype == bool_:
+        return x
+    found = x.map("sign")
+    return select(x.map("isnan"), number(0, x.dtype), found) if x.dtype.is_float else found
 
 
 def _abs(c: Call, x: V) -> V:

@@ -151,6 +151,7 @@ def _one_place(rule: Any) -> Any:
         here = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
         if isinstance(value, V) and value.shape != at.shape:
             raise UnsupportedError("more values than positions")
+        c.reads.append((at.node, x.shape[a], c.origin))
         return rule(here, x, c.value(value, c.dtype))
 
     return lower
@@ -178,7 +179,7 @@ ROWS = (
     Row("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", _attention_backward),
     Row("aten.embedding.default", _embedding),
     Row("aten.index.Tensor", _index),
-    Row("aten._unsafe_index.Tensor", _index),
+    Row("aten._unsafe_index.Tensor", _index, inside=True),
     Row("aten.index_select.default", _index_select),
     Row("aten.gather.default", _gather),
 )

@@ -18,6 +18,7 @@ import torch
 
 from smelt import knobs, warm
 from smelt.frontends.torch.in_place import Places
+from smelt.frontends.torch.inside import Looks, looked_at
 from smelt.frontends.torch.layout import memory_order
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.sizes import Sizes
@@ -54,10 +55,13 @@ class Segment:
     def __init__(
         self, compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None],
         more: int, nodes: Sequence[Any], written: Mapping[int, int], dense: Sequence[bool],
+        looks: Looks,
     ) -> None:  # fmt: skip
         """`orders` say how each result is turned from its memory order into its shape; `written`
-        are inputs by the results that are their new values, `dense` tells those without gaps."""
+        are inputs by the results that are their new values, `dense` tells those without gaps.  The
+        last result is the flag of `looks`, if it has one."""
         self.compiled = compiled
+        self.looks = looks
         self.nodes = tuple(nodes)
         self.kept = _kept(compiled)
         """Bytes of constants that it keeps between calls."""
@@ -220,9 +224,12 @@ def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied
     return finish
 
 
-def make_segment(stage: Stage, sizes: Sizes, allowance: Allowance | None) -> Segment:
+def make_segment(
+    stage: Stage, sizes: Sizes, allowance: Allowance | None, *, looks: bool = True
+) -> Segment:
     """Compile the graph of a stage, or find it: an equal graph is compiled once a process, and
-    again only where the one there is keeps more constants than this one may."""
+    again only where the one there is keeps more constants than this one may.  With `looks` the
+    graph tells whether positions that it reads are outside."""
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
     outputs: list[Any] = []
     orders: list[tuple[int, ...] | None] = []
@@ -234,6 +241,10 @@ def make_segment(stage: Stage, sizes: Sizes, allowance: Allowance | None) -> Seg
         else:
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
+    read = looked_at(outputs, stage.inside, sizes.signed, stage.reads) if looks else Looks()
+    if read.flag is not None:
+        outputs.append(read.flag)
+        orders.append(None)
     places = list(stage.inputs)
     names = list(stage.outputs)
     written = {names.index(n): places.index(x) for n, x in stage.written.items()}
@@ -247,7 +258,7 @@ def make_segment(stage: Stage, sizes: Sizes, allowance: Allowance | None) -> Seg
     donate = tuple((i, j) for j, i in written.items())
     return Segment(
         compile_once(graph, hints, allowance, donate), orders, len(missing), names, written,
-        [x.op.strides is None for x in inputs[: len(places)]],
+        [x.op.strides is None for x in inputs[: len(places)]], read,
     )  # fmt: skip
 
 

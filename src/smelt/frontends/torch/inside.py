@@ -1,0 +1,192 @@
+"""Positions that a graph reads, and what tells whether all of them are inside.
+
+Kernels keep every position inside its axis, so that none ever reads outside of an array; eager code
+raises an error for one outside, and so do we.  Positions that count along a size are a question
+about sizes, asked before the graph runs.  Those that depend on data are asked by the graph itself,
+with one more result: whether any is outside.  What is inside for sure costs nothing.
+
+>>> from smelt.graph.text import parse
+>>> graph = parse("graph f(x: f32[n], i: i64[m]) {\\n v0 = gather(x, i) {first=0}\\n return v0\\n}")
+>>> looked_at(graph.outputs).flag
+<reduce.any bool[]>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
+from typing import Any
+
+from smelt.dataclass import dataclass
+from smelt.errors import OutsideError
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.ops.create import Constant, Input, Iota, SizeOf
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.index import Gather
+from smelt.ops.reduce import Reduce
+from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice
+from smelt.origin import Origin
+from smelt.types.dtype import DType, i64
+from smelt.types.expr import Index, add, mul, nonnegative, sizes_of, sub
+
+__all__ = ["Looks", "looked_at", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What must hold for the positions that a graph reads."""
+
+    flag: Node | None = None
+    """Whether any is outside, as the data says."""
+    sizes: tuple[Index, ...] = ()
+    """Which may not be negative: how far the least position is from the front of its axis, and how
+    far the greatest is from its end."""
+    readers: tuple[Origin | None, ...] = ()
+    """Operators that read at positions that are not inside for sure."""
+
+
+Read = tuple[Node, Index, "Origin | None"]
+"""Positions, the length of the axis that they count along, and who reads there."""
+
+
+def looked_at(
+    outputs: Sequence[Node], promised: Collection[Node] = (), signed: Collection[str] = (),
+    more: Sequence[Read] = (),
+) -> Looks:  # fmt: skip
+    """What has to be looked at for these results, and for `more` reads.  `promised` read inside by
+    their own rule, and the sizes `signed` are numbers that may be negative."""
+    nodes = Graph("looks", (), (*outputs, *(at for at, _, _ in more))).nodes()
+    depends: set[Node] = set()
+    for node in nodes:
+        if isinstance(node.op, Input) or any(x in depends for x in node.inputs):
+            depends.add(node)
+    flags: dict[tuple[Index, ...], dict[tuple[Node, Index, Index], Node]] = {}
+    sizes: dict[Index, None] = {}
+    readers: dict[Any, Origin | None] = {}
+    for at, extent, origin in (*_reads(nodes, promised), *more):
+        span = _span(at)
+        room = () if span is None else (span[0], sub(sub(extent, 1), span[1]))
+        unsure = [n for n in room if not nonnegative(n) or {*sizes_of(n)} & {*signed}]
+        if at not in depends:  # what is unknown then is a rule's own arithmetic, as for margins
+            sizes |= dict.fromkeys(unsure)
+        elif span is None or unsure:
+            base, low = _from_the_end(_base(at), extent)
+            found = flags.setdefault(base.type.shape, {})
+            if (base, low, extent) not in found:
+                found[base, low, extent] = _outside(base, low, extent)
+        if unsure or (span is None and at in depends):
+            readers[str(origin), getattr(origin, "operator", "")] = origin
+    return Looks(_any([[*group.values()] for group in flags.values()]), tuple(sizes),
+                 tuple(readers.values()))  # fmt: skip
+
+
+def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:
+    for node in nodes:
+        if isinstance(node.op, Gather) and node not in promised:
+            x, *index = node.inputs
+            for k, at in enumerate(index):
+                yield at, x.type.shape[node.op.first + k], node.origin
+
+
+def _any(groups: Sequence[Sequence[Node]]) -> Node | None:
+    """Whether any element is true, of values that have equal shapes in a group."""
+    whole: Node | None = None
+    for group in groups:
+        each = reduce(_or, group)
+        if each.type.rank:
+            each = build.apply(Reduce("any", tuple(range(each.type.rank))), each)
+        whole = each if whole is None else _or(whole, each)
+    return whole
+
+
+def _or(a: Node, b: Node) -> Node:
+    return build.map("or", a, b)
+
+
+def _outside(at: Node, low: Index, extent: Index) -> Node:
+    """Whether each position is below `low`, or at `extent` or above."""
+    dtype = at.type.dtype
+    above = build.map("ge", at, _number(extent, dtype))
+    if dtype.kind == "uint":
+        return above
+    return build.map("or", build.map("lt", at, _number(low, dtype)), above)
+
+
+def _number(n: Index, dtype: DType) -> Node:
+    return build.constant(n, dtype) if isinstance(n, int) else build.apply(SizeOf(n, dtype))
+
+
+def _base(at: Node) -> Node:
+    """The positions behind views that only arrange or repeat them."""
+    while isinstance(at.op, (Expand, Reshape, Permute, Flip)):
+        (at,) = at.inputs
+    return at
+
+
+def _from_the_end(at: Node, extent: Index) -> tuple[Node, Index]:
+    """Positions of which negative ones count from the end, as they were given, and the least that
+    may be; others as they are, and 0."""
+    if isinstance(at.op, Map) and at.op.scalar == "select":
+        test, moved, plain = at.inputs
+        if (isinstance(test.op, Map) and test.op.scalar == "lt" and test.inputs[0] is plain
+                and _constant(test.inputs[1]) == 0
+                and isinstance(moved.op, Map) and moved.op.scalar == "add"
+                and moved.inputs[0] is plain and _constant(moved.inputs[1]) == extent):  # fmt: skip
+            return _base(plain), mul(extent, -1)
+    return at, 0
+
+
+def _constant(node: Node) -> Index | None:
+    if isinstance(node.op, SizeOf):
+        return node.op.expr
+    if isinstance(node.op, Constant) and isinstance(node.op.value, int):
+        return int(node.op.value)
+    return None
+
+
+def _span(at: Node) -> tuple[Index, Index] | None:
+    """The least and the greatest position, both of which there are; None where that is unknown."""
+    at = _base(at)
+    known = _constant(at)
+    if known is not None:
+        return known, known
+    if isinstance(at.op, Iota):
+        return 0, sub(at.op.shape[at.op.axis], 1)
+    if isinstance(at.op, Slice):
+        (x,) = at.inputs
+        if not isinstance(x.op, Iota):
+            return None
+        a = x.op.axis
+        first, step = at.op.starts[a], at.op.steps[a]
+        return (first, add(first, mul(sub(at.op.sizes[a], 1), step))) if step > 0 else None
+    if isinstance(at.op, Cast):
+        (x,) = at.inputs
+        return _span(x) if x.type.dtype.kind in ("int", "uint") and at.op.dtype == i64 else None
+    if not isinstance(at.op, Map):
+        return None
+    if at.op.scalar == "select":
+        plain = _span(at.inputs[2])
+        wrapped = isinstance(at.inputs[0].op, Map) and at.inputs[0].op.scalar == "lt"
+        below = wrapped and at.inputs[0].inputs[0] is at.inputs[2]
+        return plain if below and plain is not None and nonnegative(plain[0]) else None
+    if at.op.scalar in ("add", "sub", "mul") and len(at.inputs) == 2:
+        x, c = at.inputs
+        if _constant(c) is None and at.op.scalar != "sub":
+            x, c = c, x
+        span, n = _span(x), _constant(c)
+        if span is None or n is None:
+            return None
+        if at.op.scalar == "mul":
+            return (mul(span[0], n), mul(span[1], n)) if nonnegative(n) else None
+        change = add if at.op.scalar == "add" else sub
+        return change(span[0], n), change(span[1], n)
+    return None
+
+
+def refused(readers: Sequence[Origin | None]) -> None:
+    """Raises OutsideError, which names those who may have read outside."""
+    told = [f"{getattr(o, 'operator', 'a read')} {getattr(o, 'module', '')}".strip()
+            for o in readers]  # fmt: skip
+    first = next((o for o in readers if o is not None and o.known), None)
+    raise OutsideError(reader=" or ".join(told), origin=first)
