@@ -408,3 +408,39 @@ def test_a_call_with_the_same_addresses_and_other_strides_is_looked_at_again():
     places = Places(SimpleNamespace(values=[value], outputs=[0]), {0: 0}, [True, False])
     for step, shared in ((3, []), (3, []), (15, [0]), (3, [])):
         assert places.shared([base[100:200], base.as_strided((10,), (step,))], (10,)) == shared
+
+
+class Teacher(torch.nn.Module):
+    """A moving average of another layer, which autograd does not follow; a gain that it does."""
+
+    def __init__(self):
+        super().__init__()
+        self.student, self.teacher = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+        self.gain = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        with torch.no_grad():
+            pairs = zip(self.teacher.parameters(), self.student.parameters(), strict=True)
+            for mine, other in pairs:
+                mine.mul_(0.9).add_(other, alpha=0.1)
+            self.gain.clamp_(max=2.0)
+            aim = self.teacher(x)
+        return ((self.student(x) * self.gain - aim) ** 2).mean(), self.gain.sum()
+
+
+def test_what_is_written_unseen_has_the_gradients_of_eager_code():
+    """None at all where nothing else reads it, which an optimiser tells from zeros."""
+    model = Teacher()
+    twin = deepcopy(model)
+    fast = torch.compile(twin, backend="smelt")
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        for m, call in ((model, model), (twin, fast)):
+            m.zero_grad()
+            sum(call(x)).backward()
+        assert model.teacher.weight.grad is None
+        for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
+            assert (mine.grad is None) == (theirs.grad is None)
+            torch.testing.assert_close(mine, theirs)
+            if theirs.grad is not None:
+                torch.testing.assert_close(mine.grad, theirs.grad)

@@ -80,6 +80,8 @@ def backend(
             kept = tuple(decided) if kind == "forward" else ()
             count = seen[-1] if kind == "forward" and seen else 0 if kind == "backward" else None
             _mark_results(traced, count)
+            if kind == "backward":
+                _drop_unseen(traced)
             own = cast if kind != "backward" else ()  # whose arguments are others
             return compile_traced(traced, settings, kind, held, kept, own)
 
@@ -237,6 +239,23 @@ def _mark_results(traced: torch.fx.GraphModule, count: int | None) -> None:
     """Notes how many results, from the first, are the user's; None for all."""
     output = next(n for n in traced.graph.nodes if n.op == "output")
     output.meta[SEEN] = len(output.args[0]) if count is None else count
+
+
+def _drop_unseen(backward: torch.fx.GraphModule) -> None:
+    """Has no gradient come from new values of arguments that autograd does not see being written:
+    it never gives one, and an argument that nothing else reads has none in eager code, not zeros.
+    """
+    known = getattr(TracingContext.try_get(), "fw_metadata", None)
+    arguments = list(enumerate(getattr(known, "input_info", ())))
+    written = [(k, x) for k, x in arguments if x.mutates_data and x.requires_grad
+               and x.mutation_type.name == "MUTATED_OUT_GRAPH"]  # fmt: skip
+    tangents = [n for n in backward.graph.find_nodes(op="placeholder") if "tangents" in n.name]
+    (output,) = backward.graph.find_nodes(op="output")
+    found = list(output.args[0])
+    for (k, x), tangent in zip(written, tangents, strict=False):  # theirs come first
+        if x.mutations_under_no_grad_or_inference_mode and found[k] is tangent:
+            found[k] = None
+    output.args = (type(output.args[0])(found),)
 
 
 def _written(node: torch.fx.Node) -> bool:
