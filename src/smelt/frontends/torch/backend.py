@@ -32,6 +32,7 @@ from smelt.frontends.torch import early
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
 from smelt.frontends.torch.layout import SEEN, plain
 from smelt.frontends.torch.lower import Lowering
+from smelt.frontends.torch.pairs import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.table import decompositions
@@ -203,6 +204,7 @@ def compile_traced(
     try:
         with knobs.config(settings):
             _mark(traced, kind)
+            cancel(traced.graph)
             budget = Budget(held, traced, cast)
             looks = kind != "backward"  # which reads where the forward graph has read
             program = Program(traced, Lowering(traced.graph), budget, looks=looks)

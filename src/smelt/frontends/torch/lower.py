@@ -102,6 +102,10 @@ class Lowering:
         """Calls that write into their operands: after everything that reads the old values."""
         self.late: list[Any] = []
         """What those calls read from memory that one of them writes: copied before them."""
+        self.early: list[Any] = []
+        """Views of arguments that torch makes, before any graph."""
+        self._changed = {x for n in graph.nodes if n.op == "call_function" and _writes(n)
+                         for x in _written(n)}  # fmt: skip
         self._drawn = 0
         """The stage of the last random number: all are drawn in the order of the program."""
         self._entries: dict[Any, _Entry] = {}
@@ -197,6 +201,12 @@ class Lowering:
     def _call(self, node: Any, reason: str) -> None:
         """Leaves an operator to torch."""
         operands = list(nodes((node.args, node.kwargs)))
+        self.left.append(Left(str(node.target), reason, module_of(node)))
+        if self._is_early(node, operands):
+            self._entries[node] = _Entry(None, 0, 0)
+            self.wanted[node] = None
+            self.early.append(node)
+            return
         at = max((self._entries[x].call for x in operands), default=0)
         if _draws(node):
             self._drawn = at = max(at, self._drawn)
@@ -210,7 +220,15 @@ class Lowering:
             self.last.append(node)
         else:
             self.stage(at).calls.append(node)
-        self.left.append(Left(str(node.target), reason, module_of(node)))
+
+    def _is_early(self, node: Any, operands: list[Any]) -> bool:
+        """Whether a call only shows memory otherwise that an argument has throughout."""
+        returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+        alias = [r.alias_info for r in returns]
+        if len(alias) != 1 or alias[0] is None or alias[0].is_write or not operands:
+            return False
+        return all(x in self.early or _is_size(x) or (x.op == "placeholder" and x not in
+                   self._changed) for x in operands)  # fmt: skip
 
     # ---- values ----------------------------------------------------------------------------------
 

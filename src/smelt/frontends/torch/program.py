@@ -79,6 +79,8 @@ class Program:
         self._add("args.clear()")
         self._size_sources(given)
         self._look_apart(given)
+        for node in self.lowering.early:
+            self._call(node)
         for k, stage in enumerate(self.lowering.stages):
             if stage.outputs:
                 self._segment(k, stage)

@@ -19,6 +19,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 
 from smelt.frontends.torch import (
     encoder,
+    pairs,
     parts,
     rows_elementwise,
     rows_fold,
@@ -64,4 +65,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **core_aten_decompositions(), **get_decompositions(_TAKEN_APART)
     }  # fmt: skip
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
-    return table | encoder.PARTS | parts.PARTS
+    return table | encoder.PARTS | parts.PARTS | pairs.PARTS
