@@ -91,6 +91,15 @@ def test_text(case: Case) -> None:
     assert text(case.result()) == case.out
 
 
+WHOLE = [case for case in CASES if case.order.startswith("rounding ")]
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=lambda c: f"{c.file}-{c.name}")
+def test_the_pipeline_has_nothing_left_to_do(case: Case) -> None:
+    after = text(case.result())
+    assert text(case._replace(source=after).result()) == after
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.file}-{c.name}")
 def test_both_sides_compute_the_same(case: Case) -> None:
     before, after = parse(case.source), parse(case.out)

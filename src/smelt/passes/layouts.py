@@ -51,7 +51,8 @@ def layouts(graph: Graph) -> Graph:
     ...   v0 = permute(x) {perm=(0, 2, 1)}
     ...   v1 = contract(v0, w) {spec="n,c,h; d,c -> n,d,h"}
     ...   v2 = add(v1, b)
-    ...   return v2
+    ...   v3 = permute(v2) {perm=(0, 2, 1)}
+    ...   return v3
     ... }''')
     ...         )
     ...     )
@@ -61,8 +62,7 @@ def layouts(graph: Graph) -> Graph:
       v1 = contract(v0, w) {spec="n,c,h; d,c -> n,h,d"} : f32[n,h,d]
       v2 = reshape(b) {shape=(1, 1, d)} : f32[1,1,d]
       v3 = add(v1, v2) : f32[n,h,d]
-      v4 = permute(v3) {perm=(0, 2, 1)} : f32[n,d,h]
-      return v4
+      return v3
     }
     """
     made: dict[Node, bool] = {}  # of numbers and counting alone: it lies nowhere

@@ -82,8 +82,9 @@ PASSES: tuple[Pass, ...] = (
     Pass("layouts", layouts, last=True),
     Pass("stencils", stencils, last=True),
 )
-TIDY = ("canonicalize", "cse", "dce")
-"""What runs again after the last ones, if they have changed something."""
+TIDY = ("canonicalize", "views", "cse", "dce")
+"""What runs again after the last ones, if they have changed something: they leave views behind
+elementwise operators that would move in front of them the next time."""
 
 
 def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eager") -> Graph:

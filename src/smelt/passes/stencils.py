@@ -3,19 +3,23 @@
 A sum of few products, as of a depthwise convolution, can be written out as operators of its own
 and is then fused like any other.  That reads the operand and the weights once for each product: it
 costs nothing where both are read as they lie.  An operand that is computed would be computed
-again for each product, and weights whose neighbours lie apart would be picked lane by lane; these
-sums stay contractions, which pack both once.
+again for each product that an element is in, and weights whose neighbours lie apart would be picked
+lane by lane; these sums stay contractions, which pack both once.  An element that is in few
+products, as where windows step over their places, is read sooner than it is packed.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
 from smelt.ops.contract import Contract
+from smelt.ops.view import Window
 from smelt.passes.layouts import memory_order
+from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
 __all__ = ["stencils"]
@@ -53,13 +57,35 @@ def _marked(node: Node) -> Node:
     if not op.is_short(tuple(extents[a] for a in op.summed())):
         return node
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
-    if not any(_is_computed(x) for _, x in sides) and not any(_lies_apart(op, *s) for s in sides):
+    computed = any(_is_computed(x) and _often(op, extents, terms, x) for terms, x in sides)
+    if not computed and not any(_lies_apart(op, *s) for s in sides):
         return node
     return build.apply(replace(op, packed=True), *node.inputs, origin=node.origin)
 
 
 _AXES = 2
 """Axes of a window at least: along one, neighbouring products are in the same vectors."""
+
+
+_READS = 4
+"""Products that an element of the operand is in and is rather computed again for than packed."""
+
+
+def _often(op: Contract, extents: dict[str, Index], terms: tuple[Index, ...], x: Node) -> bool:
+    """Whether an element is in more than a few products: all taps of the window, less those that
+    its steps pass over.  What lacks an axis of the result is read all along that axis."""
+    if not {*op.out} <= {a for t in terms for a in axes_of(t)}:
+        return True
+    steps = 1
+    for term in terms:
+        for a in op.out:
+            step = coefficient(term, a)
+            steps *= abs(step) if isinstance(step, int) and step else 1
+    while x.op.is_view:
+        if isinstance(x.op, Window):
+            steps *= x.op.step
+        x = x.inputs[0]
+    return prod(n for a in op.summed() if isinstance(n := extents[a], int)) > _READS * steps
 
 
 def _is_computed(x: Node) -> bool:
