@@ -20,6 +20,7 @@ from math import prod
 
 from smelt.blocks import BLOCK, PARTS
 from smelt.dataclass import dataclass
+from smelt.fusion.packed import region_packing_ns
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import Hints, at_hints, bits
 from smelt.fusion.sweeps import Sweeps
@@ -195,6 +196,10 @@ class Model:
         sweeps.arrange()
         if region.work < 0:
             region.work = sweeps.work(self.step_ns) * sweeps.emptiness(self.lanes)
+            if sweeps.packs:
+                fixed = region.grid & ~sweeps.cut_axes
+                region.work += region_packing_ns(self.target, self.units, region, sweeps.sizes,
+                                                 fixed, sweeps.evaluations)  # fmt: skip
         tasks = sweeps.tasks()
         inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)

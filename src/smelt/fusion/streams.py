@@ -30,6 +30,7 @@ from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, FAR_NS, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
+from smelt.fusion.packed import summed, term_packing_ns
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
 from smelt.fusion.shares import TOLD, Shares
@@ -403,9 +404,18 @@ class _Price:
         """Nanoseconds of one sweep on one core that visits a share of the axis, and sees shares of
         others; what stands still is done in each of its `visits`, as many as there are blocks if
         0."""
+
+        def times(axes: frozenset[str]) -> float:
+            if self.name not in axes:
+                return self._evaluations(axes) * (visits or self.visits)
+            return self._evaluations(axes) * prod(p for n, p in seen.items() if n in axes)
+
         found = 0.0
         for t in terms:
             axes, cost = t.axes, 0.0
+            if t not in self.slow:
+                target, loads = self.model.target, self.found.loads
+                found += term_packing_ns(target, t, self.sizes, self.still, loads, times)
             match t.kind:
                 case "apply":
                     cost = SCALARS[t.op].cost
@@ -425,25 +435,19 @@ class _Price:
                 case _:
                     pass
             if cost:
-                times = self._evaluations(axes)
-                if self.name not in axes:
-                    times *= visits or self.visits
-                else:
-                    times *= prod(part for n, part in seen.items() if n in axes)
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
                 if not all(a.dtype.is_float for a in t.args):
                     cost *= MASKING if axes & set(self.cut) else 0.0
                 if width == 8 and t.dtype.is_float and self.is_single and self.is_columns:
                     cost *= SLOW_COLUMNS
-                found += self.model.target.compute_ns(cost, times, width)
+                found += self.model.target.compute_ns(cost, times(axes), width)
         return found * share
 
     def _slow(self) -> set[Term]:
         """Products that are walked rather than blocked."""
         found: dict[Term, tuple[frozenset[str], frozenset[str]]] = {}
         for t in self.found.terms.known.values():
-            over = t.over if t.kind == "dot" else _folded(t)
-            if over and len(t.args) == 2:
+            if (over := summed(t)) and len(t.args) == 2:
                 one, other = (a.axes - {*over} for a in t.args)
                 found[t] = one, other
         alone = self.still | {self.name} if self.block == 1 else self.still
@@ -491,9 +495,3 @@ class _Price:
         if resting == "dram":
             return 0.0, again + model.read_ns(v, nbytes, threads)
         return 0.0, again + nbytes * model.ns_per_byte(resting, "read", threads)
-
-
-def _folded(t: Term) -> tuple[str, ...]:
-    """The axes that a product over other axes than the streamed one ends."""
-    is_product = t.kind == "opaque" and isinstance(t.value, tuple) and t.value[:2] == ("fold", "")
-    return t.value[2] if is_product else ()

@@ -109,7 +109,7 @@ def walked_units(units: Units, region: Region) -> set[int]:
     """The products of a region that are walked rather than blocked."""
     found: dict[int, tuple[set[int], set[int]]] = {}
     for unit in map(units.unit, sorted(region.ended)):
-        if sides := _sides(region, unit):
+        if sides := sides_of(region, unit):
             # Windows that peek share the axis of places that a product has instead of theirs.
             taps = {w.tap for w in region.peeked.get(unit.number, ())}
             one, other = ({*bits(side)} - taps for side in sides)
@@ -128,12 +128,12 @@ def packing(units: Units, region: Region, volume: Callable[[int], int]) -> float
     found = 0.0
     for unit in map(units.unit, region.ended):
         made = any(region.members >> e.producer & 1 for e in unit.edges)
-        if made and (sides := _sides(region, unit)):
+        if made and (sides := sides_of(region, unit)):
             found += PACKED_NS * volume(sides[0] & sides[1] & region.grid)
     return found
 
 
-def _sides(region: Region, unit: Unit) -> tuple[int, int] | None:
+def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
     """The axes of a product's result that either factor varies along, whatever it is put together
     from; None for what is no product of two values."""
     if len(unit.edges) < 2 or not unit.factors or not all(unit.factors):

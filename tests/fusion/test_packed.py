@@ -1,0 +1,76 @@
+"""What packing costs, and what is not fused because every task would pack whole operands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.fusion.formulas import MACHINE, Formula
+
+from smelt.fusion.packed import SHARED_BYTES, Operand, packing_ns
+from smelt.fusion.units import is_contraction
+from smelt.target import Rates
+
+STEPS = 10**8
+ROWS, COLUMNS = Operand(1024, 1e8, lies=True), Operand(1024, 1e8, lies=False)
+
+
+def price(one: Operand, other: Operand, depth: int = 1024, itemsize: int = 4) -> float:
+    return packing_ns(MACHINE, (one, other), depth, STEPS, itemsize)
+
+
+def test_what_lies_along_the_summed_axis_or_is_made_in_place_is_not_packed() -> None:
+    both = price(COLUMNS, COLUMNS)
+    assert price(ROWS, COLUMNS) == price(COLUMNS, ROWS) == price(ROWS, ROWS) == both / 2
+    made = replace(COLUMNS, made=True)
+    assert price(made, COLUMNS) == both / 2
+    assert price(made, made) == 0.0
+
+
+def test_few_rows_and_small_products_pack_nothing() -> None:
+    assert price(Operand(16, 1e8, False), COLUMNS) == 0.0
+    assert price(Operand(17, 1e8, False), COLUMNS) > 0.0
+    small = Operand(192, 1e8, False)
+    assert price(small, small, 384) == 0.0
+    assert price(small, small, 385) > 0.0
+
+
+def test_packing_takes_longer_where_operands_rest_further_away() -> None:
+    l1, l2, l3 = (price(COLUMNS, COLUMNS, depth) for depth in (4, 64, 1024))
+    assert l1 < l2 < l3
+
+
+def test_blocks_of_the_usual_heights_are_not_charged_for() -> None:
+    """Of half as many elements of twice the size."""
+    for itemsize in (4, 8):
+        usual = Operand(1024, STEPS * itemsize / SHARED_BYTES, False)
+        assert price(usual, usual, itemsize=itemsize) == 0.0
+        assert price(usual, replace(usual, taken=2 * usual.taken), itemsize=itemsize) > 0.0
+
+
+def test_packing_all_of_an_operand_once_is_not_charged_for() -> None:
+    few, once = Operand(48, 0.0, lies=False), Operand(1024, STEPS / 48, lies=False)
+    assert price(few, once) == 0.0
+    assert price(few, replace(once, taken=2 * once.taken)) > 0.0
+
+
+FAR = replace(
+    MACHINE, l2_bytes=2 << 20, fma_gflops=248.0,
+    one_thread=replace(MACHINE.one_thread, l3=Rates(30, 30, 30), dram=Rates(17, 11, 17)),
+    all_threads=replace(MACHINE.all_threads, l3=Rates(30, 56, 30), dram=Rates(19, 12, 17)),
+)  # fmt: skip
+"""A machine with memory so slow that little is gained by storing anything."""
+
+
+def test_products_of_a_backward_pass_stand_alone() -> None:
+    """The gradients of two layers with an activation between, of the hidden values and both
+    weights: in one kernel each task would take 48 hidden columns, and pack all rows for them."""
+    f = Formula()
+    x, g = (f.reshape(f.input(name, 4, 256, 768), 1024, 768) for name in "xg")
+    h, w = f.input("h", 1024, 3072), f.input("w", 768, 3072)
+    whole = f.of("add", f.of("erf", f.of("mul", h, 0.70710677)), 1.0)
+    steep = f.of("mul", h, f.of("exp", f.of("mul", f.of("mul", h, h), -0.5)))
+    inner = f.of("mul", f.matmul(g, w), f.of("add", whole, steep))
+    first = f.matmul(f.permute(inner, 1, 0), x)
+    second = f.matmul(f.permute(g, 1, 0), f.of("mul", h, whole))
+    found = f.plan(inner, first, second, f.fold("sum", inner, 0, keep=True), target=FAR)
+    assert [sum(map(is_contraction, c.nodes)) for c in found.clusters].count(1) == 3
