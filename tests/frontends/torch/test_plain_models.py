@@ -77,3 +77,15 @@ def test_windows_of_open_sizes():
     for shape in ((2, 8, 8, 6), (3, 12, 8, 6), (1, 4, 4, 6)):
         x = torch.randn(shape)
         torch.testing.assert_close(call(x), windows(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("strict")
+def test_rows_of_ragged_lengths():
+    """The ragged dimension of a nested tensor is a name, not a number of any call."""
+    linear = torch.nn.Linear(4, 6)
+    call = torch.compile(lambda x: torch.relu(linear(x)) * 2, backend="smelt")
+    for lengths in ((3, 5), (2, 7, 1)):
+        parts = [torch.randn(n, 4) for n in lengths]
+        found = call(torch.nested.nested_tensor(parts, layout=torch.jagged))
+        for mine, part in zip(found.unbind(), parts, strict=True):
+            torch.testing.assert_close(mine, torch.relu(linear(part)) * 2)

@@ -128,8 +128,10 @@ def _may_be_negative(env: Any, symbol: Any) -> bool:
 def _hint(env: Any, symbol: Any) -> int | None:
     """The value of a symbol in the call that is traced; None if only the data tells."""
     table = "backed_var_to_val" if hasattr(env, "backed_var_to_val") else "var_to_val"
-    found = getattr(env, table, {}).get(symbol)
-    return None if found is None else int(found)
+    found: Any = getattr(env, table, {}).get(symbol)
+    if found is None or not getattr(sympy.sympify(found), "is_Integer", False):
+        return None  # or it is the name of a ragged dimension
+    return int(found)
 
 
 def _power(base: Index, exponent: Index) -> Index:
