@@ -10,6 +10,7 @@ TensorType(dtype=f32, shape=(2, 1))
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -58,8 +59,7 @@ class Binary:
         self.what = what
         self.op = Map(row)
         self.wide: Wide = wide
-        self.together = compared if SCALARS[row].rule.result == "bool" else together
-        self.together = _power if row == "pow" else self.together
+        self.together = _TOGETHER.get(row, together)
         self.known: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
 
     def __call__(self, x: Value | Any, y: Value | Any) -> Value:
@@ -99,6 +99,13 @@ def _power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
             hint="Write x ** float(n), or convert x first: sm.astype(x, sm.float64) ** n.",
         )
     return together(what, x, y)
+
+
+_TOGETHER: dict[str, Callable[[str, Any, Any], tuple[Value, Value]]] = {
+    **{name: compared for name, row in SCALARS.items() if row.rule.result == "bool"},
+    "pow": _power,
+}
+"""How operands are brought together, where not as those of arithmetic."""
 
 
 def refused(what: str, error: DTypeError, *values: Value) -> DTypeError:
