@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import smelt  # noqa: E402
 from smelt.frontends.torch import scattered  # noqa: E402
 
 PUT = torch.ops.aten.index_put.default
@@ -85,3 +86,111 @@ def test_the_gradient_of_repeated_pixels_is_eagers():
     x = torch.randn(2, 16, 16, 16, requires_grad=True)
     (found,) = torch.autograd.grad(call(x).sum(), x)
     torch.testing.assert_close(found, 4 * x.detach().cos())
+
+
+# ---- in programs ---------------------------------------------------------------------------------
+
+
+def source(record):
+    """The texts of all programs."""
+    return "".join(graph.program.source for graph in record.graphs)
+
+
+class Read(torch.nn.Module):
+    """A table that is read twice, and by a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(40, 8)
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, i, j):
+        x = self.layer(self.table(i)) * self.table(j)
+        return (x @ self.table.weight.T).logsumexp(-1).sum()
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_table_read_twice_has_one_array_of_gradients(dtype):
+    torch.manual_seed(0)
+    model = Read().to(dtype)
+    i, j = at(300, 20).abs(), at(300, 40).abs()
+    exact = Read().double()
+    exact.load_state_dict(model.state_dict())
+    exact(i, j).backward()
+    model(i, j).backward()
+    near = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    with smelt.record() as record:
+        torch.compile(model, backend="smelt")(i, j).backward()
+    zeros = source(record).count("[40, 8], 0")
+    assert zeros == (0 if dtype is torch.float32 else 2)
+    for p, eager, q in zip(model.parameters(), near, exact.parameters(), strict=True):
+        size = q.grad.abs().max()
+        bound = 2 * (eager - q.grad).abs().max() + 1e-5 * size
+        assert (p.grad - q.grad).abs().max() <= bound
+
+
+WRITERS = {
+    "index_add": lambda x, i, v: x.index_add(0, i, v),
+    "index_copy": lambda x, i, v: x.index_copy(0, i[:1], v[:1]),
+    "index_put": lambda x, i, v: x.index_put((i,), v, accumulate=True),
+    "scatter_add": lambda x, i, v: x.scatter_add(0, i[:, None].expand_as(v), v),
+    "scatter_reduce": lambda x, i, v: x.scatter_reduce(0, i[:, None].expand_as(v), v, "amax"),
+    "scatter": lambda x, i, v: x.scatter(0, i[:1, None].expand(1, 8), 3.0),
+}
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_only_what_nobody_else_reads_is_written_in_place(writer, dynamic):
+    write = WRITERS[writer]
+
+    def own(x, i, v, w):
+        return write(x * 2, i, v), write((x + w).T.contiguous().T, i, v)
+
+    def read_again(x, i, v, w):
+        y = x * 2
+        return write(y, i, v), y
+
+    def seen_by_a_view(x, i, v, w):
+        y = x * 2
+        return write(y, i, v), y.reshape(-1)[3:]
+
+    def twice(x, i, v, w):
+        zeros = torch.zeros_like(x)
+        return write(zeros, i, v), write(zeros, i, v * 2), zeros
+
+    def an_argument(x, i, v, w):
+        return write(x, i, v), write(x * 1, i, v), write(x.view(-1, 8), i, v), write(w + 0, i, v)
+
+    i = torch.tensor([1, 4, 1, 0])
+    for function in (own, read_again, seen_by_a_view, twice, an_argument):
+        compiled = torch.compile(function, backend="smelt", dynamic=dynamic)
+        for n in (6, 9):
+            arguments = (torch.randn(n, 8), i, torch.randn(4, 8), torch.randn(n, 8))
+            before = [a.clone() for a in arguments]
+            with torch.no_grad():
+                wanted = function(*arguments)
+                for _ in range(3):
+                    found = compiled(*arguments)
+                    torch.testing.assert_close(found, wanted)
+            assert all(map(torch.equal, arguments, before))
+
+
+@pytest.mark.usefixtures("strict")
+def test_what_parameters_alone_make_is_not_written_twice():
+    class Held(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(300, 64))
+
+        def forward(self, i, v):
+            return (self.w.exp() * 2).index_add(0, i, v * 2)
+
+    model, i, v = Held().eval(), at(600, 299).abs(), torch.randn(600, 64)
+    compiled = torch.compile(model, backend="smelt")
+    with torch.no_grad():
+        for _ in range(4):
+            torch.testing.assert_close(compiled(i, v), model(i, v))

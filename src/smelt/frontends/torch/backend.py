@@ -35,6 +35,7 @@ from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.pairs import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
+from smelt.frontends.torch.scattered import accumulated
 from smelt.frontends.torch.table import decompositions
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
@@ -205,6 +206,7 @@ def compile_traced(
         with knobs.config(settings):
             _mark(traced, kind)
             cancel(traced.graph)
+            accumulated(traced.graph)
             budget = Budget(held, traced, cast)
             looks = kind != "backward"  # which reads where the forward graph has read
             program = Program(traced, Lowering(traced.graph), budget, looks=looks)

@@ -120,7 +120,7 @@ class Lowering:
             self._take(node)
         self._write_in_place()
         copied = [n for n in self.last if not (is_write(n) and n.args[1] in self.updates)]
-        self.late = late(self.last, copied, self._entries_row)
+        self.late = late(self.last, copied, self.row)
 
     # ---- one traced operator ---------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Lowering:
             self._entries[node] = _Entry(None, 0, 0)
         elif node.op == "output":
             self.results = node.args[0]
-            for x in whole(node, self._entries_row):
+            for x in whole(node, self.row):
                 self.want(x)
             for x in nodes(node.args):
                 self.want(x)
@@ -151,16 +151,15 @@ class Lowering:
         if at is None or any(s.calls for s in self.stages[at:]):
             return
         stage = self.stages[at]
-        stage.written = new_values(
-            self.last, self.results, stage.inputs, stage.outputs, self._entries_row
-        )
+        stage.written = new_values(self.last, self.results, stage.inputs, stage.outputs, self.row)
         done = [n for n in self.last if is_write(n) and n.args[1] in stage.written]
         self.last = [n for n in self.last if n not in done]
 
     def _has_row(self, node: Any) -> bool:
         return self._entries[node].row is not None
 
-    def _entries_row(self, node: Any) -> Row | None:
+    def row(self, node: Any) -> Row | None:
+        """The row of an operator that is ours; None for what torch is called for."""
         return self._entries[node].row
 
     def _operator(self, node: Any) -> None:

@@ -37,7 +37,7 @@ from smelt.frontends.torch.layout import (
     seen,
 )
 from smelt.frontends.torch.lower import Lowering, Stage
-from smelt.frontends.torch.scattered import put
+from smelt.frontends.torch.scattered import put, there
 from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.frontends.torch.updates import Update, apart, settled
 from smelt.runtime.prelude import Allowance
@@ -258,6 +258,8 @@ class Program:
             args = [_APART, *args]
         elif is_write(node) and node.args[1] in self.lowering.updates:
             self._space[function] = settled
+        elif (written := there(node, self.lowering.row)) is not None:
+            self._space[function] = written
         self._names[node] = name = f"t{len(self._names)}"
         self._add(f"{name} = {function}({', '.join(args)})")
 
