@@ -47,6 +47,17 @@ FIRST = """graph f(x: f32[b,c,h,w], k: f32[o,c,3,3]) {
   return v3
 }"""
 """Results with channels last of an image with channels first."""
+SHORTCUT = """graph f(x: f32[b,h,w,c], k: f32[o,3,3,c], y: f32[b,i,j,e], g: f32[o,e]) {
+  v0 = pad(x) {low=(0, 1, 1, 0), high=(0, 1, 1, 0), value=0}
+  v1 = window(v0) {axis=1, extent=3}
+  v2 = window(v1) {axis=2, extent=3}
+  v3 = contract(v2, k) {spec="b,h,w,c,u,v; o,u,v,c -> b,h,w,o"}
+  v4 = slice(y) {starts=(0, 0, 0, 0), sizes=(b, h, w, e), steps=(1, 2, 2, 1)}
+  v5 = contract(v4, g) {spec="b,h,w,e; o,e -> b,h,w,o"}
+  v6 = add(v3, v5)
+  return v6
+}"""
+"""A convolution beside one of single elements, which takes every second place."""
 
 
 def plain(
@@ -80,6 +91,8 @@ def plain(
         (LINE, ((1, WINDOW_COLUMNS + 30, 2), (3, 5, 2))),
         (AROUND, ((2, 6, 7, 5), (20, 3, 3, 5), (20,), (2, 4, 5, 20))),
         (FIRST, ((2, 5, 6, 7), (9, 5, 3, 3))),
+        (SHORTCUT, ((2, 5, 4, 6), (9, 3, 3, 6), (2, 9, 8, 7), (9, 7))),
+        (SHORTCUT, ((1, 7, 7, 70), (CHANNELS + 5, 3, 3, 70), (1, 14, 14, 3), (CHANNELS + 5, 3))),
     ],
 )  # fmt: skip
 def test_every_size_stays_inside_its_arrays(
@@ -108,6 +121,7 @@ def test_margins_hide_infinities_and_nothing_else() -> None:
 def test_which_products_have_rows_of_places() -> None:
     assert products(plain()) == products(plain(given=False)) == products(LINE) == [Upright]
     assert products(AROUND) == [Upright]
+    assert products(SHORTCUT) == [Upright, Upright]
     assert Upright not in products(FIRST)
 
 

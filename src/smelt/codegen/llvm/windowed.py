@@ -208,19 +208,20 @@ def windowed(
     found: dict[Item, Windowed] = {}
     dots = [i for i in phase.items if i.kind == "dot"]
     plans = [_plan(i, phase, form) for i in dots]
+    if any(plans):  # ordinary products beside them have the same columns
+        plans = [p or _plan(i, phase, form, ordinary=True) for i, p in zip(dots, plans)]
     if not plans or any(p is None for p in plans):
         return found
     known = [p for p in plans if p is not None]
     if any(p.lies_in_panels(target) for p in known):
         return found
-    if len(known) == 1 and known[0].stands_upright():
-        upright = known[0].upright(target)
-        return {upright.item: upright}
     columns = [c.axis for c in known[0].columns]
     blocked = {*columns, *(p.m for p in known)} & {*phase.grid}
     if any([c.axis for c in p.columns] != columns or p.item.axes & blocked - {p.m, *columns}
            for p in known):  # fmt: skip
         return found
+    if all(p.stands_upright() for p in known):
+        return {u.item: u for u in (p.upright(target) for p in known)}
     for plan in known:
         made = plan.rewritten(target)
         found[made.item] = made
@@ -283,21 +284,25 @@ class _Plan:
                         self.others, extents, flat, tile_of(target, lanes))  # fmt: skip
 
 
-def _plan(item: Item, phase: Phase, form: Form) -> _Plan | None:
-    """How a contraction could be a product over windows, or None."""
+def _plan(item: Item, phase: Phase, form: Form, *, ordinary: bool = False) -> _Plan | None:
+    """How a contraction could be a product over windows, or None; also where nothing slides, if
+    `ordinary`."""
     assert isinstance(item.payload, Folding)
     over = item.payload.over
     if item.dtype not in (f32, f64) or phase.cut or any(a in phase.grid for a in over):
         return None
     for left, right in (item.args, item.args[::-1]):
-        made = _sided(item, left, right, [a for a in phase.axes if a in over], phase)
+        summed = [a for a in phase.axes if a in over]
+        made = _sided(item, left, right, summed, phase, ordinary=ordinary)
         if made is not None:
             made.settle(form)
             return made
     return None
 
 
-def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -> _Plan | None:
+def _sided(
+    item: Item, left: Item, right: Item, over: list[str], phase: Phase, *, ordinary: bool
+) -> _Plan | None:
     """The plan for one choice of sides: the right operand is the one that is slid over."""
     rows = [a for a in phase.axes if a in left.axes - right.axes and a not in over]
     columns = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
@@ -308,8 +313,8 @@ def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -
     if len(rows) > 1 or (item.axes - {rows[0], *taken}) & set(inside):
         return None
     slid = [sliding(a, right, over, phase) for a in taken]
-    ordinary = len(taken) == 1 or (taken[-1] != stored_axis(phase) and not {*taken} <= {*inside})
-    if ordinary and not any(c.tap for c in slid):
+    blocked = len(taken) == 1 or (taken[-1] != stored_axis(phase) and not {*taken} <= {*inside})
+    if blocked and not ordinary and not any(c.tap for c in slid):
         return None  # an ordinary product, blocked along one of its axes
     if len({c.tap for c in slid if c.tap}) < len([c for c in slid if c.tap]):
         return None
