@@ -43,6 +43,18 @@ AROUND = """graph f(x: f32[b,h,w,c], k: f32[5,5,c], g: f32[c]) {
   v5 = tanh(v4)
   return v5
 }"""
+OUTER = """graph f(x: f64[b,h,w,c], k: f64[c,5,5]) {
+  v0 = pad(x) {low=(0, 2, 2, 0), high=(0, 2, 2, 0), value=0}
+  v1 = window(v0) {axis=1, extent=5}
+  v2 = window(v1) {axis=2, extent=5}
+  v3 = contract(v2, k) {spec="b,h,w,c,u,v; c,u,v -> b,c,h,w"}
+  v4 = exp(v3)
+  v5 = reshape(v4) {shape=(b, c, h, w, 1, 1)}
+  v6 = reshape(k) {shape=(1, c, 1, 1, 5, 5)}
+  v7 = mul(v5, v6)
+  return v4, v7
+}"""
+"""Stored along what the windows slide over, too."""
 SPACE = """graph f(x: f32[b,c,t,h,w], k: f32[c,3,3,3]) {
   v0 = pad(x) {low=(0, 0, 1, 1, 1), high=(0, 0, 1, 1, 1), value=0}
   v1 = window(v0) {axis=2, extent=3}
@@ -105,6 +117,14 @@ def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
     check(whole(source, isa), *random(*shapes))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_results_along_the_weights_own_axes(isa: str) -> None:
+    kernel, given = whole(OUTER, isa), random((2, 9, 8, 6), (6, 5, 5), dtype=np.float64)
+    given[1] *= 0.1
+    for found, expected in zip(kernel(*given), kernel.expected(*given), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -206,8 +206,8 @@ def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -
         return None
     free = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
     slid = [c for c in (sliding(a, right, over, phase) for a in free) if c.tap]
-    n = stored_axis(phase)
-    if n is None or n not in right.axes:
+    n = stored_axis(phase, tuple(over))  # others may be of the weights, along what ends here
+    if n is None or n not in right.axes or n in over:
         return None
     columns = sorted(slid, key=lambda c: c.axis == n)
     tall = [k for k, c in enumerate(columns) if c.axis != n and c.taps <= TAPS]
