@@ -168,5 +168,5 @@ def renamed(region: Region, one: Look, other: Look) -> Region:
         keys(region.ended), keys(region.levels), region.grid, region.folded, region.scanned,
         region.flat, region.even, region.work, region.fault,
         values[region.at] if region.at >= 0 else -1, keys(region.ends),
-        keys(region.peeked),
+        keys(region.peeked), region.packing,
     )  # fmt: skip

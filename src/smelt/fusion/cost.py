@@ -91,6 +91,8 @@ class Cost:
     split: bool = False
     stream: int = -1
     """The axis of the region whose folds are carried from block to block; -1 for none."""
+    packing: float = 0.0
+    """The part of the arithmetic that packs operands of products again."""
 
     @property
     def moved(self) -> int:
@@ -198,8 +200,9 @@ class Model:
             region.work = sweeps.work(self.step_ns) * sweeps.emptiness(self.lanes)
             if sweeps.packs:
                 fixed = region.grid & ~sweeps.cut_axes
-                region.work += region_packing_ns(self.target, self.units, region, sweeps.sizes,
-                                                 fixed, sweeps.evaluations)  # fmt: skip
+                region.packing = region_packing_ns(self.target, self.units, region, sweeps.sizes,
+                                                   fixed, sweeps.evaluations)  # fmt: skip
+                region.work += region.packing
         tasks = sweeps.tasks()
         inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)
@@ -218,6 +221,7 @@ class Model:
             total, burden, launch, arithmetic, traffic.touch, traffic.sweeps, traffic.scratch,
             partials, streams, traffic.read, traffic.written, tasks, traffic.row, traffic.kept,
             max(map(max, sweeps.sweeps.values()), default=1), bool(sweeps.split),
+            packing=region.packing / threads,
         )  # fmt: skip
 
     def _floor(self, region: Region) -> float:

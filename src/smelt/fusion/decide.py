@@ -256,11 +256,11 @@ class Decisions:
         slower = after.burden - producer.cost.burden - reader.cost.burden
         if after.tasks < cores <= max(producer.cost.tasks, reader.cost.tasks):
             return "lost-parallelism", {"tasks": after.tasks, "threads": cores}
-        more = after.arithmetic - producer.cost.arithmetic - reader.cost.arithmetic
+        alone, own, joined = (c.arithmetic - c.packing for c in (producer.cost, reader.cost, after))
+        more = joined - alone - own
         if more > 0 and more >= after.sweeps + after.scratch + after.streams:
-            own = max(producer.cost.arithmetic, 1e-9)
             return "recompute-dear", {
-                "value": self.names[value], "times": 1 + more / own, "cost_ns": more,
+                "value": self.names[value], "times": 1 + more / max(alone, 1e-9), "cost_ns": more,
             }  # fmt: skip
         if beside and slower <= 0:
             return "no-shared-data", {}

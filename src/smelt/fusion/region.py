@@ -81,6 +81,8 @@ class Region:
     """The same axes as `ended` in the order in which a fold ends them, where it stands first."""
     peeked: dict[int, list[Window]] = field(default_factory=dict[int, "list[Window]"])
     """The windows through which folds read each product that is computed once for each place."""
+    packing: float = 0.0
+    """The part of `work` that packs operands of products again."""
 
     @property
     def all_axes(self) -> int:

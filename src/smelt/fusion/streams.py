@@ -163,7 +163,7 @@ class _Price:
             resting = model.target.level(states * model.cores)  # each core has its own
         if resting == "dram":
             return None
-        parts = list(self._sweeps())
+        parts, self.packing = list(self._sweeps()), 0.0
         shares = list(map(self._share, parts))
         around = self._around(parts)
         seen_parts = list(map(self._seen, parts))
@@ -199,7 +199,7 @@ class _Price:
             total, (MARGIN if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
             launch, arithmetic, touch, sweeps,
             read=read, written=written, tasks=tasks, row_bytes=states, kept_bytes=states,
-            times=len(parts), split=self.split, stream=self.a,
+            times=len(parts), split=self.split, stream=self.a, packing=self.packing / threads,
         )  # fmt: skip
 
     def is_cut(self) -> bool:
@@ -415,7 +415,8 @@ class _Price:
             axes, cost = t.axes, 0.0
             if t not in self.slow:
                 target, loads = self.model.target, self.found.loads
-                found += term_packing_ns(target, t, self.sizes, self.still, loads, times)
+                packing = term_packing_ns(target, t, self.sizes, self.still, loads, times)
+                self.packing, found = self.packing + packing, found + packing
             match t.kind:
                 case "apply":
                     cost = SCALARS[t.op].cost
