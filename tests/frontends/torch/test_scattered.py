@@ -165,8 +165,11 @@ def test_only_what_nobody_else_reads_is_written_in_place(writer, dynamic):
     def an_argument(x, i, v, w):
         return write(x, i, v), write(x * 1, i, v), write(x.view(-1, 8), i, v), write(w + 0, i, v)
 
-    i = torch.tensor([1, 4, 1, 0])
-    for function in (own, read_again, seen_by_a_view, twice, an_argument):
+    def repeated(x, i, v, w):
+        return write(x.sum(0, keepdim=True).expand(x.shape), i, v), write((x + w)[::2][:6], i, v)
+
+    i = torch.tensor([1, 2, 1, 0])
+    for function in (own, repeated, read_again, seen_by_a_view, twice, an_argument):
         compiled = torch.compile(function, backend="smelt", dynamic=dynamic)
         for n in (6, 9):
             arguments = (torch.randn(n, 8), i, torch.randn(4, 8), torch.randn(n, 8))

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from smelt.frontends.torch.in_place import nodes
+from smelt.frontends.torch.layout import memory_order
 from smelt.frontends.torch.row import Row
 
 __all__ = ["accumulated", "put", "put_there", "there"]
@@ -184,10 +185,12 @@ def _alike(*values: Any) -> bool:
 
 def there(node: Any, row_of: Callable[[Any], Row | None]) -> Callable[..., Any] | None:
     """What writes into an operator's first operand, if that is a value of the program's own making
-    that nothing else reads; else None."""
+    that nothing else reads, each element of which has a place of its own; else None."""
     if node.target not in _THERE or nodes(node.args).count(node.args[0]) != 1:
         return None
     base = node.args[0]
+    if not isinstance(fake := base.meta.get("val"), torch.Tensor) or memory_order(fake) is None:
+        return None
     while base.op == "call_function" and len(base.users) == 1:
         row = row_of(base)
         if _is_filled(base) or (row is not None and not row.alias and not row.source):
