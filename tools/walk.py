@@ -73,11 +73,11 @@ def _source() -> str:
 
 
 def _passes() -> str:
-    """Passes that changed something, with the number of nodes before and after."""
+    """The passes of the first round, with the number of nodes before and after."""
     ran = compiled().journal.of(PassRan)
     rows = [f"{fact.name:<14} {fact.before:>2} -> {fact.after} nodes" for fact in ran]
-    first = rows[: len(rows) // 2]
-    return fenced("\n".join(first))
+    again = next(k for k, fact in enumerate(ran) if k and fact.name == ran[0].name)
+    return fenced("\n".join(rows[:again]))
 
 
 def _plan() -> str:

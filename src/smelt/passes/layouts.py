@@ -33,7 +33,7 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Concat, Flip, Pad, Permute, Reshape, Slice, Window, split_groups
+from smelt.ops.view import Permute, Reshape, Window, split_groups
 from smelt.passes.compose import lifted, settle
 from smelt.types.expr import Index, axes_of
 
@@ -69,11 +69,14 @@ def layouts(graph: Graph) -> Graph:
 
     def change(node: Node) -> Node:
         own = [x for x in node.inputs if made.get(x, False)]
-        rule = _RULES.get(type(node.op))
         if isinstance(node.op, (Map, Cast)):
             new = _map(node, own)
+        elif isinstance(node.op, Contract):
+            new = _contract(node)
+        elif node.op.is_view and type(node.op) not in _RULES:
+            new = settle(node)
         else:
-            new = node if rule is None else rule(node)
+            new = _moved(node)
         made[new] = not isinstance(node.op, Input) and len(own) == len(node.inputs)
         return new
 
@@ -92,6 +95,15 @@ def _turned(node: Node, perm: tuple[int, ...], op: TensorOp, *inputs: Node) -> N
     inner = build.apply(op, *inputs, origin=node.origin)
     found = settle(build.apply(Permute(perm), inner, origin=node.origin))
     return found if found.type == node.type else node
+
+
+Perm = tuple[int, ...]
+
+
+def _moved(node: Node) -> Node:
+    """An operator whose first operand is turned, on what that lies as."""
+    rule, perm = _RULES.get(type(node.op)), _perm(node.inputs[0]) if node.inputs else None
+    return node if rule is None or perm is None else rule(node, perm)
 
 
 def _perm(x: Node) -> tuple[int, ...] | None:
@@ -121,13 +133,10 @@ def _map(node: Node, made: list[Node]) -> Node:
     return _turned(node, perm, node.op, *operands)
 
 
-def _reduce(node: Node) -> Node:
+def _reduce(node: Node, perm: Perm) -> Node:
     """A reduction of what is turned, where its positions stay in order: the same bits."""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Reduce)
-    perm = _perm(x)
-    if perm is None:
-        return node
     axes = tuple(perm[a] for a in op.axes)
     if list(axes) != sorted(axes):
         return node
@@ -136,28 +145,21 @@ def _reduce(node: Node) -> Node:
     return _turned(node, order, replace(op, axes=axes), x.inputs[0])
 
 
-def _scan(node: Node) -> Node:
+def _scan(node: Node, perm: Perm) -> Node:
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Scan)
-    perm = _perm(x)
-    return node if perm is None else _turned(node, perm, replace(op, axis=perm[op.axis]), *x.inputs)
+    return _turned(node, perm, replace(op, axis=perm[op.axis]), *x.inputs)
 
 
-def _window(node: Node) -> Node:
+def _window(node: Node, perm: Perm) -> Node:
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Window)
-    perm = _perm(x)
-    if perm is None:
-        return node
     return _turned(node, (*perm, len(perm)), replace(op, axis=perm[op.axis]), *x.inputs)
 
 
-def _reshape(node: Node) -> Node:
+def _reshape(node: Node, perm: Perm) -> Node:
     """Dimensions that are split, or joined where they lie side by side, on what is turned."""
     (x,) = node.inputs
-    perm = _perm(x)
-    if perm is None:
-        return node
     groups: list[tuple[list[int], tuple[int, ...]]] = []  # places in memory; the new dimensions
     place = new = 0
     for source, target in split_groups(x.type.shape, node.type.shape):
@@ -171,13 +173,10 @@ def _reshape(node: Node) -> Node:
     return _turned(node, _back(tuple(order)), Reshape(shape), x.inputs[0])
 
 
-def _gather(node: Node) -> Node:
+def _gather(node: Node, perm: Perm) -> Node:
     """Positions along axes that lie side by side in memory too."""
     op, (x, *index) = node.op, node.inputs
     assert isinstance(op, Gather)
-    perm = _perm(x)
-    if perm is None:
-        return node
     taken = list(perm[op.first : op.first + len(index)])
     if taken != list(range(taken[0], taken[0] + len(taken))):
         return node
@@ -248,12 +247,10 @@ def memory_order(x: Node) -> list[int]:
     return list(range(x.type.rank))
 
 
-_RULES: dict[type[TensorOp], Callable[[Node], Node]] = {
-    Contract: _contract,
+_RULES: dict[type[TensorOp], Callable[[Node, Perm], Node]] = {
     Gather: _gather,
     Reduce: _reduce,
     Reshape: _reshape,
     Scan: _scan,
     Window: _window,
-    **dict.fromkeys((Concat, Flip, Pad, Permute, Slice), settle),
 }

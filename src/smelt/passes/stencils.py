@@ -65,8 +65,6 @@ def _marked(node: Node) -> Node:
 
 _AXES = 2
 """Axes of a window at least: along one, neighbouring products are in the same vectors."""
-
-
 _READS = 4
 """Products that an element of the operand is in and is rather computed again for than packed."""
 
