@@ -197,6 +197,13 @@ WIDE_STAGED = 48
 WIDE_DEPTH, WIDE_PANEL = 2048, 1 << 19
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
 its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
+DEEP, DEEP_PITCH = 192, 208
+"""Summed positions that a deep product takes at once, and elements between packed rows of them: no
+power of two, which would share a cache's sets."""
+DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
+"""Rows and columns of float32 that one task takes of such a product at most, and what its rows are
+a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
+together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
 WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 192
 """Rows for which a task packs that at least, unless this leaves fewer tasks than so many; and rows
 even then."""
@@ -284,6 +291,19 @@ def wide_blocks(
     taken = minimum(maximum(maximum(more, least), WIDE_LEAST), TALL_ROWS)
     blocks = minimum(ceiling(rows, taken), floordiv(rows, WIDE_LEAST))
     return mul(HEIGHT, maximum(ceiling(_even(rows, blocks), HEIGHT), 1)), across
+
+
+def deep_blocks(
+    rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, *, direct: bool
+) -> tuple[Index, Index]:  # fmt: skip
+    """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
+    whose result has so many independent positions: blocks of about the same size."""
+    size = itemsize // 4
+    across = mul(tile, ceiling(_even(columns, ceiling(columns, DEEP_COLUMNS // size)), tile))
+    most = DEEP_ROWS // size // DEEP_EVEN * DEEP_EVEN * (2 if direct else 1)
+    least = minimum(most, maximum(floordiv(positions, mul(WIDE_TASKS, across)), ROWS))
+    blocks = ceiling(rows, least)
+    return mul(DEEP_EVEN, ceiling(_even(rows, blocks), DEEP_EVEN)), across
 
 
 def _even(size: Index, blocks: Index) -> Index:

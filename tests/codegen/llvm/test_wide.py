@@ -1,4 +1,4 @@
-"""Wide products: panels packed for many rows, every layout, and what is before and after."""
+"""Wide and deep products: panels packed for many rows, every layout, what is before and after."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 
 
 @cache
-def forced(code: str, isa: str) -> Whole:
-    """The kernel in this form whatever the sizes: for calls that see its functions."""
+def forced(code: str, isa: str, form: str = "wide") -> Whole:
+    """The kernel in one of these forms whatever the sizes: for calls that see its functions."""
     kernel = whole(code, isa)
-    assert "wide" in [form for form, _ in kernel.forms]
-    made = build(kernel.kernel, kernel.target, form="wide")
+    assert form in [name for name, _ in kernel.forms]
+    made = build(kernel.kernel, kernel.target, form=form)
     loaded = load(made.code, [f.symbol for f in made.functions])
     return replace(kernel, built=made, loaded=loaded, forms=())
 
@@ -58,13 +58,15 @@ def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
     least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
     assert form_for(forms, least) == "wide"
-    for name, other in (("m", SMALL), ("n", TALL_COLUMNS), ("k", WIDE_DEPTH + 1)):
+    for name, other in (("m", SMALL), ("n", TALL_COLUMNS)):
         assert form_for(forms, {**least, name: other}) == ""
+    assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"
     turned = whole(matrices("f32", "k,m; k,n -> m,n"), isa)  # rows of the left operand lie across
-    assert form_for(turned.forms, least) == ""
+    assert form_for(turned.forms, least) == "deep"
+    assert form_for(turned.forms, {**least, "m": SMALL}) == ""
     few = whole('graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) '
                 '{spec="m,k; k,n -> m,n"}\n return s\n}', isa)  # fmt: skip
-    assert "wide" not in [form for form, _ in few.forms]
+    assert not {"wide", "deep"} & {form for form, _ in few.forms}
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nests import Nest, Schedule
 
 Value = Any
+PACKED_AHEAD = 4
+"""Rows by which packing runs behind what it has asked memory for."""
 LINE = 64
 """Bytes of a cache line."""
 LEAST_SHARE = 0.4
@@ -224,3 +226,23 @@ class RowAhead:
             for k in range(0, ceil(step * itemsize * part), LINE):
                 place = b.add(done, number(k))
                 prefetch(b, b.gep(start, [place], source_etype=ir.IntType(8)))
+
+
+def ask_ahead(home: NestEmitter, pack: Nest, scope: Scope) -> None:
+    """Has the processor fetch what a later row of a block that is packed reads here: rows are too
+    short and too far apart for it to guess."""
+    b = home.b
+    assert scope.lanes is not None
+    for item in pack.items:
+        access = item.payload
+        if not isinstance(access, Access) or len(pack.order) < 2:
+            continue
+        step = coefficient(access.offset, pack.order[0])
+        if step in (None, 0) or coefficient(access.offset, pack.order[1]) != 1:
+            continue
+        dtype = home.home.dtypes[access.buffer]
+        ahead = b.mul(home.index(step or 0, scope), number(PACKED_AHEAD))
+        ahead = b.add(scope.offset(access), ahead)
+        for k in range(0, scope.lanes.count, max(LINE // dtype.itemsize, 1)):
+            at = b.add(ahead, number(k))
+            prefetch(b, element_address(b, home.home.buffers[access.buffer], at, dtype))

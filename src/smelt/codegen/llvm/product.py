@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from smelt.blocks import COLUMNS, DEPTH
+from smelt.codegen.llvm.ahead import ask_ahead
 from smelt.codegen.llvm.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.grouped import flipped, narrow
 from smelt.codegen.llvm.grouping import GroupPacker
 from smelt.codegen.llvm.indexing import number, splat
-from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.memory import element_address, prefetch, store_vector
+from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
@@ -29,15 +29,12 @@ from smelt.codegen.llvm.tasks import turned_side
 from smelt.codegen.llvm.thin import ThinEmitter
 from smelt.codegen.llvm.tile import TileEmitter, whole_units
 from smelt.codegen.llvm.turn import Put, turned
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
-AHEAD = 4
-"""Rows by which packing runs behind what it has asked memory for."""
 
 
 class ProductEmitter:
@@ -183,31 +180,13 @@ class ProductEmitter:
     def put(self, pack: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand at its place."""
         if scope.lanes is not None and scope.lanes.mask is None:
-            self._ask_ahead(pack, scope, scope.lanes.count)
+            ask_ahead(self.home, pack, scope)
         lanes = scope.lanes.count if scope.lanes is not None else None
         m = LLVMMachine(self.b, lanes, self.home.home.target)
         *firsts, second = (scope.axis(a) for a in pack.order)
         value = splat(self.b, value, lanes) if lanes else value
         mask = scope.lanes.mask if scope.lanes else None
         self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
-
-    def _ask_ahead(self, pack: Nest, scope: Scope, lanes: int) -> None:
-        """Has the processor fetch what a later row of the block reads here: rows are too short and
-        too far apart for it to guess."""
-        b, home = self.b, self.home
-        for item in pack.items:
-            access = item.payload
-            if not isinstance(access, Access) or len(pack.order) < 2:
-                continue
-            step = coefficient(access.offset, pack.order[0])
-            if step in (None, 0) or coefficient(access.offset, pack.order[1]) != 1:
-                continue
-            dtype = home.home.dtypes[access.buffer]
-            ahead = b.mul(home.index(step or 0, scope), number(AHEAD))
-            ahead = b.add(scope.offset(access), ahead)
-            for k in range(0, lanes, max(64 // dtype.itemsize, 1)):
-                at = b.add(ahead, number(k))
-                prefetch(b, element_address(b, home.home.buffers[access.buffer], at, dtype))
 
     def _putter(self, pack: Nest) -> Put:
         """Stores a whole vector of a packed operand."""

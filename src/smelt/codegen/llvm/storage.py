@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from smelt.blocks import COLUMNS, DEPTH, TALL_COLUMNS, TALL_DEPTH, WIDE_PANEL
+from smelt.blocks import COLUMNS, DEEP, DEEP_PITCH, DEPTH, TALL_COLUMNS, TALL_DEPTH, WIDE_PANEL
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
@@ -99,6 +99,9 @@ class Storage:
         self._reserve((c.item, TABLE_PART), 2 * len(c.taps), i64)
 
     def _reserve_tall(self, c: Tall) -> None:
+        if c.deep:
+            self._reserve_deep(c)
+            return
         size = c.item.dtype.itemsize
         beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
         panel = WIDE_PANEL // size + beyond if c.wide else TALL_DEPTH * TALL_COLUMNS
@@ -109,6 +112,15 @@ class Storage:
             self._reserve((c.item, SUMS_PART), c.staged * TALL_COLUMNS, c.item.dtype)
         for j, s in enumerate(self.s.phase.stores if c.dense else ()):
             self._reserve((c.item, STAGED_PART + j), c.staged * TALL_COLUMNS, s.value.dtype)
+
+    def _reserve_deep(self, c: Tall) -> None:
+        beyond = c.tile.lanes * c.tile.columns
+        rows, columns = add(self.s.local[c.m], c.tile.lanes - 1), self.s.local[c.n]
+        columns = add(columns, c.tile.columns - 1)
+        self._reserve((c.item, RIGHT_PART), add(mul(columns, DEEP), beyond), c.item.dtype)
+        if not c.direct:
+            self._reserve((c.item, LEFT_PART), mul(rows, DEEP_PITCH), c.item.dtype)
+        self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
 
     def _reserve_upright(self, c: Upright) -> None:
         left, right = c.room(self.s.local)

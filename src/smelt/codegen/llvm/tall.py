@@ -10,6 +10,8 @@ there, row by row, before it is stored; only the small right operand is packed, 
 
 A *wide* product has more columns, and enough rows to pay for packing: a task takes some of both.
 What it packs stays in L2, in panels as wide as a tile that are read from their begin to their end.
+Where the left operand has to be packed too, or too many positions are summed for one pass over all
+of them, the product is *deep*: a task takes the summed positions block by block.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from smelt.blocks import (
     THIN,
     WIDE_DEPTH,
     WIDE_STAGED,
+    deep_blocks,
     wide_blocks,
 )
 from smelt.codegen.llvm.clone import FOLDS
-from smelt.codegen.llvm.contract import Tile, load_of, stored_axis
+from smelt.codegen.llvm.contract import Tile, load_of, runs_across, stored_axis
 from smelt.codegen.llvm.grouped import group_of
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase
 from smelt.dataclass import dataclass
@@ -64,6 +67,10 @@ class Tall:
     """Whether sums go to scratch before they are read."""
     wide: bool = False
     """Whether a task takes but some of the columns, whose operand it packs in panels of a tile."""
+    deep: bool = False
+    """Whether a task takes the summed positions block by block, and adds its sums up in scratch."""
+    across: bool = False
+    """Whether the left operand is packed by vectors along its rows."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -84,7 +91,7 @@ class Tall:
     """Summed axes beside `k`: none."""
 
     def left_order(self) -> tuple[str, ...]:
-        return (self.m, self.k)
+        return (self.k, self.m) if self.across else (self.m, self.k)
 
     def right_order(self) -> tuple[str, ...]:
         return (self.k, self.n)
@@ -92,8 +99,17 @@ class Tall:
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Rows and columns of one task."""
         size = self.item.dtype.itemsize
+        free = product(phase.axes[a] for a in phase.axes if a in self.item.axes)
+        if self.deep:
+            sizes = phase.axes[self.m], phase.axes[self.n]
+            return dict(
+                zip(
+                    self.axes,
+                    deep_blocks(*sizes, free, size, self.tile.columns, direct=self.direct),
+                    strict=True,
+                )
+            )
         if self.wide:
-            free = product(phase.axes[a] for a in phase.axes if a in self.item.axes)
             sizes = phase.axes[self.m], phase.axes[self.n], phase.axes[self.k]
             rows, columns = wide_blocks(*sizes, free, size, self.tile.columns)
             return {self.m: rows, self.n: columns}
@@ -121,13 +137,18 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
         return None
     steps = [coefficient(s.access.offset, m) for s in phase.stores]
     rows, vectors = (8, 2) if target.registers >= 32 else (8 if target.registers >= 16 else 4, 1)
-    if form == "wide" and target.registers >= 32:
+    wide, lanes = form in ("wide", "deep"), target.vector_bytes // item.dtype.itemsize
+    if wide and target.registers >= 32:
         rows = 12  # a panel comes from L2: more rows share what is read of it
+    access, direct = left.payload, _lies_open(left, item, (m, k), phase)
+    if form == "deep":
+        direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     return Tall(
-        item, left, right, m, n, k, Tile(rows, vectors, target.vector_bytes // item.dtype.itemsize),
-        direct=_lies_open(left, item, (m, k), phase), wide=form == "wide",
-        dense=form != "wide" and all(s == phase.axes[n] for s in steps),
-        late=_cost(readers(phase, item)) > LONGEST,
+        item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, wide=wide,
+        dense=not wide and all(s == phase.axes[n] for s in steps),
+        late=_cost(readers(phase, item)) > LONGEST, deep=form == "deep",
+        across=form == "deep" and not direct
+        and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], item)),
     )  # fmt: skip
 
 
@@ -147,19 +168,20 @@ def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
 
 
 def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
-    """The same for many columns, where their operand is packed for many rows: the left one's rows
-    are multiplied where they lie, and all positions are summed in one pass."""
-    found = tall(phase, target, "wide")
-    if found is None or not found.direct or target.registers < 32:
+    """The same for many columns, where their operand is packed for many rows: in one pass over all
+    summed positions where the left one's rows are multiplied as they lie, or else in blocks."""
+    found = tall(phase, target, "deep")
+    if found is None or target.registers < 32:
         return
-    access, (m, n, k) = found.left.payload, (phase.axes[a] for a in (found.m, found.n, found.k))
-    assert isinstance(access, Access)
+    m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
     if group_of(found.item, found.left, found.right, phase.dtypes, target) is not None:
         return
-    limits = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0), (k, WIDE_DEPTH)
-    never = any(isinstance(e, int) and e > most for e, most in limits)
-    if coefficient(access.offset, found.k) == 1 and not never:
-        yield "wide", limits
+    limits = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
+    if any(isinstance(e, int) and e > most for e, most in limits):
+        return
+    if found.direct and not (isinstance(k, int) and k > WIDE_DEPTH):
+        yield "wide", (*limits, (k, WIDE_DEPTH))
+    yield "deep", limits
 
 
 def needed(phase: Phase, roots: list[Item], product: Item) -> list[Item]:

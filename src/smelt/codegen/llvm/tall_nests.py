@@ -12,7 +12,7 @@ from smelt.target import Target
 
 def scheduled(phase: Phase, target: Target, form: Form) -> Schedule:
     """The loops of a phase in a form of its kernel."""
-    found = tall(phase, target, form) if form in ("tall", "wide") else None
+    found = tall(phase, target, form) if form in ("tall", "wide", "deep") else None
     return schedule(phase, target, form) if found is None else _tall(phase, found)
 
 
@@ -27,6 +27,9 @@ def _tall(phase: Phase, c: Tall) -> Schedule:
     )
     if c.wide:
         right.turned = [i for i in right.items if runs_across(i, c.n, c.k)]
+    if c.deep:
+        outer, inner = left.order
+        left.turned = [i for i in left.items if runs_across(i, inner, outer)]
     nest.packs = (left, right)
     block = c.blocks(phase)
     local = {a: block.get(a, n) for a, n in phase.axes.items() if a in {c.m, c.n, c.k}}

@@ -85,10 +85,7 @@ class TallEmitter(Packer):
             self.first, home.ranges[c.m] = at, (at, end)
             self._pack_left()
             self.top = home.open(self.nest, Scope(home.top))
-            steps = {a: coefficient(a.offset, c.m) for a in home.accesses if not a.positions}
-            self.rows_apart = {
-                a: home.index(s, self.top) for a, s in steps.items() if s is not None
-            }
+            self._know_steps()
             if not c.dense:
                 self._results(at, end)
             else:
@@ -104,6 +101,12 @@ class TallEmitter(Packer):
 
         home.loop(low, high, c.staged, some)
         home.foresees = True
+
+    def _know_steps(self) -> None:
+        """How far apart the places of neighbouring rows are."""
+        home = self.home
+        steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
+        self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
 
     # ---- the left operand ------------------------------------------------------------------------
 

@@ -1,0 +1,270 @@
+"""A deep product: a wide one whose summed positions are taken block by block.
+
+    for each block of k:
+        pack the right operand in panels, and the left one unless its rows are read where they lie
+        for 12 rows, for 32 columns:  sums += left * right, in registers; in scratch between blocks
+        (of the last block) what reads the sums gets them from the registers
+
+Blocks of both operands and the sums stay in L2 together, however many positions are summed.  A left
+operand that lies along its rows is packed in strips of a vector's rows, position by position: whole
+vectors of it are stored as they are read, and nothing is turned.
+
+There is but one tile.  Where rows or columns are left over, it computes some that nobody asked for,
+from what happens to lie behind the packed ones, and those that are asked for are read from scratch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smelt.blocks import DEEP, DEEP_PITCH
+from smelt.codegen.llvm.ahead import ask_ahead
+from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
+from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
+from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.tall import Tall
+from smelt.codegen.llvm.tall_product import TallEmitter
+from smelt.codegen.llvm.thin import multiply_add
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = Any
+TOGETHER = 4
+"""Rows that begin at a multiple of so many lie in one strip."""
+UNROLLED = 4
+"""Positions that the loop of the tile takes at once: what it counts takes a tenth of the slots for
+instructions otherwise, which the other thread of a core wants too."""
+
+
+class DeepEmitter(TallEmitter):
+    """One deep product in the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
+        super().__init__(home, nest, c)
+        self.apart = {c.m: number(DEEP_PITCH), c.k: number(1)}
+        self.pitch = self._whole(self.b.add(self.columns, number(c.tile.columns - 1)),
+                                 c.tile.columns)  # fmt: skip
+        self.fresh: Value = None
+        self.final: Value = None
+        """Whether the block at hand is the first one, or the last one."""
+
+    def run(self) -> None:
+        """All summed positions of this task, block by block: one block at least, for empty sums."""
+        home, b, c = self.home, self.b, self.c
+        low, high = home.ranges[c.k]
+        home.foresees = False
+        self.first = home.ranges[c.m][0]
+
+        def block(at: Value) -> None:
+            end = b.add(at, number(DEEP))
+            end = b.select(b.icmp_signed("<", end, high), end, high)
+            home.ranges[c.k] = at, end
+            self.depth = b.sub(end, at)
+            self.fresh, self.final = (
+                b.icmp_signed("==", *pair) for pair in ((at, low), (end, high))
+            )
+            self._block()
+            home.ranges[c.k] = low, high
+
+        once = b.add(low, number(1))
+        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), DEEP, block)
+        home.foresees = True
+
+    def _block(self) -> None:
+        """One block of summed positions: packs, multiplies, and reads the sums of the last one."""
+        home, b, c = self.home, self.b, self.c
+        self._pack_right()
+        self._open_left()
+        if not c.direct:
+            self.pack(self.nest.packs[0])
+        self.top = home.open(self.nest, Scope(home.top))
+        self._know_steps()
+        low, high = home.ranges[c.m]
+        end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
+        home.loop(low, high, c.tile.rows, self._tiles)
+        with b.if_then(self.final):
+            home.loop(low, high, 1, lambda row: self._rest(row, b.icmp_signed("<", row, end)))
+
+    # ---- operands --------------------------------------------------------------------------------
+
+    def _open_left(self) -> None:
+        super()._open_left()
+        if not self.c.direct:
+            self.left_steps = [
+                number(DEEP_PITCH),
+                number(self.c.tile.lanes if self.c.across else 1),
+            ]
+
+    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
+        """Stores one vector of a packed operand: of a strip a whole one, at its position."""
+        b, c = self.b, self.c
+        if scope.lanes is not None and scope.lanes.mask is None:
+            ask_ahead(self.home, nest, scope)
+        if nest.packed == "right" or not c.across:
+            super().put(nest, value, scope)
+            return
+        k, row = (b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.m))
+        strip = self._whole(row, c.tile.lanes)
+        at = b.add(b.mul(strip, number(DEEP_PITCH)), b.mul(k, number(c.tile.lanes)))
+        value = splat(b, value, c.tile.lanes)
+        store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
+
+    def _starts(self, row: Value) -> list[Value]:
+        """Where the rows of a tile begin; of a left operand that is read where it lies, rows beyond
+        the last one are the last one."""
+        b, c, found = self.b, self.c, list[Value]()
+        if c.direct or not c.across:
+            last = b.sub(self.home.ranges[c.m][1], number(1))
+            for i in range(c.tile.rows):
+                at = b.add(row, number(i)) if i else row
+                if c.direct:
+                    at = b.select(b.icmp_signed("<", at, last), at, last)
+                at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
+                found.append(element_address(b, self.base, at, self.stored))
+            return found
+        for i in range(0, c.tile.rows, TOGETHER):
+            place = b.add(b.sub(row, self.first), number(i))
+            strip = self._whole(place, c.tile.lanes)
+            at = b.add(b.mul(strip, number(DEEP_PITCH)), b.sub(place, strip))
+            found += [element_address(b, self.base, b.add(at, number(j)), self.stored)
+                      for j in range(TOGETHER)]  # fmt: skip
+        return found
+
+    # ---- the tile --------------------------------------------------------------------------------
+
+    def _tiles(self, row: Value) -> None:
+        """All columns of the rows of a tile, panel by panel."""
+        b, c, home = self.b, self.c, self.home
+        starts = self._starts(row)
+        low, high = home.ranges[c.n]
+        lower = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
+        read = b.and_(lower, self.final)
+
+        def panel(at: Value) -> None:
+            kept = self._kept(row, at)
+            begin = self._begin(kept)
+            for place in self._kept(row, b.add(at, number(c.tile.columns))):
+                prefetch(b, place, near=True)
+            totals = self._total(starts, b.sub(at, low), begin)
+            if c.late:
+                self._keep(kept, totals)
+                return
+            inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
+            with b.if_else(b.and_(read, inside)) as (here, later):
+                with here:
+                    places = self._places(row, c.tile.rows)
+                    for j, total in enumerate(totals):
+                        i, v = divmod(j, c.tile.vectors)
+                        column = b.add(at, number(v * c.tile.lanes)) if v else at
+                        self._read(places[i], column, None, total)
+                with later:
+                    self._keep(kept, totals)
+
+        home.loop(low, high, c.tile.columns, panel)
+
+    def _kept(self, row: Value, column: Value) -> list[Value]:
+        """Where the sums of a tile are between blocks."""
+        b, c = self.b, self.c
+        first = self._sum(row, column)
+        found: list[Value] = []
+        for i in range(c.tile.rows):
+            line = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
+            found += [element_address(b, line, number(v * c.tile.lanes), c.item.dtype)
+                      for v in range(c.tile.vectors)]  # fmt: skip
+        return found
+
+    def _keep(self, places: list[Value], totals: list[Value]) -> None:
+        for place, total in zip(places, totals, strict=True):
+            store_vector(self.m, place, total, self.c.item.dtype, None)
+
+    def _begin(self, places: list[Value]) -> list[Value]:
+        """What the sums of a tile start from: in the first block from nothing."""
+        b, dtype = self.b, self.c.item.dtype
+        zero, before = self.m.const(dtype, 0), b.block
+        with b.if_then(b.not_(self.fresh)):
+            known = [load_vector(self.m, place, dtype, None) for place in places]
+            block = b.block
+        found: list[Value] = []
+        for value in known:
+            found.append(b.phi(value.type))
+            found[-1].add_incoming(zero, before)
+            found[-1].add_incoming(value, block)
+        return found
+
+    def _total(self, starts: list[Value], column: Value, begin: list[Value]) -> list[Value]:
+        """A tile's sums with those over this block added."""
+        b, c = self.b, self.c
+        first = self.at(RIGHT_PART, self._packed(number(0), column))
+        vectors = [element_address(b, first, number(v * c.tile.lanes), c.item.dtype)
+                   for v in range(c.tile.vectors)]  # fmt: skip
+
+        def one(k: Value, totals: list[Value]) -> list[Value]:
+            line = b.mul(k, number(c.tile.columns))
+            places = (element_address(b, v, line, c.item.dtype) for v in vectors)
+            across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
+            found: list[Value] = []
+            for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
+                value = self._one(start, b.mul(k, self.left_steps[1]))
+                found += [multiply_add(self.m, value, x, totals[i * len(across) + v], c.item)
+                          for v, x in enumerate(across)]  # fmt: skip
+            return found
+
+        whole = self._whole(self.depth, UNROLLED)
+        begin = self._added(number(0), whole, UNROLLED, one, begin)
+        return self._added(whole, self.depth, 1, one, begin)
+
+    def _added(
+        self, low: Value, high: Value, step: int, one: Any, begin: list[Value]
+    ) -> list[Value]:  # fmt: skip
+        """`one(k, sums)` for all k from `low` to `high`, so many in each round."""
+        b, before = self.b, self.b.block
+        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
+        b.cbranch(b.icmp_signed("<", low, high), loop, done)
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        k.add_incoming(low, before)
+        totals: list[Value] = [b.phi(x.type) for x in begin]
+        following = totals
+        for nth in range(step):
+            following = one(b.add(k, number(nth)) if nth else k, following)
+        after, end = b.add(k, number(step)), b.block
+        k.add_incoming(after, end)
+        b.cbranch(b.icmp_signed("<", after, high), loop, done)
+        b.position_at_end(done)
+        found: list[Value] = []
+        for first, total, value in zip(begin, totals, following, strict=True):
+            total.add_incoming(first, before)
+            total.add_incoming(value, end)
+            found.append(b.phi(first.type))
+            found[-1].add_incoming(first, before)
+            found[-1].add_incoming(value, end)
+        return found
+
+    # ---- what reads the sums later ---------------------------------------------------------------
+
+    def _rest(self, row: Value, whole: Value) -> None:
+        """Reads a row's sums from scratch, as far as its tiles have not done so."""
+        b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
+        low, high = home.ranges[c.n]
+        first = low
+        if not c.late:
+            first = b.select(whole, b.add(low, self._whole(self.columns, c.tile.columns)), low)
+        end = b.add(low, self._whole(self.columns, lanes))
+        (place,) = self._places(row, 1)
+
+        def read(at: Value, mask: Value | None) -> None:
+            total = load_vector(self.m, self._sum(row, at), c.item.dtype, None)
+            self._read(place, at, mask, total)
+
+        def masked(at: Value) -> None:
+            left = opaque(b, b.sub(high, at))
+            read(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+
+        home.loop(first, end, lanes, lambda at: read(at, None))
+        home.loop(end, high, lanes, masked)
+
+
+__all__ = ["DeepEmitter"]

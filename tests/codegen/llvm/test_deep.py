@@ -1,0 +1,175 @@
+"""Deep products: summed positions block by block, every layout, and what is before and after."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
+from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
+from tests.codegen.llvm.test_wide import forced
+from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
+
+import smelt as sm
+from smelt import lower
+from smelt.blocks import (
+    DEEP,
+    DEEP_COLUMNS,
+    DEEP_EVEN,
+    DEEP_PITCH,
+    DEEP_ROWS,
+    SMALL,
+    TALL_COLUMNS,
+    WIDE_TASKS,
+    deep_blocks,
+)
+from smelt.codegen.build import form_for
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import assembly
+from smelt.graph.text import parse
+from smelt.target import Target
+from smelt.types.expr import evaluate, mul, size
+
+PLAIN = matrices("f32", "m,k; k,n -> m,n")
+ISAS = [isa for isa in RUNNABLE if any(form == "deep" for form, _ in whole(PLAIN, isa).forms)]
+LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
+SIZES = (
+    (1, 1, 1), (8, 32, 0), (12, 64, 4), (13, 33, 5), (7, 31, 17), (17, 65, DEEP + 33),
+    (70, 47, DEEP), (DEEP_EVEN + 1, 35, 2 * DEEP + 1), (31, 2 * 32, 3 * DEEP - 1),
+    (DEEP_ROWS + 5, 19, 6),
+)  # fmt: skip
+pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_layout(isa: str, dtype: str) -> None:
+    for left, right in LAYOUTS:
+        kernel = forced(matrices(dtype, f"{left}; {right} -> m,n"), isa, "deep")
+        for m, n, k in SIZES:
+            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
+            x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
+            for at_end in (False, True):
+                found = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
+                assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
+
+
+@pytest.mark.parametrize(("left", "right"), LAYOUTS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_same_bits_as_the_usual_form(isa: str, left: str, right: str) -> None:
+    code = matrices("f32", f"{left}; {right} -> m,n")
+    kernel, usual = whole(code, isa), whole(code, isa, usual=True)
+    rng = np.random.default_rng(5)
+    for m, n, k in ((SMALL + 1, TALL_COLUMNS + 1, 2100), (600, 131, 2049), (265, 400, 2500)):
+        x, y = (rng.standard_normal(s).astype("f4") for s in ((m, k), (k, n)))
+        x[3, 5], x[4, 6], y[7, 8] = np.nan, np.inf, -np.inf
+        given = (x if left == "m,k" else np.ascontiguousarray(x.T),
+                 y if right == "k,n" else np.ascontiguousarray(y.T))  # fmt: skip
+        assert form_for(kernel.forms, kernel.sizes([*given])) == "deep"
+        (found,) = kernel(*given)
+        assert np.array_equal(found, usual(*given)[0], equal_nan=True)
+        with np.errstate(invalid="ignore"):
+            whole_sum = x.astype("f8") @ y.astype("f8")
+            bound = k * 2.0**-24 * (abs(x) @ abs(y))
+            right_there = abs(found - whole_sum) <= bound
+        finite = np.isfinite(whole_sum)
+        assert np.all(right_there[finite])
+        assert np.array_equal(found[~finite], whole_sum[~finite].astype("f4"), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", a) for a in AFTER if a != "turned"] + [(b, a) for b in BEFORE for a in ("bias", "long")],
+)
+@pytest.mark.parametrize("isa", ISAS)
+def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
+    lines, left, right = BEFORE[before]
+    code = HEAD.format(before=lines, left=left, right=right, after=AFTER[after])
+    kernel = forced(code, isa, "deep")
+    rng = np.random.default_rng(3)
+    for m, n, k in ((1, 1, 1), (9, 16, 5), (35, 7, DEEP + 3), (70, 141, 20), (24, 64, DEEP)):
+        shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
+        by_name = {
+            name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()
+        } | {"i": rng.integers(0, m, m)}  # fmt: skip
+        arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
+        read = [by_name[p.name] for p in kernel.kernel.inputs]
+        found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
+        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            assert np.array_equal(got, wanted), (m, n, k)
+
+
+@pytest.mark.parametrize(("left", "right"), LAYOUTS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_computed_across_as_they_are_packed(isa: str, left: str, right: str) -> None:
+    """Both operands are computed: some of what they read lies along the packed lines, some not."""
+    turned = "m,k" if left == "k,m" else "k,m"
+    code = (f"graph f(x: f32[{left}], u: f32[{turned}], w: f32[{right}]) {{\n"
+            " a = permute(u) {perm=(1,0)}\n p = mul(x, a)\n q = sub(w, 1.0:f32)\n"
+            f' s = contract(p, q) {{spec="{left}; {right} -> m,n"}}\n return s\n}}')  # fmt: skip
+    kernel = forced(code, isa, "deep")
+    for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70), (65, 40, DEEP + 20)):
+        shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
+        arrays = [whole_numbers(shapes[s], "f4", m) for s in (left, turned, right)]
+        found = run_guarded(kernel, arrays, at_end=True)[0]
+        assert np.array_equal(found, kernel.expected(*arrays)[0]), (m, n, k)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_is_left_over_of_tiles(isa: str) -> None:
+    """Every number of rows, and of columns, at either end of what may be touched."""
+    for left in ("m,k", "k,m"):
+        kernel = forced(matrices("f32", f"{left}; k,n -> m,n"), isa, "deep")
+        for number in range(1, 50):
+            for m, n in ((number, 40), (14, number)):
+                x, y = whole_numbers((m, 5), "f4", m), whole_numbers((5, n), "f4", 2)
+                given = [x if left == "m,k" else np.ascontiguousarray(x.T), y]
+                for at_end in (False, True):
+                    assert np.array_equal(run_guarded(kernel, given, at_end=at_end)[0], x @ y)
+
+
+def test_same_bits_for_any_threads_and_strides() -> None:
+    rng = np.random.default_rng(7)
+    x, y = (rng.standard_normal(s).astype("f4") for s in ((2600, 1040), (2600, 412)))
+    for a, b in ((x[:, ::2].T, y), (x.T[::2], y[:, ::-1]), (x[3:2503].T, y[90:2590, 1:300])):
+        f = sm.jit(lambda a, b: a @ b)
+        found: list[bytes] = []
+        for threads in (1, 2, 3):
+            with sm.config(threads=threads):
+                found.append(np.asarray(f(a, b)).tobytes())
+        assert len(set(found)) == 1
+        with sm.config(threads=1):
+            copied = sm.jit(lambda a, b: a @ b)(np.ascontiguousarray(a), np.ascontiguousarray(b))
+        assert np.asarray(copied).tobytes() == found[0]
+
+
+def test_blocks_are_even_many_and_stay_in_cache() -> None:
+    m, n = (size(name) for name in "mn")
+    for direct in (False, True):
+        rows, columns = deep_blocks(m, n, mul(m, n), 4, 32, direct=direct)
+        for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 3072)):
+            named = dict(zip("mn", sizes, strict=True))
+            high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
+            down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
+            assert down * across >= WIDE_TASKS or high <= 3 * DEEP_EVEN
+            assert high % DEEP_EVEN == 0 and high - sizes[0] / down < DEEP_EVEN
+            assert wide % 32 == 0 and wide <= DEEP_COLUMNS
+            left = 0 if direct else high * DEEP_PITCH
+            assert 4 * (left + wide * DEEP + high * wide) <= 1.25 * 2**20
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("left", "right"), LAYOUTS)
+def test_the_inner_loop_stays_in_registers(left: str, right: str, dtype: str) -> None:
+    """Twelve rows of two vectors, four positions of them in each round."""
+    code = matrices(dtype, f"{left}; {right} -> m,n")
+    kernel = lower.run(one_cluster(parse(code)), "eager", {})
+    target = Target.for_isa("avx512")
+    text = assembly(emit(kernel, target, form="deep").llvm, target, 2)
+    bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 96)]
+    assert sorted(len(re.findall("fmadd", x)) for x in bodies) == [24, 96]
+    for body in bodies:
+        assert not re.search(r"\(%rsp|mul[sp]", body), body
