@@ -350,7 +350,8 @@ def test_threads_may_compile_at_once(fresh: Path) -> None:
 
 
 def test_strict_refuses_library_calls() -> None:
-    source = "graph f(x: f32[n], u: f32[p], i: i64[p]) {\n a = scatter.add(x, u, i)\n return a\n}"
+    options = "{axis=0, descending=false, stable=true}"
+    source = f"graph f(x: f32[n]) {{\n a = extern.sort(x) {options}\n return a\n}}"
     with knobs.config(strict=True), pytest.raises(UnsupportedError):
         compiled(source)
 

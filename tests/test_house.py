@@ -68,6 +68,10 @@ NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
         {"ge", "lt", "and", "select"},
         "a guard 0 <= e < n around a padded or sliced element is built from them",
     ),
+    "src/smelt/lower/joined.py": (
+        {"ge", "le", "and"},
+        "which places lie in a block's part of the rows is built from them",
+    ),
 }
 # Inputs and literals are a graph's structure, not operators to tell apart.
 STRUCTURE = {"Input", "Constant"}

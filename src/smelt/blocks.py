@@ -366,3 +366,12 @@ def rows_visited(width: int) -> int:
 def has_parts(grid: Iterable[int], visits: int) -> bool:
     """Whether a stream of so many visits is split over the grid: where that has too few tasks."""
     return prod(grid) < LEAST_TASKS and visits >= STREAM_VISITS
+
+
+# ---- values that are written at places which depend on data --------------------------------------
+
+JOINED_WIDTH = 16
+"""Elements of a row for each part that the rows of a result are taken in: looking at a place that
+is another part's takes about as long as adding so many (measured)."""
+JOINED_PARTS = 8
+"""Parts that they are taken in at most."""

@@ -134,6 +134,22 @@ def embed(ids: Array, table: Array, g: Array) -> dict[str, Array]:
     return {"y": h / np.sqrt((h * h).mean(axis=1, keepdims=True) + 1e-5) * g}
 
 
+def messages(h: Array, w: Array, source: Array, target: Array) -> dict[str, Array]:
+    y = np.zeros_like(h)
+    inside = (target >= 0) & (target < len(h))
+    source = np.clip(source, 0, len(h) - 1)
+    np.add.at(y, target[inside], (h[source] * w[:, None])[inside])
+    return {"y": y}
+
+
+def histogram(x: Array, y0: Array) -> dict[str, Array]:
+    y, last = y0.copy(), np.full_like(y0, -1)
+    inside = x < len(y)
+    np.add.at(y, x[inside], 1)
+    last[x[inside]] = np.arange(len(x))[inside]
+    return {"y": y, "last": last}
+
+
 def windows(x: Array) -> dict[str, Array]:
     n = len(x)
     h = np.maximum(x, (np.arange(n) - n) * 0.5)
@@ -228,6 +244,19 @@ REFERENCES: dict[str, Reference] = {
             "g": f32(r, 8),
         },
         wide(embed), rtol=2e-3, atol=1e-3,
+    ),
+    "messages": Reference(
+        lambda r, s: {
+            "h": f32(r, 3 * s, 5), "w": f32(r, 4 * s), "source": r.integers(-1, 3 * s + 1, 4 * s),
+            "target": r.integers(-1, 3 * s + 1, 4 * s),
+        },
+        wide(messages), rtol=1e-5, atol=1e-5,
+    ),
+    "histogram": Reference(
+        lambda r, s: {
+            "x": r.integers(0, 5 * s, 9 * s).astype(np.uint8), "y0": r.integers(-9, 9, 4 * s),
+        },
+        histogram,
     ),
     "running": Reference(
         lambda r, s: {

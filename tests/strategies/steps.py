@@ -15,6 +15,7 @@ from smelt.graph.ir import Node
 from smelt.ops.combine import COMBINES
 from smelt.ops.contract import Contract
 from smelt.ops.create import Constant
+from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
@@ -430,8 +431,11 @@ def _scatter(b: Builder) -> None:
         return
     shape = (b.dim(),)
     updates = b.input(x.type.dtype, (*shape, *x.type.shape[1:]))
+    if b.flag():
+        updates = b.apply(Map("add"), updates, updates)  # which the kernel computes where it adds
     index = _positions(b, b.concrete(x.type.shape)[0], shape)
-    b.add(b.apply(Scatter(str(b.choose(("put", "add")))), x, updates, index))
+    how = ("put", "add", "mul", "max", "min")
+    b.add(b.apply(Scatter(str(b.choose(how))), x, updates, index))
 
 
 def _contract(b: Builder) -> None:

@@ -144,12 +144,12 @@ class _Visit:
             match s:
                 case Position(name=name):
                     self.positions[name] = self.env.lookup(name).axes
-                case Store(param=param, index=index, where=where) if self._points(index):
+                case Store(param=param, index=index, where=where, join="") if self._points(index):
                     access = self._access(index, sure and where is None)
                     self.stores.setdefault(param, []).append(access)
-                case Stream(blocks=blocks, body=inner, sees=sees):
+                case Stream(blocks=blocks, body=inner, where=where, sees=sees):
                     if all(self.extents[b.axis] for b in blocks):
-                        whole = not sees and all(b.stop is None for b in blocks)
+                        whole = where is None and not sees and all(b.stop is None for b in blocks)
                         self._statements(inner, sure and whole)
                 case _:
                     pass

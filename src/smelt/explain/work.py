@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import (
+    LAST,
     Apply,
     Block,
     Dot,
@@ -35,6 +36,7 @@ from smelt.kernel.ir import (
     Scan,
     Split,
     Statement,
+    Store,
     Stream,
     Update,
     Value,
@@ -107,6 +109,9 @@ class _Count:
                     self._merge(s)
                 case Stream():
                     self._stream(s)
+                case Store(index=index, value=value, join=join) if join and join != LAST:
+                    axes = self._index_axes(index) | self.axes(value)
+                    self.total += Work(flops=self._points(axes))
                 case _:
                     pass
 

@@ -74,7 +74,7 @@ class Alike:
         """Units whose reads name their axes' extents; units that no other is like, because their
         places have names of their own."""
         for unit in units.units:
-            if unit.trace.picks or unit.is_library:
+            if unit.trace.picks or unit.joins or unit.is_library:
                 self.none |= 1 << unit.number
             elif not all(e.simple for e in unit.edges):
                 self.strict |= 1 << unit.number

@@ -48,7 +48,8 @@ def chains(units: Units, nbytes: Sequence[int]) -> dict[int, int]:
     reads: dict[int, int] = {}
     for unit in reversed(units.units):
         u = unit.number
-        found = None if unit.is_library or unit.along >= 0 else _joins(units, unit, spaces, places)
+        ends = unit.is_library or unit.joins or unit.along >= 0
+        found = None if ends else _joins(units, unit, spaces, places)
         if found is not None and _is_dearer(units, unit, nbytes):
             found = None
         home = u if found is None else found[0].home

@@ -20,6 +20,7 @@ from math import prod
 
 from smelt.blocks import BLOCK, PARTS
 from smelt.dataclass import dataclass
+from smelt.fusion.joined import joined_work
 from smelt.fusion.packed import region_packing_ns
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import Hints, at_hints, bits
@@ -188,12 +189,36 @@ class Model:
         return Cost(total, total + (OVERLAP - CHARGED) * hidden, launch, work, touch,
                     read=read, written=self.nbytes[u], tasks=tasks)  # fmt: skip
 
+    def joining(self, region: Region) -> Cost:
+        """A kernel that writes at places which depend on data, one update after another."""
+        region.work, tasks, random = joined_work(self, region)
+        inline = region.work < INLINE_NS
+        threads = 1 if inline else min(tasks, self.cores)
+        read, touch = 0, 0.0
+        for v, masks in region.load_masks.items():
+            volumes = [prod([self.extents[region.axes[a]] for a in bits(m)]) for m in masks]
+            nbytes = min(self.elements[v], sum(volumes)) * self.itemsize[v]
+            read += nbytes
+            touch += self.read_ns(v, nbytes, threads)
+        u = region.stored.bit_length() - 1
+        touch += self.write_ns(u, threads)
+        sweeps = random * self.ns_per_byte(self.target.level(self.nbytes[u], 1), "copy", threads)
+        launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
+        arithmetic, memory = region.work / threads, touch + sweeps
+        hidden = min(arithmetic, memory)
+        total = launch + arithmetic + memory - OVERLAP * hidden
+        burden = total + (OVERLAP - CHARGED) * hidden
+        return Cost(total, burden, launch, arithmetic, touch, sweeps, read=read,
+                    written=self.nbytes[u], tasks=tasks)  # fmt: skip
+
     # ---- the sum -------------------------------------------------------------------------------
 
     def cost(self, region: Region) -> Cost:
         """The time of a region, by term.  Sets its `work`, unless a join knows it already."""
         if region.members & self.units.calls:
             return self.call(self.units.unit(region.members.bit_length() - 1))
+        if region.members & self.units.joined:
+            return self.joining(region)
         sweeps = Sweeps(self.units, region, self.extents)
         sweeps.arrange()
         if region.work < 0:

@@ -84,6 +84,11 @@ def refuse_sets(units: Units, members: int, size: float, wishes: Wishes) -> Refu
     if members & units.calls and members.bit_count() > 1:
         number = (members & units.calls).bit_length() - 1
         return Refusal("extern-barrier", {"op": units.values[number].op.name})
+    found = members & units.joined
+    if found and members != found:
+        last = found.bit_length() - 1
+        if units.users[last] & members or members & units.folds & ~(1 << last):
+            return Refusal("scatter-root", {"op": units.values[last].op.name})
     if wishes.never and wishes.forbid(members):
         return Refusal("never-fuse")
     if size > CODE:

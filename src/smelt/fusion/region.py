@@ -394,6 +394,9 @@ class _Pull:
     def _judge(self) -> Region:
         """Finds the grid, or the fault."""
         region = self.region
+        joined = region.members & self.units.joined
+        if joined & (joined - 1) or (joined and joined != region.stored):
+            return region.refuse("scatter-root", joined.bit_length() - 1)
         for u in bits(region.members & self.units.folds):
             unit = self.units.unit(u)
             if unit.along >= 0 and u in region.places:

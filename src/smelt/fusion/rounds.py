@@ -152,6 +152,8 @@ class _Rounds:
         if known is None:
             if not node.op.fusible or isinstance(node.op, (Input, Constant)):
                 raise NotCut(f"{node.op.name} is one call for all rows")
+            if self.trace(node).joins:
+                raise NotCut(f"{node.op.name} writes rows in no order")
             self.axis[node] = axis
             self.pending.append(node)
         elif known != axis:

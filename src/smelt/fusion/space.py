@@ -73,6 +73,12 @@ class _Probe:
     ) -> None:  # fmt: skip
         body(at)
 
+    def join(
+        self, how: str, first: None, extents: tuple[Index, ...],
+        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[None, Index], ...], None]],
+    ) -> None:  # fmt: skip
+        body(tuple(self._fresh(e) for e in extents))
+
     def inside(
         self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], None], other: None
     ) -> None:

@@ -248,6 +248,8 @@ class State:
         beyond = refusal is not None and refusal.reason == FAST_MEMORY
         if not streams.COMPILED or not region.ended or (refusal is not None and not beyond):
             return None
+        if region.members & self.units.joined:
+            return None
         if not beyond and not along.worth_asking(self.model, region, cost):
             return None
         found = streams.streamed(self.model, region, beyond=beyond)

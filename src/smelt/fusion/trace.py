@@ -76,6 +76,9 @@ class Trace:
     """The axis whose positions the result is, counted from 0, or -1."""
     first: int = 0
     """Leaves of the first operand: reads of those are of a product's first factor."""
+    joins: int = 0
+    """Leading dimensions of the result whose places are computed from data where values join what
+    stands there: what ends here are the axes of those values.  0 for anything else."""
 
 
 class _IndexAxes(frozenset[str]):
@@ -94,6 +97,7 @@ class _Tracer:
         self.cost = 0.0
         self.size = self.folds = self.dots = self.guards = 0
         self.positional = False
+        self.joins = 0
         self.combine = ""
         self.along = -1
         self.picks: dict[str, Axes] = {}
@@ -163,6 +167,21 @@ class _Tracer:
         self.cost += SCALARS[combine.scalar].cost
         self.size += 2
         return body(at)
+
+    def join(
+        self, how: str, first: Axes, extents: tuple[Index, ...],
+        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Axes, Index], ...], Axes]],
+    ) -> Axes:  # fmt: skip
+        self.folds += 1
+        self.cost += SCALARS[how].cost + MOVE_COST if how in SCALARS else MOVE_COST
+        self.size += 3
+
+        def element(j: tuple[Index, ...]) -> Axes:
+            places, value = body(j)
+            self.joins = len(places)
+            return value.union(*(at for at, _ in places))
+
+        return first | self._over(extents, element)
 
     def inside(
         self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Axes], other: Axes
@@ -241,4 +260,5 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         tuple(dict.fromkeys(tracer.reads)), tuple(tracer.ended), tracer.cost, tracer.size,
         tracer.folds, tracer.dots, tracer.combine, tracer.guards, tracer.positional, tracer.along,
         picks, -1 if counted is None else int(counted[1:]), inputs[0].leaves if inputs else 0,
+        tracer.joins,
     )  # fmt: skip

@@ -72,6 +72,11 @@ class Unit:
     """Of a product, the reads of either factor: several where it is put together."""
 
     @property
+    def joins(self) -> bool:
+        """Whether it writes at places that depend on data: it ends a kernel."""
+        return self.trace.joins > 0
+
+    @property
     def ended(self) -> tuple[int, ...]:
         """Extents of the axes that end here."""
         return self.axes[self.rank :]
@@ -151,6 +156,8 @@ class Units:
         """Units that fold or scan."""
         self.square = sum(1 << u.number for u in self.units if self._is_square(u))
         """Units with two axes of one extent."""
+        self.joined = sum(1 << u.number for u in self.units if u.joins)
+        """Units that write at places which depend on data."""
         self.everything = (1 << len(self.values)) - 1
         self.calls = 0
         self.size = [0.0] * len(self.inputs)

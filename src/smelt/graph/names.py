@@ -47,7 +47,7 @@ PLAIN: Mapping[str, type[TensorOp]] = {
 FAMILIES: Mapping[str, tuple[type[TensorOp], str, tuple[str, ...]]] = {
     "reduce": (Reduce, "combine", tuple(COMBINES)),
     "scan": (Scan, "combine", tuple(n for n, c in COMBINES.items() if c.prefix is not None)),
-    "scatter": (Scatter, "mode", ("put", "add")),
+    "scatter": (Scatter, "mode", ("put", "add", "mul", "max", "min")),
 }
 """Rows with members: the class, the field that names the member, and the members."""
 

@@ -252,7 +252,11 @@ class _Run:
             kind = value.data.dtype
             raise VerifyError(f"a value of type {kind} goes to {buffer.param.dtype.long}")
         try:
-            buffer.store(index, space.full(value, axes), space.full(where, axes), self.block)
+            chosen = space.full(where, axes)
+            if s.join:
+                here = space.tile(axes, buffer.started(index, chosen, self.block))
+                value = value if s.join == ir.LAST else place.apply(s.join, [here, value])
+            buffer.store(index, space.full(value, axes), chosen, self.block, again=bool(s.join))
         except Misuse as error:
             raise VerifyError(place.located(error, axes)) from None
 

@@ -231,14 +231,23 @@ class Position:
     extent: Index
 
 
+LAST = "put"
+"""The way to join that keeps the last value, and does not look at what stood there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
-    """param[index] = value, where `where` (a bool value) holds."""
+    """param[index] = value, where `where` (a bool value) holds.
+
+    With `join`, a scalar operator, or `put` for what comes last, the value joins what stands there
+    in the order of the streams around, so that several visits may write one element:
+    param[index] = join(param[index], value)."""
 
     param: str
     index: tuple[Index, ...]
     value: Value
     where: Value | None = None
+    join: str = ""
 
 
 @dataclass(frozen=True, slots=True)

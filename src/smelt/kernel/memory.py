@@ -98,14 +98,34 @@ class Buffer:
         found[taken] = self.data[picked].astype(found.dtype)
         return found
 
-    def store(self, index: tuple[Array, ...], value: Array, where: Array, block: int) -> None:
-        """Writes elements for a block.  Raises Misuse outside and where something was written."""
+    def started(self, index: tuple[Array, ...], wanted: Array, block: int) -> Array:
+        """Elements that a block has stored, for what joins them.  Raises Misuse outside, and where
+        nothing was stored or another block did that."""
+        index, inside = self._inside(index, wanted.shape)
+        self._check(index, inside | ~wanted)
+        picked = tuple(i[wanted] for i in index)
+        foreign = self.writer[picked] != block
+        if foreign.any():
+            k = int(np.argmax(foreign))
+            by = "nobody" if self.writer[picked][k] < 0 else "another block"
+            raise Misuse(f"{self._element(picked, k)} was stored by {by} before",
+                         tuple(np.argwhere(wanted)[k]))  # fmt: skip
+        found = np.zeros(wanted.shape, self.param.dtype.compute.numpy)
+        found[wanted] = self.data[picked].astype(found.dtype)
+        return found
+
+    def store(
+        self, index: tuple[Array, ...], value: Array, where: Array, block: int, *,
+        again: bool = False,
+    ) -> None:  # fmt: skip
+        """Writes elements for a block.  Raises Misuse outside and, unless it may be written
+        `again`, where something was written."""
         index, inside = self._inside(index, where.shape)
         self._check(index, inside | ~where)
         picked = tuple(i[where] for i in index)
         places = np.argwhere(where)
         old = self.writer[picked]
-        if (old >= 0).any():
+        if not again and (old >= 0).any():
             k = int(np.argmax(old >= 0))
             by = "the same block" if old[k] == block else "another block"
             what = f"{self._element(picked, k)} was stored by {by} before"

@@ -320,10 +320,11 @@ class _Reader:
             c.fail(f"{token.text!r} is no parameter", token)
         reader = ValueReader(c, self.names)
         index = reader.brackets(param)
+        join = "" if c.at("=") else c.name("how the value joins what stands there")
         c.expect("=")
         value = reader.value(param.dtype.compute).value
         where = reader.value().value if c.accept("where") else None
-        return self._finish(c, ir.Store(param.name, index, value, where), token)
+        return self._finish(c, ir.Store(param.name, index, value, where, join), token)
 
     def _merge(self, c: Cursor) -> ir.Statement:
         token = c.take()

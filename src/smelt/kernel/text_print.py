@@ -234,11 +234,12 @@ class _Printer:
             case ir.Update(state=name, value=value):
                 bound = self.env.names.get(name)
                 return f"{name}' = {self.value(value, bound.dtype if bound else None).text}"
-            case ir.Store(param=name, index=index, value=value, where=where):
+            case ir.Store(param=name, index=index, value=value, where=where, join=join):
                 param = self.env.params.get(name)
                 shown = self.value(value, param.dtype.compute if param else None).text
                 tail = "" if where is None else f" where {self.value(where).text}"
-                return f"{name}[{index_text(index)}] = {shown}{tail}"
+                how = f"{join}=" if join else "="
+                return f"{name}[{index_text(index)}] {how} {shown}{tail}"
             case ir.Merge(part=part, states=states):
                 return f"merge {part}: ({', '.join(states)})"
             case ir.Stream():

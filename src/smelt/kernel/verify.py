@@ -29,6 +29,7 @@ from smelt.errors import VerifyError
 from smelt.kernel import ir, walk
 from smelt.kernel.bounds import Facts, facts_of
 from smelt.kernel.env import Env, axes_of, index_axes
+from smelt.kernel.joins import check_join, reaches
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.races import determined, disjoint
 from smelt.kernel.text_grammar import RESERVED
@@ -52,6 +53,9 @@ class _Written:
 
     store: ir.Store
     facts: Facts
+    whole: frozenset[str]
+    """Axes of which all positions are there at once, where it stands."""
+    streams: tuple[ir.Stream, ...]
 
 
 class _Verifier:
@@ -186,6 +190,7 @@ class _Verifier:
                     refuse(f"the position {name} is no integer")
                 _check_sizes(extent, f"the extent of {name}")
                 place.env.bind(s)
+                place.lets[name] = value
             case ir.Store():
                 self._store(s)
             case ir.Update():
@@ -275,7 +280,8 @@ class _Verifier:
         place.env, place.fixed, self.parts = place.env.child(), fixed, self.parts | parts
         place.open_streams |= set(axes)
         place.states = {state.name: state for state in s.states}
-        place.lets = dict(place.lets)
+        place.lets, streams = dict(place.lets), place.streams
+        place.streams = (*streams, s)
         if s.where is not None and place.scalar(s.where, "what is visited") != bool_:
             refuse("what follows `where` is no bool")
         seen = self.seen
@@ -283,7 +289,7 @@ class _Verifier:
             self._seen(block)
         self._body(s.body)
         place.env, place.fixed, place.open_streams, place.states, place.lets, self.parts = outer
-        self.statement, self.seen = s, seen
+        self.statement, self.seen, place.streams = s, seen, streams
 
     def _seen(self, block: ir.Block) -> None:
         """A part of an axis, of which nothing outside is stored or told by its place."""
@@ -335,13 +341,31 @@ class _Verifier:
         if found != param.dtype.compute:
             wanted = param.dtype.compute.name
             refuse(f"{s.param} takes {wanted}, the value is {found.name}")
-        self._race(s)
+        first = self._joined(s) if s.join else self._race(s)
         for other in self.written:
-            if other.store.param == s.param and not disjoint(
+            if other.store.param == s.param and other is not first and not disjoint(
                 other.store.index, other.facts, s.index, facts
-            ):
+            ):  # fmt: skip
                 refuse(f"{s.param} may have been stored before, by another statement")
-        self.written.append(_Written(s, facts))
+        cut = place.whole | place.open_streams | self.seen
+        self.written.append(_Written(s, facts, frozenset(place.extents) - cut, place.streams))
+
+    def _joined(self, s: ir.Store) -> _Written:
+        """The store that gave first values to all that a joining one may meet, in this block."""
+        place = self.place
+        if s.param in self.inputs:
+            refuse(f"{s.param} is written in place, and a value joins what stands there")
+        own = index_axes(s.index, place.env)
+        if self.seen & own:
+            refuse(f"a part of {min(self.seen & own)} is seen, the rest would not be stored")
+        check_join(s, place, own | self._single())
+        shape = place.env.param(s.param).shape
+        given = (w for w in self.written if w.store.param == s.param and not w.store.join)
+        for first in (w for w in given if w.store.where is None):
+            pairs = zip(first.store.index, s.index, shape, strict=True)
+            if all(reaches(e, at, n, place, first.whole, first.streams) for e, at, n in pairs):
+                return first
+        return refuse(f"no store before gave this block's elements of {s.param} their first values")
 
     def _race(self, s: ir.Store) -> None:
         place = self.place

@@ -46,8 +46,11 @@ class Place:
     open_streams: frozenset[str] = frozenset()
     facts: Facts = ()
     lets: dict[str, ir.Value] = field(default_factory=dict)
+    """What names stand for; a computed position for what is clamped."""
     states: dict[str, ir.State] = field(default_factory=dict)
     """States of the innermost stream."""
+    streams: tuple[ir.Stream, ...] = ()
+    """Those around, outer to inner."""
 
     @contextmanager
     def given(self, facts: Facts) -> Generator[None]:

@@ -59,6 +59,18 @@ LONG = 32
 """Operators in a chain that are more than the stack should hold."""
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Values that join what a result is at first, at computed places, one after another."""
+
+    how: str
+    over: tuple[str, ...]
+    """The axes of the values, outer to inner, which no result has."""
+    places: tuple[tuple[Value, Index], ...]
+    """For each leading dimension of the result, the place and the dimension's extent."""
+    value: Value
+
+
 @dataclass
 class Definition:
     """What pulling back a cluster gives: parameters, axes and straight-line statements."""
@@ -69,6 +81,8 @@ class Definition:
     body: list[Statement] = field(default_factory=list)
     ended: dict[tuple[Node, int], str] = field(default_factory=dict)
     """The axis that a fold ends, by its node and by place among those that end there."""
+    joined: Joined | None = None
+    """What joins the elements of the one result, whose store gives them their first values."""
 
 
 class Operand:
@@ -335,6 +349,18 @@ class Pullback:
         if along is None:
             raise VerifyError("a running fold is read at a shifted position inside its own kernel")
         return self.bind(Scan(combine.name, body(at), along, dtype))
+
+    def join(
+        self, how: str, first: Value, extents: Position_,
+        body: Callable[[Position_], tuple[tuple[tuple[Value, Index], ...], Value]],
+    ) -> Value:  # fmt: skip
+        (node, _), *readers = reversed(self.current)
+        if readers or self.cluster.outputs != (node,):
+            raise VerifyError(f"{node.op.name} does not end its own kernel")
+        over, (places, value) = self._over(extents, body)
+        wide = tuple((Cast(at, i64), extent) for at, extent in places)
+        self.out.joined = Joined(how, over, wide, value)
+        return first
 
     def inside(
         self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Value], other: Value

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.errors import ShapeError
+from smelt.errors import DTypeError, ShapeError
 from smelt.ops.create import Iota
 from smelt.ops.elementwise import broadcast_index
+from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V
 from smelt.ops.view import Permute
 from smelt.types.dtype import i64
@@ -116,16 +117,19 @@ def _permuted(a: Adjoint[V], x: V, perm: tuple[int, ...]) -> V:
     return x if perm == tuple(range(len(perm))) else a.apply(Permute(perm), x)
 
 
+_AT = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
 @dataclass(frozen=True)
 class Scatter(TensorOp):
     """A copy of x with updates put (or added) at positions of its leading axes.
 
     scatter(x, updates, i, j, ..): out[i[p], j[p], ..rest] = updates[p.., ..rest].  For `put`, the
-    last of equal positions wins; `add` accumulates in order of p.
+    last of equal positions wins; `add` and the others join in order of p.  Positions are inside, as
+    those of a gather are.
     """
 
     doc: ClassVar[str] = "write at computed positions"
-    fusible: ClassVar[bool] = False
     mode: str
 
     @property
@@ -141,21 +145,40 @@ class Scatter(TensorOp):
         wanted = (*middle, *x.shape[len(index) :])
         if broadcast_shapes(updates.shape, wanted) != wanted:
             raise ShapeError(f"scatter: updates {updates} do not fit {x}")
+        if updates.dtype != x.dtype:
+            raise DTypeError(f"scatter: {updates.dtype.name} goes to {x.dtype.name}")
+        if self.mode != "put":
+            SCALARS[self.mode].result(x.dtype, x.dtype)
         return x
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         x, updates, *index = inputs
         out = np.array(x, copy=True)
-        if self.mode == "add":
-            with np.errstate(all="ignore"):
-                np.add.at(out, tuple(index), updates)
-        else:
+        if self.mode == "put":
             out[tuple(index)] = updates
+        else:
+            with np.errstate(all="ignore"):
+                _AT[self.mode].at(out, tuple(index), updates)
         return out
+
+    def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
+        x, updates, *index = inputs
+        middle = broadcast_shapes(*(j.type.shape for j in index))
+        rest = i[len(index) :]
+
+        def element(p: tuple[Index, ...]) -> tuple[tuple[tuple[V, Index], ...], V]:
+            places = tuple(
+                (j.at(*broadcast_index(j.type, p)), x.type.shape[k]) for k, j in enumerate(index)
+            )
+            return places, updates.at(*broadcast_index(updates.type, (*p, *rest)))
+
+        return d.join(self.mode, x.at(*i), middle, element)
 
     def pullback(
         self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
     ) -> Cotangents[V]:
+        if self.mode not in ("put", "add"):
+            return super().pullback(a, g, out, inputs, wanted)
         x, updates, *index = inputs
         shape, none = a.type(updates).shape, (None,) * len(index)
         read = a.sum_to(a.apply(Gather(0), g, *index), shape) if wanted[1] else None

@@ -78,6 +78,15 @@ class Definer(Protocol[V]):
         """`combine` of body(j) for j = 0 .. at (inclusive), `at` < extent."""
         ...
 
+    def join(
+        self, how: str, first: V, extents: tuple[Index, ...],
+        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[V, Index], ...], V]],
+    ) -> V:  # fmt: skip
+        """`first`, which by the scalar operator `how` (or `put`) each value of body(j) joins, in
+        order of j inside `extents`, whose places are here: (computed integer, extent) for each of
+        the leading dimensions, the same positions as here along the others."""
+        ...
+
     def inside(
         self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], V], other: V
     ) -> V:

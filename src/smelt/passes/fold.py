@@ -67,7 +67,7 @@ def _value(node: Node, values: dict[Node, Array]) -> Array | None:
         return None
     try:
         return evaluate_node(node, [x for x in operands if x is not None], {})
-    except (KeyError, SmeltError, ValueError):
+    except (IndexError, KeyError, SmeltError, ValueError):
         return None  # a size that is known at the call only, or a mistake that belongs there
 
 

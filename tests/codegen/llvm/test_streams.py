@@ -316,9 +316,9 @@ def stored_elements(kernel: ir.Kernel, arrays: dict[str, Array], **settings: Any
     seen: dict[str, Buffer] = {}
     store = Buffer.store
 
-    def recorded(self: Buffer, *args: Any) -> None:
+    def recorded(self: Buffer, *args: Any, **options: Any) -> None:
         seen[self.param.name] = self
-        store(self, *args)
+        store(self, *args, **options)
 
     with mock.patch.object(Buffer, "store", recorded):
         found = run(kernel, arrays, complete=False, **settings)

@@ -267,10 +267,24 @@ class PhaseBuilder:
         param = self.kernel.param(s.param)
         access = self.access(param, s.index, None)
         where = None if s.where is None else self.value(s.where)
-        found = self._unrounded(self.value(s.value), param.dtype)
+        found = self.value(s.value)
+        if s.join:
+            found = self._joined(s, access, found)
+        found = self._unrounded(found, param.dtype)
         axes = self.index_axes(*s.index) | found.axes | (where.axes if where else frozenset())
-        axes |= visited_axes(self.region)
+        if not s.join:
+            axes |= visited_axes(self.region)
         self.phase.stores.append(StoreItem(access, found, where, axes, self.now))
+
+    def _joined(self, s: k.Store, access: Access, found: Item) -> Item:
+        """A value and what stands where it goes, as this visit finds it."""
+        if s.join == k.LAST:
+            return found
+        axes = self.index_axes(*s.index)
+        here = Item(len(self.phase.items), "load", access, self.index_args(access.offset), axes,
+                    found.dtype, self.now)  # fmt: skip
+        self.phase.items.append(here)  # no other read is this one
+        return self.item("apply", s.join, (here, found), here.axes | found.axes, found.dtype)
 
     def _unrounded(self, found: Item, dtype: DType) -> Item:
         """What a conversion to a half type was made from, where storing rounds to that type."""

@@ -119,7 +119,7 @@ class Prices:
         units = Units(Graph("again", tuple(inputs), (node,)))
         total = 0.0
         for unit in units.units:
-            if unit.is_library or unit.trace.dots or unit.along >= 0:
+            if unit.is_library or unit.joins or unit.trace.dots or unit.along >= 0:
                 return math.inf
             widths = [unit.node.type.dtype] + [units.values[e.producer].type.dtype
                                                for e in unit.edges]  # fmt: skip

@@ -215,6 +215,12 @@ class _Collector:
             ("scan", combine.name, at), (element,), element.axes, dtype.compute
         )
 
+    def join(
+        self, how: str, first: Term, extents: tuple[Index, ...],
+        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Term, Index], ...], Term]],
+    ) -> Term:  # fmt: skip
+        raise NotCollected(how)
+
     def inside(
         self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Term], other: Term
     ) -> Term:

@@ -1,0 +1,177 @@
+"""Values that join a result at computed places: bit for bit what one loop over them gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fusion.formulas import MACHINE
+
+from smelt import driver, knobs
+from smelt.fusion import plan
+from smelt.graph.interp import run as interpret
+from smelt.graph.text import parse
+from smelt.kernel.text_print import text
+from smelt.lower.interp import run as run_kernels
+from smelt.types.dtype import parse as element_type
+
+Array = np.ndarray[Any, Any]
+Draw = Any
+MODES = ("put", "add", "mul", "max", "min")
+TYPES = ("f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")
+POSITIONS = ("i64", "i32", "u8")
+ODD = (np.nan, np.inf, -np.inf, -0.0)
+
+
+def numbers(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
+    """Values of a type, some of them such that every mistake shows."""
+    dtype = element_type(name)
+    if name == "bool":
+        return random.integers(0, 2, shape).astype(bool)
+    if not dtype.is_float:
+        info = np.iinfo(dtype.numpy)
+        return random.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
+    found = random.standard_normal(shape).astype(dtype.numpy)
+    if found.size and random.random() < 0.3:
+        found.reshape(-1)[random.integers(0, found.size)] = random.choice(ODD)
+    return found
+
+
+@st.composite
+def programs(draw: Draw) -> tuple[str, list[Array], dict[str, int]]:
+    """A program that writes at places, its operands and its sizes."""
+    random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    sizes: dict[str, int] = {}
+
+    def shape(name: str, lengths: list[int]) -> list[str]:
+        symbols = draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
+        sizes.update({f"{name}{k}": n for k, n in enumerate(lengths) if symbols[k]})
+        return [f"{name}{k}" if symbols[k] else str(n) for k, n in enumerate(lengths)]
+
+    how, kind = draw(st.sampled_from(MODES)), draw(st.sampled_from(TYPES))
+    how = "put" if kind == "bool" else how
+    lead = draw(st.lists(st.integers(1, 5), min_size=1, max_size=2))
+    middle = draw(st.lists(st.sampled_from((0, 1, 2, 7)), min_size=1, max_size=2))
+    rest = draw(st.lists(st.sampled_from((1, 2, 5, 17, 40)), max_size=2))
+    a, m, r = shape("a", lead), shape("m", middle), shape("r", rest)
+    arrays = [numbers(random, kind, (*lead, *rest)), numbers(random, kind, (*middle, *rest)),
+              numbers(random, kind, (*middle, *[1] * len(rest)))]  # fmt: skip
+    inputs = [f"x: {kind}[{','.join(a + r)}]", f"u: {kind}[{','.join(m + r)}]",
+              f"w: {kind}[{','.join([*m, *['1'] * len(rest)])}]"]  # fmt: skip
+    index = draw(st.sampled_from(POSITIONS))
+    for k, extent in enumerate(lead):
+        short = [k > 0 and draw(st.booleans()) for _ in middle]
+        own = [1 if s else n for s, n in zip(short, middle, strict=True)]
+        arrays.append(random.integers(0, extent, own).astype(element_type(index).numpy))
+        inputs.append(f"i{k}: {index}[{','.join('1' if s else n for s, n in zip(short, m))}]")
+    made = kind != "bool" and draw(st.sampled_from(("", "add", "mul")))
+    body = [f"v = {made}(u, w)"] if made else []
+    places = ", ".join(f"i{k}" for k in range(len(lead)))
+    body.append(f"s = scatter.{how}(x, {'v' if made else 'u'}, {places})")
+    after = kind != "bool" and draw(st.booleans())
+    body += ["t = max(s, x)", "return s, t"] if after else ["return s"]
+    lines = "".join(f"  {line}\n" for line in body)
+    return f"graph f({', '.join(inputs)}) {{\n{lines}}}", arrays, sizes
+
+
+def same(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fV")
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_all_judges_and_threads_agree_bit_for_bit(
+    program: tuple[str, list[Array], dict[str, int]],
+) -> None:
+    source, arrays, sizes = program
+    graph = parse(source)
+    wanted = interpret(graph, arrays, sizes)
+    for threads in (1, 2, 4):
+        with knobs.config(threads=threads):
+            c = driver.compile(graph, hints=sizes)
+            found = c.run(arrays, tuple(sizes[n] for n in c.size_names))
+        assert all(map(same, found, wanted)), (threads, found, wanted)
+    assert all(c.kernels)
+    kernels = run_kernels(c.plan, c.kernels, arrays, sizes)
+    assert all(map(same, kernels, wanted)), (kernels, wanted)
+
+
+MESSAGES = """graph f(h: f32[n,d], w: f32[m,1], source: i64[m], target: i64[m]) {
+  a = gather(h, source) {first=0}
+  b = tanh(a)
+  c = mul(b, w)
+  z = expand(0.0:f32) {shape=(n,d)}
+  y = scatter.add(z, c, target)
+  return y
+}"""
+
+
+def edges(n: int, d: int, m: int) -> list[Array]:
+    random = np.random.default_rng(n)
+    h, w = (random.standard_normal(s).astype("f4") for s in ((n, d), (m, 1)))
+    return [h, w, *(random.integers(0, n, m) for _ in range(2))]
+
+
+def test_messages_are_one_kernel() -> None:
+    """What is added is computed where it is added, and no sum depends on the threads."""
+    sizes = {"n": 300, "d": 130, "m": 2000}
+    c = driver.compile(parse(MESSAGES), hints=sizes)
+    assert len(c.kernels) == 1 and c.kernels[0] is not None
+    assert "add=" in text(c.kernels[0]) and "grid q in split(n" in text(c.kernels[0])
+    for n, d, m in ((300, 130, 2000), (300, 130, 0), (1, 130, 50), (7, 1, 50), (2, 1000, 9)):
+        arrays, own = edges(n, d, m), {"n": n, "d": d, "m": m}
+        found: list[bytes] = []
+        for threads in (1, 2, 3, 8):
+            with knobs.config(threads=threads):
+                (y,) = c.run(arrays, tuple(own[s] for s in c.size_names))
+            found.append(y.tobytes())
+        assert len(set(found)) == 1
+        h, w, source, target = arrays
+        wanted = np.zeros((n, d))
+        np.add.at(wanted, target, np.tanh(h[source].astype("f8")) * w)
+        terms = np.zeros((n, 1))
+        np.add.at(terms, target, np.abs(w))
+        count = np.bincount(target, minlength=n)[:, None]
+        assert (np.abs(y - wanted) <= 2.0**-23 * (count + 4) * terms).all()
+
+
+@pytest.mark.parametrize("far", [-1, 5, 1 << 40, -(1 << 63)])
+def test_places_outside_touch_nothing(far: int) -> None:
+    """Front ends keep places inside; kernels write nowhere else if they do not."""
+    source = "graph f(x: f32[5], u: f32[m], i: i64[m]) {\n y = scatter.add(x, u, i)\n return y\n}"
+    c = driver.compile(parse(source), hints={"m": 3})
+    x, u = np.arange(5, dtype="f4"), np.ones(3, "f4")
+    (y,) = c.run([x, u, np.array([1, far, 1])], (3,))
+    assert y.tolist() == [0, 3, 2, 3, 4]
+
+
+ENDS = {
+    "what reads the result": """graph f(x: f32[n,4], u: f32[m,4], i: i64[m]) {
+      a = scatter.add(x, u, i)
+      b = exp(a)
+      return b
+    }""",
+    "a second one": """graph f(x: f32[n,4], u: f32[m,4], i: i64[m]) {
+      a = scatter.add(x, u, i)
+      b = scatter.max(x, u, i)
+      return a, b
+    }""",
+    "a sum of what is added": """graph f(x: f32[n,4], u: f32[m,4], i: i64[m]) {
+      a = exp(u)
+      b = scatter.add(x, a, i)
+      c = reduce.sum(a) {axes=(1,)}
+      return b, c
+    }""",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_it_ends_its_kernel(name: str) -> None:
+    graph = parse(ENDS[name])
+    found = plan(graph, MACHINE, None, {"n": 5000, "m": 100_000})
+    for cluster in found.clusters:
+        joined = [n for n in cluster.nodes if n.op.name.startswith("scatter")]
+        assert not joined or cluster.outputs == tuple(joined)
