@@ -19,7 +19,7 @@ from tests.fusion.formulas import MACHINE
 import smelt as sm
 from smelt import driver, passes
 from smelt.demo import minilm
-from smelt.fusion import plan, state
+from smelt.fusion import plan, region, state
 from smelt.fusion.cost import Model
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
@@ -104,6 +104,23 @@ def updates(count: int = 60) -> Graph:
     return recorded(run, *(x for _ in range(3 * count)))
 
 
+def integration(steps: int = 16) -> Graph:
+    """An equation integrated step by step, its state's two columns each computed of both."""
+
+    def slope(y: Any, k: Any) -> Any:
+        return sm.stack([y[:, 1], -k * sm.sin(y[:, 0]) - 0.1 * y[:, 1]], axis=-1)
+
+    def run(y: Any, k: Any) -> Any:
+        for _ in range(steps):
+            a = slope(y, k)
+            b = slope(y + 0.005 * a, k)
+            c = slope(y + 0.005 * b, k)
+            y = y + 0.01 / 6 * (a + 2 * b + 2 * c + slope(y + 0.01 * c, k))
+        return y
+
+    return recorded(run, np.zeros((1000, 2), np.float32), np.zeros(1000, np.float32))
+
+
 @dataclass
 class Asked:
     """How often the planner looked at a set of units, and how often it priced one."""
@@ -138,6 +155,7 @@ GRAPHS = {
     "ladder": (rungs, 0.3, 0.5),
     "updates": (updates, 0.1, 0.1),
     "powers": (powers, 3.5, 3.5),
+    "integration": (integration, 0.3, 0.3),
 }
 """For each graph, the most sets that may be looked at and priced for each operator."""
 
@@ -182,3 +200,24 @@ def test_more_layers_ask_no_more() -> None:
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
             found.append(len(prices))
     assert found[1] <= found[0] * 1.75
+
+
+def test_more_steps_of_a_loop_ask_no_more_and_follow_few_places() -> None:
+    """Runs of long clusters look like one another too; where each operator is read at many places,
+    an expression is rewritten once for each."""
+    asked: list[int] = []
+    for steps in (8, 16):
+        with pytest.MonkeyPatch.context() as patch:
+            looks: list[None] = []
+            rewritten: list[None] = []
+            look, rebuild = state.look, region.rebuild
+            patch.setattr(state, "look", lambda *a, k=looks, f=look: (k.append(None), f(*a))[1])
+            patch.setattr(
+                region, "rebuild", lambda *a, k=rewritten, f=rebuild: (k.append(None), f(*a))[1]
+            )
+            graph = integration(steps)
+            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
+            print(steps, len(looks), len(rewritten))
+            assert len(rewritten) <= 40 * steps
+            asked.append(len(looks))
+    assert asked[1] <= asked[0] * 1.25 + 8

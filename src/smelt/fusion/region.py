@@ -304,13 +304,12 @@ class _Pull:
                 found.append(place[term] if term >= 0 else STILL)
                 continue
             at = [place[a] for a in _axes_in(term)]
-            plain = all(isinstance(t, int) for t in at) and not unit.trace.picks
             extents = [self.region.axes[t] for t in at if isinstance(t, int) and t >= 0]
             key = (term, dim, *at, -2, *extents)
-            rewritten = known.get(key) if plain else None
+            rewritten = None if unit.trace.picks else known.get(key)
             if rewritten is None:
                 rewritten = self._term(rebuild(term, self._leaf(unit, place)), dim)
-                if plain:
+                if not unit.trace.picks:  # whose positions have a name for each place
                     known[key] = rewritten
             found.append(rewritten)
         return tuple(found)

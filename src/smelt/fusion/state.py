@@ -30,7 +30,8 @@ from smelt.fusion.units import Units
 from smelt.graph.ir import Node
 
 MOST_ALIKE = 64
-"""Units of a set beyond which looking for another that is like it takes longer than judging it."""
+"""Units of a set beyond which looking for another that is like it takes longer than joining the
+regions of two flat parts."""
 
 
 @dataclass(slots=True)
@@ -225,7 +226,7 @@ class State:
         refusal = refuse_sets(self.units, members, self.size(members, parts), self.wishes)
         if refusal is not None:
             known = Verdict(Region(members, stored), refusal=refusal)
-        elif (like := self._like(key)) is not None:
+        elif (like := self._like(key, parts)) is not None:
             known = like
         else:
             self.asked += 1
@@ -257,9 +258,9 @@ class State:
             return None
         return found
 
-    def _like(self, key: tuple[int, int]) -> Verdict | None:
+    def _like(self, key: tuple[int, int], parts: Sequence[Cluster]) -> Verdict | None:
         """The verdict on a set that looks like another that is judged already."""
-        if key[0].bit_count() > MOST_ALIKE:
+        if key[0].bit_count() > MOST_ALIKE and parts and all(part.region.flat for part in parts):
             return None
         look = self.alike.look(*key)
         if look is None:
