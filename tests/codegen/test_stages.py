@@ -94,6 +94,27 @@ def test_a_sum_behind_a_function_has_a_loop_of_its_own() -> None:
     assert loops["no conversion"] == loops["plain"]
 
 
+def test_stages_share_what_they_ask_memory_for() -> None:
+    """A body of many stages asks for each line of its operands once, not in every stage."""
+
+    def run(*xs: Any) -> Any:
+        y = xs[0]
+        for x in xs[1:]:
+            y = sm.tanh(sm.exp(sm.sin(y))) * x
+        return y
+
+    found: dict[int, tuple[int, int]] = {}
+    for count in (6, 12):
+        (kernel,) = sm.explain(sm.jit(run), *(np.ones((64, 1024), "f4"),) * count).kernels
+        (nest,) = (n for n in nests_of(kernel.text) if n.order)
+        lines = Target.host().lanes(4) * nest.wide * 4 // stages.LINE
+        asked = len(re.findall(r"call void @\"llvm.prefetch", kernel.llvm))
+        assert len(nest.stages) > 2 * lines
+        assert asked == count * lines
+        found[count] = asked, kernel.llvm.count("\n")
+    assert found[12][1] <= 2.3 * found[6][1]
+
+
 def test_selections_by_position_run_in_pieces_rather_than_stages() -> None:
     """Whole sides are left out there, which no stage can."""
     joined = sm.explain(sm.jit(lambda x, y: sm.concat([sm.exp(x), sm.exp(y)], axis=-1)),
