@@ -22,26 +22,31 @@ class Reach:
         """`successors`: for each cluster, in some order, the set of those that read it."""
         self.after: dict[int, int] = dict.fromkeys(successors, 0)
         self.before: dict[int, int] = dict.fromkeys(successors, 0)
-        for c in _readers_first(successors):
+        order = _readers_first(successors)
+        for c in order:
             for s in bits(successors[c]):
                 self.after[c] |= self.after[s] | 1 << s
-        for c, after in self.after.items():
-            for s in bits(after):
-                self.before[s] |= 1 << c
+        for c in reversed(order):
+            for s in bits(successors[c]):
+                self.before[s] |= self.before[c] | 1 << c
 
     def between(self, a: int, b: int, successors: int) -> int:
         """Clusters that read `a` and that `b` depends on: what a joined kernel would wait for."""
         return successors & self.before[b] & ~(1 << a)
 
     def join(self, a: int, b: int) -> None:
-        """`a` becomes a part of `b`.  The number `a` is not used any more."""
-        after = (self.after[a] | self.after[b]) & ~(1 << a | 1 << b)
-        before = (self.before[a] | self.before[b]) & ~(1 << a | 1 << b)
+        """`a` becomes a part of `b`.  The number `a` is not used any more.
+
+        What led to both, or came of both, knows all that the other one brings: in a row of clusters
+        that is nearly everything."""
+        one, other = (self.after[a], self.before[a]), (self.after[b], self.before[b])
+        after = (one[0] | other[0]) & ~(1 << a | 1 << b)
+        before = (one[1] | other[1]) & ~(1 << a | 1 << b)
         own = 1 << b
-        for c in bits(before):
+        for c in bits(before & (one[1] ^ other[1])):
             if c in self.after:
                 self.after[c] |= after | own
-        for c in bits(after):
+        for c in bits(after & (one[0] ^ other[0])):
             if c in self.before:
                 self.before[c] |= before | own
         self.after[b], self.before[b] = after, before

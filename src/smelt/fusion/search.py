@@ -44,6 +44,7 @@ from smelt.fusion.region import Region
 from smelt.fusion.require import require
 from smelt.fusion.sets import Hints, bits, least
 from smelt.fusion.state import Cluster, State, Verdict
+from smelt.fusion.tries import Tries
 from smelt.fusion.units import Units
 from smelt.fusion.verify import disjoint, verify
 from smelt.graph.ir import Graph
@@ -138,8 +139,7 @@ class Search(State):
         super().__init__(units, model, wishes)
         self.decisions = decisions
         self.reach = Reach({})
-        self.most: dict[tuple[int, int], float] = {}
-        """What joining two clusters can gain at most, where they were tried before."""
+        self.tries = Tries()
 
     # ---- the run -------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Search(State):
         fresh = Refinement(self, self.decisions).run()
         if fresh:
             self.reach = Reach({c: self.successors(c) for c in self.clusters})
-            self.most.clear()
+            self.tries.forget()
             near = (p for c in fresh for p in bits(self.producers(c)))
             self._join(dict.fromkeys((*fresh, *near)))
         self._carried()
@@ -246,7 +246,7 @@ class Search(State):
         readers = bits(self.successors(p))
         if len(readers) > 1 and self._may_copy(producer, len(readers)):
             return found + producer.cost.burden
-        tried = [self.most.get((p, c) if p < c else (c, p), FORCED) for c in readers[:MOST_READERS]]
+        tried = [self.tries.most(p, c) for c in readers[:MOST_READERS]]
         return min(found + producer.cost.burden, max(tried, default=0.0))
 
     def _may_copy(self, producer: Cluster, readers: int) -> bool:
@@ -286,8 +286,7 @@ class Search(State):
         Where an earlier try shows that nothing can be gained, the model is only bothered if the
         numbers are `asked` for.
         """
-        pair = (p, c) if p < c else (c, p)
-        if not asked and self.most.get(pair, FORCED) <= LEAST_GAIN:
+        if not asked and self.tries.most(p, c) <= LEAST_GAIN:
             return NO_MOVE
         one, other = self.clusters[p], self.clusters[c]
         reach = self.reach
@@ -315,7 +314,7 @@ class Search(State):
         gain += self.held((one.stored | other.stored) & ~stored, stored)
         if not one.stored & stored and self._is_made_of_nothing(one):
             gain = max(gain, one.cost.burden)
-        self.most[pair] = gain
+        self.tries.note(p, c, gain)
         return Candidate(gain, joined)
 
     def copied(self, p: int, readers: Sequence[int]) -> Candidate:
@@ -350,7 +349,8 @@ class Search(State):
     def apply(self, p: int, move: Candidate, *, beside: bool = False) -> int:
         """Carries out a move; returns the clusters that changed."""
         self._record(p, move, beside)
-        self._loosen(p, move)
+        grown = {c: self.clusters[c].cost.burden for c, _ in move.joined}
+        self.tries.joined(p, self.clusters[p].cost.burden, grown)
         self.remove(p)
         changed = 0
         for c, found in move.joined:
@@ -372,22 +372,6 @@ class Search(State):
         if move.copies:
             self.reach.drop(p)
         return changed
-
-    def _loosen(self, p: int, move: Candidate) -> None:
-        """Corrects what pairs may gain for a move: a cluster that takes up another can gain at most
-        that one's whole time more."""
-        burden = self.clusters[p].cost.burden
-        grown = {c: self.clusters[c].cost.burden for c, _ in move.joined}
-        for (a, b), most in list(self.most.items()):
-            if p in (a, b):
-                del self.most[a, b]
-                third = b if a == p else a
-                for c, own in grown.items():
-                    pair = (third, c) if third < c else (c, third)
-                    if third != c:
-                        self.most[pair] = min(self.most.get(pair, FORCED), most + own)
-            elif a in grown or b in grown:
-                self.most[a, b] = most + burden
 
     def _record(self, p: int, move: Candidate, beside: bool) -> None:
         producer = self.clusters[p]

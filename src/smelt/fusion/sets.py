@@ -2,6 +2,8 @@
 
 >>> bits(0b1011), least(0b1010)
 ((0, 1, 3), 1)
+>>> bits(1 << 700 | 1 << 64 | 1)
+(0, 64, 700)
 """
 
 from __future__ import annotations
@@ -9,8 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+import numpy as np
+
 from smelt.types.expr import Index, evaluate
 
+WIDE = 512
+"""Bits beyond which taking them off one by one, each time a new number, is slower than looking at
+all of them."""
 UNKNOWN_SIZE = 1 << 10
 """Assumed where no hint tells a size."""
 
@@ -18,6 +25,10 @@ UNKNOWN_SIZE = 1 << 10
 @lru_cache(maxsize=1 << 14)
 def bits(mask: int) -> tuple[int, ...]:
     """The numbers in a set, in increasing order."""
+    length = mask.bit_length()
+    if length > WIDE:
+        words = np.frombuffer(mask.to_bytes(length // 8 + 1, "little"), np.uint8)
+        return tuple(np.flatnonzero(np.unpackbits(words, bitorder="little")).tolist())
     found: list[int] = []
     while mask:
         low = mask & -mask

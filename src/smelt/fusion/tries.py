@@ -1,0 +1,53 @@
+"""What joining two clusters can gain at most, where they were tried before.
+
+A try's gain holds until one of the two changes; where that takes up a third cluster, it can gain at
+most that one's whole time more.  So most pairs of a large graph are not tried again.
+
+>>> tries = Tries()
+>>> tries.note(1, 2, -50.0)
+>>> tries.note(3, 2, -70.0)
+>>> tries.joined(1, 30.0, {2: 10.0})
+>>> tries.most(2, 3), tries.most(1, 2) == UNTRIED
+(-40.0, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+UNTRIED = 1e18
+"""What two clusters may gain that nobody has tried."""
+
+
+class Tries:
+    """The pairs of clusters that were tried."""
+
+    def __init__(self) -> None:
+        self.gains: dict[int, dict[int, float]] = {}
+        """For each cluster, those that it was tried with: known to both of them."""
+
+    def most(self, a: int, b: int) -> float:
+        """What two clusters can gain at most."""
+        return self.gains.get(a, {}).get(b, UNTRIED)
+
+    def note(self, a: int, b: int, gain: float) -> None:
+        """Remembers a try."""
+        self.gains.setdefault(a, {})[b] = gain
+        self.gains.setdefault(b, {})[a] = gain
+
+    def joined(self, p: int, burden: float, grown: Mapping[int, float]) -> None:
+        """A cluster that took `burden` is now a part of those that have `grown`, whose own times
+        were these."""
+        for c in grown:
+            for third, most in self.gains.get(c, {}).items():
+                if third != p and (third not in grown or third < c):  # both of them grow once
+                    self.note(third, c, most + burden)
+        for third, most in self.gains.pop(p, {}).items():
+            del self.gains[third][p]
+            for c, own in grown.items():
+                if third != c:
+                    self.note(third, c, min(self.most(third, c), most + own))
+
+    def forget(self) -> None:
+        """Begins again, with clusters of other numbers."""
+        self.gains.clear()

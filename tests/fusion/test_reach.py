@@ -1,0 +1,63 @@
+"""Which clusters depend on which, kept up to date as they join, against paths found anew."""
+
+from __future__ import annotations
+
+import random
+
+from smelt.fusion.reach import Reach
+from smelt.fusion.sets import WIDE, bits
+
+
+def paths(successors: dict[int, int]) -> dict[int, int]:
+    """For each cluster, all that a path leads to."""
+    found: dict[int, int] = {}
+    for start in successors:
+        seen, pending = 0, [start]
+        while pending:
+            for s in bits(successors[pending.pop()]):
+                if not seen >> s & 1:
+                    seen |= 1 << s
+                    pending.append(s)
+        found[start] = seen
+    return found
+
+
+def joined(successors: dict[int, int], a: int, b: int) -> dict[int, int]:
+    """The graph in which `a` is a part of `b`."""
+    both = (successors[a] | successors[b]) & ~(1 << a | 1 << b)
+    moved = {c: s & ~(1 << a) | 1 << b if s >> a & 1 else s for c, s in successors.items()}
+    return {c: both if c == b else s for c, s in moved.items() if c != a}
+
+
+def test_what_follows_is_known_after_every_join() -> None:
+    for seed in range(40):
+        rng = random.Random(seed)
+        count = 24
+        successors = {
+            c: sum(1 << s for s in range(c + 1, count) if rng.random() < 0.12)
+            for c in rng.sample(range(count), count)
+        }
+        reach = Reach(successors)
+        while True:
+            live = sum(1 << c for c in successors)
+            after = paths(successors)
+            for c in successors:
+                assert reach.after[c] & live == after[c]
+                assert reach.before[c] & live == sum(1 << d for d in after if after[d] >> c & 1)
+            pairs = [
+                (a, b) for a in successors for b in successors if a != b
+                and not reach.between(a, b, successors[a])
+                and not reach.between(b, a, successors[b])
+            ]  # fmt: skip
+            if not pairs:
+                break
+            a, b = rng.choice(pairs)
+            successors = joined(successors, a, b)
+            reach.join(a, b)
+
+
+def test_numbers_of_large_sets() -> None:
+    rng = random.Random(1)
+    for size in (1, 40, WIDE - 1, WIDE, WIDE + 1, 5000):
+        numbers = sorted({size - 1, *rng.sample(range(size), min(size, 30))})
+        assert bits(sum(1 << n for n in numbers)) == tuple(numbers)
