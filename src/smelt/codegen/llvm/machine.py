@@ -24,6 +24,7 @@ from smelt.codegen.llvm.registers import (
     constant,
     define_lanewise,
     element_type,
+    lane_numbers,
     memory_type,
     suffix,
     widened,
@@ -272,8 +273,7 @@ class LLVMMachine:
     def _slice(self, a: Value, start: int, width: int) -> Value:
         if a.type.count == width:
             return a
-        pick = ir.Constant(ir.VectorType(I32, width), list(range(start, start + width)))
-        return self.builder.shuffle_vector(a, a, pick)
+        return self.builder.shuffle_vector(a, a, lane_numbers(range(start, start + width)))
 
     def _concatenate(self, parts: Sequence[Value]) -> Value:
         """Joins equally wide vectors, pairwise where their number is even."""
@@ -286,11 +286,9 @@ class LLVMMachine:
             left, right = self._concatenate(parts[:-1]), parts[-1]
         lanes, extra = left.type.count, right.type.count
         if extra < lanes:
-            padding = list(range(extra)) + [0] * (lanes - extra)
-            pick = ir.Constant(ir.VectorType(I32, lanes), padding)
-            right = self.builder.shuffle_vector(right, right, pick)
-        pick = ir.Constant(ir.VectorType(I32, lanes + extra), list(range(lanes + extra)))
-        return self.builder.shuffle_vector(left, right, pick)
+            padding = lane_numbers([*range(extra), *[0] * (lanes - extra)])
+            right = self.builder.shuffle_vector(right, right, padding)
+        return self.builder.shuffle_vector(left, right, lane_numbers(range(lanes + extra)))
 
     def add_aside(self, a: Value, b: Value) -> Value:
         """a + b on the units that multiply, where others are kept busy by conversions."""
@@ -301,9 +299,7 @@ class LLVMMachine:
         with self.builder.goto_entry_block():  # a 1 of which LLVM does not know that it is one
             one = constant(dtype, 1.0, width)
             one = self.builder.asm(ir.FunctionType(one.type, [one.type]), "", "=v,0", [one], False)
-        every = ir.Constant(
-            ir.VectorType(I32, self.lanes), list(range(width)) * (self.lanes // width)
-        )
+        every = lane_numbers([*range(width)] * (self.lanes // width))
         return self.fma(a, self.builder.shuffle_vector(one, one, every), b)
 
     @property

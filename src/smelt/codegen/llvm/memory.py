@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import I64, opaque, splat
 from smelt.codegen.llvm.machine import LLVMMachine
-from smelt.codegen.llvm.registers import memory_type
+from smelt.codegen.llvm.registers import lane_numbers, memory_type
 from smelt.types.dtype import DType
 
 Value = Any
@@ -86,11 +86,6 @@ def gather(
 
 FARTHEST_STEP = 4
 """Steps between lanes up to which whole vectors are read and the lanes picked from them."""
-
-
-def lane_numbers(numbers: list[int]) -> Value:
-    """Lanes as shuffles are told them."""
-    return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
 
 
 def lanes_between(m: LLVMMachine, base: Value, step: int, limit: Value, lanes: int) -> Value:

@@ -10,6 +10,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,9 +55,37 @@ def memory_type(dtype: DType) -> Any:
     return element_type(dtype)
 
 
+class Vector(ir.VectorType):
+    """A vector type that is quickly compared with itself, which each operation does."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other) is True
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other and super().__eq__(other) is not True
+
+    __hash__ = ir.VectorType.__hash__
+
+
+@cache
+def vector(element: Any, lanes: int) -> Any:
+    """The vector of so many elements, one object for each type."""
+    return Vector(element, lanes)
+
+
 def widened(element: Any, lanes: int | None) -> Any:
     """The vector of so many elements, or the element itself where `lanes` is None."""
-    return element if lanes is None else ir.VectorType(element, lanes)
+    return element if lanes is None else vector(element, lanes)
+
+
+def lane_numbers(numbers: Sequence[int]) -> Any:
+    """Lanes as shuffles are told them, made once: the same few stand at thousands of places."""
+    return _lane_numbers(tuple(numbers))
+
+
+@lru_cache(maxsize=4096)
+def _lane_numbers(numbers: tuple[int, ...]) -> Any:
+    return ir.Constant(vector(I32, len(numbers)), list(numbers))
 
 
 class TextConstant(ir.Constant):
