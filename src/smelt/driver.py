@@ -9,10 +9,10 @@ Each stage exports one verb; what they did and why is in the journal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import llvmlite
 import numpy as np
@@ -56,6 +56,8 @@ from smelt.types.expr import substitute
 __all__ = ["Compiled", "Named", "assemble", "compile", "host", "identify", "size_names"]
 
 Array = np.ndarray[Any, Any]
+Bare: TypeAlias = tuple[Plain, Mapping[str, str]]
+"""A kernel without its names, and what they are: what `canonical` says."""
 
 shelve(SHELF, VERSION)
 
@@ -133,8 +135,7 @@ def _compile(
     graph = passes.run(graph, journal, knobs.ROUNDING.get())
     plan, ahead = _planned(graph, program, donate, journal, target)
     hints = _hints(plan, named)
-    lowered = [_lowered(c, journal, at) for c, at in zip(plan.every, hints, strict=True)]
-    bare = [None if k is None else canonical(k) for k in lowered]
+    lowered, bare = _kernels(plan.every, hints, journal)
     count = len(plan.clusters)
     kernels = (
         *ahead.packed(plan.clusters, lowered[:count], bare[:count], target, named, journal),
@@ -205,18 +206,48 @@ def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Com
         return compile(graph, hints=sizes, target=target)
 
 
-def _lowered(cluster: Cluster, journal: Journal, hints: Mapping[str, int]) -> Kernel | None:
-    if cluster.is_extern or cluster.body is not None:
-        return None
+def _kernels(
+    clusters: Sequence[Cluster], hints: Sequence[Mapping[str, int]], journal: Journal
+) -> tuple[list[Kernel | None], list[Bare | None]]:
+    """The kernel of each cluster, and what `canonical` says of it: found once for those that are
+    alike."""
+    known: dict[Hashable, tuple[Cluster, Kernel, Bare]] = {}
+    lowered: list[Kernel | None] = []
+    bare: list[Bare | None] = []
+    for cluster, at in zip(clusters, hints, strict=True):
+        if cluster.is_extern or cluster.body is not None:
+            lowered.append(None)
+            bare.append(None)
+            continue
+        key = lower.spelled(cluster), tuple(at.items())
+        kernel, told = _lowered(cluster, journal, at, known.get(key))
+        known.setdefault(key, (cluster, kernel, told))
+        lowered.append(kernel)
+        bare.append(told)
+    return lowered, bare
+
+
+def _lowered(
+    cluster: Cluster, journal: Journal, hints: Mapping[str, int],
+    like: tuple[Cluster, Kernel, Bare] | None,
+) -> tuple[Kernel, Bare]:  # fmt: skip
+    """The kernel of a cluster, from that of one that is `like` it if there is one."""
     start = perf_counter()
-    kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
+    found = None if like is None else lower.again(like[1], like[0], cluster)
+    if like is None or found is None:
+        kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
+        bare = canonical(kernel)
+    else:
+        kernel, new = found
+        plain, names = like[2]
+        bare = plain, {short: new.get(name, name) for short, name in names.items()}
     if knobs.VERIFY.get():
         verify_kernel(kernel)
     operators = tuple(n.op.name for n in cluster.nodes)
     again = tuple(n.op.name for n in cluster.recomputed)
     journal.record(KernelLowered(cluster.name, kernel_text(kernel), operators, again,
                                  perf_counter() - start))  # fmt: skip
-    return kernel
+    return kernel, bare
 
 
 # ---- machine code ------------------------------------------------------------------------------
@@ -235,7 +266,7 @@ class Named:
 
 
 def identify(
-    kernel: Kernel, target: Target, bare: tuple[Plain, Mapping[str, str]] | None = None
+    kernel: Kernel, target: Target, bare: Bare | None = None
 ) -> Named:  # fmt: skip
     """A kernel's text without its names, and the digest that its code is found by; `bare` is what
     `canonical` says of it, where that is known."""
@@ -249,13 +280,12 @@ def identify(
 
 
 def _named(
-    bare: Sequence[tuple[Plain, Mapping[str, str]] | None], kernels: Sequence[Kernel | None],
-    target: Target,
+    bare: Sequence[Bare | None], kernels: Sequence[Kernel | None], target: Target,
 ) -> list[Named | None]:  # fmt: skip
     """Kernels apart from their names, `bare` being what `canonical` says of them.  Those that
     differ in numbers of places alone, as steps of a loop do, get them as sizes of the call."""
     alike: dict[Plain, dict[Plain, None]] = {}
-    found: dict[int, tuple[Plain, Mapping[str, str]]] = {}
+    found: dict[int, Bare] = {}
     steps = {at: f for at, k in enumerate(kernels) if k is not None and (f := freed(k))[1]}
     for at, (made, numbers) in steps.items() if len(steps) > 1 else ():
         plain, names = canonical(made)

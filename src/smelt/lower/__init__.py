@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from smelt.fusion.plan import Cluster
 from smelt.kernel.ir import Kernel
+from smelt.lower.again import again, spelled
 from smelt.lower.define import define
 from smelt.lower.joined import joining
 from smelt.lower.parts import in_parts
 from smelt.lower.roles import assign
 from smelt.lower.stream import stream
 
-__all__ = ["run"]
+__all__ = ["again", "run", "spelled"]
 
 
 def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:

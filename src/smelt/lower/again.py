@@ -1,0 +1,72 @@
+"""Clusters that are alike become one kernel, lowered once: layers of a network, steps of a loop.
+
+Lowering reads of a cluster what its operators are, how they read one another, and which of them
+are written.  Where all of that is the same, the kernel of one is that of the other, renamed.
+
+>>> from smelt.fusion import plan
+>>> from smelt.graph.text import parse
+>>> from smelt.kernel.text import text
+>>> from smelt.lower.define import define
+>>> from smelt.target import Target
+>>> graph = parse('''graph f(x: f32[n], a: f32[m,n], b: f32[m,n]) {
+...   v0 = contract(a, x) {spec="m,k; k -> m"}
+...   v1 = contract(b, x) {spec="m,k; k -> m"}
+...   return v0, v1
+... }''')
+>>> one, other = plan(graph, Target.for_isa("avx2"), None, {}, fuse=False).clusters
+>>> spelled(one) == spelled(other), [p.name for p in define(one, "eager").inputs]
+(True, ['x', 'a'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from smelt.fusion.plan import Cluster
+from smelt.graph.ir import Node
+from smelt.kernel.canonical import names_of
+from smelt.kernel.ir import Kernel, Load, Value
+from smelt.kernel.walk import map_values
+from smelt.ops.create import Input
+from smelt.ops.scalar import SCALARS
+
+
+def spelled(cluster: Cluster) -> Hashable:
+    """All of a cluster that its kernel depends on, apart from names."""
+    numbers: dict[Node, int] = {}
+    found: list[Hashable] = []
+    for node in cluster.inputs:
+        numbers[node] = len(numbers)
+        found.append((node.type, node.op.strides if isinstance(node.op, Input) else None))
+    for node in cluster.nodes:
+        found.append((node.op, node.type, tuple([numbers[x] for x in node.inputs])))
+        numbers[node] = len(numbers)
+    stream = None if cluster.stream is None else (numbers[cluster.stream[0]], cluster.stream[1])
+    outputs = tuple([numbers[n] for n in cluster.outputs])
+    return len(cluster.inputs), tuple(found), outputs, cluster.shapes, stream
+
+
+def again(kernel: Kernel, of: Cluster, cluster: Cluster) -> tuple[Kernel, Mapping[str, str]] | None:
+    """The kernel of a cluster that is spelled as another one is, whose kernel is given, and which
+    of that one's names are others in it; None where one of them would be taken."""
+    new = {
+        p.name: now.op.label if isinstance(now.op, Input) else p.name
+        for p, now in zip(kernel.inputs, cluster.inputs, strict=True)
+    }
+    same = all(isinstance(a.op, Input) == isinstance(b.op, Input)
+               for a, b in zip(of.inputs, cluster.inputs, strict=True))  # fmt: skip
+    new = {old: name for old, name in new.items() if old != name}
+    if not new and same:
+        return replace(kernel, name=cluster.name), new
+    kept = {*names_of(kernel)} - {*new}
+    taken = {*new.values()} & (kept | SCALARS.keys())
+    if not same or taken or len({*new.values()}) < len(new):
+        return None
+
+    def change(value: Value) -> Value:
+        return replace(value, param=new.get(value.param, value.param)) if isinstance(
+            value, Load) else value  # fmt: skip
+
+    inputs = tuple(replace(p, name=new.get(p.name, p.name)) for p in kernel.inputs)
+    return replace(map_values(kernel, change), name=cluster.name, inputs=inputs), new
