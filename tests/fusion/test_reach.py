@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from smelt.fusion.reach import Reach
-from smelt.fusion.sets import WIDE, bits
+from smelt.fusion.sets import MANY, SHORT, bits
 
 
 def paths(successors: dict[int, int]) -> dict[int, int]:
@@ -58,6 +58,10 @@ def test_what_follows_is_known_after_every_join() -> None:
 
 def test_numbers_of_large_sets() -> None:
     rng = random.Random(1)
-    for size in (1, 40, WIDE - 1, WIDE, WIDE + 1, 5000):
-        numbers = sorted({size - 1, *rng.sample(range(size), min(size, 30))})
-        assert bits(sum(1 << n for n in numbers)) == tuple(numbers)
+    assert bits(0) == ()
+    for size in (1, 40, MANY, SHORT, 5000):
+        for start in (0, SHORT, SHORT + 1, 3000):
+            for most in (3, MANY - 1, MANY + 1, 400):
+                numbers = sorted({size - 1, *rng.sample(range(size), min(size, most))})
+                mask = sum(1 << n for n in numbers) << start
+                assert bits(mask) == tuple(start + n for n in numbers)

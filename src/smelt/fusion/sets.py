@@ -15,9 +15,9 @@ import numpy as np
 
 from smelt.types.expr import Index, evaluate
 
-WIDE = 512
-"""Bits beyond which taking them off one by one, each time a new number, is slower than looking at
-all of them."""
+MANY, SHORT = 64, 256
+"""Members beyond which taking them off one by one, each time a new number, is slower than looking
+at all bits, and zeros below the first one beyond which numbers without them are quicker."""
 UNKNOWN_SIZE = 1 << 10
 """Assumed where no hint tells a size."""
 
@@ -25,9 +25,11 @@ UNKNOWN_SIZE = 1 << 10
 @lru_cache(maxsize=1 << 14)
 def bits(mask: int) -> tuple[int, ...]:
     """The numbers in a set, in increasing order."""
-    length = mask.bit_length()
-    if length > WIDE:
-        words = np.frombuffer(mask.to_bytes(length // 8 + 1, "little"), np.uint8)
+    low = least(mask)
+    if low > SHORT:  # members of a cluster lie close together, far from zero
+        return tuple([low + n for n in bits(mask >> low)])
+    if mask.bit_count() > MANY:
+        words = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), np.uint8)
         return tuple(np.flatnonzero(np.unpackbits(words, bitorder="little")).tolist())
     found: list[int] = []
     while mask:
