@@ -175,3 +175,55 @@ def test_it_ends_its_kernel(name: str) -> None:
     for cluster in found.clusters:
         joined = [n for n in cluster.nodes if n.op.name.startswith("scatter")]
         assert not joined or cluster.outputs == tuple(joined)
+
+
+ALONG = {
+    "in front": ("m0,a0", "m0,p", "f32[m0,a0]", "v = iota() {shape=(m0,1), axis=0, dtype=i64}",
+                 "v, i"),
+    "behind": ("a0,m0", "p,m0", "f32[a0,m0]", "v = iota() {shape=(1,m0), axis=1, dtype=i64}",
+               "i, v"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MODES)
+@pytest.mark.parametrize("name", ALONG)
+def test_places_that_count_an_axis_are_that_axis(name: str, how: str) -> None:
+    """Nothing is looked for along it: its positions are blocks, or lanes of vectors."""
+    whole, updates, kind, counted, places = ALONG[name]
+    source = (f"graph f(x: {kind}, u: f32[{updates}], i: i64[{updates}]) {{\n  {counted}\n"
+              f"  y = scatter.{how}(x, u, {places})\n  return y\n}}")  # fmt: skip
+    graph = parse(source)
+    c = driver.compile(graph, hints={"m0": 40, "a0": 9, "p": 30})
+    shown = text(c.kernels[0]) if c.kernels[0] is not None else ""
+    assert ("grid m0" in shown) == (name == "in front") and "split" not in shown
+    random = np.random.default_rng(3)
+    for m, a, p in ((40, 9, 30), (1, 1, 1), (3, 2, 0), (130, 4, 7)):
+        sizes = {"m0": m, "a0": a, "p": p}
+        x, u = (numbers(random, "f32", tuple(sizes[n] for n in s.split(",")))
+                for s in (whole, updates))  # fmt: skip
+        i = random.integers(0, a, u.shape)
+        (wanted,) = interpret(graph, [x, u, i], sizes)
+        (found,) = c.run([x, u, i], tuple(sizes[n] for n in c.size_names))
+        (kernel,) = run_kernels(c.plan, c.kernels, [x, u, i], sizes)
+        assert same(found, wanted) and same(kernel, wanted)
+
+
+def test_what_nobody_else_needs_is_written_into() -> None:
+    """A second write goes into the memory of the first, and copies nothing."""
+    source = """graph f(x: f32[n,64], u: f32[m,64], i: i64[m], j: i64[m]) {
+      a = scatter.add(x, u, i)
+      b = scatter.add(a, u, j)
+      c = exp(b)
+      return c
+    }"""
+    graph = parse(source)
+    c = driver.compile(graph, hints={"n": 5000, "m": 3000})
+    places = [(slot.offset, slot.within) for slot in c.plan.slots if slot.node.op.name != "exp"]
+    assert len(places) == 2 and len(set(places)) == 1
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal((70, 64)).astype("f4"),
+              random.standard_normal((90, 64)).astype("f4"),
+              *(random.integers(0, 70, 90) for _ in range(2))]  # fmt: skip
+    (found,) = c.run(arrays, tuple({"n": 70, "m": 90}[n] for n in c.size_names))
+    (wanted,) = interpret(graph, arrays, {"n": 70, "m": 90})
+    assert np.allclose(found, wanted, rtol=1e-6)

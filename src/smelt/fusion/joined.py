@@ -26,27 +26,34 @@ def joined_work(model: Model, region: Region) -> tuple[float, int, float]:
     updates meet in no order."""
     units, sizes = model.units, [model.extents[e] for e in region.axes]
     u = region.stored.bit_length() - 1
-    place, ended = region.places[u][0], region.ended[u]
-    rest = [t for t in place[units.unit(u).trace.joins :] if isinstance(t, int) and t >= 0]
+    place, ended, found = region.places[u][0], region.ended[u], units.unit(u).trace
+    first = units.unit(u).rank
+    own = [region.ends[u][k - first] if k >= 0 else -1 for k in found.beside]
+    """Axes of the updates that the result has too."""
+    places = [*own, *(t for t in place[found.joins :] if isinstance(t, int))]
+    front = next((k for k, a in enumerate(own) if a < 0), len(own))
+    rest = [a for a in places[front:] if a >= 0]
     width = prod([sizes[a] for a in rest])
     vector = 1 << rest[-1] if rest else 0
     lanes = model.lanes
     row = sizes[rest[-1]] if rest else 1
-    inside = ended | sum(1 << a for a in rest)
+    visited = ended & ~sum(1 << a for a in {*rest})
+    inside = ended | sum(1 << a for a in {*rest})
 
     def steps(mask: int) -> float:
         """Elements of what vectors compute for something along some axes."""
-        found = prod([sizes[a] for a in bits(mask)])
+        count = prod([sizes[a] for a in bits(mask)])
         if not mask & ended:
-            return float(found)
+            return float(count)
         if not mask & vector:
-            return float(found * lanes)
-        return found / row * (-(-row // lanes) * lanes)
+            return float(count * lanes)
+        return count / row * (-(-row // lanes) * lanes)
 
     work = sum(model.step_ns[v] * steps(m) for v, masks in region.masks.items() if v != u
                for m in masks)  # fmt: skip
     work += model.step_ns[u] * steps(inside)
-    parts = max(min(width // JOINED_WIDTH, JOINED_PARTS), 1)
-    updates = prod([sizes[a] for a in bits(ended)])
+    parts = 1 if front else max(min(width // JOINED_WIDTH, JOINED_PARTS), 1)
+    updates = prod([sizes[a] for a in bits(visited)])
     work += updates * VISIT_NS * (parts + 1)
-    return work, parts, updates * width * float(model.itemsize[u])
+    tasks = parts * prod([sizes[a] for a in own[:front]])
+    return work, tasks, updates * width * float(model.itemsize[u])

@@ -143,20 +143,23 @@ class State:
     def reuses(self) -> dict[Node, list[Node]]:
         """For each result of a flat kernel, the inputs that it may be written over: of its own
         type and read at its own positions only.  Of a kernel whose folds are contractions, which
-        visit what stands behind them once, inputs of the graph that no other result reads."""
+        visit what stands behind them once, inputs of the graph that no other result reads.  Of one
+        that writes at computed places, what it writes into."""
         found: dict[Node, list[Node]] = {}
         values, inputs = self.units.values, len(self.units.inputs)
         for cluster in self.clusters.values():
             region = cluster.region
             products = all(self.units.unit(u).trace.dots for u in region.ended)
-            for u in bits(region.stored if region.flat or products else 0):
+            first = bool(region.members & self.units.joined)
+            for u in bits(region.stored if region.flat or products or first else 0):
                 place, kind = region.places[u], values[u].type
                 others = (
                     0 if region.flat else self._read_for(cluster.members, region.stored ^ 1 << u)
                 )
+                every = region.flat or first
                 same = [v for v, read in region.loads.items()
                         if len(read) == 1 and read == place
-                        and (region.flat or (v < inputs and not others >> v & 1))]  # fmt: skip
+                        and (every or (v < inputs and not others >> v & 1))]  # fmt: skip
                 found[values[u]] = [values[v] for v in same if values[v].type == kind]
         return found
 

@@ -79,6 +79,8 @@ class Trace:
     joins: int = 0
     """Leading dimensions of the result whose places are computed from data where values join what
     stands there: what ends here are the axes of those values.  0 for anything else."""
+    beside: tuple[int, ...] = ()
+    """For each of these dimensions, the axis of the values that its place counts, or -1."""
 
 
 class _IndexAxes(frozenset[str]):
@@ -98,6 +100,7 @@ class _Tracer:
         self.size = self.folds = self.dots = self.guards = 0
         self.positional = False
         self.joins = 0
+        self.beside: tuple[int, ...] = ()
         self.combine = ""
         self.along = -1
         self.picks: dict[str, Axes] = {}
@@ -179,6 +182,9 @@ class _Tracer:
         def element(j: tuple[Index, ...]) -> Axes:
             places, value = body(j)
             self.joins = len(places)
+            names = [bare_axis(at.index) if isinstance(at, _IndexAxes) else None
+                     for at, _ in places]  # fmt: skip
+            self.beside = tuple(-1 if n is None else int(n[1:]) for n in names)
             return value.union(*(at for at, _ in places))
 
         return first | self._over(extents, element)
@@ -260,5 +266,5 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         tuple(dict.fromkeys(tracer.reads)), tuple(tracer.ended), tracer.cost, tracer.size,
         tracer.folds, tracer.dots, tracer.combine, tracer.guards, tracer.positional, tracer.along,
         picks, -1 if counted is None else int(counted[1:]), inputs[0].leaves if inputs else 0,
-        tracer.joins,
+        tracer.joins, tracer.beside,
     )  # fmt: skip

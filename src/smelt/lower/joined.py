@@ -9,11 +9,15 @@ elements are all of one block: looking at a place takes as long as adding to one
     stream m where (ids[m] >= first(n)) & (ids[m] <= last(n))
       at = position(ids[m], size(n))
       y[at,d] add= u[m,d]
+
+A place that is nothing but an axis of the updates, counted from 0, is that axis of the result: both
+go on together, in blocks of their own where they stand before computed places, all at once behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 from smelt.blocks import JOINED_PARTS, JOINED_WIDTH
@@ -21,6 +25,7 @@ from smelt.kernel.ir import (
     Apply,
     Axis,
     Block,
+    Cast,
     Const,
     Extreme,
     IndexValue,
@@ -35,6 +40,7 @@ from smelt.kernel.ir import (
 )  # fmt: skip
 from smelt.kernel.walk import refs, substitute
 from smelt.lower.define import Definition, Joined
+from smelt.lower.roles import analyse, value_axes
 from smelt.ops.contract import bare_axis
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, maximum, minimum, product, sub
@@ -43,48 +49,83 @@ from smelt.types.expr import value as position_index
 
 def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     """The kernel of a definition whose one result is joined by values at computed places."""
-    (first,) = (s for s in d.body if isinstance(s, Store))
-    (output,) = d.outputs
+    (first,), (output,) = (s for s in d.body if isinstance(s, Store)), d.outputs
     lets = [s for s in d.body if isinstance(s, (Let, Position))]
     before = [*_needed(lets, [first.value], first.index), first]
-    count = len(joined.places)
-    parts = _parts(output.shape, count)
-    rows = bare_axis(first.index[0]) if parts != 1 else None
+    along = _along(d, joined, lets, first.index)
+    if along:
+        own = {a: d.axes[b].index for a, b in along.items()}
+        lets = [replace(s, value=substitute(s.value, axes=own)) for s in lets]
+        places = tuple((substitute(at, axes=own), n) for at, n in joined.places)
+        over = tuple(a for a in joined.over if a not in along)
+        joined = replace(joined, over=over, places=places, value=substitute(joined.value, axes=own))
     taken = {*d.axes, *(s.name for s in lets), *(p.name for p in (*d.inputs, *d.outputs))}
-    index: list[Index] = []
-    steps: list[Statement] = [*_needed(lets, [joined.value, *(v for v, _ in joined.places)], ())]
-    for k, (at, extent) in enumerate(joined.places):
-        if extent == 1:
-            index.append(0)
-            continue
-        own = _free(f"at{k}" if count > 1 else "at", taken)
-        steps.append(Position(own, at, extent))
-        index.append(position_index(own, extent))
-    index += first.index[count:]
-    steps.append(Store(output.name, tuple(index), joined.value, None, joined.how))
     known: Mapping[str, Value] = {s.name: s.value for s in lets if isinstance(s, Let)}
-    where: list[Value] = []
+    steps: list[Statement] = [*_needed(lets, [joined.value, *(v for v, _ in joined.places)], ())]
+    index: list[Index] = []
+    computed: list[tuple[int, Value]] = []
     for k, (at, extent) in enumerate(joined.places):
-        if extent != 1:
-            own_rows = d.axes[rows] if rows is not None and k == 0 else None
-            where += _inside(_whole(at, known), extent, own_rows)
-    visits = Stream(tuple(Block(a, 1) for a in joined.over), (), tuple(steps), _all(where))
-    body: tuple[Statement, ...] = (*before, visits)
-    grid: tuple[Split, ...] = ()
+        if extent == 1 or bare_axis(first.index[k]) in along.values():
+            index.append(first.index[k])
+            continue
+        own_name = _free("at", taken)
+        steps.append(Position(own_name, at, extent))
+        index.append(position_index(own_name, extent))
+        computed.append((k, _whole(at, known)))
+    index += first.index[len(joined.places) :]
+    front = [a for e in first.index[: computed[0][0] if computed else 0]
+             if (a := bare_axis(e)) in along.values() and a is not None]  # fmt: skip
+    held = {*front, *joined.over}
+    statements: list[Statement] = [*lets]
+    names = analyse(statements).axes
+    varies = any(value_axes(at, names) - held for _, at in computed)
+    parts: Index = 1
+    if computed and not (varies or front):
+        parts = _parts([n for n, e in zip(output.shape, index, strict=True) if bare_axis(e)])
+    rows = None if parts == 1 else bare_axis(first.index[computed[0][0]])
+    tests: list[Value] = []
+    for k, at in computed:
+        part_of = d.axes[rows] if rows is not None and k == computed[0][0] else None
+        tests += _inside(at, output.shape[k], part_of)
+    inside = _all(tests)
+    steps.append(
+        Store(output.name, tuple(index), joined.value, inside if varies else None, joined.how)
+    )
+    if joined.over:
+        blocks = tuple(Block(a, 1) for a in joined.over)
+        steps = [Stream(blocks, (), tuple(steps), None if varies else inside)]
+    elif not varies:
+        steps[-1] = replace(steps[-1], where=inside)
+    body: tuple[Statement, ...] = (*before, *steps)
+    grid: list[Block | Split] = [Block(a, 1) for a in front]
     if rows is not None:
         part = _free("q", taken)
-        grid = (Split(part, rows, parts),)
+        grid.append(Split(part, rows, parts))
         body = (Stream((Block(rows, None, None, part),), (), body),)
-    axes = tuple(d.axes.values())
-    return Kernel(name, tuple(d.inputs), tuple(d.outputs), axes, grid, body)
+    axes = tuple(a for a in d.axes.values() if a.name not in along)
+    return Kernel(name, tuple(d.inputs), tuple(d.outputs), axes, tuple(grid), body)
 
 
-def _parts(shape: Sequence[Index], count: int) -> Index:
+def _along(
+    d: Definition, joined: Joined, lets: Sequence[Let | Position], index: Sequence[Index]
+) -> dict[str, str]:
+    """Axes of the updates that are axes of the result: places that count them from 0."""
+    known = {s.name: s.value for s in lets if isinstance(s, Let)}
+    found: dict[str, str] = {}
+    for (at, extent), own in zip(joined.places, index, strict=False):
+        value, axis = _whole(at, known), bare_axis(own)
+        value = value.arg if isinstance(value, Cast) else value
+        counted = isinstance(value, IndexValue) and value.dtype == i64
+        name = bare_axis(value.index) if counted else None  # type: ignore[union-attr]
+        counts = name is not None and name in joined.over and d.axes[name].extent == extent
+        if name is not None and counts and axis is not None and name not in found:
+            found[name] = axis
+    return found
+
+
+def _parts(width: Iterable[Index]) -> Index:
     """How many parts the rows of a result are taken in: more where each has more elements."""
-    if shape[0] == 1:
-        return 1
-    width = floordiv(product(shape[count:]), JOINED_WIDTH)
-    return maximum(minimum(width, JOINED_PARTS), 1)
+    return maximum(minimum(floordiv(product(width), JOINED_WIDTH), JOINED_PARTS), 1)
 
 
 def _inside(at: Value, extent: Index, rows: Axis | None) -> tuple[Value, Value]:

@@ -30,6 +30,12 @@ CASES = {
     "labels": (lambda w, i: F.cross_entropy(w[:3], i), at(3, -100, 0), at(0, 4, 1), at(0, -3, 1)),
     "scatter": (lambda w, i: torch.zeros(10, 4).scatter(1, i.expand(10, 1), 1.0) * w,
                 at(3), at(4), at(-1)),
+    "index_add": (lambda w, i: torch.zeros(10, 4).index_add(0, i, w[: len(i)]) * w,
+                  at(0, 9, 3), at(1, 10), at(2, -1)),
+    "index_put": (lambda w, i: torch.zeros(10, 4).index_put((i,), w[: len(i)], True) * w,
+                  at(-1, -10, 9), at(1, 10), at(2, -11)),
+    "scatter_add": (lambda w, i: torch.zeros(10, 4).scatter_add(
+        0, i[:, None].expand(-1, 4), w[: len(i)]) * w, at(0, 9, 3), at(1, 10), at(2, -1)),
     "short positions": (lambda w, i: w[i.int()] + F.embedding(i.int(), w),
                         at(9, 0), at(2, 10), at(-11, 1)),
 }  # fmt: skip

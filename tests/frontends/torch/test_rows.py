@@ -208,7 +208,7 @@ def test_one_write_along_an_axis():
     agree(lambda x, i: x.scatter(1, i, 7.0), x, at)
     agree(lambda x, i: x.scatter(1, i, x[:, :1] * 2), x, at)
     agree(lambda x, i: x.scatter_add(1, i, x[:, 1:2]), x, at)
-    agree(lambda x, i: x.scatter(1, torch.cat([i, i + 1], 1), 7.0), x, at, left=1)
+    agree(lambda x, i: x.scatter(1, torch.cat([i, i + 1], 1), 7.0), x, at)
 
 
 def test_lists_of_tensors():

@@ -123,8 +123,7 @@ def test_a_table_read_twice_has_one_array_of_gradients(dtype):
     model.zero_grad()
     with smelt.record() as record:
         torch.compile(model, backend="smelt")(i, j).backward()
-    zeros = source(record).count("[40, 8], 0")
-    assert zeros == (0 if dtype is torch.float32 else 2)
+    assert "[40, 8], 0" not in source(record)
     for p, eager, q in zip(model.parameters(), near, exact.parameters(), strict=True):
         size = q.grad.abs().max()
         bound = 2 * (eager - q.grad).abs().max() + 1e-5 * size

@@ -13,6 +13,7 @@ from smelt.codegen.llvm.ahead import RowAhead
 from smelt.codegen.llvm.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.contract import Contraction
+from smelt.codegen.llvm.copies import copied
 from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
 from smelt.codegen.llvm.gaps import compared
 from smelt.codegen.llvm.indexing import (
@@ -117,7 +118,13 @@ class NestEmitter:
             self.products = placed_emitter(self, nest, nest.product)
             self.products.run()
             return
-        for_each_band(self.bands, nest, lambda: self._versions(nest, scope))
+        found = copied(nest, self.s.phase)
+        if found is None:
+            for_each_band(self.bands, nest, lambda: self._versions(nest, scope))
+            return
+        source, into = (self.b.ptrtoint(self.home.buffers[n], I64) for n in found)
+        with self.b.if_then(self.b.icmp_signed("!=", source, into)):
+            for_each_band(self.bands, nest, lambda: self._versions(nest, scope))
 
     def _versions(self, nest: Nest, scope: Scope | None) -> None:
         question = None if nest.turned else question_of(nest)

@@ -39,19 +39,21 @@ WHY: dict[str, str] = {
     "avg_pool2d_backward": _SERIAL,
     "empty_strided": "memory without values",
     "grid_sampler_2d": "no rule yet",
-    "index_put": _SERIAL,
     "masked_scatter": _DATA,
     "max_pool2d_with_indices_backward": _SERIAL,
     "nonzero": _DATA,
     "rand": _RANDOM,
     "randn": _RANDOM,
     "randperm": _RANDOM,
-    "scatter_reduce": _SERIAL,
     "sort": "sorting",
     "sym_storage_offset": "a number of the caller's tensor",
     "topk": "sorting",
 }
 """Operator without overload -> why torch computes it."""
+_ROWS_ONLY = (
+    "one position for each place beside the axis, or for all behind it; small parts of large arrays"
+    " are extern"
+)
 PARTLY: dict[str, str] = {
     "aten.convolution.default": "all but some transposed ones, and over 9 taps along one channel",
     "aten.max_pool2d_with_indices.default": "positions in windows of up to 27 elements",
@@ -65,9 +67,11 @@ PARTLY: dict[str, str] = {
     "aten.remainder.Tensor": "integers by a number; by a tensor a zero must raise",
     "aten.fmod.Tensor": "integers by a number; by a tensor a zero must raise",
     "aten.slice_scatter.default": "without a step",
-    "aten.scatter.value": "one write along the axis; several are serial",
-    "aten.scatter.src": "one write along the axis; several are serial",
-    "aten.scatter_add.default": "one write along the axis; several are serial",
+    "aten.scatter.value": _ROWS_ONLY,
+    "aten.scatter.src": _ROWS_ONLY,
+    "aten.scatter_add.default": _ROWS_ONLY,
+    "aten.scatter_reduce.two": "one position for all behind the axis; no means",
+    "aten.index_put.default": "index arrays side by side; small parts of large arrays are extern",
 }
 """Rows that do not take every call, and what they take."""
 _SIZES = ("sym_numel", "sym_size")

@@ -1,4 +1,4 @@
-"""Positions that a graph reads, and what tells whether all of them are inside.
+"""Positions that a graph reads or writes, and what tells whether all of them are inside.
 
 Kernels keep every position inside its axis, so that none ever reads outside of an array; eager code
 raises an error for one outside, and so do we.  Positions that count along a size are a question
@@ -23,7 +23,7 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Constant, Input, Iota, SizeOf
 from smelt.ops.elementwise import Cast, Map
-from smelt.ops.index import Gather
+from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice
 from smelt.origin import Origin
@@ -83,10 +83,16 @@ def looked_at(
 
 def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:
     for node in nodes:
-        if isinstance(node.op, Gather) and node not in promised:
+        if node in promised:
+            continue
+        if isinstance(node.op, Gather):
             x, *index = node.inputs
             for k, at in enumerate(index):
                 yield at, x.type.shape[node.op.first + k], node.origin
+        elif isinstance(node.op, Scatter):
+            x, _, *index = node.inputs
+            for k, at in enumerate(index):
+                yield at, x.type.shape[k], node.origin
 
 
 def _any(groups: Sequence[Sequence[Node]]) -> Node | None:

@@ -48,6 +48,8 @@ class Row:
     source: bool = False
     """Takes nothing of a tensor but its type, for which it gets None; made anew wherever it is
     read."""
+    copies: bool = False
+    """Writes a part of its first operand, into a copy of the whole."""
     inside: bool = False
     """Reads at positions that are inside, as whoever wrote the call has promised."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
-from smelt.frontends.torch.value import V, contract, gather, iota, number, select
+from smelt.frontends.torch.value import V, contract, gather, iota, number, select, wrapped
 from smelt.types.dtype import i64
 
 __all__ = ["ROWS"]
@@ -106,12 +106,6 @@ def _attention_backward(
 # ---- reads at computed positions ---------------------------------------------------------------
 
 
-def _wrapped(index: V, extent: Any) -> V:
-    """Positions counted from the front."""
-    at = index.cast(i64)
-    return select(at.map("lt", 0), at + number(extent, i64, at.origin), at)
-
-
 def _embedding(c: Call, table: V, at: V, *_more: Any) -> V:
     return gather(table, 0, at.cast(i64))
 
@@ -123,8 +117,8 @@ def _index(c: Call, x: V, indices: Sequence[V | None]) -> V:
         raise UnsupportedError("an index by a mask: its size depends on data")
     if places != list(range(places[0], places[0] + len(places))):
         raise UnsupportedError("index arrays that are not side by side")
-    wrapped = [_wrapped(i, x.shape[k]) for k, i in zip(places, chosen, strict=True)]
-    return gather(x, places[0], *wrapped)
+    inside = [wrapped(i, x.shape[k]) for k, i in zip(places, chosen, strict=True)]
+    return gather(x, places[0], *inside)
 
 
 def _index_select(c: Call, x: V, dim: int, at: V) -> V:
@@ -141,34 +135,7 @@ def _gather(c: Call, x: V, dim: int, at: V, **_options: Any) -> V:
     return gather(x, 0, *where)
 
 
-def _one_place(rule: Any) -> Any:
-    """A write at one position along an axis: elementwise, where the positions cover the rest."""
-
-    def lower(c: Call, x: V, dim: int, at: V, value: Any, **_options: Any) -> V:
-        a = axis_of(dim, x.rank)
-        if not x.rank or at.shape != (*x.shape[:a], 1, *x.shape[a + 1 :]):
-            raise UnsupportedError("several writes along an axis: serial in the compiler today")
-        here = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
-        if isinstance(value, V) and value.shape != at.shape:
-            raise UnsupportedError("more values than positions")
-        c.reads.append((at.node, x.shape[a], c.origin))
-        return rule(here, x, c.value(value, c.dtype))
-
-    return lower
-
-
-def _put(here: V, x: V, value: V) -> V:
-    return select(here, value, x)
-
-
-def _add(here: V, x: V, value: V) -> V:
-    return x + select(here, value, number(0, x.dtype))
-
-
 ROWS = (
-    Row("aten.scatter.value", _one_place(_put)),
-    Row("aten.scatter.src", _one_place(_put)),
-    Row("aten.scatter_add.default", _one_place(_add)),
     Row("aten.mm.default", _mm),
     Row("aten.bmm.default", _bmm),
     Row("aten.mv.default", _mv),

@@ -71,7 +71,8 @@ def _is_update(node: Any) -> bool:
 
 def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
     """Whether torch would be called anyway, or a small part of a large array is written."""
-    if row_of(step) is None:
+    row = row_of(step)
+    if row is None or row.copies:
         return True
     whole = _bytes(step)
     part = max(map(_bytes, nodes(step.args[1:])), default=0)

@@ -24,7 +24,7 @@ from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
 from smelt.origin import Origin
-from smelt.types.dtype import DType, f32
+from smelt.types.dtype import DType, f32, i64
 from smelt.types.expr import Expr, Index, axis, mul
 from smelt.types.tensor import Shape, TensorType
 
@@ -227,6 +227,12 @@ def select(mask: V, a: V, b: V) -> V:
 def concat(parts: Sequence[V], a: int) -> V:
     """Values one after another along an axis."""
     return parts[0] if len(parts) == 1 else parts[0].op(Concat(a), *parts[1:])
+
+
+def wrapped(index: V, extent: Any) -> V:
+    """Positions counted from the front, of which negative ones count from the end."""
+    at = index.cast(i64)
+    return select(at.map("lt", 0), at + number(extent, i64, at.origin), at)
 
 
 def gather(x: V, first: int, *index: V) -> V:

@@ -1,0 +1,179 @@
+"""Writes at computed positions: what is added, put or compared along the first axes.
+
+Each position takes a row of what lies behind the axes that are indexed.  A write that has room for
+one position along its axis is elementwise, and fuses with whoever reads it.  All others end a
+kernel, in which what is written is computed where it goes (`smelt.lower.joined`).
+
+A kernel begins with a copy of what it writes into.  Where that is large beside what is written,
+and not one number, torch is called, which may write it where it stands.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.row import Call, Row, axis_of
+from smelt.frontends.torch.value import V, iota, number, select, wrapped
+from smelt.ops.combine import COMBINES
+from smelt.ops.create import Constant
+from smelt.ops.elementwise import Cast
+from smelt.ops.index import Scatter
+from smelt.ops.view import Expand, Reshape
+from smelt.types.dtype import i64
+from smelt.types.expr import evaluate, product
+from smelt.types.tensor import Shape
+
+_PART = 4
+"""Times that what is written goes into what it is written into, at most, for a copy of that."""
+_REDUCTIONS = {"sum": ("add", "sum"), "prod": ("mul", "prod"), "amax": ("max", "max"),
+               "amin": ("min", "min")}  # fmt: skip
+"""How values join by torch's word for it, and the fold of that kind."""
+
+
+def _joined(c: Call, how: str, x: V, values: V, *at: V) -> V:
+    """`values` at positions along the first axes of `x`."""
+    if x.dtype.kind == "bool" and how != "put":
+        raise UnsupportedError("booleans that are added")
+    if not _is_filled(x) and not _is_part(c, x, values, at):
+        raise UnsupportedError("a small part of a large array, which torch may write in place")
+    return x.op(Scatter(how), values.cast(x.dtype), *(a.cast(i64) for a in at))
+
+
+def _is_filled(x: V) -> bool:
+    """Whether all elements are one number."""
+    node = x.node
+    while isinstance(node.op, (Expand, Reshape)):
+        (node,) = node.inputs
+    return isinstance(node.op, Constant)
+
+
+def _is_part(c: Call, x: V, values: V, at: Sequence[V]) -> bool:
+    """Whether about as much is written as there is."""
+    written = (product(values.shape), *(product(a.shape) for a in at))
+    most = max(evaluate(n, c.sizes.hints) for n in written)
+    return evaluate(product(x.shape), c.sizes.hints) <= _PART * most
+
+
+def _counted(c: Call, shape: Shape, last: int) -> list[V]:
+    """Positions along the first axes of a shape, each counted, for arrays up to axis `last`."""
+    return [
+        iota(tuple(n if k == a else 1 for k, n in enumerate(shape[: last + 1])), a, i64, c.origin)
+        for a in range(last + 1)
+    ]
+
+
+# ---- rows of elements ----------------------------------------------------------------------------
+
+
+def _index_add(c: Call, x: V, dim: int, at: V, values: V, *, alpha: Any = 1) -> V:
+    if not x.rank or at.rank != 1:
+        raise UnsupportedError("a single element that is added")
+    a = axis_of(dim, x.rank)
+    if values.shape != (*x.shape[:a], *at.shape, *x.shape[a + 1 :]):
+        raise UnsupportedError("rows of another shape")
+    before = [i.reshape(*i.shape, 1) for i in _counted(c, x.shape, a - 1)]
+    return _joined(c, "add", x, values if alpha == 1 else values * alpha, *before, at)
+
+
+def _index_put(
+    c: Call, x: V, indices: Sequence[V | None], values: V, accumulate: bool = False
+) -> V:
+    chosen = [(k, i) for k, i in enumerate(indices) if i is not None]
+    first = chosen[0][0]
+    if [k for k, _ in chosen] != list(range(first, first + len(chosen))):
+        raise UnsupportedError("index arrays that are not side by side")
+    if any(i.dtype.kind not in ("int", "uint") or i.dtype.name == "u8" for _, i in chosen):
+        raise UnsupportedError("writes by a mask: their number depends on data")
+    at = [wrapped(i, x.shape[k]) for k, i in chosen]
+    rank = max(i.rank for i in at)
+    before = [i.reshape(*i.shape, *[1] * rank) for i in _counted(c, x.shape, first - 1)]
+    return _joined(c, "add" if accumulate else "put", x, values, *before, *at)
+
+
+def _along(c: Call, x: V, a: int, at: V, values: V | None) -> list[V]:
+    """Positions along all axes up to `a`, of which all others are counted."""
+    rest = (*x.shape[:a], *x.shape[a + 1 :])
+    if not x.rank or at.rank != x.rank or (*at.shape[:a], *at.shape[a + 1 :]) != rest:
+        raise UnsupportedError("positions beside which others are not written")
+    if values is not None and values.shape != at.shape:
+        raise UnsupportedError("more values than positions")
+    node = at.node
+    while isinstance(node.op, Cast):
+        (node,) = node.inputs
+    shape = at.shape
+    if isinstance(node.op, Expand):
+        (node,) = node.inputs
+        shape = (*[1] * (at.rank - node.type.rank), *node.type.shape)
+    if any(n != 1 for n in shape[a + 1 :]):
+        raise UnsupportedError("positions of their own for each element")
+    before = [i.reshape(*i.shape, 1) for i in _counted(c, x.shape, a - 1)]
+    return [*before, V(node, at.origin).reshape(*shape[: a + 1])]
+
+
+def _scatter(how: str) -> Any:
+    """A write at several positions along an axis, the same for all that lies behind it."""
+
+    def lower(c: Call, x: V, dim: int, at: V, value: Any, **_options: Any) -> V:
+        given = value if isinstance(value, V) and value.rank else None
+        rows = _along(c, x, axis_of(dim, x.rank), at, given)
+        return _joined(c, how, x, c.value(value, c.dtype) if given is None else given, *rows)
+
+    return lower
+
+
+def _scatter_reduce(
+    c: Call, x: V, dim: int, at: V, values: V, how: str, *, include_self: bool = True
+) -> V:
+    if how not in _REDUCTIONS:
+        raise UnsupportedError(f"{how} of what is written")
+    rows = _along(c, x, axis_of(dim, x.rank), at, values)
+    join, fold = _REDUCTIONS[how]
+    if not include_self:  # what is written to begins with nothing
+        nothing = c.number(COMBINES[fold].identity(x.dtype), x.dtype)
+        x = _joined(c, "put", x, nothing, *rows)
+    return _joined(c, join, x, values, *rows)
+
+
+# ---- one position --------------------------------------------------------------------------------
+
+
+def _one_place(rule: Any, several: Any) -> Any:
+    """A write at one position along an axis: elementwise, where the positions cover the rest."""
+
+    def lower(c: Call, x: V, dim: int, at: V, value: Any, **options: Any) -> V:
+        a = axis_of(dim, x.rank)
+        if not x.rank or at.shape != (*x.shape[:a], 1, *x.shape[a + 1 :]):
+            return several(c, x, dim, at, value, **options)
+        here = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
+        if isinstance(value, V) and value.rank and value.shape != at.shape:
+            raise UnsupportedError("more values than positions")
+        c.reads.append((at.node, x.shape[a], c.origin))
+        return rule(here, x, c.value(value, c.dtype))
+
+    return lower
+
+
+def _put(here: V, x: V, value: V) -> V:
+    return select(here, value, x)
+
+
+def _add(here: V, x: V, value: V) -> V:
+    return x + select(here, value, number(0, x.dtype))
+
+
+ROWS = (
+    Row("aten.scatter.value", _one_place(_put, _scatter("put"))),
+    Row("aten.scatter.src", _one_place(_put, _scatter("put"))),
+    Row("aten.scatter_add.default", _one_place(_add, _scatter("add"))),
+    Row("aten.scatter_reduce.two", _scatter_reduce),
+    Row("aten.index_add.default", _index_add),
+    Row("aten.index_put.default", _index_put, copies=True),
+    Row("aten._unsafe_index_put.default", _index_put, inside=True),
+)
+"""Writes at computed positions."""
