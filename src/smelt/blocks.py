@@ -200,10 +200,11 @@ its right operand that a task packs: they stay in L2, and are several lines of a
 DEEP, DEEP_PITCH = 192, 208
 """Summed positions that a deep product takes at once, and elements between packed rows of them: no
 power of two, which would share a cache's sets."""
-DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
+DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN, DEEP_TASKS = 288, 384, 48, 8
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
-together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
+together; with fewer rows and columns it would pack more often what comes from L3 or from memory.
+Last, tasks that there are to be before one takes more than `ROWS`."""
 WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 192
 """Rows for which a task packs that at least, unless this leaves fewer tasks than so many; and rows
 even then."""
@@ -301,7 +302,7 @@ def deep_blocks(
     size = itemsize // 4
     across = mul(tile, ceiling(_even(columns, ceiling(columns, DEEP_COLUMNS // size)), tile))
     most = DEEP_ROWS // size // DEEP_EVEN * DEEP_EVEN * (2 if direct else 1)
-    least = minimum(most, maximum(floordiv(positions, mul(WIDE_TASKS, across)), ROWS))
+    least = minimum(most, maximum(floordiv(positions, mul(DEEP_TASKS, across)), ROWS))
     blocks = ceiling(rows, least)
     return mul(DEEP_EVEN, ceiling(_even(rows, blocks), DEEP_EVEN)), across
 

@@ -127,9 +127,11 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
     assert isinstance(item.payload, Folding)
     left, right = item.args if n in item.args[1].axes else item.args[::-1]
     own = [a for a in phase.axes if a in item.axes and a not in right.axes]
-    if n not in right.axes or n in left.axes or len(own) != 1 or len(item.payload.over) != 1:
+    if n not in right.axes or n in left.axes or not own or len(item.payload.over) != 1:
         return None
-    (m,), (k,) = own, item.payload.over
+    if form == "tall" and len(own) > 1:
+        return None
+    m, (k,) = own[-1], item.payload.over
     grid, apart = {*phase.grid}, [s for s in phase.stores if s.axes != item.axes or s.where]
     if n is None or apart or not item.axes <= grid or k in grid:
         return None
