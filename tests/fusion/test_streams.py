@@ -212,3 +212,17 @@ def test_decisions_say_how_each_fold_is_carried() -> None:
 def test_nothing_streams_before_the_back_end_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "COMPILED", False)
     assert not any(planned(attention, QKV, LONG_KEYS).streamed)
+
+
+def test_extremes_of_products_whose_operand_is_two_arrays_at_computed_positions() -> None:
+    """Which of the arrays is read depends on a position: a value, and no fold, along the summed
+    axis of a product that a streamed one is asked to hold."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-2, 3, s).astype(np.float32) for s in ((640, 96), (192, 257)))
+    at = rng.integers(0, 192, 192)
+
+    def code(x: Any, at: Any, w: Any) -> Any:
+        return sm.max(sm.take(sm.concat([x, x + 1], axis=1), at, axis=1) @ w, axis=0)
+
+    wanted = (np.concatenate([x, x + 1], axis=1)[:, at] @ w).max(0)
+    assert np.array_equal(np.asarray(sm.jit(code)(x, at, w)), wanted)

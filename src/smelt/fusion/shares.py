@@ -100,10 +100,13 @@ def _folds(
     for t in part:
         if t.kind != "opaque" or not isinstance(t.value, tuple) or axis not in _axes(t):
             continue
-        kind, op, over = t.value[:3]
+        kind, *named = t.value
         if kind == "scan":
             return None
-        if kind == "fold" and axis in over and name in t.axes:
+        if kind != "fold":
+            continue
+        op, over = named
+        if axis in over and name in t.axes:
             if op and COMBINES[op].positional:
                 return None
             found.append(terms.fold(op, t.args[0], over, t.dtype) if op
