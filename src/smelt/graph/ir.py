@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import field
 
 from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
@@ -52,6 +53,7 @@ class Graph:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     facts: tuple[Fact, ...] = ()
+    _nodes: tuple[Node, ...] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for node in self.inputs:
@@ -60,7 +62,10 @@ class Graph:
 
     def nodes(self) -> tuple[Node, ...]:
         """Every node, operands before users: inputs first, then in order of first use."""
-        return tuple(self._walk())
+        if self._nodes is None:
+            object.__setattr__(self, "_nodes", tuple(self._walk()))
+            assert self._nodes is not None
+        return self._nodes
 
     def _walk(self) -> Iterator[Node]:
         seen: set[Node] = set(self.inputs)
