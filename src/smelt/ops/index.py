@@ -154,6 +154,9 @@ class Scatter(TensorOp):
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         x, updates, *index = inputs
         out = np.array(x, copy=True)
+        middle = np.broadcast_shapes(*(j.shape for j in index))
+        # NumPy's `at` reads beyond updates of fewer dimensions than their places have.
+        updates = np.broadcast_to(updates, (*middle, *x.shape[len(index) :]))
         if self.mode == "put":
             out[tuple(index)] = updates
         else:
