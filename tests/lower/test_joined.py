@@ -249,3 +249,19 @@ def test_updates_of_fewer_dimensions_than_their_places(how: str) -> None:
     given = tuple(sizes[s] for s in compiled.size_names)
     (found,) = compiled.executable.run([x, i, u], given)
     assert np.array_equal(np.asarray(found), wanted)
+
+
+@pytest.mark.parametrize("rows", ["1", "n"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_written_reads_an_operand_of_one_row_before_it_is_written_over(
+    rows: str, count: int
+) -> None:
+    """Which of them is read is known then, and may be what the first value is computed from."""
+    code = (f"graph f(x: f32[{rows},4], i: i64[m], k: i64[m]) {{\n v0 = mul(x, x)\n"
+            " v1 = gather(v0, k) {first=0}\n v2 = scatter.add(v0, v1, i)\n"
+            " return v2\n}")  # fmt: skip
+    x, at = np.arange(1, 5, dtype=np.float32)[None], np.zeros(count, np.int64)
+    compiled = driver.compile(parse(code), donate=(0,))
+    given = tuple({"n": 1, "m": count}[s] for s in compiled.size_names)
+    (found,) = compiled.executable.run([x.copy(), at, at], given)
+    assert np.array_equal(np.asarray(found), x * x * (1 + count))

@@ -26,7 +26,7 @@ from smelt.fusion.legal import (
 )  # fmt: skip
 from smelt.fusion.region import Region, look
 from smelt.fusion.sets import bits
-from smelt.fusion.units import Units
+from smelt.fusion.units import STILL, Units
 from smelt.graph.ir import Node
 
 MOST_ALIKE = 64
@@ -144,15 +144,19 @@ class State:
         """For each result of a flat kernel, the inputs that it may be written over: of its own
         type and read at its own positions only.  Of a kernel whose folds are contractions, which
         visit what stands behind them once, inputs of the graph that no other result reads.  Of one
-        that writes at computed places, what it writes into."""
+        that writes at computed places, what it writes into: what is written reads nothing there,
+        unless the only place along each of those dimensions is known."""
         found: dict[Node, list[Node]] = {}
         values, inputs = self.units.values, len(self.units.inputs)
         for cluster in self.clusters.values():
             region = cluster.region
             products = all(self.units.unit(u).trace.dots for u in region.ended)
-            first = bool(region.members & self.units.joined)
-            for u in bits(region.stored if region.flat or products or first else 0):
+            for u in bits(region.stored):
                 place, kind = region.places[u], values[u].type
+                joins = self.units.unit(u).trace.joins
+                first = any(t != STILL for t in place[0][:joins])
+                if not (first if joins else region.flat or products):
+                    continue
                 others = (
                     0 if region.flat else self._read_for(cluster.members, region.stored ^ 1 << u)
                 )

@@ -51,7 +51,7 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     """The kernel of a definition whose one result is joined by values at computed places."""
     (first,), (output,) = (s for s in d.body if isinstance(s, Store)), d.outputs
     lets = [s for s in d.body if isinstance(s, (Let, Position))]
-    before = [*_needed(lets, [first.value], first.index), first]
+    given = _needed(lets, [first.value], first.index)
     along = _along(d, joined, lets, first.index)
     if along:
         own = {a: d.axes[b].index for a, b in along.items()}
@@ -61,7 +61,9 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
         joined = replace(joined, over=over, places=places, value=substitute(joined.value, axes=own))
     taken = {*d.axes, *(s.name for s in lets), *(p.name for p in (*d.inputs, *d.outputs))}
     known: Mapping[str, Value] = {s.name: s.value for s in lets if isinstance(s, Let)}
-    steps: list[Statement] = [*_needed(lets, [joined.value, *(v for v, _ in joined.places)], ())]
+    bound = {s.name for s in given}
+    wanted = _needed(lets, [joined.value, *(v for v, _ in joined.places)], ())
+    steps: list[Statement] = [s for s in wanted if s.name not in bound]
     index: list[Index] = []
     computed: list[tuple[int, Value]] = []
     for k, (at, extent) in enumerate(joined.places):
@@ -96,7 +98,7 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
         steps = [Stream(blocks, (), tuple(steps), None if varies else inside)]
     elif not varies:
         steps[-1] = replace(steps[-1], where=inside)
-    body: tuple[Statement, ...] = (*before, *steps)
+    body: tuple[Statement, ...] = (*given, first, *steps)
     grid: list[Block | Split] = [Block(a, 1) for a in front]
     if rows is not None:
         part = _free("q", taken)
