@@ -265,3 +265,19 @@ def test_what_is_written_reads_an_operand_of_one_row_before_it_is_written_over(
     given = tuple({"n": 1, "m": count}[s] for s in compiled.size_names)
     (found,) = compiled.executable.run([x.copy(), at, at], given)
     assert np.array_equal(np.asarray(found), x * x * (1 + count))
+
+
+@pytest.mark.parametrize("how", ["add", "put", "max"])
+def test_places_that_only_count_meet_each_element_once(how: str) -> None:
+    """There is no stream then between first values and what joins them."""
+    code = (f"graph f(x: f32[n,m]) {{\n v0 = mul(x, 2.0:f32)\n v1 = flip(x) {{axes=(0,)}}\n"
+            f" i = iota() {{shape=(n,), axis=0, dtype=i64}} : i64[n]\n"
+            f" v2 = scatter.{how}(v0, v1, i)\n return v2\n}}")  # fmt: skip
+    join = {"add": np.add, "max": np.maximum, "put": lambda _, b: b}[how]
+    compiled = driver.compile(parse(code))
+    for shape in ((80, 8), (1, 1), (5, 70)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        sizes = {"n": shape[0], "m": shape[1]}
+        given = tuple(sizes[s] for s in compiled.size_names)
+        (found,) = compiled.executable.run([x], given)
+        assert np.array_equal(np.asarray(found), join(x * 2, x[::-1]))

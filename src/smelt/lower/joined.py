@@ -22,6 +22,7 @@ from functools import reduce
 
 from smelt.blocks import JOINED_PARTS, JOINED_WIDTH
 from smelt.kernel.ir import (
+    LAST,
     Apply,
     Axis,
     Block,
@@ -99,6 +100,11 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     elif not varies:
         steps[-1] = replace(steps[-1], where=inside)
     body: tuple[Statement, ...] = (*given, first, *steps)
+    if not joined.over and not computed:  # one value joins each element, in the order of neither
+        last = joined.value
+        if joined.how != LAST:
+            last = Apply(joined.how, (first.value, last))
+        body = (*given, *steps[:-1], replace(first, value=last))
     grid: list[Block | Split] = [Block(a, 1) for a in front]
     if rows is not None:
         part = _free("q", taken)
