@@ -13,6 +13,7 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
 
 from smelt import lower
 from smelt.codegen.build import asm_text
+from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.graph.text import parse
@@ -360,6 +361,25 @@ def test_products_of_products(isa: str) -> None:
         (found,), (wanted,) = kernel(x, u, w), kernel.expected(x, u, w)
         assert np.allclose(found, wanted, rtol=1e-4, atol=1e-4)
         assert run_guarded(kernel, [x, u, w], at_end=False)[0].tobytes() == found.tobytes()
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_results_that_lie_across_are_stored_in_lines(isa: str) -> None:
+    """One matrix is the left operand of a product along its rows, and of another along columns."""
+    code = """graph f(q: f32[n,24], w: f32[u,24]) {
+ s = contract(q, w) {spec="k,l; u,l -> k,u"}
+ p = sub(s, 1.0:f32)
+ y = contract(p, w) {spec="k,u; u,l -> k,l"}
+ z = contract(p, q) {spec="k,u; k,l -> u,l"}
+ return y, z
+}"""
+    kernel = whole(code, isa)
+    assert "masked.scatter" not in emit(kernel.kernel, kernel.target).llvm
+    for n, u in ((1, 1), (40, 200), (70, 33)):
+        arrays = [whole_numbers((m, 24), "f4", m) for m in (n, u)]
+        found = run_guarded(kernel, arrays, at_end=True)
+        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            assert np.array_equal(got, wanted), (n, u)
 
 
 def test_one_array_as_both_operands() -> None:

@@ -20,7 +20,6 @@ from smelt.codegen.llvm.contract import (
 from smelt.codegen.llvm.cuts import fit_rows
 from smelt.codegen.llvm.flatten import flatten, is_map
 from smelt.codegen.llvm.items import (
-    Access,
     Converting,
     Folding,
     Item,
@@ -31,6 +30,7 @@ from smelt.codegen.llvm.items import (
     chain,
     still_axes,
 )
+from smelt.codegen.llvm.nest_axes import lines_axis, results_axis
 from smelt.codegen.llvm.peeks import covered, finish_sums
 from smelt.codegen.llvm.pieces import pieces
 from smelt.codegen.llvm.spread import spread
@@ -49,7 +49,6 @@ from smelt.codegen.llvm.written import short_products
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
-from smelt.types.affine import coefficient
 from smelt.types.expr import Index
 
 DEAR = 8.0
@@ -325,28 +324,10 @@ class _Planner:
         v = self.vector if self.vector in domain else self._product_axis(domain) or \
             vector_axis(self.phase, set(domain))  # fmt: skip
         if self.products and v is not None:
-            v = self._lines_axis(nest, v) or v
+            v = lines_axis(nest, v) or results_axis(nest, v) or v
         serial = _serial(nest)
         others = [a for a in domain if a not in serial]
         return v if v not in serial or serial == {v} else others[-1] if others else None
-
-    def _lines_axis(self, nest: Nest, v: str) -> str | None:
-        """The axis that all loads run along, where a nest only folds what it loads far apart along
-        `v`: how the results of products lie is nothing to it."""
-        inside = {*nest.items}
-        others = [a for i in (*nest.items, *nest.folds) for a in i.args if a not in inside]
-        if (
-            nest.stores
-            or nest.settings
-            or nest.saves
-            or any(a.axes & {*nest.order} for a in others)
-        ):
-            return None
-        loads = [i.payload.offset for i in nest.items
-                 if isinstance(i.payload, Access) and v in i.axes]  # fmt: skip
-        if not loads or any(coefficient(x, v) in (0, 1) for x in loads):
-            return None
-        return next((a for a in nest.order if all(coefficient(x, a) == 1 for x in loads)), None)
 
     def _product_axis(self, domain: tuple[str, ...]) -> str | None:
         """The axis along which the result of a contraction lies in scratch."""

@@ -1,0 +1,42 @@
+"""The axis that vectors of one nest run along, where what it reads or stores lies otherwise than
+the results of the phase's products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm.items import Access
+from smelt.types.affine import coefficient
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nests import Nest
+
+
+def lines_axis(nest: Nest, v: str) -> str | None:
+    """The axis that all loads run along, where a nest only folds what it loads far apart along
+    `v`: how the results of products lie is nothing to it."""
+    inside = {*nest.items}
+    others = [a for i in (*nest.items, *nest.folds) for a in i.args if a not in inside]
+    if nest.stores or nest.settings or nest.saves or any(a.axes & {*nest.order} for a in others):
+        return None
+    loads = [i.payload.offset for i in nest.items
+             if isinstance(i.payload, Access) and v in i.axes]  # fmt: skip
+    if not loads or any(coefficient(x, v) in (0, 1) for x in loads):
+        return None
+    return next((a for a in nest.order if all(coefficient(x, a) == 1 for x in loads)), None)
+
+
+def results_axis(nest: Nest, v: str) -> str | None:
+    """The axis that all results run along, where a nest only stores what lies along `v` in scratch,
+    and nothing in memory does: lanes are picked from a few lines of scratch, rather than put to as
+    many lines of memory."""
+    if not nest.stores or nest.folds or nest.settings or nest.saves:
+        return None
+    stored = [s.access.offset for s in nest.stores]
+    loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access)]
+    if any(coefficient(x, v) == 1 for x in stored + loads):
+        return None
+    return next((a for a in nest.order if all(coefficient(x, a) == 1 for x in stored)), None)
+
+
+__all__ = ["lines_axis", "results_axis"]
