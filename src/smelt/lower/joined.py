@@ -54,28 +54,20 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     lets = [s for s in d.body if isinstance(s, (Let, Position))]
     given = _needed(lets, [first.value], first.index)
     along = _along(d, joined, lets, first.index)
-    if along:
-        own = {a: d.axes[b].index for a, b in along.items()}
-        lets = [replace(s, value=substitute(s.value, axes=own)) for s in lets]
-        places = tuple((substitute(at, axes=own), n) for at, n in joined.places)
-        over = tuple(a for a in joined.over if a not in along)
-        joined = replace(joined, over=over, places=places, value=substitute(joined.value, axes=own))
+    lets, joined = _renamed(d, joined, lets, along)
     taken = {*d.axes, *(s.name for s in lets), *(p.name for p in (*d.inputs, *d.outputs))}
     known: Mapping[str, Value] = {s.name: s.value for s in lets if isinstance(s, Let)}
     bound = {s.name for s in given}
     wanted = _needed(lets, [joined.value, *(v for v, _ in joined.places)], ())
     steps: list[Statement] = [s for s in wanted if s.name not in bound]
-    index: list[Index] = []
+    index = list(first.index)
     computed: list[tuple[int, Value]] = []
     for k, (at, extent) in enumerate(joined.places):
-        if extent == 1 or bare_axis(first.index[k]) in along.values():
-            index.append(first.index[k])
-            continue
-        own_name = _free("at", taken)
-        steps.append(Position(own_name, at, extent))
-        index.append(position_index(own_name, extent))
-        computed.append((k, _whole(at, known)))
-    index += first.index[len(joined.places) :]
+        if extent != 1 and bare_axis(first.index[k]) not in along.values():
+            own_name = _free("at", taken)
+            steps.append(Position(own_name, at, extent))
+            index[k] = position_index(own_name, extent)
+            computed.append((k, _whole(at, known)))
     front = [a for e in first.index[: computed[0][0] if computed else 0]
              if (a := bare_axis(e)) in along.values() and a is not None]  # fmt: skip
     held = {*front, *joined.over}
@@ -112,6 +104,20 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
         body = (Stream((Block(rows, None, None, part),), (), body),)
     axes = tuple(a for a in d.axes.values() if a.name not in along)
     return Kernel(name, tuple(d.inputs), tuple(d.outputs), axes, tuple(grid), body)
+
+
+def _renamed(
+    d: Definition, joined: Joined, lets: list[Let | Position], along: Mapping[str, str]
+) -> tuple[list[Let | Position], Joined]:
+    """Updates whose axes that are axes of the result are called so."""
+    if not along:
+        return lets, joined
+    own = {a: d.axes[b].index for a, b in along.items()}
+    lets = [replace(s, value=substitute(s.value, axes=own)) for s in lets]
+    places = tuple((substitute(at, axes=own), n) for at, n in joined.places)
+    over = tuple(a for a in joined.over if a not in along)
+    value = substitute(joined.value, axes=own)
+    return lets, replace(joined, over=over, places=places, value=value)
 
 
 def _along(
