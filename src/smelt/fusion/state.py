@@ -152,10 +152,12 @@ class State:
             region = cluster.region
             products = all(self.units.unit(u).trace.dots for u in region.ended)
             for u in bits(region.stored):
-                place, kind = region.places[u], values[u].type
                 joins = self.units.unit(u).trace.joins
+                if not (joins or region.flat or products) or u not in region.places:
+                    continue
+                place, kind = region.places[u], values[u].type
                 first = any(t != STILL for t in place[0][:joins])
-                if not (first if joins else region.flat or products):
+                if joins and not first:
                     continue
                 others = (
                     0 if region.flat else self._read_for(cluster.members, region.stored ^ 1 << u)

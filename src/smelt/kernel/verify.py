@@ -364,6 +364,8 @@ class _Verifier:
         for first in (w for w in given if w.store.where is None):
             pairs = zip(first.store.index, s.index, shape, strict=True)
             if all(reaches(e, at, n, place, first.whole, first.streams) for e, at, n in pairs):
+                if first.store.index == s.index and len(first.streams) == len(place.streams):
+                    refuse("it joins what this visit stores: store the joined value instead")
                 return first
         return refuse(f"no store before gave this block's elements of {s.param} their first values")
 

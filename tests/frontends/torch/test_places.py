@@ -125,3 +125,12 @@ def test_a_gradient_of_messages():
     wanted = torch.autograd.grad(loss(h, w), (h, w))
     found = torch.autograd.grad(torch.compile(loss, backend="smelt")(h, w), (h, w))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_only_place_of_a_product():
+    """A result of one element, of which its kernel knows no position."""
+
+    def f(x, i, u):
+        return (x @ x.T).index_put((torch.arange(1), i), u, accumulate=True)
+
+    agree(f, made(1, 9), torch.zeros(1, dtype=torch.int64), made(1))
