@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from smelt.blocks import DEEP, DEEP_PITCH
 from smelt.codegen.llvm.ahead import ask_ahead
-from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
+from smelt.codegen.llvm.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
@@ -27,6 +27,7 @@ from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tall_product import TallEmitter
 from smelt.codegen.llvm.thin import multiply_add
+from smelt.codegen.llvm.tile import begun
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -145,7 +146,7 @@ class DeepEmitter(TallEmitter):
 
         def panel(at: Value) -> None:
             kept = self._kept(row, at)
-            begin = self._begin(kept)
+            begin = begun(self.m, kept, c.item.dtype, self.fresh)
             for place in self._kept(row, b.add(at, number(c.tile.columns))):
                 prefetch(b, place, near=True)
             totals = self._total(starts, b.sub(at, low), begin)
@@ -180,20 +181,6 @@ class DeepEmitter(TallEmitter):
         for place, total in zip(places, totals, strict=True):
             store_vector(self.m, place, total, self.c.item.dtype, None)
 
-    def _begin(self, places: list[Value]) -> list[Value]:
-        """What the sums of a tile start from: in the first block from nothing."""
-        b, dtype = self.b, self.c.item.dtype
-        zero, before = self.m.const(dtype, 0), b.block
-        with b.if_then(b.not_(self.fresh)):
-            known = [load_vector(self.m, place, dtype, None) for place in places]
-            block = b.block
-        found: list[Value] = []
-        for value in known:
-            found.append(b.phi(value.type))
-            found[-1].add_incoming(zero, before)
-            found[-1].add_incoming(value, block)
-        return found
-
     def _total(self, starts: list[Value], column: Value, begin: list[Value]) -> list[Value]:
         """A tile's sums with those over this block added."""
         b, c = self.b, self.c
@@ -215,33 +202,6 @@ class DeepEmitter(TallEmitter):
         whole = self._whole(self.depth, UNROLLED)
         begin = self._added(number(0), whole, UNROLLED, one, begin)
         return self._added(whole, self.depth, 1, one, begin)
-
-    def _added(
-        self, low: Value, high: Value, step: int, one: Any, begin: list[Value]
-    ) -> list[Value]:  # fmt: skip
-        """`one(k, sums)` for all k from `low` to `high`, so many in each round."""
-        b, before = self.b, self.b.block
-        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
-        b.cbranch(b.icmp_signed("<", low, high), loop, done)
-        b.position_at_end(loop)
-        k = b.phi(I64)
-        k.add_incoming(low, before)
-        totals: list[Value] = [b.phi(x.type) for x in begin]
-        following = totals
-        for nth in range(step):
-            following = one(b.add(k, number(nth)) if nth else k, following)
-        after, end = b.add(k, number(step)), b.block
-        k.add_incoming(after, end)
-        b.cbranch(b.icmp_signed("<", after, high), loop, done)
-        b.position_at_end(done)
-        found: list[Value] = []
-        for first, total, value in zip(begin, totals, following, strict=True):
-            total.add_incoming(first, before)
-            total.add_incoming(value, end)
-            found.append(b.phi(first.type))
-            found[-1].add_incoming(first, before)
-            found[-1].add_incoming(value, end)
-        return found
 
     # ---- what reads the sums later ---------------------------------------------------------------
 

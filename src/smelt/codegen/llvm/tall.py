@@ -100,21 +100,15 @@ class Tall:
         """Rows and columns of one task."""
         size = self.item.dtype.itemsize
         free = product(phase.axes[a] for a in phase.axes if a in self.item.axes)
-        if self.deep:
-            sizes = phase.axes[self.m], phase.axes[self.n]
-            return dict(
-                zip(
-                    self.axes,
-                    deep_blocks(*sizes, free, size, self.tile.columns, direct=self.direct),
-                    strict=True,
-                )
-            )
+        m, n, k = (phase.axes[a] for a in (self.m, self.n, self.k))
         if self.wide:
-            sizes = phase.axes[self.m], phase.axes[self.n], phase.axes[self.k]
-            rows, columns = wide_blocks(*sizes, free, size, self.tile.columns)
+            rows, columns = (
+                deep_blocks(m, n, free, size, self.tile.columns, direct=self.direct)
+                if self.deep else wide_blocks(m, n, k, free, size, self.tile.columns)
+            )  # fmt: skip
             return {self.m: rows, self.n: columns}
         # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
-        fitting = floordiv(TALL_BYTES // size, maximum(phase.axes[self.k], 16))
+        fitting = floordiv(TALL_BYTES // size, maximum(k, 16))
         return {self.m: minimum(maximum(fitting, TALL_STAGED), TALL_ROWS), self.n: TALL_COLUMNS}
 
 
@@ -127,9 +121,9 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
     assert isinstance(item.payload, Folding)
     left, right = item.args if n in item.args[1].axes else item.args[::-1]
     own = [a for a in phase.axes if a in item.axes and a not in right.axes]
-    if n not in right.axes or n in left.axes or not own or len(item.payload.over) != 1:
+    if n not in right.axes or n in left.axes or len(item.payload.over) != 1:
         return None
-    if form == "tall" and len(own) > 1:
+    if not own or (form == "tall" and len(own) > 1):
         return None
     m, (k,) = own[-1], item.payload.over
     grid, apart = {*phase.grid}, [s for s in phase.stores if s.axes != item.axes or s.where]

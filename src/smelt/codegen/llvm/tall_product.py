@@ -341,32 +341,44 @@ class TallEmitter(Packer):
     ) -> list[Value]:  # fmt: skip
         """The sums of some rows and vectors of columns over all of k."""
         b, c, lanes = self.b, self.c, self.c.tile.lanes
-        zero = self.m.const(c.item.dtype, 0)
-        before = b.block
+
+        def one(k: Value, totals: list[Value]) -> list[Value]:
+            first = self.at(RIGHT_PART, self._packed(k, column))
+            places = [element_address(b, first, number(v * lanes), c.item.dtype)
+                      for v in range(vectors)]  # fmt: skip
+            across = [load_vector(self.m, place, c.item.dtype, mask) for place in places]
+            self._ask(starts, k)
+            ones = [self._one(start, b.mul(k, self.left_steps[1])) for start in starts]
+            return [multiply_add(self.m, ones[j // vectors], across[j % vectors], total, c.item)
+                    for j, total in enumerate(totals)]  # fmt: skip
+
+        zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
+        return self._added(number(0), self.depth, 1, one, zeros)
+
+    def _added(
+        self, low: Value, high: Value, step: int, one: Any, begin: list[Value]
+    ) -> list[Value]:  # fmt: skip
+        """`one(k, sums)` for all k from `low` to `high`, so many in each round."""
+        b, before = self.b, self.b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
-        b.cbranch(b.icmp_signed("<", number(0), self.depth), loop, done)
+        b.cbranch(b.icmp_signed("<", low, high), loop, done)
         b.position_at_end(loop)
         k = b.phi(I64)
-        k.add_incoming(number(0), before)
-        totals = [b.phi(zero.type) for _ in starts for _ in range(vectors)]
-        first = self.at(RIGHT_PART, self._packed(k, column))
-        places = [element_address(b, first, number(v * lanes), c.item.dtype)
-                  for v in range(vectors)]  # fmt: skip
-        across = [load_vector(self.m, place, c.item.dtype, mask) for place in places]
-        self._ask(starts, k)
-        ones = [self._one(start, b.mul(k, self.left_steps[1])) for start in starts]
-        following = [multiply_add(self.m, ones[j // vectors], across[j % vectors], total, c.item)
-                     for j, total in enumerate(totals)]  # fmt: skip
-        after, end = b.add(k, number(1)), b.block
+        k.add_incoming(low, before)
+        totals: list[Value] = [b.phi(x.type) for x in begin]
+        following = totals
+        for nth in range(step):
+            following = one(b.add(k, number(nth)) if nth else k, following)
+        after, end = b.add(k, number(step)), b.block
         k.add_incoming(after, end)
-        b.cbranch(b.icmp_signed("<", after, self.depth), loop, done)
+        b.cbranch(b.icmp_signed("<", after, high), loop, done)
         b.position_at_end(done)
         found: list[Value] = []
-        for total, value in zip(totals, following, strict=True):
-            total.add_incoming(zero, before)
+        for first, total, value in zip(begin, totals, following, strict=True):
+            total.add_incoming(first, before)
             total.add_incoming(value, end)
-            found.append(b.phi(zero.type))
-            found[-1].add_incoming(zero, before)
+            found.append(b.phi(first.type))
+            found[-1].add_incoming(first, before)
             found[-1].add_incoming(value, end)
         return found
 

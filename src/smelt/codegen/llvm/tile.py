@@ -362,20 +362,10 @@ class TileEmitter:
 
     def _begin(self, m: LLVMMachine, places: list[Value]) -> list[Value]:
         """What the tile adds to: zero in a first block."""
-        b, dtype = self.b, self.c.item.dtype
-        zero = m.const(dtype, 0)
+        dtype = self.c.item.dtype
         if self.fresh is None:
             return [load_vector(m, p, dtype, None) for p in places]
-        before = b.block
-        with b.if_then(b.not_(self.fresh)):
-            known = [load_vector(m, p, dtype, None) for p in places]
-            block = b.block
-        found: list[Value] = []
-        for value in known:
-            found.append(b.phi(value.type))
-            found[-1].add_incoming(zero, before)
-            found[-1].add_incoming(value, block)
-        return found
+        return begun(m, places, dtype, self.fresh)
 
     def _corrected(
         self, m: LLVMMachine, begin: list[Value], vectors: int, column: Value
@@ -425,6 +415,21 @@ class TileEmitter:
         return found
 
 
+def begun(m: LLVMMachine, places: list[Value], dtype: DType, fresh: Value) -> list[Value]:
+    """What sums start from: nothing where they are `fresh`, or else what was kept of them."""
+    b = m.builder
+    zero, before = m.const(dtype, 0), b.block
+    with b.if_then(b.not_(fresh)):
+        known = [load_vector(m, p, dtype, None) for p in places]
+        block = b.block
+    found: list[Value] = []
+    for value in known:
+        found.append(b.phi(value.type))
+        found[-1].add_incoming(zero, before)
+        found[-1].add_incoming(value, block)
+    return found
+
+
 def whole_units(home: NestEmitter, c: Contraction) -> Value:
     """Whether the block of k at hand ends with a whole unit."""
     low, high = home.ranges[c.k]
@@ -437,4 +442,4 @@ def heights(full: int) -> tuple[int, ...]:
     return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
 
 
-__all__ = ["TileEmitter", "heights", "whole_units"]
+__all__ = ["TileEmitter", "begun", "heights", "whole_units"]
