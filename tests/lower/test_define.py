@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from tests.codegen.llvm.whole import one_cluster
 
@@ -164,3 +166,18 @@ def test_nothing_unread_is_left() -> None:
         for s in kernel.body:
             if isinstance(s, Let):
                 assert shown.count(s.name) > 1, shown
+
+
+def test_long_chains_of_folds_need_no_deeper_stack_than_there_is() -> None:
+    """Rows and columns are summed in turn; afterwards Python's limit is what it was."""
+    limit = sys.getrecursionlimit()
+    lines = ["v0 = exp(x)"]
+    for k in range(limit // 8):
+        shape = "(n,1)" if k % 2 else "(1,n)"
+        lines.append(f"s{k} = reduce.sum(v{k}) {{axes=({k % 2},)}}")
+        lines.append(f"r{k} = reshape(s{k}) {{shape={shape}}}")
+        lines.append(f"v{k + 1} = div(v{k}, r{k})")
+    lines.append(f"return v{limit // 8}")
+    kernel = lowered(body("\n".join(lines), "x: f32[n,n]"), n=4)
+    assert len(values(kernel, Reduce)) == limit // 8
+    assert sys.getrecursionlimit() == limit

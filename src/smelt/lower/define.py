@@ -36,6 +36,7 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )  # fmt: skip
+from smelt.lower.deep import deep
 from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
@@ -397,6 +398,22 @@ class Pullback:
 
 def define(cluster: Cluster, rounding: str) -> Definition:
     """The flat form of a cluster: one store for each output."""
+    longest = _longest(cluster)
+    if longest <= LONG:
+        return _define(cluster, rounding)
+    with deep(longest):
+        return _define(cluster, rounding)
+
+
+def _longest(cluster: Cluster) -> int:
+    """Operators of the longest chain, each of which reads the one before."""
+    found: dict[Node, int] = {}
+    for node in cluster.nodes:
+        found[node] = 1 + max((found.get(x, 0) for x in node.inputs), default=0)
+    return max(found.values(), default=0)
+
+
+def _define(cluster: Cluster, rounding: str) -> Definition:
     pull = Pullback(cluster, rounding)
     for number, node in enumerate(cluster.outputs):
         pull.busy.append(set())

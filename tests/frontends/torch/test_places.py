@@ -47,12 +47,30 @@ ADDED = {
         0, wide(i, 4), u, "amax", include_self=False
     ),
     "least": lambda u, i: u.new_ones(6).scatter_reduce(0, i, u[:, 1], "amin"),
+    "means": lambda u, i: (
+        u.double().new_ones(6, 4).scatter_reduce(0, wide(i, 4), u.double(), "mean")
+    ),
+    "means of half numbers": lambda u, i: (
+        u.bfloat16()
+        .new_ones(6, 4)
+        .scatter_reduce(0, wide(i, 4), u.bfloat16(), "mean", include_self=False)
+    ),
+    "means alone": lambda u, i: (
+        u.double().new_ones(6, 4).index_reduce(0, i, u.double(), "mean", include_self=False)
+    ),
+    "greatest of rows": lambda u, i: u.new_ones(3, 6).index_reduce(
+        1, i, u.T[:3], "amax", include_self=False
+    ),
+    "a row at every position": lambda u, i: (u.repeat(2, 1) * 2).index_put(
+        (i,), u[0] * 3, accumulate=True
+    ),
     "product": lambda u, i: u.new_ones(6, 4).scatter_reduce(0, wide(i, 4), u, "prod"),
 }
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16])
 @pytest.mark.parametrize("name", ADDED)
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
 def test_what_joins(name, dtype):
     # Small whole numbers: every order of sums gives the same, in every type.
     u = made(7, 4, dtype=torch.int64, low=-2, high=3).to(dtype)
@@ -61,6 +79,7 @@ def test_what_joins(name, dtype):
 
 PUT = {
     "index_put": lambda u, i: u.new_zeros(6, 4).index_put((i,), u.exp()),
+    "a row at some positions": lambda u, i: u.repeat(2, 1).exp().index_put((i,), u[0] * 3),
     "index_put of a number": lambda u, i: u.new_zeros(6, 4).index_put((i,), u[0, 0]),
     "scatter": lambda u, i: u.new_zeros(6, 4).scatter(0, wide(i, 4), u),
     "scatter of a number": lambda u, i: u.new_zeros(6, 4).scatter(0, wide(i, 4), 2.0) + u[:1],
@@ -74,7 +93,9 @@ def test_what_is_put(name):
 
 
 LEFT = {
-    "means": lambda u, i: u.new_zeros(6, 4).scatter_reduce(0, wide(i, 4), u, "mean"),
+    "means of whole numbers": lambda u, i: (
+        u.long().new_zeros(6, 4).scatter_reduce(0, wide(i, 4), u.long(), "mean")
+    ),
     "a small part of a large array": lambda u, i: (u.repeat(100, 1) * 2).index_add(0, i, u),
     "positions of elements": lambda u, i: u.new_zeros(6, 4).scatter_add(
         0, torch.cat([i[:, None]] * 4, 1), u

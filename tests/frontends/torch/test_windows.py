@@ -103,3 +103,55 @@ def test_a_pooling_in_training_is_ours():
         found = run(compiled(f))
     torch.testing.assert_close(found, run(f))
     assert [x.operator for x in r.left] == ["aten.max_pool2d_with_indices_backward.default"]
+
+
+# (shape, axis, extent, step): steps that divide a window and do not, gaps, a rest behind the last
+SLID = [
+    ((4, 33), 1, 8, 4), ((4, 33), 1, 8, 3), ((33, 4), 0, 8, 8), ((33, 4, 2), 0, 5, 1),
+    ((3, 40), 1, 4, 7), ((7,), 0, 7, 2), ((2, 20, 3), 1, 1, 3), ((12, 3), -1, 3, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SLID, ids=str)
+def test_windows_along_an_axis_and_their_gradient(case):
+    shape, *windows = case
+
+    def run(call):
+        x = randn(*shape).requires_grad_()
+        y = call(x)
+        (y * torch.arange(y.numel()).reshape(y.shape)).sum().backward()
+        return y.detach(), x.grad
+
+    def f(x):
+        return x.unfold(*windows) * 2
+
+    expected = run(f)
+    with smelt.torch.record() as r:
+        found = run(compiled(f))
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    assert not r.left
+
+
+@pytest.mark.parametrize("places", [3, 8, 12])
+def test_windows_laid_back_are_cut_and_filled_up(places):
+    """torch takes fewer windows than there is room for, and more."""
+    g = randn(2, places, 6)
+
+    def f(g):
+        return torch.ops.aten.unfold_backward(g * 2, [2, 20], 1, 6, 2)
+
+    torch.testing.assert_close(compiled(f)(g), f(g), rtol=1e-13, atol=1e-13)
+
+
+def test_a_spectrum_and_back_is_overlap_and_sum():
+    """The frames of a short-time transform come from one graph, and go into one."""
+    x, w = randn(2, 400), torch.hann_window(32, dtype=torch.float64)
+
+    def f(x):
+        s = torch.stft(x, 32, 8, window=w, return_complex=True)
+        return torch.istft(s, 32, 8, window=w, length=400) * 2
+
+    with smelt.torch.record() as r:
+        found = compiled(f)(x)
+    torch.testing.assert_close(found, f(x), rtol=1e-13, atol=1e-13)
+    assert len(r.left) < 8

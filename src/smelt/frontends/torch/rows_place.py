@@ -27,7 +27,7 @@ from smelt.ops.index import Scatter
 from smelt.ops.view import Expand, Reshape
 from smelt.types.dtype import i64
 from smelt.types.expr import evaluate, product
-from smelt.types.tensor import Shape
+from smelt.types.tensor import Shape, broadcast_shapes
 
 _PART = 4
 """Times that what is written goes into what it is written into, at most, for a copy of that."""
@@ -40,7 +40,7 @@ def _joined(c: Call, how: str, x: V, values: V, *at: V) -> V:
     """`values` at positions along the first axes of `x`."""
     if x.dtype.kind == "bool" and how != "put":
         raise UnsupportedError("booleans that are added")
-    if not _is_filled(x) and not _is_part(c, x, values, at):
+    if not _is_filled(x) and not _is_part(c, x, at):
         raise UnsupportedError("a small part of a large array, which torch may write in place")
     return x.op(Scatter(how), values.cast(x.dtype), *(a.cast(i64) for a in at))
 
@@ -53,11 +53,11 @@ def _is_filled(x: V) -> bool:
     return isinstance(node.op, Constant)
 
 
-def _is_part(c: Call, x: V, values: V, at: Sequence[V]) -> bool:
-    """Whether about as much is written as there is."""
-    written = (product(values.shape), *(product(a.shape) for a in at))
-    most = max(evaluate(n, c.sizes.hints) for n in written)
-    return evaluate(product(x.shape), c.sizes.hints) <= _PART * most
+def _is_part(c: Call, x: V, at: Sequence[V]) -> bool:
+    """Whether about as much is written as there is, of values that one number may stand for."""
+    places = broadcast_shapes(*(a.shape for a in at))
+    written = product((*places, *x.shape[len(at) :]))
+    return evaluate(product(x.shape), c.sizes.hints) <= _PART * evaluate(written, c.sizes.hints)
 
 
 def _counted(c: Call, shape: Shape, last: int) -> list[V]:
@@ -71,14 +71,19 @@ def _counted(c: Call, shape: Shape, last: int) -> list[V]:
 # ---- rows of elements ----------------------------------------------------------------------------
 
 
-def _index_add(c: Call, x: V, dim: int, at: V, values: V, *, alpha: Any = 1) -> V:
+def _rows(c: Call, x: V, dim: int, at: V, values: V) -> list[V]:
+    """Positions of rows along all axes up to `dim`."""
     if not x.rank or at.rank != 1:
         raise UnsupportedError("a single element that is added")
     a = axis_of(dim, x.rank)
     if values.shape != (*x.shape[:a], *at.shape, *x.shape[a + 1 :]):
         raise UnsupportedError("rows of another shape")
-    before = [i.reshape(*i.shape, 1) for i in _counted(c, x.shape, a - 1)]
-    return _joined(c, "add", x, values if alpha == 1 else values * alpha, *before, at)
+    return [*(i.reshape(*i.shape, 1) for i in _counted(c, x.shape, a - 1)), at]
+
+
+def _index_add(c: Call, x: V, dim: int, at: V, values: V, *, alpha: Any = 1) -> V:
+    rows = _rows(c, x, dim, at, values)
+    return _joined(c, "add", x, values if alpha == 1 else values * alpha, *rows)
 
 
 def _index_put(
@@ -130,14 +135,35 @@ def _scatter(how: str) -> Any:
 def _scatter_reduce(
     c: Call, x: V, dim: int, at: V, values: V, how: str, *, include_self: bool = True
 ) -> V:
-    if how not in _REDUCTIONS:
-        raise UnsupportedError(f"{how} of what is written")
     rows = _along(c, x, axis_of(dim, x.rank), at, values)
-    join, fold = _REDUCTIONS[how]
-    if not include_self:  # what is written to begins with nothing
+    return _reduced(c, x, values, rows, how, include_self=include_self)
+
+
+def _index_reduce(
+    c: Call, x: V, dim: int, at: V, values: V, how: str, *, include_self: bool = True
+) -> V:
+    rows = _rows(c, x, dim, at, values)
+    return _reduced(c, x, values, rows, how, include_self=include_self)
+
+
+def _reduced(c: Call, x: V, values: V, rows: Sequence[V], how: str, *, include_self: bool) -> V:
+    """What is written to begins with what is there, or with nothing; a mean is divided at last."""
+    mean = how == "mean" and x.dtype.is_float
+    if how not in _REDUCTIONS and not mean:
+        raise UnsupportedError(f"{how} of what is written")
+    join, fold = _REDUCTIONS["sum" if mean else how]
+    if not include_self:
         nothing = c.number(COMBINES[fold].identity(x.dtype), x.dtype)
         x = _joined(c, "put", x, nothing, *rows)
-    return _joined(c, join, x, values, *rows)
+    found = _joined(c, join, x.wide() if mean else x, values, *rows)
+    if not mean:
+        return found
+    lead = x.shape[: len(rows)]
+    one = c.number(1, found.dtype)
+    first = (one if include_self else c.number(0, found.dtype)).expand(lead)
+    count = first.op(Scatter("add"), one, *(a.cast(i64) for a in rows))
+    count = count.map("max", 1.0).reshape(*lead, *[1] * (x.rank - len(lead)))
+    return (found / count).cast(x.dtype)
 
 
 # ---- one position --------------------------------------------------------------------------------
@@ -173,6 +199,7 @@ ROWS = (
     Row("aten.scatter_add.default", _one_place(_add, _scatter("add"))),
     Row("aten.scatter_reduce.two", _scatter_reduce),
     Row("aten.index_add.default", _index_add),
+    Row("aten.index_reduce.default", _index_reduce),
     Row("aten.index_put.default", _index_put, copies=True),
     Row("aten._unsafe_index_put.default", _index_put, inside=True),
 )

@@ -11,9 +11,9 @@ from itertools import product
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.value import V, concat, contract, gather, iota, number, select
-from smelt.ops.view import Window
+from smelt.ops.view import Shear, Window
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
@@ -374,7 +374,37 @@ def _correlated(windows: V, kernel: V, groups: int, count: int) -> V:
     return contract(windows, kernel, f"b{left}{at}{taps},{right}{taps}->b{outer}{at}")
 
 
+# ---- windows along one axis ----------------------------------------------------------------------
+
+
+def _unfold(c: Call, x: V, dim: int, extent: int, step: int) -> V:
+    if not x.rank:
+        raise UnsupportedError("windows over a single number")
+    a = axis_of(dim, x.rank)
+    return x.op(Window(a, extent, step, 1)).narrow(a, 0, c.shape[a])
+
+
+def _unfold_backward(c: Call, g: V, _shape: Any, dim: int, extent: int, step: int) -> V:
+    """What windows hold of each element, summed: a window of several steps is as many blocks of one
+    step, each of which lies that much further on (overlap-add)."""
+    shape = c.shape
+    a = axis_of(dim, len(shape))
+    if not shape or g.rank != len(shape) + 1 or g.shape[-1] != extent or step < 1:
+        raise UnsupportedError("windows over a single number, or that broadcast")
+    g = g.expand((*shape[:a], g.shape[a], *shape[a + 1 :], extent))
+    blocks = -(-extent // step)
+    g = g.pad((0,) * g.rank, (*[0] * (g.rank - 1), blocks * step - extent), 0)
+    g = g.reshape(*g.shape[:-1], blocks, step)
+    r = len(shape)
+    g = g.permute(*range(a + 1), r + 1, *range(a + 1, r), r)
+    places = add(floordiv(shape[a], step), 1)
+    g = g.op(Shear((*shape[:a], places, *g.shape[a + 1 :]), a, 1)).sum((r + 1,))
+    return g.reshape(*shape[:a], mul(places, step), *shape[a + 1 :]).narrow(a, 0, shape[a])
+
+
 ROWS = (
+    Row("aten.unfold.default", _unfold, alias=True),
+    Row("aten.unfold_backward.default", _unfold_backward),
     Row("aten.max_pool2d_with_indices.default", _max_pool),
     Row("aten.max_pool3d_with_indices.default", _max_pool),
     Row("aten.avg_pool1d.default", _avg_pool(1)),
