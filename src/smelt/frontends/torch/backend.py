@@ -32,7 +32,7 @@ from smelt.frontends.torch import early
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
 from smelt.frontends.torch.layout import SEEN, plain
 from smelt.frontends.torch.lower import Lowering
-from smelt.frontends.torch.pairs import cancel
+from smelt.frontends.torch.pairs_views import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.scattered import accumulated
