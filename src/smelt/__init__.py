@@ -166,6 +166,14 @@ from smelt.frontends.array.searching import (
     take,
     take_along_axis,
 )
+from smelt.frontends.array.segments import (
+    bincount,
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+)
 from smelt.frontends.array.sorting import (
     argsort,
     sort,
@@ -231,6 +239,7 @@ __all__ = [
     "atan2",
     "atanh",
     "bfloat16",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -346,6 +355,11 @@ __all__ = [
     "round",
     "rsqrt",
     "searchsorted",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
+    "segment_sum",
     "sigmoid",
     "sign",
     "signbit",

@@ -158,6 +158,23 @@ CASES = {
   v1 = mul(v0, v0)
   return v1
 }""",
+    "scatter.mul": """graph f(x: T[3,2], u: T[5,2], i: i64[5]) {
+  v0 = scatter.mul(x, u, i)
+  v1 = mul(v0, v0)
+  return v1
+}""",
+    "scatter.max": """graph f(x: T[3,2], u: T[5,1], i: i64[5]) {
+  v0 = mul(u, 0.75:T)
+  v1 = scatter.max(x, v0, i)
+  v2 = mul(v1, v1)
+  return v2
+}""",
+    "scatter.min": """graph f(x: T[3,2], u: T[5,2], i: i64[5]) {
+  v0 = mul(u, 0.75:T)
+  v1 = scatter.min(x, v0, i)
+  v2 = mul(v1, v1)
+  return v2
+}""",
     "scatter.put": """graph f(x: T[3,2], u: T[5,1], i: i64[5]) {
   v0 = scatter.put(x, u, i)
   v1 = mul(v0, v0)
@@ -294,6 +311,25 @@ def test_scatter_forgets_what_was_overwritten() -> None:
     by_x, by_u = gradients(graph, given, [np.array([1.0, 2.0, 3.0])])
     np.testing.assert_array_equal(by_x, [0, 2, 0])
     np.testing.assert_array_equal(by_u, [0, 1, 3])
+
+
+def test_extremes_at_computed_places_share_evenly() -> None:
+    source = "graph f(x: T[3], u: T[4], i: i64[4]) {\n v0 = scatter.max(x, u, i)\n return v0\n}"
+    given = [[1.0, 5.0, 0.0], [1.0, 1.0, 3.0, np.nan], [0, 0, 1, 2]]
+    graph = graph_of(source)
+    arrays = [np.asarray(a) for a in given]
+    by_x, by_u = gradients(graph, arrays, [np.array([3.0, 1.0, 1.0])])
+    np.testing.assert_array_equal(by_x, [1, 1, np.nan])
+    np.testing.assert_array_equal(by_u, [1, 1, 0, np.nan])
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2, 3])
+def test_products_at_computed_places_with_zeros(zeros: int) -> None:
+    source = "graph f(x: T[2], u: T[5], i: i64[5]) {\n v0 = scatter.mul(x, u, i)\n return v0\n}"
+    u = np.array([2.0, 0.5, 3.0, -1.5, 1.25])
+    u[:zeros] = 0
+    check(graph_of(source), [np.array([0.5, 2.0]), u, np.array([0, 0, 1, 0, 1])])
+    check(graph_of(source), [np.array([0.0, 2.0]), u, np.array([0, 0, 1, 0, 1])])
 
 
 def test_what_is_stopped_has_no_derivative() -> None:

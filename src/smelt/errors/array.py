@@ -95,19 +95,19 @@ class IndexRangeError(SmeltError, IndexError):
 
 
 class OutsideError(SmeltError, IndexError, RuntimeError):
-    """A program of PyTorch reads at a position that is outside of its axis.
+    """A compiled program reads or writes at a position that is outside of its axis.
 
     What it means:
         An index, a token or a label of the data is too large or negative, or there are more
         positions than rows of a table, as in a text that is longer than a model's longest.
     Why:
         Kernels keep every position inside, so nothing outside was read; but the answer would be
-        that of another program. Eager code raises an error too. Array code, whose standard leaves
-        this open, gives the element at the end of the axis.
+        that of another program. NumPy and eager PyTorch raise an error too. What is inside for
+        sure is not looked at: `i % n`, `sm.clip(i, 0, n - 1)`, what `argmax` and `argsort` give.
     Example:
-        from smelt.errors import OutsideError
+        import smelt as sm
 
-        raise OutsideError(reader="aten.embedding.default words model.py:12")
+        sm.jit(lambda x, i: x[i])(sm.ones(3), sm.asarray([0, 3]))
     How to fix:
         Look at the smallest and the largest index that goes into the operator that is named.
     """

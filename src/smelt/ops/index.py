@@ -180,8 +180,10 @@ class Scatter(TensorOp):
     def pullback(
         self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]
     ) -> Cotangents[V]:
-        if self.mode not in ("put", "add"):
-            return super().pullback(a, g, out, inputs, wanted)
+        if self.mode in ("max", "min"):
+            return self._of_extreme(a, g, out, inputs)
+        if self.mode == "mul":
+            return self._of_product(a, g, out, inputs)
         x, updates, *index = inputs
         shape, none = a.type(updates).shape, (None,) * len(index)
         read = a.sum_to(a.apply(Gather(0), g, *index), shape) if wanted[1] else None
@@ -195,6 +197,45 @@ class Scatter(TensorOp):
             kept = a.map("select", self._lasting(a, x, index), a.apply(Gather(0), g, *index), zero)
             read = a.sum_to(kept, shape)
         return (rest, read, *none)
+
+    def _of_extreme(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...]
+    ) -> Cotangents[V]:  # fmt: skip
+        """Equal extremes share evenly, as those of `max` along an axis; NaN has no derivative."""
+        x, updates, *index = inputs
+        dtype = a.type(x).dtype
+        wide, read = dtype.compute, Gather(0)
+        own = a.map("eq", x, out)
+        hit = a.map("eq", updates, a.apply(read, out, *index))
+        count = a.apply(Scatter("add"), a.cast(own, wide), a.cast(hit, wide), *index)
+        share = a.cast(a.map("div", a.cast(g, wide), count), dtype)
+        none = a.map("eq", count, a.constant(0.0, wide))
+        rest = a.map("select", none, a.constant(float("nan"), dtype), a.constant(0.0, dtype))
+        parts = a.map("select", hit, a.apply(read, share, *index), a.apply(read, rest, *index))
+        given = a.sum_to(parts, a.type(updates).shape)
+        return (a.map("select", own, share, rest), given, *(None,) * len(index))
+
+    def _of_product(
+        self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...]
+    ) -> Cotangents[V]:  # fmt: skip
+        """The product of all other factors: the result over this one, and where this one is 0 the
+        product of those that are not, if there is no other 0.
+
+        Second derivatives are those of this formula: exact unless two factors are exactly 0.
+        """
+        x, updates, *index = inputs
+        dtype, read = a.type(x).dtype, Gather(0)
+        none, one = a.constant(0.0, dtype), a.constant(1.0, dtype)
+        zero = [a.map("eq", v, none) for v in (x, updates)]
+        plain = [a.map("select", z, one, v) for z, v in zip(zero, (x, updates), strict=True)]
+        count = a.apply(Scatter("add"), *(a.cast(z, dtype.compute) for z in zero), *index)
+        lone = a.map("eq", count, a.constant(1.0, dtype.compute))
+        others = a.map("select", lone, a.apply(Scatter("mul"), *plain, *index), none)
+        own = a.map("select", zero[0], others, a.map("div", out, plain[0]))
+        part = a.map("div", a.apply(read, out, *index), plain[1])
+        part = a.map("select", zero[1], a.apply(read, others, *index), part)
+        part = a.sum_to(a.map("mul", a.apply(read, g, *index), part), a.type(updates).shape)
+        return (a.map("mul", g, own), part, *(None,) * len(index))
 
     def _lasting(self, a: Adjoint[V], x: V, index: list[V]) -> V:
         """Which updates were not overwritten by a later one at the same position."""

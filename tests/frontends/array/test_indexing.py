@@ -117,11 +117,6 @@ def test_wrong_keys(key: Any, error: type[Exception]) -> None:
         sm.jit(lambda x: x[key])(A)
 
 
-def test_pending_positions_stay_inside() -> None:
-    x, i = sm.asarray(A), sm.asarray([7, -9]) * 1
-    np.testing.assert_array_equal(sm.take(x, i, axis=0), A[[2, 0]])
-
-
 def test_masks_inside_jit_name_the_way_out() -> None:
     with pytest.raises(sm.errors.TracerError, match="where"):
         sm.jit(lambda x: x[x > 0])(A)

@@ -31,6 +31,7 @@ from smelt.errors import (
     UnsupportedError,
 )
 from smelt.frontends.array.assign import put
+from smelt.frontends.array.at import At
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.elsewhere import METHODS, Elsewhere
 from smelt.frontends.array.flush import flush, realise, review
@@ -259,6 +260,11 @@ class Array(Operators):
 
     def __setitem__(self, key: Any, x: Any) -> None:
         self.renew(put(self.node, key, number_or_value(x, "x[key] = value")))
+
+    @property
+    def at(self) -> At:
+        """Copies with some elements changed: `x.at[key].add(value)`; see `Place`."""
+        return At(self, number_or_value)
 
     def __copy__(self) -> Array:
         return Array.of(self.node)

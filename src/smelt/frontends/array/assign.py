@@ -1,4 +1,4 @@
-"""Writing by index: `x[key] = value` as a new version of x.
+"""Writing by index: `x[key] = value`, and `x.at[key].add(value)`, as a new version of x.
 
 What was read from x before keeps what it saw.  A box is laid over x by a choice by position, which
 fuses with its neighbours; integer arrays scatter.
@@ -27,6 +27,8 @@ from smelt.frontends.array.subscript import (
     Range,
     adjacent,
     as_array,
+    basic,
+    in_room,
     is_mask,
     known_truth,
     lone_truth,
@@ -43,25 +45,43 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, sub
 from smelt.types.tensor import broadcast_shapes
 
-__all__ = ["from_host", "np", "put"]
+__all__ = ["JOINS", "from_host", "np", "put", "update"]
 
 
 def put(x: Value, key: Any, value: Value | Any) -> Value:
     """What x is after `x[key] = value`.  Raises ShapeError if the value does not fit."""
-    v = value if isinstance(value, Value) else number(value, x.type.dtype, "x[key] = value")
+    return update(x, key, value, "put", "x[key] = value")
+
+
+def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value:
+    """What x is after a value was put at `x[key]`, or joined with each element that is there: a
+    place that is named several times is joined as often, in the order of the positions."""
+    v = value if isinstance(value, Value) else number(value, x.type.dtype, what)
     v = _same_kind(v, x)
+
+    def joined(old: Value) -> Value:
+        return v if how == "put" else BINARY[JOINS[how]](old, v)
+
     truth = lone_truth(key)
     if truth is not None:
-        return _where_true(x, truth, v)
+        return _where_true(x, truth, joined(x))
     single = None if isinstance(key, tuple) else plain(key)
     if isinstance(single, Value) and is_mask(single) and len(v.type.shape) == 0:
         mask = reshape(single, (*shape_of(single), *[1] * (len(x.type.shape) - single.type.rank)))
-        align("x[mask] = value", mask, x)
-        return record(SELECT, (mask, v, x))
+        align(what, mask, x)
+        return record(SELECT, (mask, joined(x), x))
     parts = parse(x, key)
     if any(isinstance(p, Many) for p in parts):
-        return _scatter(x, parts, v)
+        return _scatter(x, parts, v, how)
+    if how != "put":
+        old = basic(x, parts)
+        v = expand(_trim(v, old.type.rank), shape_of(old))
+        v = joined(old)
     return _overlay(x, parts, v)
+
+
+JOINS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+"""How a scatter joins what is there with an update -> the function of two operands."""
 
 
 def _where_true(x: Value, truth: Value, v: Value) -> Value:
@@ -151,7 +171,7 @@ def _strided(v: Value, r: Range, offset: Value) -> tuple[Value, Value]:
     return take(v, [flat], r.axis), hit
 
 
-def _scatter(x: Value, parts: list[Part], v: Value) -> Value:
+def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
     """Integer arrays: the indexed axes lead, the value follows them, and all is moved back."""
     parts = [p for p in parts if not isinstance(p, New)]
     arrays = [p for p in parts if isinstance(p, (Many, Point))]
@@ -168,17 +188,19 @@ def _scatter(x: Value, parts: list[Part], v: Value) -> Value:
     v = permute(v, (*lead, *others))
     for r in ranges:
         if r.count != shape_of(x)[r.axis]:
-            return _scatter_boxed(x, ranges, arrays, index, v, len(middle))
+            return _scatter_boxed(x, ranges, arrays, index, v, len(middle), how)
         if r.step < 0:
             v = flip(v, (len(middle) + ranges.index(r),))
     order = (*axes, *[r.axis for r in ranges])
-    moved = record(Scatter("put"), (permute(x, order), v, *index))
+    whole = permute(x, order)
+    in_room(whole, index)
+    moved = record(Scatter(how), (whole, v, *index))
     return permute(moved, [order.index(a) for a in range(len(order))])
 
 
 def _scatter_boxed(
     x: Value, ranges: list[Range], arrays: list[Many | Point], index: list[Value], v: Value,
-    middle: int,
+    middle: int, how: str,
 ) -> Value:  # fmt: skip
     """Some slices are partial: they become index arrays as well."""
     partial = [r for r in ranges if r.count != shape_of(x)[r.axis]]
@@ -194,5 +216,7 @@ def _scatter_boxed(
     places = [middle + ranges.index(r) for r in (*partial, *full)]
     v = permute(v, (*range(middle), *places))
     order = (*[p.axis for p in arrays], *[r.axis for r in partial], *[r.axis for r in full])
-    moved = record(Scatter("put"), (permute(x, order), v, *index))
+    whole = permute(x, order)
+    in_room(whole, index)
+    moved = record(Scatter(how), (whole, v, *index))
     return permute(moved, [order.index(a) for a in range(len(order))])

@@ -18,6 +18,7 @@ from smelt.frontends.array.engine import compile_graph
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.value import STATE, Buffer, Value, teller
+from smelt.graph.inside import refused
 from smelt.knobs import fingerprint
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ _FAMILIES: dict[Hashable, Family] = {}
 def realise(value: Value) -> Buffer:
     """The elements of a value, computing everything that is pending in this thread.
 
-    Raises DonatedError, ChangedError, and what running raises.
+    Raises DonatedError, ChangedError, OutsideError, and what running raises.
     """
     data = value.buffer()
     if data is None:
@@ -148,7 +149,10 @@ def _run(program: Program) -> None:
             ]
             + [teller(sizes[k]) for k in lifted.told]
         )
-    for node, data in zip(program.outputs, compiled.run(buffers, sizes), strict=True):
+    results = compiled.run(buffers, sizes)
+    if lifted.looks.flag is not None and results.pop():
+        refused(lifted.looks.readers)
+    for node, data in zip(program.outputs, results, strict=True):
         node.data = data
         if STATE.tapes:
             STATE.kept.append(node)

@@ -24,9 +24,10 @@ from smelt.frontends.array.rebuild import again
 from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import Value, layout
 from smelt.graph import build, walk
+from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
 from smelt.ops.contract import Contract, bare_axis
-from smelt.ops.create import Constant
+from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather, Scatter
 from smelt.ops.spec import TensorOp
@@ -56,6 +57,8 @@ class Lifted:
     """Places of the sizes that no leaf has: the shapes of further inputs, which nobody reads, tell
     them."""
     hints: dict[str, int]
+    looks: Looks
+    """What tells whether positions are outside; if data does, the graph's last result."""
 
 
 def lift(
@@ -191,7 +194,11 @@ class _Lift:
             node = Node(self.ops[x], operands, x.type, x.origin)
             made[x] = again(sizes, node, {i: i for i in operands})
         outputs = tuple(constants.next(x) if _is_constant(x) else made[x] for x in program.outputs)
-        graph = Graph("lazy", (*inputs, *constants.inputs), outputs)
+        looks = looked_at(outputs, trusted=lambda at, _: isinstance(at.op, Input))
+        if not all(sizes.holds(0, "<=", room) for room in looks.sizes):
+            refused(looks.readers)
+        flags = () if looks.flag is None else (looks.flag,)
+        graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags))
         shown = set(size_names(graph))
         told = [n for n in walk.sizes(graph) if n not in shown]
         tellers = [build.input(n, TensorType(bool_, (size(n),)), (0,)) for n in told]
@@ -201,6 +208,7 @@ class _Lift:
         return Lifted(
             graph, sizes.matcher(parameters, names), tuple(constants.fixed), tuple(constants.free),
             tuple(names.index(n) for n in told), {name: sizes.hints[name] for name in names},
+            looks,
         )  # fmt: skip
 
 

@@ -108,8 +108,8 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
     """Elements of `x` at integer positions along `axis` (which only a vector may leave out).
 
     `indices` may have any shape, which takes the place of the axis; negative ones count from the
-    end.  Positions known now are checked; those of pending arrays and inside `jit` are kept inside
-    the axis.  Raises IndexRangeError, DTypeError, AxisError.
+    end.  Positions known now are checked at once; those of pending arrays and inside `jit` when
+    they are computed.  Raises IndexRangeError, OutsideError, DTypeError, AxisError.
     """
     node = value(x, "take")
     index = value(np.asarray(indices) if isinstance(indices, (list, int)) else indices, "take")

@@ -120,14 +120,16 @@ def _record(
     ):  # fmt: skip
         return None
     prepared = executable.prepared(sizes)
-    if len(prepared.results) != len(trace.results) or not trace.plain:
+    looks = trace.looks.flag is not None
+    if len(prepared.results) != len(trace.results) + looks or not trace.plain:
         return None
     types = [intern(from_numpy(np.dtype(d)), shape) for _, shape, d, _, _ in prepared.results]
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
     made: Record | None = calls.record(
         prepared, [calls.Argument(*a) for a in arguments if a is not None], nests, captured,
-        sources, types, None if trace.single or _is_tuple(trace) else partial(_packed, trace),
-        single=trace.single,
+        sources, types,
+        partial(_packed, trace) if looks or not (trace.single or _is_tuple(trace)) else None,
+        single=trace.single and not looks,
     )  # fmt: skip
     return made
 
@@ -146,4 +148,9 @@ def _is_tuple(trace: Trace) -> bool:
 
 
 def _packed(trace: Trace, results: tuple[Array, ...]) -> Any:
-    return pack(trace, results)
+    if trace.looks.flag is None:
+        return pack(trace, results)
+    *found, outside = results
+    if outside.node.data:
+        trace.checked([True])
+    return found[0] if trace.single else pack(trace, found)

@@ -1,7 +1,7 @@
 """Reading by index: `x[key]` as views and gathers.
 
 Basic keys (integers, slices, None, Ellipsis) become slices and reshapes; integer arrays become
-gathers whose positions are wrapped and kept inside the axis; a boolean mask chooses elements where
+gathers whose positions are counted from the end if negative; a boolean mask chooses elements where
 its count is known, that is outside a recording.
 >>> x = from_host(np.arange(12).reshape(3, 4))
 >>> get(x, (1, slice(None, None, -1))).type
@@ -50,8 +50,9 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub, text
 
 __all__ = [
-    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "get", "holds",
-    "is_mask", "known_truth", "lone_truth", "parse", "plain", "positions", "range_of", "take",
+    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "basic", "get",
+    "holds", "in_room", "is_mask", "known_truth", "lone_truth", "parse", "plain", "positions",
+    "range_of", "take",
 ]  # fmt: skip
 
 SELECT = Map("select")
@@ -401,42 +402,59 @@ def _insert_new(x: Value, parts: list[Part], first: int, together: bool, middle:
     return reshape(x, tuple(out))
 
 
-def positions(index: Value, size: Index) -> Value:
-    """Index values as positions: negative ones count from the end.
+def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
+    """Index values as positions: negative ones count from the end, or are outside.
 
-    Values known now are checked.  Values known only later (a recording's, a pending array's) are
-    kept inside the axis, so that no kernel ever reads outside an array.
+    Values known now are checked; outside of a recording they are positions as they are, by which
+    they are known again (`smelt.graph.inside`).  Those known only later, a recording's or a pending
+    array's, are checked where they are computed.
     Raises IndexRangeError; BoundsError, which names the access, under `SMELT_BOUNDS_CHECK`.
     """
     data = index.buffer()
+    if STATE.scope is not None and index.shared:  # read in every call as it is then
+        index = STATE.scope.capture(index)
     if data is not None and data.size:
-        low, high = int(data.min()), int(data.max())
-        for at in (low, high):
-            try:
-                _check_inside(at, size)
-            except IndexRangeError:
-                if not BOUNDS_CHECK.get():
-                    raise
-                raise BoundsError(
-                    access="gather", index=at, buffer="an array", size=text(size)
-                ) from None
+        low = _check_known(data, size, wraps)
+        if STATE.scope is None and index.type.dtype.kind != "uint" and low < 0:
+            assert isinstance(size, int)
+            wide = data.astype(np.int64)
+            return leaf(np.where(wide < 0, wide + size, wide))
     unsigned = index.type.dtype.kind == "uint"
     index = cast(index, i64)
+    if not wraps or unsigned or (data is not None and STATE.scope is None):
+        return index
     n = as_array(Point(0, size))
-    if not unsigned:
-        index = record(SELECT, (BINARY["less"](index, 0), BINARY["add"](index, n), index))
-    last = as_array(Point(0, sub(size, 1)))
-    return BINARY["maximum"](BINARY["minimum"](index, last), 0)
+    return record(SELECT, (BINARY["less"](index, 0), BINARY["add"](index, n), index))
+
+
+def _check_known(data: np.ndarray[Any, Any], size: Index, wraps: bool) -> int:
+    """The least of positions that are known, which all are inside."""
+    low, high = int(data.min()), int(data.max())
+    for at in (low, high):
+        try:
+            if at < 0 and not wraps:
+                raise IndexRangeError(index=at, size=text(size))
+            _check_inside(at, size)
+        except IndexRangeError:
+            if not BOUNDS_CHECK.get():
+                raise
+            raise BoundsError(
+                access="gather", index=at, buffer="an array", size=text(size)
+            ) from None
+    return low
 
 
 def take(x: Value, index: Sequence[Value], first: int) -> Value:
     """x[:, .., i, j, ..] with adjacent index arrays from axis `first`; all positions inside."""
     align("index", *index)
-    counts = [shape_of(i) for i in index]
-    empty = any(d == 0 for shape in counts for d in shape)
-    if not empty:
-        for a in range(first, first + len(index)):
-            size = shape_of(x)[a]
-            if not holds(x.scope, 0, "<", size):
-                raise IndexRangeError(f"positions in an empty axis of {x.told}")
+    in_room(x, index, first)
     return record(Gather(first), (x, *index))
+
+
+def in_room(x: Value, index: Sequence[Value], first: int = 0) -> None:
+    """Raises IndexRangeError for positions in an axis without elements."""
+    if any(d == 0 for i in index for d in shape_of(i)):
+        return
+    for size in shape_of(x)[first : first + len(index)]:
+        if not holds(x.scope, 0, "<", size):
+            raise IndexRangeError(f"positions in an empty axis of {x.told}")

@@ -24,6 +24,7 @@ from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout, teller
 from smelt.graph import build
+from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, sizes
 from smelt.ops.create import Constant, Input
@@ -82,6 +83,9 @@ class Result:
     value: Any = None
 
 
+_NOTHING = Looks()
+
+
 @dataclass(slots=True)
 class Trace:
     """One recording, compiled."""
@@ -108,6 +112,8 @@ class Trace:
     told: tuple[int, ...] = ()
     """Places of the sizes that are number arguments: the shapes of further inputs, which nobody
     reads, tell them."""
+    looks: Looks = _NOTHING
+    """What tells whether positions are outside; if data does, the graph's last result."""
     plain: bool = field(init=False)
     """Every result is an output of the graph, in order."""
     whole: bool = field(init=False)
@@ -139,8 +145,21 @@ class Trace:
         """What the graph computes of these inputs; see `Compiled.run`.
 
         What it computes of captured arrays alone is computed once, unless somebody else may write
-        to one of them.
+        to one of them.  Raises OutsideError where a position is outside of its axis.
         """
+        results = self._run(buffers, sizes, out)
+        return results if self.looks.flag is None else self.checked(results)
+
+    def checked(self, results: list[Any]) -> list[Any]:
+        """What the graph gave without its flag.  Raises OutsideError where that is set."""
+        *found, outside = results
+        if outside:
+            refused(self.looks.readers)
+        return found
+
+    def _run(
+        self, buffers: list[Buffer], sizes: tuple[int, ...], out: Sequence[Buffer | None] | None
+    ) -> list[Buffer]:
         compiled = self.executable
         if self.told:
             buffers = self.complete(buffers, sizes)
@@ -287,7 +306,10 @@ def _finish(
         if x not in made:
             made[x] = again(scope, x, made)
     inputs = tuple(made[given[k]] for k in used)
-    graph = Graph(scope.name, inputs, tuple(made[x] for x in outputs))
+    found = tuple(made[x] for x in outputs)
+    looks = _looks(scope, found)
+    flags = () if looks.flag is None else (looks.flag,)
+    graph = Graph(scope.name, inputs, (*found, *flags))
     shown = size_names(graph)
     told = [name for name in sizes(graph) if name not in shown]
     tellers = tuple(
@@ -308,8 +330,21 @@ def _finish(
         free, len(leaves),
         _sizer(scope, leaves, results),
         bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
-        tuple(names.index(n) for n in told),
+        tuple(names.index(n) for n in told), looks,
     )  # fmt: skip
+
+
+def _looks(scope: Scope, outputs: tuple[Node, ...]) -> Looks:
+    """What tells whether positions are outside: sizes are compared now, and become guards.  Those
+    of captured arrays that nobody else writes to were compared when they were recorded."""
+    looks = looked_at(outputs, trusted=lambda _, plain: _is_kept(plain))
+    if not all(scope.holds(0, "<=", room) for room in looks.sizes):
+        refused(looks.readers)
+    return looks
+
+
+def _is_kept(x: Node) -> bool:
+    return isinstance(x.op, Input) and x.op.constant
 
 
 def _walk(outputs: list[Value]) -> list[Any]:

@@ -31,7 +31,6 @@ from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
 from smelt.frontends.torch.in_place import is_write, late, new_values, nodes
-from smelt.frontends.torch.inside import Read
 from smelt.frontends.torch.layout import PARTS, declared, is_guarded, memory_order, whole
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
@@ -40,6 +39,7 @@ from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.updates import updates
 from smelt.frontends.torch.value import V
 from smelt.graph import build
+from smelt.graph.inside import Read
 from smelt.graph.ir import Node
 from smelt.types.tensor import TensorType
 

@@ -26,7 +26,6 @@ import torch
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.held import Budget
 from smelt.frontends.torch.in_place import is_write
-from smelt.frontends.torch.inside import Looks, refused
 from smelt.frontends.torch.layout import (
     declared,
     fitted,
@@ -40,6 +39,7 @@ from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.scattered import put, there
 from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.frontends.torch.updates import Update, apart, settled
+from smelt.graph.inside import Looks, refused
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
 

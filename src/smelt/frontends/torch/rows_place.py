@@ -179,7 +179,7 @@ def _one_place(rule: Any, several: Any) -> Any:
         here = iota(x.shape, a, i64, c.origin).map("eq", at.cast(i64))
         if isinstance(value, V) and value.rank and value.shape != at.shape:
             raise UnsupportedError("more values than positions")
-        c.reads.append((at.node, x.shape[a], c.origin))
+        c.reads.append((at.node, x.shape[a], (getattr(c.origin, "operator", "a read"), c.origin)))
         return rule(here, x, c.value(value, c.dtype))
 
     return lower

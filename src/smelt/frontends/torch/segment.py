@@ -18,11 +18,11 @@ import torch
 
 from smelt import knobs, warm
 from smelt.frontends.torch.in_place import Places
-from smelt.frontends.torch.inside import Looks, looked_at
 from smelt.frontends.torch.layout import memory_order
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
+from smelt.graph.inside import Looks, looked_at
 from smelt.graph.ir import Graph
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph

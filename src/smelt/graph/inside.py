@@ -1,9 +1,10 @@
 """Positions that a graph reads or writes, and what tells whether all of them are inside.
 
-Kernels keep every position inside its axis, so that none ever reads outside of an array; eager code
-raises an error for one outside, and so do we.  Positions that count along a size are a question
-about sizes, asked before the graph runs.  Those that depend on data are asked by the graph itself,
-with one more result: whether any is outside.  What is inside for sure costs nothing.
+Kernels keep every position inside its axis, so that none ever reads outside of an array; NumPy and
+PyTorch raise an error for one outside, and so do we.  Positions that count along a size are a
+question about sizes, asked before the graph runs.  Those that depend on data are asked by the graph
+itself, with one more result: whether any is outside.  What is inside for sure, as positions that
+were found as the place of an extreme, cut off at the ends, or taken as a remainder, costs nothing.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n], i: i64[m]) {\\n v0 = gather(x, i) {first=0}\\n return v0\\n}")
@@ -13,15 +14,16 @@ with one more result: whether any is outside.  What is inside for sure costs not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import reduce
-from typing import Any
+from typing import NoReturn
 
 from smelt.dataclass import dataclass
 from smelt.errors import OutsideError
 from smelt.graph import build
+from smelt.graph.bounds import is_inside, number_of
 from smelt.graph.ir import Graph, Node
-from smelt.ops.create import Constant, Input, Iota, SizeOf
+from smelt.ops.create import Input, Iota, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce
@@ -30,7 +32,14 @@ from smelt.origin import Origin
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, add, mul, nonnegative, sizes_of, sub
 
-__all__ = ["Looks", "looked_at", "refused"]
+__all__ = ["Looks", "Read", "Reader", "looked_at", "reader", "refused"]
+
+
+Trust = Callable[[Node, Node], bool]
+Reader = tuple[str, "Origin | None"]
+"""What an operator does, in words, and where it comes from."""
+Read = tuple[Node, Index, Reader]
+"""Positions, the length of the axis that they count along, and who reads there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,43 +51,44 @@ class Looks:
     sizes: tuple[Index, ...] = ()
     """Which may not be negative: how far the least position is from the front of its axis, and how
     far the greatest is from its end."""
-    readers: tuple[Origin | None, ...] = ()
+    readers: tuple[Reader, ...] = ()
     """Operators that read at positions that are not inside for sure."""
-
-
-Read = tuple[Node, Index, "Origin | None"]
-"""Positions, the length of the axis that they count along, and who reads there."""
 
 
 def looked_at(
     outputs: Sequence[Node], promised: Collection[Node] = (), signed: Collection[str] = (),
-    more: Sequence[Read] = (),
+    more: Sequence[Read] = (), trusted: Trust | None = None,
 ) -> Looks:  # fmt: skip
     """What has to be looked at for these results, and for `more` reads.  `promised` read inside by
-    their own rule, and the sizes `signed` are numbers that may be negative."""
+    their own rule, the sizes `signed` are numbers that may be negative, and `trusted` says of
+    positions, and of what they were before negative ones were counted from the end, whether they
+    have been looked at."""
     nodes = Graph("looks", (), (*outputs, *(at for at, _, _ in more))).nodes()
+    reads = (*_reads(nodes, promised), *more)
     depends: set[Node] = set()
-    for node in nodes:
+    for node in nodes if reads else ():
         if isinstance(node.op, Input) or any(x in depends for x in node.inputs):
             depends.add(node)
     flags: dict[tuple[Index, ...], dict[tuple[Node, Index, Index], Node]] = {}
     sizes: dict[Index, None] = {}
-    readers: dict[Any, Origin | None] = {}
-    for at, extent, origin in (*_reads(nodes, promised), *more):
+    readers: dict[Reader, None] = {}
+    for at, extent, who in reads:
+        if trusted is not None and trusted(_core(at), _core(_from_the_end(_base(at), extent)[0])):
+            continue
         span = _span(at)
         room = () if span is None else (span[0], sub(sub(extent, 1), span[1]))
         unsure = [n for n in room if not nonnegative(n) or {*sizes_of(n)} & {*signed}]
         if at not in depends:  # what is unknown then is a rule's own arithmetic, as for margins
             sizes |= dict.fromkeys(unsure)
-        elif span is None or unsure:
+            readers |= {who: None} if unsure else {}
+        elif (span is None or unsure) and (signed or not is_inside(at, extent)):
             base, low = _from_the_end(_base(at), extent)
             found = flags.setdefault(base.type.shape, {})
             if (base, low, extent) not in found:
                 found[base, low, extent] = _outside(base, low, extent)
-        if unsure or (span is None and at in depends):
-            readers[str(origin), getattr(origin, "operator", "")] = origin
+                readers[who] = None
     return Looks(_any([[*group.values()] for group in flags.values()]), tuple(sizes),
-                 tuple(readers.values()))  # fmt: skip
+                 tuple(readers))  # fmt: skip
 
 
 def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:
@@ -88,11 +98,11 @@ def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:
         if isinstance(node.op, Gather):
             x, *index = node.inputs
             for k, at in enumerate(index):
-                yield at, x.type.shape[node.op.first + k], node.origin
+                yield at, x.type.shape[node.op.first + k], reader(node)
         elif isinstance(node.op, Scatter):
             x, _, *index = node.inputs
             for k, at in enumerate(index):
-                yield at, x.type.shape[k], node.origin
+                yield at, x.type.shape[k], reader(node)
 
 
 def _any(groups: Sequence[Sequence[Node]]) -> Node | None:
@@ -123,6 +133,14 @@ def _number(n: Index, dtype: DType) -> Node:
     return build.constant(n, dtype) if isinstance(n, int) else build.apply(SizeOf(n, dtype))
 
 
+def _core(at: Node) -> Node:
+    """The positions behind views and changes of their type."""
+    at = _base(at)
+    while isinstance(at.op, Cast) and at.inputs[0].type.dtype.is_integer:
+        at = _base(at.inputs[0])
+    return at
+
+
 def _base(at: Node) -> Node:
     """The positions behind views that only arrange or repeat them."""
     while isinstance(at.op, (Expand, Reshape, Permute, Flip)):
@@ -136,25 +154,17 @@ def _from_the_end(at: Node, extent: Index) -> tuple[Node, Index]:
     if isinstance(at.op, Map) and at.op.scalar == "select":
         test, moved, plain = at.inputs
         if (isinstance(test.op, Map) and test.op.scalar == "lt" and test.inputs[0] is plain
-                and _constant(test.inputs[1]) == 0
+                and number_of(test.inputs[1]) == 0
                 and isinstance(moved.op, Map) and moved.op.scalar == "add"
-                and moved.inputs[0] is plain and _constant(moved.inputs[1]) == extent):  # fmt: skip
+                and moved.inputs[0] is plain and number_of(moved.inputs[1]) == extent):  # fmt: skip
             return _base(plain), mul(extent, -1)
     return at, 0
-
-
-def _constant(node: Node) -> Index | None:
-    if isinstance(node.op, SizeOf):
-        return node.op.expr
-    if isinstance(node.op, Constant) and isinstance(node.op.value, int):
-        return int(node.op.value)
-    return None
 
 
 def _span(at: Node) -> tuple[Index, Index] | None:
     """The least and the greatest position, both of which there are; None where that is unknown."""
     at = _base(at)
-    known = _constant(at)
+    known = number_of(at)
     if known is not None:
         return known, known
     if isinstance(at.op, Iota):
@@ -178,9 +188,9 @@ def _span(at: Node) -> tuple[Index, Index] | None:
         return plain if below and plain is not None and nonnegative(plain[0]) else None
     if at.op.scalar in ("add", "sub", "mul") and len(at.inputs) == 2:
         x, c = at.inputs
-        if _constant(c) is None and at.op.scalar != "sub":
+        if number_of(c) is None and at.op.scalar != "sub":
             x, c = c, x
-        span, n = _span(x), _constant(c)
+        span, n = _span(x), number_of(c)
         if span is None or n is None:
             return None
         if at.op.scalar == "mul":
@@ -190,9 +200,21 @@ def _span(at: Node) -> tuple[Index, Index] | None:
     return None
 
 
-def refused(readers: Sequence[Origin | None]) -> None:
+def reader(node: Node) -> Reader:
+    """An operator as who may have read outside."""
+    return getattr(node.origin, "operator", "") or f"a {node.op.doc}", node.origin
+
+
+def refused(readers: Sequence[Reader]) -> NoReturn:
     """Raises OutsideError, which names those who may have read outside."""
-    told = [f"{getattr(o, 'operator', 'a read')} {getattr(o, 'module', '')}".strip()
-            for o in readers]  # fmt: skip
-    first = next((o for o in readers if o is not None and o.known), None)
+    told = dict.fromkeys(_told(*r, alone=len(readers) == 1) for r in readers)
+    first = next((o for _, o in readers if o is not None and o.known), None)
     raise OutsideError(reader=" or ".join(told), origin=first)
+
+
+def _told(what: str, origin: Origin | None, *, alone: bool) -> str:
+    """An operator with its module or, where there are several, its line."""
+    module = getattr(origin, "module", None)
+    if module is None and not alone and origin is not None and origin.known:
+        return f"{what} ({origin})"
+    return f"{what} {module or ''}".strip()
