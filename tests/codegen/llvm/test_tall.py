@@ -12,6 +12,8 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 
 from smelt.blocks import TALL_COLUMNS, TALL_DEPTH, TALL_SINGLE, TALL_STAGED
 from smelt.codegen.build import form_for
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.tall_nests import scheduled
 
 TYPES = {"f32": "f4", "f64": "f8", "i32": "i4"}
 SIZES = (
@@ -55,6 +57,17 @@ def test_every_layout(isa: str, dtype: str) -> None:
             assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
             inside = run_guarded(kernel, [x, y], at_end=m % 2 == 0, one_by_one=m < 100)[0]
             assert np.array_equal(inside, found), (left, right, m, n, k)
+
+
+@pytest.mark.parametrize("right", ["k,n", "n,k"])
+def test_what_is_packed_across_is_turned_in_registers(right: str) -> None:
+    """Lanes that are picked from as many lines throw each other out of the cache where these are a
+    power of two apart, as the rows of many weights are."""
+    kernel = whole(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])
+    (phase,) = program(kernel.kernel).phases
+    (nest,) = scheduled(phase, kernel.target, "tall").nests
+    packs = nest.packs
+    assert [len(pack.turned) for pack in packs] == [0, right == "n,k"]
 
 
 HEAD = """graph f(x: f32[m,k], w: f32[k,n], b: f32[n], r: f32[m,n], c: f32[m], i: i64[m]) {{

@@ -25,8 +25,7 @@ def _tall(phase: Phase, c: Tall) -> Schedule:
             (c.right_order(), c.right, "right"),
         )
     )
-    if c.wide:
-        right.turned = [i for i in right.items if runs_across(i, c.n, c.k)]
+    right.turned = [i for i in right.items if runs_across(i, c.n, c.k)]
     if c.deep:
         outer, inner = left.order
         left.turned = [i for i in left.items if runs_across(i, inner, outer)]
