@@ -24,7 +24,7 @@ from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce
 from smelt.ops.view import Concat, Expand, Flip, Permute, Reshape, Slice
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import Index, add, floordiv, mul, nonnegative, size, sub
+from smelt.types.expr import Index, add, floordiv, mul, nonnegative, product, size, sub
 
 __all__ = ["Span", "is_inside", "number_of", "size", "span"]
 
@@ -65,6 +65,8 @@ def span(at: Node, depth: int = _DEPTH) -> Span:
         for x in at.inputs[1:]:
             found = _either(found, span(x, depth - 1))
         return found
+    if isinstance(op, Reduce) and op.combine == "sum":
+        return _counted(at, op, depth - 1)
     if isinstance(op, Reduce) and op.combine.startswith("arg") and len(op.axes) == 1:
         return 0, sub(at.inputs[0].type.shape[op.axes[0]], 1)
     if isinstance(op, Extern) and op.call == "argsort":
@@ -85,6 +87,17 @@ def number_of(node: Node) -> Index | None:
     if isinstance(node.op, Constant) and isinstance(node.op.value, int):
         return int(node.op.value)
     return None
+
+
+def _counted(at: Node, op: Reduce, depth: int) -> Span:
+    """Of a sum of numbers none of which is negative."""
+    (x,) = at.inputs
+    low, high = span(x, depth)
+    if low is None or high is None or not nonnegative(low) or at.type.dtype != i64:
+        return _range(at.type.dtype)
+    if not isinstance(high, int) or high >> _SURE:
+        return 0, None
+    return 0, mul(product(x.type.shape[a] for a in op.axes), high)
 
 
 def _range(dtype: DType) -> Span:

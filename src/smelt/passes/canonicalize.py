@@ -94,7 +94,8 @@ def shortest(op: Constant) -> Constant:
     >>> shortest(Constant(0.10000000149011612, build.f32)).value
     0.1
     """
-    exact = np.asarray(op.value).astype(op.dtype.numpy)
+    with np.errstate(over="ignore"):  # which gives infinity, as the program's own arithmetic does
+        exact = np.asarray(op.value).astype(op.dtype.numpy)
     value: float | int | bool
     if op.dtype.kind == "bool":
         value = bool(exact)

@@ -15,12 +15,12 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.creation import iota
-from smelt.frontends.array.families import align
+from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.library import allowed, call
 from smelt.frontends.array.promote import cast, common, number
 from smelt.frontends.array.reduction import fold
-from smelt.frontends.array.subscript import positions
+from smelt.frontends.array.subscript import holds, positions
 from smelt.frontends.array.subscript import take as gather
 from smelt.frontends.array.value import Buffer, Value, leaf
 from smelt.frontends.array.views import axes_of, axis_of, reshape, shape_of
@@ -101,7 +101,29 @@ def searchsorted(
     if not isinstance(wanted, Value):
         wanted = number(wanted, line.type.dtype, "searchsorted")
     dtype = common("searchsorted", line.type.dtype, wanted.type.dtype)
-    return Array.of(call("searchsorted", cast(line, dtype), cast(wanted, dtype), side=side))
+    line, wanted = cast(line, dtype), cast(wanted, dtype)
+    count = shape_of(line)[0]
+    if holds(line.scope or wanted.scope, count, "<=", COUNTED):
+        return Array.of(_counted(line, wanted, side))
+    return Array.of(call("searchsorted", line, wanted, side=side))
+
+
+COUNTED = 128
+"""Vectors up to this length are searched by comparing all: vectors of comparisons, fused with what
+is around them, take less time than NumPy's search of one element after another (a thirtieth at 12
+elements, a half at 1000; beyond, it is memory that a search saves)."""
+
+
+def _counted(line: Value, wanted: Value, side: str) -> Value:
+    """How many elements come before each one; NaN, which are last in order, before none but NaN."""
+    each = reshape(wanted, (*shape_of(wanted), 1))
+    before = BINARY["less" if side == "left" else "less_equal"](line, each)
+    if line.type.dtype.is_float:
+        last = UNARY["isnan"](each)
+        if side == "left":
+            last = BINARY["logical_and"](last, UNARY["logical_not"](UNARY["isnan"](line)))
+        before = BINARY["logical_or"](before, last)
+    return fold("sum", cast(before, i64), (wanted.type.rank,), keepdims=False)
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:

@@ -1,0 +1,466 @@
+"""Functions that NumPy has and the standard does not: what a script of numbers asks for next.
+
+All are written in functions that are there, so they fuse, are differentiated and compile for every
+size as code of one's own.  Names, arguments and meanings are NumPy's; results are arrays.
+
+>>> import smelt as sm
+>>> x = sm.asarray([1.0, 4.0, 2.0])
+>>> median(x), interp(sm.asarray([0.5]), sm.arange(3), x), histogram(x, bins=2)[0]
+(Array(2.), Array([2.5]), Array([2, 1]))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.errors import ArgumentError, ShapeError
+from smelt.frontends.array import creation as make
+from smelt.frontends.array import elementwise as el
+from smelt.frontends.array import statistical as stat
+from smelt.frontends.array.array import Array, number_or_value
+from smelt.frontends.array.convolution import conv
+from smelt.frontends.array.dtypes import astype, finfo
+from smelt.frontends.array.linalg import matmul
+from smelt.frontends.array.manipulation import expand_dims, flip, moveaxis, reshape
+from smelt.frontends.array.number import Number
+from smelt.frontends.array.promote import common
+from smelt.frontends.array.searching import searchsorted, take
+from smelt.frontends.array.segments import bincount
+from smelt.frontends.array.sorting import sort
+from smelt.frontends.array.value import Value
+from smelt.frontends.array.views import axes_of, axis_of, shape_of
+from smelt.frontends.array.windows import margins
+from smelt.types.dtype import f64, i64
+
+__all__ = [
+    "allclose", "average", "convolve", "corrcoef", "cov", "gradient", "histogram", "interp",
+    "isclose", "median", "nan_to_num", "nanmax", "nanmean", "nanmin", "nansum", "pad", "percentile",
+    "quantile", "trapezoid",
+]  # fmt: skip
+
+Axis = int | Sequence[int] | None
+
+
+def _array(x: Any, what: str) -> Array:
+    if isinstance(x, (list, tuple)):
+        return make.asarray(x)
+    found = number_or_value(x, what)
+    if isinstance(found, Value):
+        return Array.of(found)
+    return make.asarray(x if isinstance(found, Number) else found)
+
+
+def _floats(x: Any, what: str) -> Array:
+    """An array of floats; integers become float64."""
+    array = _array(x, what)
+    return array if array.dtype.is_float else astype(array, f64)
+
+
+# Comparisons and NaN
+
+
+def isclose(
+    a: Any, b: Any, /, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Array:  # fmt: skip
+    """Whether |a - b| <= atol + rtol·|b|, element by element; equal infinities are close.
+
+    With `equal_nan` a NaN is close to a NaN.  Raises ShapeError.
+    """
+    x, y = _array(a, "isclose"), _floats(b, "isclose")
+    near = el.abs(x - y) <= atol + rtol * el.abs(y)
+    found = el.logical_or(el.logical_and(near, el.isfinite(y)), el.equal(x, y))
+    if equal_nan:
+        found = el.logical_or(found, el.logical_and(el.not_equal(x, x), el.isnan(y)))
+    return found
+
+
+def allclose(
+    a: Any, b: Any, /, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Array:  # fmt: skip
+    """Whether all elements are close (`isclose`), a bool array of rank 0.  Raises ShapeError."""
+    return stat.all(isclose(a, b, rtol, atol, equal_nan))
+
+
+def nan_to_num(
+    x: Any, /, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
+) -> Array:  # fmt: skip
+    """Floats with numbers in the place of NaN and of infinities, which are by default the greatest
+    and the least of the dtype."""
+    array = _array(x, "nan_to_num")
+    if not array.dtype.is_float:
+        return array
+    most = finfo(array.dtype).max
+    from_top = most if posinf is None else posinf
+    from_bottom = -most if neginf is None else neginf
+    found = el.where(el.equal(array, math.inf), from_top, array)
+    found = el.where(el.equal(array, -math.inf), from_bottom, found)
+    return el.where(el.isnan(array), nan, found)
+
+
+def nansum(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """The sum of the elements that are not NaN; dtypes as in `sum`.  Raises AxisError."""
+    array = _array(x, "nansum")
+    kept = el.where(el.isnan(array), 0.0, array) if array.dtype.is_float else array
+    return stat.sum(kept, axis=axis, keepdims=keepdims)
+
+
+def nanmean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """The mean of the elements that are not NaN; NaN where there are none.  Raises AxisError."""
+    array = _floats(x, "nanmean")
+    wide = astype(array, array.dtype.compute)
+    there = astype(el.logical_not(el.isnan(wide)), wide.dtype)
+    total = nansum(wide, axis, keepdims=keepdims)
+    found = total / stat.sum(there, axis=axis, keepdims=keepdims)
+    return astype(found, array.dtype)
+
+
+def _nan_extreme(what: str, fold: Any, end: float, x: Any, axis: Axis, keepdims: bool) -> Array:
+    array = _array(x, what)
+    if not array.dtype.is_float:
+        return fold(array, axis=axis, keepdims=keepdims)
+    missing = el.isnan(array)
+    found = fold(el.where(missing, end, array), axis=axis, keepdims=keepdims)
+    return el.where(stat.all(missing, axis=axis, keepdims=keepdims), math.nan, found)
+
+
+def nanmax(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """The greatest element that is not NaN; NaN where there is none.
+
+    Raises AxisError, ShapeError for an empty axis.
+    """
+    return _nan_extreme("nanmax", stat.max, -math.inf, x, axis, keepdims)
+
+
+def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """The least element that is not NaN; NaN where there is none.
+
+    Raises AxisError, ShapeError for an empty axis.
+    """
+    return _nan_extreme("nanmin", stat.min, math.inf, x, axis, keepdims)
+
+
+# Statistics
+
+
+def average(x: Any, /, axis: int | None = None, weights: Any = None) -> Array:
+    """The mean, or the weighted mean: the sum of x·weights over that of the weights.
+
+    Args:
+        x: the elements; integers give float64.
+        axis: along which; None takes all elements.
+        weights: an array of the shape of `x`, or a vector along `axis`.
+
+    Raises AxisError, ShapeError.
+    """
+    array = _floats(x, "average")
+    if weights is None:
+        return stat.mean(array, axis=axis)
+    w = _floats(weights, "average")
+    if w.ndim == 1 and array.ndim > 1:
+        if axis is None:
+            raise ArgumentError("average: weights along one axis need its name, axis=")
+        w = reshape(w, (-1, *[1] * (array.ndim - 1 - axis_of(axis, array.ndim, "average"))))
+    w = w + make.zeros_like(array)
+    return stat.sum(array * w, axis=axis) / stat.sum(w, axis=axis)
+
+
+def _sorted(x: Any, axis: Axis, what: str) -> Array:
+    """Floats in order along the first axis, into which `axis` was brought."""
+    array = _floats(x, what)
+    axes = axes_of(axis, array.ndim, what)
+    rest = tuple(k for k in range(array.ndim) if k not in axes)
+    moved = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
+    whole = reshape(moved, (-1, *(moved.shape[len(axes) + k] for k in range(len(rest)))))
+    if not axes:
+        whole = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
+    size = shape_of(whole.node)[0]
+    if size == 0:
+        raise ShapeError(op=what, operands=array.node.told, reason="there are no elements")
+    return sort(whole, axis=0)
+
+
+def _kept(found: Array, x: Any, axis: Axis, what: str, lead: int) -> Array:
+    """The result with folded axes of size 1."""
+    rank = _array(x, what).ndim
+    axes = axes_of(axis, rank, what)
+    return expand_dims(found, axis=tuple(a + lead for a in axes)) if axes else found
+
+
+def median(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """The middle element in order, the mean of the two of an even number; NaN if there is a NaN.
+
+    Floats keep their dtype, integers give float64.  Raises AxisError, ShapeError for no elements.
+    """
+    line = _sorted(x, axis, "median")
+    n = line.shape[0]
+    low, high = line[(n - 1) // 2], line[n // 2]
+    middle = el.where(el.equal(low, high), low, low * 0.5 + high * 0.5)
+    found = el.where(el.isnan(line[n - 1]), math.nan, middle)
+    return _kept(found, x, axis, "median", 0) if keepdims else found
+
+
+def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """The elements at parts `q`, from 0 to 1, of the way through those in order, interpolated
+    between neighbours; NaN if there is a NaN.
+
+    Args:
+        x: the elements; floats keep their dtype, integers give float64.
+        q: a number or an array, whose dimensions lead those of the result.
+        axis: along which; None takes all elements.
+        keepdims: keep the folded axes with size 1.
+
+    Raises AxisError, ShapeError for no elements.
+    """
+    line, part = _sorted(x, axis, "quantile"), astype(_floats(q, "quantile"), f64)
+    n = line.shape[0]
+    at = el.clip(part, 0.0, 1.0) * (n - 1)
+    low = astype(el.floor(at), i64)
+    share = reshape(at - el.floor(at), (*at.shape, *[1] * (line.ndim - 1)))
+    share = astype(share, line.dtype)
+    a = take(line, el.clip(low, 0, n - 1), axis=0)
+    b = take(line, el.clip(low + 1, 0, n - 1), axis=0)
+    between = el.where(share < 0.5, a + (b - a) * share, b - (b - a) * (1.0 - share))
+    found = el.where(el.equal(a, b), a, between)
+    inside = reshape(el.logical_and(part >= 0, part <= 1), (*at.shape, *[1] * (line.ndim - 1)))
+    found = el.where(el.logical_or(el.isnan(line[n - 1]), el.logical_not(inside)), math.nan, found)
+    return _kept(found, x, axis, "quantile", part.ndim) if keepdims else found
+
+
+def percentile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """`quantile` of parts in hundredths."""
+    part = astype(_floats(q, "percentile"), f64)
+    return quantile(x, part / 100.0, axis, keepdims=keepdims)
+
+
+def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
+    """The covariance matrix of variables in rows (in columns without `rowvar`), over n - ddof.
+
+    Raises ShapeError for other ranks than 1 and 2.
+    """
+    array = _floats(x, "cov")
+    if array.ndim > 2:
+        raise ShapeError(op="cov", operands=array.node.told, reason="it is no matrix")
+    lines = reshape(array, (1, -1)) if array.ndim < 2 else array if rowvar else array.T
+    centred = lines - stat.mean(lines, axis=1, keepdims=True)
+    found = matmul(centred, centred.T) / (lines.shape[1] - ddof)
+    return reshape(found, ()) if array.ndim < 2 else found
+
+
+def corrcoef(x: Any, /, *, rowvar: bool = True) -> Array:
+    """Correlation coefficients of variables in rows (in columns without `rowvar`)."""
+    c = cov(x, rowvar=rowvar)
+    if c.ndim == 0:
+        return c / c
+    spread = el.sqrt(stat.sum(c * make.eye(c.shape[0], dtype=c.dtype), axis=1))
+    return el.clip(c / spread[:, None] / spread[None, :], -1.0, 1.0)
+
+
+def histogram(
+    x: Any, /, bins: Any = 10, range: tuple[Any, Any] | None = None, weights: Any = None,
+    density: bool = False,
+) -> tuple[Array, Array]:  # fmt: skip
+    """How many elements lie in each bin, and the edges of the bins.
+
+    Args:
+        x: the elements, of any shape; those outside of all bins, and NaN, are not counted.
+        bins: a number of bins of equal width, or a vector of increasing edges.  The last bin has
+            its upper edge as well.
+        range: the first and the last edge, by default the least and the greatest element.
+        weights: what each element counts for, an array of the shape of `x`.
+        density: divide by the sum and by the width, so that the integral is 1.
+
+    Counts are int64, weights keep their dtype.  Raises ArgumentError for no bins, ShapeError.
+    """
+    array = reshape(_array(x, "histogram"), (-1,))
+    edges, place = _edges(array, bins, range)
+    n = edges.shape[0] - 1
+    inside = el.logical_and(array >= edges[0], array <= edges[n])
+    slot = el.where(inside, el.clip(place, 0, n - 1), n)
+    w = None if weights is None else reshape(_array(weights, "histogram"), (-1,))
+    found = bincount(slot, w, length=n + 1)[:n]
+    if density:
+        found = found / stat.diff(edges) / stat.sum(found)
+    return found, edges
+
+
+def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Array]:
+    """The edges of a histogram, and the bin of each element."""
+    if not isinstance(bins, int):
+        edges = _array(make.asarray(bins), "histogram")
+        if edges.ndim != 1:
+            raise ShapeError(op="histogram", operands=edges.node.told, reason="edges are a vector")
+        at = searchsorted(edges, x, side="right") - 1
+        return edges, el.where(el.equal(x, edges[edges.shape[0] - 1]), edges.shape[0] - 2, at)
+    if bins < 1:
+        raise ArgumentError(op="histogram", argument="bins", value=bins, expected="1 or more")
+    wide = x if x.dtype.is_float else astype(x, f64)
+    if span is not None:
+        low, high = (make.asarray(e, dtype=wide.dtype) for e in span)
+    elif shape_of(x.node)[0] == 0:
+        low, high = (make.asarray(e, dtype=wide.dtype) for e in (0.0, 1.0))
+    else:
+        low, high = stat.min(wide), stat.max(wide)
+    flat = el.equal(low, high)
+    low, high = el.where(flat, low - 0.5, low), el.where(flat, high + 0.5, high)
+    steps = astype(make.arange(bins + 1), f64)
+    first, last = astype(low, f64), astype(high, f64)
+    edges = el.where(el.equal(steps, bins), last, steps * ((last - first) / bins) + first)
+    edges = astype(edges, wide.dtype)
+    share = (wide - low) / (high - low) * bins
+    there = el.logical_and(wide >= low, wide <= high)
+    at = astype(el.where(there, el.clip(share, 0, bins - 1), 0.0), i64)
+    at = at - astype(wide < edges[at], i64)  # what rounding put beside its bin
+    at = el.clip(at, 0, bins - 1)
+    return edges, at + astype(el.logical_and(wide >= edges[at + 1], at < bins - 1), i64)
+
+
+# Series
+
+
+def interp(
+    x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None
+) -> Array:  # fmt: skip
+    """The line through the points (xp, fp), at x.
+
+    Args:
+        x: where to look, of any shape.
+        xp: a vector, increasing.
+        fp: as many values, floats or integers.
+        left, right: what stands before the first and after the last point: by default its value.
+
+    Gives floats: the promoted dtype, float64 for integers.  Raises ShapeError.
+    """
+    at, line, height = (_floats(v, "interp") for v in (x, xp, fp))
+    if line.ndim != 1 or height.ndim != 1:
+        told = f"{line.node.told}, {height.node.told}"
+        raise ShapeError(op="interp", operands=told, reason="points are two vectors")
+    dtype = common("interp", at.dtype, line.dtype, height.dtype)
+    at, line, height = (astype(v, dtype) for v in (at, line, height))
+    height = height + make.zeros_like(line)  # which checks that there are as many
+    n = line.shape[0]
+    before = height[0] if left is None else left
+    after = height[n - 1] if right is None else right
+    found = height[0] + make.zeros_like(at)
+    if shape_of(line.node)[0] != 1:
+        k = el.clip(searchsorted(line, at, side="right") - 1, 0, n - 2)
+        rise = (height[k + 1] - height[k]) / (line[k + 1] - line[k])
+        found = el.where(el.equal(at, line[k]), height[k], rise * (at - line[k]) + height[k])
+    found = el.where(el.equal(at, line[n - 1]), height[n - 1], found)
+    found = el.where(at < line[0], before, el.where(at > line[n - 1], after, found))
+    return el.where(el.isnan(at), at, found)
+
+
+def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
+    """The integral by the trapezoidal rule along `axis`, at places `x` or in steps of `dx`.
+
+    Raises AxisError, ShapeError.
+    """
+    array = moveaxis(_floats(y, "trapezoid"), axis, -1)
+    step: Any = dx
+    if x is not None:
+        place = _floats(x, "trapezoid")
+        step = stat.diff(place if place.ndim == 1 else moveaxis(place, axis, -1))
+    return stat.sum(step * (array[..., 1:] + array[..., :-1]) / 2.0, axis=-1)
+
+
+def gradient(f: Any, dx: Any = 1.0, /, *, axis: int | None = None) -> Any:
+    """Differences of neighbours over 2·dx, at the ends over dx.
+
+    Along one axis, or a tuple with those along all of them where `axis` is None and there are
+    several.  Raises AxisError, ShapeError for an axis of fewer than two elements.
+    """
+    array = _floats(f, "gradient")
+    if axis is None and array.ndim != 1:
+        return tuple(gradient(array, dx, axis=k) for k in range(array.ndim))
+    y = moveaxis(array, 0 if axis is None else axis, 0)
+    n = shape_of(y.node)[0]
+    if isinstance(n, int) and n < 2:
+        raise ShapeError(op="gradient", operands=array.node.told, reason="two elements are needed")
+    around = margins("gradient", moveaxis(y, 0, -1).node, ((1, 1),), 0, "replicate")
+    wide = moveaxis(Array.of(around), -1, 0)
+    place = reshape(make.arange(y.shape[0]), (-1, *[1] * (y.ndim - 1)))
+    end = el.logical_or(el.equal(place, 0), el.equal(place, y.shape[0] - 1))
+    found = (wide[2:] - wide[:-2]) / el.where(end, 1.0 * dx, 2.0 * dx)
+    return moveaxis(astype(found, array.dtype), 0, 0 if axis is None else axis)
+
+
+def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:
+    """The sums Σ a[k]·v[n - k] of two vectors.
+
+    Args:
+        a, v: vectors with elements.  The shorter one is a window: its length is part of what is
+            compiled.
+        mode: "full" gives all sums, "same" as many as the longer vector has elements, from the
+            middle, "valid" those in which the vectors overlap completely.
+
+    Raises ArgumentError for another mode, ShapeError.
+    """
+    x, w = _array(a, "convolve"), _array(v, "convolve")
+    if mode not in ("full", "same", "valid"):
+        raise ArgumentError(
+            op="convolve", argument="mode", value=repr(mode), expected="'full', 'same' or 'valid'"
+        )
+    for vector in (x, w):
+        if vector.ndim != 1 or shape_of(vector.node)[0] == 0:
+            raise ShapeError(op="convolve", operands=vector.node.told, reason="no vector, or empty")
+    if x.shape[0] < w.shape[0]:
+        x, w = w, x
+    m = int(w.shape[0])
+    around = {"full": (m - 1, m - 1), "same": (m // 2, (m - 1) // 2), "valid": (0, 0)}[mode]
+    padded = margins("convolve", x.node, (around,), 0, "zeros")
+    found = conv(Array.of(padded)[None, None, :], flip(w)[None, None, :])
+    return found[0, 0, :]
+
+
+_MODES = {"constant": "zeros", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
+
+
+def pad(
+    x: Any, pad_width: Any, /, mode: str = "constant", *, constant_values: Any = 0
+) -> Array:  # fmt: skip
+    """An array with margins.
+
+    Args:
+        x: the array.
+        pad_width: the width of all margins, a pair (before, after) for all axes, or a pair for each
+            axis.
+        mode: what stands there: "constant", the nearest element ("edge"), or the array once more,
+            mirrored at its ends ("reflect") or from its other end ("wrap").
+        constant_values: the number of "constant".
+
+    Raises ArgumentError, and ShapeError for margins that the array is too short to fill.
+    """
+    array = _array(x, "pad")
+    if mode not in _MODES:
+        known = ", ".join(_MODES)
+        raise ArgumentError(op="pad", argument="mode", value=repr(mode), expected=f"one of {known}")
+    around = _widths(pad_width, array.ndim)
+    if not around:
+        return array
+    fill = make.full((), constant_values, dtype=array.dtype).node
+    number = getattr(fill.op, "value", None)
+    if mode == "constant" and number is None:
+        raise ArgumentError(
+            op="pad", argument="constant_values", value=constant_values, expected="a number"
+        )
+    return Array.of(margins("pad", array.node, around, number or 0, _MODES[mode]))
+
+
+def _widths(given: Any, rank: int) -> tuple[tuple[int, int], ...]:
+    """A pair of widths for each axis.  Raises ArgumentError."""
+    rows: Any = given
+    if isinstance(given, int):
+        rows = [(given, given)] * rank
+    elif len(given) == 2 and all(isinstance(n, int) for n in given):
+        rows = [tuple(given)] * rank
+    elif len(given) == 1:
+        rows = [tuple(given[0])] * rank
+    found = tuple((int(a), int(b)) for a, b in rows)
+    if len(found) != rank or any(n < 0 for pair in found for n in pair):
+        raise ArgumentError(
+            op="pad", argument="pad_width", value=repr(given),
+            expected=f"widths of 0 or more, a pair for each of {rank} axes",
+        )  # fmt: skip
+    return found
