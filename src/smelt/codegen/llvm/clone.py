@@ -105,7 +105,7 @@ class Cloner:
             return Peek(tuple((a, self._put(e)) for a, e in payload.at))
         if isinstance(payload, Clamping):
             name = self._position_name(payload)
-            return Clamping(name, self._put(payload.extent))
+            return Clamping(name, self._put(payload.extent), payload.inside)
         return self._put(payload) if isinstance(payload, Expr) else payload
 
     def _position_name(self, payload: Clamping) -> str:

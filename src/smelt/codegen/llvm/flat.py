@@ -7,7 +7,7 @@ stream's axes and states is computed once, before the stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from smelt.codegen.llvm.items import (
@@ -303,9 +303,8 @@ class PhaseBuilder:
                 self.names[name] = self.value(value)
             case k.Position(name=name, value=value, extent=extent):
                 arg = self.convert(self.value(value), i64)
-                self.phase.positions[name] = self.item(
-                    "position", Clamping(name, extent), (arg,), arg.axes, i64
-                )
+                clamping = Clamping(name, extent, self._is_inside(arg, extent))
+                self.phase.positions[name] = self.item("position", clamping, (arg,), arg.axes, i64)
             case k.Store():
                 self.store(s)
             case k.Update(state=name, value=value):
@@ -314,6 +313,26 @@ class PhaseBuilder:
                 self._stream(s)
             case k.Merge():
                 pass
+
+    def _is_inside(self, at: Item, extent: Index) -> bool:
+        """Whether the part of a stream's body here is run only where a position is inside, and the
+        position is known no earlier: what reads there must not be computed ahead of the test."""
+        region = self.region
+        if region is None or region.where is None or at.time < self.latest[region.parent]:
+            return False
+        passed = {(t.payload, t.args[1]) for t in _tests(region.where)
+                  if _same(t.args[0], at)}  # fmt: skip
+        low = any(op == "ge" and self._is_end(end, extent, 0) for op, end in passed)
+        return low and any(op == "le" and self._is_end(end, extent, 1) for op, end in passed)
+
+    def _is_end(self, item: Item, extent: Index, last: int) -> bool:
+        """Whether a number is the first or last index of an axis, or of its present block."""
+        edge = item.payload
+        if item.kind == "edge" and isinstance(edge, Edge):
+            whole = self.phase.axes.get(edge.axis)
+            return edge.what == ("last" if last else "first") and whole == extent
+        end = sub(extent, 1) if last else 0
+        return item.kind in ("const", "index") and item.dtype == i64 and edge == end
 
     # ---- streams ---------------------------------------------------------------------------------
 
@@ -399,6 +418,23 @@ class PhaseBuilder:
 def stride_name(param: str, d: int) -> str:
     """The size symbol that stands for a stride told at the call."""
     return f"{param}__stride{d}"
+
+
+def _tests(item: Item) -> Iterator[Item]:
+    """The comparisons that all hold where an item is true."""
+    if item.kind == "apply" and item.payload == "and":
+        for arg in item.args:
+            yield from _tests(arg)
+    elif item.kind == "apply" and len(item.args) == 2:
+        yield item
+
+
+def _same(a: Item, b: Item) -> bool:
+    """Whether two items are one value, known in whatever segment."""
+    if a is b:
+        return True
+    alike = (a.kind, a.payload, a.dtype) == (b.kind, b.payload, b.dtype) and a.kind != "state"
+    return alike and len(a.args) == len(b.args) and all(map(_same, a.args, b.args))
 
 
 def _axes(items: Iterable[Item]) -> frozenset[str]:

@@ -89,10 +89,12 @@ class Converting:
 
 @dataclass(frozen=True, slots=True)
 class Clamping:
-    """A computed position: its name in index expressions and the extent it is clamped into."""
+    """A computed position: its name in index expressions and the extent it is clamped into, unless
+    it is `inside` for sure, as what the part of a stream's body around it has asked."""
 
     name: str
     extent: Index
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -422,16 +422,16 @@ class NestEmitter:
         if item.kind == "cast":
             assert isinstance(item.payload, Converting)
             return cast(m, args[0], item.args[0].dtype, item.payload.dtype)
-        assert item.kind == "position" and isinstance(item.payload, Clamping)
-        return self._clamp(m, args[0], item.payload, scope)
+        to = item.payload
+        assert isinstance(to, Clamping), item.kind
+        return args[0] if to.inside else self._clamp(m, args[0], to, scope)
 
     def _clamp(self, m: LLVMMachine, found: Value, to: Clamping, scope: Scope) -> Value:
         limit = self.b.sub(self.index(to.extent, scope), number(1))
         if m.lanes is not None:
             limit = splat(self.b, limit, m.lanes)
-        zero = m.const(i64, 0)
         found = m.select(m.compare("lt", found, limit), found, limit)
-        return m.select(m.compare("gt", found, zero), found, zero)
+        return m.select(m.compare("gt", found, zero := m.const(i64, 0)), found, zero)
 
     # ---- memory ----------------------------------------------------------------------------------
 
