@@ -96,6 +96,9 @@ PROGRAMS = {
                  normal(23), normal(5)),
     "pad": (lambda xp, x: [xp.pad(x, w, mode) for w in (2, (1, 3), ((0, 2), (3, 1)))
                            for mode in ("constant", "edge", "reflect", "wrap")], normal(4, 5)),
+    "pad by sizes": (lambda xp, x: [xp.pad(x, x.shape[0] - 1, mode) for mode in (
+        "constant", "edge", "reflect", "wrap")], normal(4, 5)),
+    "histogram in as many bins as rows": (lambda xp, x: xp.histogram(x, x.shape[0]), normal(9, 7)),
     "pad with a number": (lambda xp, x: xp.pad(x, ((1, 0), (0, 2)), constant_values=-3), WHOLE),
 }  # fmt: skip
 

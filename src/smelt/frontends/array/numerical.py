@@ -15,6 +15,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
@@ -24,12 +26,13 @@ from smelt.frontends.array.convolution import conv
 from smelt.frontends.array.dtypes import astype, finfo
 from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import expand_dims, flip, moveaxis, reshape
-from smelt.frontends.array.number import Number
+from smelt.frontends.array.number import Number, as_dim
 from smelt.frontends.array.promote import common
 from smelt.frontends.array.searching import searchsorted, take
 from smelt.frontends.array.segments import bincount
 from smelt.frontends.array.sorting import sort
-from smelt.frontends.array.value import Value
+from smelt.frontends.array.subscript import holds
+from smelt.frontends.array.value import STATE, Value
 from smelt.frontends.array.views import axes_of, axis_of, shape_of
 from smelt.frontends.array.windows import margins
 from smelt.types.dtype import f64, i64
@@ -287,6 +290,8 @@ def histogram(
 
 def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Array]:
     """The edges of a histogram, and the bin of each element."""
+    if isinstance(bins, (Number, np.integer)):
+        bins = int(bins)
     if not isinstance(bins, int):
         edges = _array(make.asarray(bins), "histogram")
         if edges.ndim != 1:
@@ -436,7 +441,7 @@ def pad(
     if mode not in _MODES:
         known = ", ".join(_MODES)
         raise ArgumentError(op="pad", argument="mode", value=repr(mode), expected=f"one of {known}")
-    around = _widths(pad_width, array.ndim)
+    around = _widths(pad_width, array.ndim, fixed=mode != "constant")
     if not around:
         return array
     fill = make.full((), constant_values, dtype=array.dtype).node
@@ -448,17 +453,20 @@ def pad(
     return Array.of(margins("pad", array.node, around, number or 0, _MODES[mode]))
 
 
-def _widths(given: Any, rank: int) -> tuple[tuple[int, int], ...]:
-    """A pair of widths for each axis.  Raises ArgumentError."""
+def _widths(given: Any, rank: int, *, fixed: bool) -> tuple[tuple[Any, Any], ...]:
+    """A pair of widths for each axis, numbers if they are `fixed`.  Raises ArgumentError."""
+    one = (int, Number, np.integer)
     rows: Any = given
-    if isinstance(given, int):
+    if isinstance(given, one):
         rows = [(given, given)] * rank
-    elif len(given) == 2 and all(isinstance(n, int) for n in given):
+    elif len(given) == 2 and all(isinstance(n, one) for n in given):
         rows = [tuple(given)] * rank
     elif len(given) == 1:
         rows = [tuple(given[0])] * rank
-    found = tuple((int(a), int(b)) for a, b in rows)
-    if len(found) != rank or any(n < 0 for pair in found for n in pair):
+    wanted = int if fixed else as_dim
+    found = tuple((wanted(pair[0]), wanted(pair[1])) for pair in rows)
+    sound = len(found) == rank and all(len(pair) == 2 for pair in rows)
+    if not sound or not all(holds(STATE.scope, 0, "<=", n) for pair in found for n in pair):
         raise ArgumentError(
             op="pad", argument="pad_width", value=repr(given),
             expected=f"widths of 0 or more, a pair for each of {rank} axes",
