@@ -53,6 +53,9 @@ class Looks:
     far the greatest is from its end."""
     readers: tuple[Reader, ...] = ()
     """Operators that read at positions that are not inside for sure."""
+    asked: tuple[tuple[Node, Index, Index, Reader], ...] = ()
+    """What the flag asks: positions, the least that one may be, the length of the axis, and who
+    reads there first."""
 
 
 def looked_at(
@@ -72,6 +75,7 @@ def looked_at(
     flags: dict[tuple[Index, ...], dict[tuple[Node, Index, Index], Node]] = {}
     sizes: dict[Index, None] = {}
     readers: dict[Reader, None] = {}
+    asked: list[tuple[Node, Index, Index, Reader]] = []
     for at, extent, who in reads:
         if trusted is not None and trusted(_core(at), _core(_from_the_end(_base(at), extent)[0])):
             continue
@@ -87,8 +91,9 @@ def looked_at(
             if (base, low, extent) not in found:
                 found[base, low, extent] = _outside(base, low, extent)
                 readers[who] = None
+                asked.append((base, low, extent, who))
     return Looks(_any([[*group.values()] for group in flags.values()]), tuple(sizes),
-                 tuple(readers))  # fmt: skip
+                 tuple(readers), tuple(asked))  # fmt: skip
 
 
 def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:

@@ -117,6 +117,8 @@ EXTREMES = ("min", "max")
 """The monoids that keep the least and the most."""
 AS_GOOD = ("or", "eq", "ne")
 """Whether a value is as good as the best: it is equal, or (unequal to itself) NaN."""
+BOTH = "and"
+"""The scalar operator of conditions that must all hold."""
 CHOICE = "select"
 """The scalar operator that takes one of two values, by a condition."""
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}

@@ -61,6 +61,31 @@ def test_positions_outside_are_errors(name: str) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("mode", ["lazy", "jit"])
+def test_the_one_is_named(mode: str) -> None:
+    def f(x: Any, i: Any, j: Any) -> Any:
+        first = x[i]  # of both
+        return first + (x * 2)[j * 3]
+
+    for positions, told in ((at(1, 12), "12 of"), (at(1, -11), "-11 of")):
+        given = [sm.asarray(a) * 1 for a in (X, positions, at(1, 1))]
+        run = sm.jit(f) if mode == "jit" else lambda *a: first(f(*a))
+        with pytest.raises(OutsideError, match=f"position {told} an axis of 10") as caught:
+            run(*given)
+        assert "x[i]  # of both" in str(caught.value)
+    with pytest.raises(OutsideError, match="position 15 of an axis of 10") as caught:
+        sm.jit(f)(X, at(0, 1), at(1, 5))
+    assert "[j * 3]" in str(caught.value)
+
+
+def test_lines_are_those_of_the_program_that_fails() -> None:
+    x, i = sm.asarray(X), sm.asarray(at(1, 2))
+    assert sm.sum(x[i * 2]).tolist() == 6  # which plans such programs
+    with pytest.raises(OutsideError, match="position 16") as caught:
+        sm.sum(x[i * 8]).tolist()  # of another line
+    assert "of another line" in str(caught.value)
+
+
 def test_what_somebody_else_writes_is_looked_at_again() -> None:
     index = np.array([1, 2])
     f = sm.jit(lambda x: x[sm.asarray(index)])

@@ -32,7 +32,7 @@ from smelt.codegen.llvm.items import (
 )
 from smelt.kernel import ir as k
 from smelt.kernel.bounds import proves_inside
-from smelt.ops.combine import CHOICE, COMBINES, EXTREMES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
+from smelt.ops.combine import BOTH, CHOICE, COMBINES, EXTREMES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import axes_through
@@ -422,7 +422,7 @@ def stride_name(param: str, d: int) -> str:
 
 def _tests(item: Item) -> Iterator[Item]:
     """The comparisons that all hold where an item is true."""
-    if item.kind == "apply" and item.payload == "and":
+    if item.kind == "apply" and item.payload == BOTH:
         for arg in item.args:
             yield from _tests(arg)
     elif item.kind == "apply" and len(item.args) == 2:

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from smelt.graph.ir import Graph
+from smelt.graph.inside import Looks
+from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import Found
 
-__all__ = ["compile_graph", "explaining", "size_names"]
+__all__ = ["compile_graph", "explaining", "outside", "size_names"]
 
 Buffer = np.ndarray[Any, Any]
 
@@ -29,6 +30,12 @@ Buffer = np.ndarray[Any, Any]
 @cache
 def _compiler() -> Any:
     return import_module("smelt.warm")
+
+
+def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> NoReturn:
+    """Raises OutsideError, which tells the position."""
+    import_module("smelt.graph.outside").named(looks, inputs, arrays)
+    raise AssertionError("unreachable")
 
 
 @cache

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.frontends.array.engine import compile_graph
+from smelt.frontends.array.engine import compile_graph, outside
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.value import STATE, Buffer, Value, teller
-from smelt.graph.inside import refused
 from smelt.knobs import fingerprint
 
 if TYPE_CHECKING:
@@ -151,10 +150,18 @@ def _run(program: Program) -> None:
         )
     results = compiled.run(buffers, sizes)
     if lifted.looks.flag is not None and results.pop():
-        refused(lifted.looks.readers)
+        _outside(program)
     for node, data in zip(program.outputs, results, strict=True):
         node.data = data
         if STATE.tapes:
             STATE.kept.append(node)
         else:
             node.inputs = ()
+
+
+def _outside(program: Program) -> NoReturn:
+    """Raises OutsideError.  The plan may have been made for an earlier program, of other lines."""
+    own = lift(program, None, frozenset())
+    sizes = own.match(*program.numbers) or ()
+    tellers = [teller(sizes[k]) for k in own.told]
+    outside(own.looks, own.graph.inputs, [*program.buffers, *tellers])

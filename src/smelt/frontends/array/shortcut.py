@@ -23,6 +23,7 @@ from smelt.frontends.array.results import pack
 from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import LEAF
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, Watched, intern, leaf
+from smelt.graph.inside import refused
 from smelt.types.dtype import from_numpy
 
 if TYPE_CHECKING:
@@ -152,5 +153,5 @@ def _packed(trace: Trace, results: tuple[Array, ...]) -> Any:
         return pack(trace, results)
     *found, outside = results
     if outside.node.data:
-        trace.checked([True])
+        refused(trace.looks.readers)
     return found[0] if trace.single else pack(trace, found)

@@ -16,7 +16,7 @@ from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.engine import compile_graph, size_names
+from smelt.frontends.array.engine import compile_graph, outside, size_names
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.rebuild import again, facts
 from smelt.frontends.array.scope import Scope
@@ -148,14 +148,9 @@ class Trace:
         to one of them.  Raises OutsideError where a position is outside of its axis.
         """
         results = self._run(buffers, sizes, out)
-        return results if self.looks.flag is None else self.checked(results)
-
-    def checked(self, results: list[Any]) -> list[Any]:
-        """What the graph gave without its flag.  Raises OutsideError where that is set."""
-        *found, outside = results
-        if outside:
-            refused(self.looks.readers)
-        return found
+        if self.looks.flag is not None and results.pop():
+            outside(self.looks, self.graph.inputs, self.complete(buffers, sizes))
+        return results
 
     def _run(
         self, buffers: list[Buffer], sizes: tuple[int, ...], out: Sequence[Buffer | None] | None
