@@ -46,7 +46,7 @@ def test_only_rare_cases_leave_the_kernel(name: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "most"), [("exp", f32, 17), ("log", f32, 24), ("exp", f64, 23)], ids=str
+    ("name", "dtype", "most"), [("exp", f32, 18), ("log", f32, 24), ("exp", f64, 24)], ids=str
 )
 def test_hot_loops_stay_short(name: str, dtype: DType, most: int) -> None:
     """Instructions for one vector, loads, stores and copies included, loop control not."""
@@ -55,3 +55,13 @@ def test_hot_loops_stay_short(name: str, dtype: DType, most: int) -> None:
     stores = sum(bool(re.match(r"vmovup[sd]\s+%zmm\d+, .*\(", line)) for line in vector)
     assert len(vector) / stores <= most
     assert not any("div" in line or "cvt" in line for line in vector)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_powers_of_e_that_are_zero_are_not_scaled(dtype: DType) -> None:
+    """An instruction that underflows is handed to microcode, which takes a hundred cycles: lanes
+    whose result rounds to 0 are masked out."""
+    assembly = row_assembly(SCALARS["exp"], (dtype,), 64 // dtype.itemsize, "avx512")
+    scaled = [line for line in assembly.splitlines() if "vscalefp" in line]
+    assert scaled
+    assert all("{z}" in line for line in scaled)

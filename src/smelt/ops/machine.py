@@ -111,7 +111,8 @@ class Machine(Protocol[V]):
         ...
 
     def scale_any(self, a: V, n: V) -> V:
-        """The same for every n: beyond its limits the result is 0 or infinite, NaN where n is."""
+        """The same for every n, with a between ½ and 2: beyond its limits the result is 0 or
+        infinite, NaN where n is."""
         ...
 
     def within(self, a: V, size: V) -> V:

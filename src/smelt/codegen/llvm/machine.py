@@ -178,8 +178,8 @@ class LLVMMachine:
         element = a.type.element if self.lanes else a.type
         return f32 if isinstance(element, ir.FloatType) else f64
 
-    def _avx512(self, name: str, width: int, *args: Value) -> Value:
-        """A masked AVX-512 intrinsic, unmasked, on every slice of `width` lanes.
+    def _avx512(self, name: str, width: int, *args: Value, mask: Value = None) -> Value:
+        """A masked AVX-512 intrinsic on every slice of `width` lanes: 0 where `mask` is false.
 
         Integer arguments (immediates) go to every slice as they are.
         """
@@ -193,7 +193,10 @@ class LLVMMachine:
             ]
             kind = operands[0].type
             operands.append(ir.Constant(kind, None))
-            operands.append(ir.Constant(ir.IntType(max(8, width)), -1))
+            bits = ir.IntType(max(8, width))
+            some = mask is not None and width >= 8
+            operands.append(self.builder.bitcast(self._slice(mask, at, width), bits)
+                            if some else ir.Constant(bits, -1))  # fmt: skip
             if width * dtype.bits == 512:
                 operands.append(ir.Constant(I32, 4))  # round as the current mode says
             parts.append(self._call(f"llvm.x86.avx512.mask.{name}.{suffix}", kind, *operands))
@@ -208,8 +211,13 @@ class LLVMMachine:
 
     def scale_any(self, a: Value, n: Value) -> Value:
         dtype = self._float_of(a)
-        if self._tile(dtype) is not None:
-            return self.scale(a, n)
+        width = self._tile(dtype)
+        if width is not None:
+            # A result that underflows takes a hundred cycles, even if it is 0.
+            fit = FITS[dtype.name]
+            least = self.const(dtype, -float(fit.bias + fit.mantissa + 2))
+            there = self.builder.fcmp_unordered(">=", n, least)
+            return self._avx512("scalef", width, a, n, mask=there)
         most = 250.0 if dtype == f32 else 2040.0
         limited = self.lesser(self.const(dtype, most), n)  # NaN stays
         limited = self.greater(self.const(dtype, -most), limited)

@@ -55,7 +55,18 @@ def _convolution_backward(
     return *(one(k) if wanted[k] else None for k in (0, 1)), of_bias
 
 
+def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
+    """Gradients of direction and length of weights that are `v * (g / norm(v))`."""
+    wide = torch.promote_types(norms.dtype, g.dtype)
+    grad, of, norms = grad.to(wide), v.to(wide), norms.to(wide)
+    rest = [a for a in range(v.dim()) if a != dim % v.dim()]
+    along = (grad * of).sum(rest, keepdim=True) / norms
+    of_v = (g.to(wide) / norms) * (grad - of * (along / norms))
+    return of_v.to(v.dtype), along.to(g.dtype)
+
+
 PARTS: dict[Any, Callable[..., Any]] = {
+    ATEN._weight_norm_interface_backward.default: _weight_norm_backward,
     ATEN.native_dropout.default: _dropout,
     ATEN.convolution_backward.default: _convolution_backward,
 }

@@ -18,6 +18,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from smelt.frontends.torch import (
+    bags,
     encoder,
     pairs,
     parts,
@@ -66,4 +67,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **core_aten_decompositions(), **get_decompositions(_TAKEN_APART)
     }  # fmt: skip
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
-    return table | encoder.PARTS | parts.PARTS | pairs.PARTS
+    return table | encoder.PARTS | parts.PARTS | pairs.PARTS | bags.PARTS
