@@ -29,7 +29,6 @@ _DATA = "the size of the result depends on data"
 WHY: dict[str, str] = {
     "_adaptive_avg_pool2d_backward": _SERIAL,
     "_cdist_forward": "no rule yet",
-    "_embedding_bag": "no rule yet",
     "_fft_c2r": "complex numbers",
     "_fft_r2c": "complex numbers",
     "_local_scalar_dense": "a number for Python",

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -67,4 +67,18 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **core_aten_decompositions(), **get_decompositions(_TAKEN_APART)
     }  # fmt: skip
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
-    return table | encoder.PARTS | parts.PARTS | pairs.PARTS | bags.PARTS
+    own = encoder.PARTS | parts.PARTS | pairs.PARTS | bags.PARTS
+    return table | {op: _either(rule, table.get(op)) for op, rule in own.items()}
+
+
+def _either(own: Callable[..., Any], other: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Our rule, and torch's for what that does not apply to."""
+    if other is None:
+        return own
+
+    @wraps(own)
+    def rule(*operands: Any, **options: Any) -> Any:
+        found = own(*operands, **options)
+        return other(*operands, **options) if found is NotImplemented else found
+
+    return rule
