@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from tests.frontends.torch.test_rows import agree, made  # noqa: E402
 
-import smelt  # noqa: E402
+import smelt.torch  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("strict")
 AT = torch.tensor([3, 0, 3, 1, 0, 3, 5])
@@ -155,3 +155,27 @@ def test_the_only_place_of_a_product():
         return (x @ x.T).index_put((torch.arange(1), i), u, accumulate=True)
 
     agree(f, made(1, 9), torch.zeros(1, dtype=torch.int64), made(1))
+
+
+@pytest.mark.parametrize("case", [
+    ((4, 6), 0, 0, 1), ((4, 6), 2, 0, 1), ((4, 6), -1, 0, 1), ((6, 4), 3, 1, 0), ((6, 4), -3, 0, 1),
+    ((3, 5, 2, 5), 1, 1, 3),
+], ids=str)  # fmt: skip
+def test_a_diagonal_that_is_written_and_its_gradient(case):
+    shape, *where = case
+    x = made(*shape)
+    y = made(*x.diagonal(*where).shape, low=3, high=5)
+    agree(lambda x, y: torch.diagonal_scatter(x * 2, y + 1, *where) * 3, x, y)
+
+    def slope(call):
+        given = x.clone().requires_grad_()
+        (call(given) * y).sum().backward()
+        return given.grad
+
+    def f(x):
+        return x.diagonal(*where).sin()
+
+    with smelt.torch.record() as r:
+        found = slope(torch.compile(f, backend="smelt"))
+    torch.testing.assert_close(found, slope(f))
+    assert not r.left

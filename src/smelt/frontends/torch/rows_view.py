@@ -174,6 +174,24 @@ def _select_scatter(c: Call, x: V, y: V, dim: int, place: Any) -> V:
     return select(mask, y.unsqueeze(a).expand(x.shape), x)
 
 
+def _diagonal_scatter(
+    c: Call, x: V, y: V, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> V:  # fmt: skip
+    a, b = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
+    order = [*(k for k in range(x.rank) if k not in (a, b)), a, b]
+    x = x.permute(*order)
+    rows, columns = x.shape[-2:]
+    count = y.shape[-1]
+    if not isinstance(rows, int) or not isinstance(columns, int) or not isinstance(count, int):
+        raise UnsupportedError("the diagonal of a matrix of symbolic size")
+    last = x.rank - 2
+    rest = (rows if offset >= 0 else columns) - count
+    y = y.pad((0,) * y.rank, (*[0] * last, rest), x.dtype.numpy.type(0).item())
+    y = y.unsqueeze(last + 1 if offset >= 0 else last).expand(x.shape)
+    at = (iota(x.shape, last, i64, c.origin) + offset).map("eq", iota(x.shape, last + 1, i64))
+    return select(at, y, x).permute(*(order.index(k) for k in range(x.rank)))
+
+
 def _between_zeros(y: V, x: V, a: int, first: Index) -> V:
     """`y` from a place on along an axis, and zeros beside it up to the size of `x`."""
     low: list[Index] = [0] * x.rank
@@ -303,6 +321,7 @@ ROWS = (
     Row("aten.roll.default", _roll),
     Row("aten.select_scatter.default", _select_scatter),
     Row("aten.slice_scatter.default", _slice_scatter),
+    Row("aten.diagonal_scatter.default", _diagonal_scatter),
     Row("aten.tril.default", _tri("le")),
     Row("aten.triu.default", _tri("ge")),
     Row("aten.lift_fresh_copy.default", _same),
@@ -317,6 +336,7 @@ ROWS = (
     _source("new_ones.default", _fill_like(1)),
     _source("empty_like.default", _fill_like(0)),
     _source("new_empty.default", _fill_like(0)),
+    _source("new_empty_strided.default", _fill_like(0)),
     _source("empty.memory_format", _fill_like(0)),
     _source("_efficientzerotensor.default", _fill_like(0)),
     _source("scalar_tensor.default", _scalar_tensor),
