@@ -24,7 +24,17 @@ from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce
 from smelt.ops.view import Concat, Expand, Flip, Permute, Reshape, Slice
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import Index, add, floordiv, mul, nonnegative, product, size, sub
+from smelt.types.expr import (
+    Index,
+    add,
+    floordiv,
+    mul,
+    nonnegative,
+    product,
+    size,
+    sub,
+    terms_of,
+)
 
 __all__ = ["Span", "is_inside", "number_of", "size", "span"]
 
@@ -37,6 +47,9 @@ _DEPTH = 24
 _SURE = 32
 """Numbers of so many bits count along any axis; sums are followed in those of twice as many, with
 terms of fewer, so that none wraps around."""
+_TIMES = 12
+"""Bits of what sizes are multiplied by: sizes, and those of two axes together, are below 2**48."""
+_TERMS = 6
 
 
 def is_inside(at: Node, extent: Index) -> bool:
@@ -147,15 +160,28 @@ def _of_map(scalar: str, at: Node, depth: int) -> Span:
             return 0, sub(divisor, 1)
         if scalar == "floordiv" and a[0] is not None and nonnegative(a[0]):
             return 0, None if a[1] is None else floordiv(a[1], divisor)
-    if at.type.dtype != i64 or any(abs(n) >> _SURE for n in (*a, *b) if isinstance(n, int)):
+    if at.type.dtype != i64 or not all(_small(n) for n in (*a, *b)):
         return _range(at.type.dtype)
+    found = _UNKNOWN
     if scalar == "mul" and divisor is not None and nonnegative(divisor):
-        return tuple(None if n is None else mul(n, divisor) for n in a)  # type: ignore[return-value]
-    if scalar == "add":
-        return _sum(a, b)
-    if scalar == "sub":
-        return _sum(a, _minus(b))
-    return _range(at.type.dtype)
+        low, high = a
+        found = (None if low is None else mul(low, divisor),
+                 None if high is None else mul(high, divisor))  # fmt: skip
+    elif scalar == "add":
+        found = _sum(a, b)
+    elif scalar == "sub":
+        found = _sum(a, _minus(b))
+    low, high = found
+    return found if _small(low) and _small(high) else _UNKNOWN
+
+
+def _small(n: Index | None) -> bool:
+    """Whether what is made of a number next does not wrap around: one of few bits, or a few sizes
+    and products of two.  Nothing is said of what is unknown."""
+    terms = () if n is None else terms_of(n)
+    return len(terms) <= _TERMS and all(
+        abs(c) >> (_TIMES if m else _SURE) == 0 and len(m) <= 2 for m, c in terms
+    )
 
 
 def _chosen(test: Node, a: Node, b: Node, depth: int) -> Span:

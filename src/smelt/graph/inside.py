@@ -30,7 +30,7 @@ from smelt.ops.reduce import Reduce
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice
 from smelt.origin import Origin
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import Index, add, mul, nonnegative, sizes_of, sub
+from smelt.types.expr import Index, add, mul, nonnegative, product, sizes_of, sub
 
 __all__ = ["Looks", "Read", "Reader", "looked_at", "reader", "refused"]
 
@@ -79,14 +79,17 @@ def looked_at(
     for at, extent, who in reads:
         if trusted is not None and trusted(_core(at), _core(_from_the_end(_base(at), extent)[0])):
             continue
-        span = _span(at)
-        room = () if span is None else (span[0], sub(sub(extent, 1), span[1]))
-        unsure = [n for n in room if not nonnegative(n) or {*sizes_of(n)} & {*signed}]
-        if at not in depends:  # what is unknown then is a rule's own arithmetic, as for margins
+        base, low = _from_the_end(_base(at), extent)
+        span = _span(base)
+        room = () if span is None else (sub(span[0], low), sub(sub(extent, 1), span[1]))
+        unsure = [_where_any(n, base.type.shape) for n in room
+                  if not nonnegative(n) or {*sizes_of(n)} & {*signed}]  # fmt: skip
+        if at not in depends and (span is not None or low == 0):
+            # what is unknown then is a rule's own arithmetic, as for margins: those of a caller
+            # may be negative
             sizes |= dict.fromkeys(unsure)
             readers |= {who: None} if unsure else {}
         elif (span is None or unsure) and (signed or not is_inside(at, extent)):
-            base, low = _from_the_end(_base(at), extent)
             found = flags.setdefault(base.type.shape, {})
             if (base, low, extent) not in found:
                 found[base, low, extent] = _outside(base, low, extent)
@@ -94,6 +97,11 @@ def looked_at(
                 asked.append((base, low, extent, who))
     return Looks(_any([[*group.values()] for group in flags.values()]), tuple(sizes),
                  tuple(readers), tuple(asked))  # fmt: skip
+
+
+def _where_any(room: Index, shape: Sequence[Index]) -> Index:
+    """The room, or 0 for positions of which there are none."""
+    return mul(room, product(d for d in shape if d == 0 or not isinstance(d, int)))
 
 
 def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:

@@ -133,6 +133,46 @@ def test_positions_that_count_are_compared_with_sizes() -> None:
         sm.jit(lambda x: x[sm.arange(x.shape[0]) + 1])(X)
 
 
+COUNTED = {
+    "odd": (lambda x: x[sm.arange(x.shape[0]) * 2 - 1], (0, 1, 2), (3, 7)),
+    "remainder": (lambda x: x[sm.arange(x.shape[0]) * 3 % 4], (0, 1, 4), (2, 3)),
+    "square": (lambda x: x[sm.arange(x.shape[0]) ** 2], (0, 1, 2), (3,)),
+    "in front": (lambda x: x[-2 - sm.arange(x.shape[0])], (0,), (1, 2, 7)),
+    "sums": (lambda x: x[sm.cumulative_sum(sm.arange(x.shape[0]))], (0, 1, 2), (3, 7)),
+    "choice": (lambda x: x[sm.where(sm.arange(x.shape[0]) < 2, 0, 9)], (0, 1, 2, 10), (3, 9)),
+    "one more": (lambda x: x[sm.arange(x.shape[0]) + 1], (0,), (1, 2)),
+    "wraps around": (lambda x: x[sm.minimum(sm.arange(x.shape[0]) * 2**31 * 2**31, 0)],
+                     (0, 1, 2), (3,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_positions_computed_of_sizes_alone_are_looked_at(name: str) -> None:
+    f, inside, outside = COUNTED[name]
+    compiled = sm.jit(f)
+    for n in inside:
+        np.testing.assert_array_equal(compiled(X[:n]), f(sm.asarray(X[:n])))
+    for n in outside:
+        with pytest.raises(OutsideError):
+            compiled(X[:n])
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x[sm.asarray(-2)],
+        lambda x: x[sm.asarray([5]) * 1],
+        lambda x: sm.take(sm.reshape(x, (1, 1)), sm.asarray([0]) + 4, axis=1),
+        lambda x: x + sm.arange(3.0)[sm.asarray(5)],
+        lambda x: sm.segment_sum(x, sm.asarray([5]) * 2, 3),
+    ],
+)
+def test_positions_made_in_a_recording_are_looked_at(f: Any) -> None:
+    """Of numbers alone: a kernel that reads them does not look again."""
+    with pytest.raises(IndexError):
+        sm.jit(f)(X[:1])
+
+
 @pytest.mark.parametrize(
     "f",
     [

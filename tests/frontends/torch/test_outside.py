@@ -41,6 +41,20 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_positions_computed_of_sizes_alone_are_looked_at(dynamic):
+    def read(x):
+        return x[torch.arange(len(x)) * 3 % 5] + 1
+
+    f = torch.compile(read, backend="smelt", dynamic=dynamic)
+    x = torch.randn(9, generator=G)
+    for n in (5, 7, 9):
+        assert torch.equal(f(x[:n]), read(x[:n]))
+    for n in (2, 3):
+        with pytest.raises(OutsideError):
+            f(x[:n])
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("training", [False, True])
 def test_positions_outside_are_errors(name, training):

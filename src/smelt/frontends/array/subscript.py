@@ -411,6 +411,8 @@ def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
     Raises IndexRangeError; BoundsError, which names the access, under `SMELT_BOUNDS_CHECK`.
     """
     data = index.buffer()
+    if data is None and STATE.scope is not None and index.scope is None:
+        data = realise(index)  # a recording reads it as it is now: nobody looks at it later
     if STATE.scope is not None and index.shared:  # read in every call as it is then
         index = STATE.scope.capture(index)
     if data is not None and data.size:
