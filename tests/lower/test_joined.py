@@ -281,3 +281,22 @@ def test_places_that_only_count_meet_each_element_once(how: str) -> None:
         given = tuple(sizes[s] for s in compiled.size_names)
         (found,) = compiled.executable.run([x], given)
         assert np.array_equal(np.asarray(found), join(x * 2, x[::-1]))
+
+
+@pytest.mark.parametrize("how", ["add", "put", "max"])
+def test_places_that_are_looked_up_at_places_that_are_looked_up(how: str) -> None:
+    """Each is known once the one before is: no stream can be told beforehand what to visit."""
+    code = (f"graph f(x: f32[n,8], t: i64[p], s: i64[m], u: f32[m,8]) {{\n"
+            " v0 = gather(t, s) {first=0}\n v1 = mul(u, 2.0:f32)\n"
+            f" v2 = scatter.{how}(x, v1, v0)\n return v2\n}}")  # fmt: skip
+    random = np.random.default_rng(1)
+    x, u = (random.standard_normal((n, 8)).astype(np.float32) for n in (90, 200))
+    t, s = random.integers(0, 90, 50), random.integers(0, 50, 200)
+    graph, sizes = parse(code), {"n": 90, "p": 50, "m": 200}
+    (wanted,) = interpret(graph, [x, t, s, u], sizes)
+    compiled = driver.compile(graph)
+    given = tuple(sizes[name] for name in compiled.size_names)
+    (found,) = compiled.executable.run([x, t, s, u], given)
+    assert np.array_equal(np.asarray(found), wanted)
+    kernels = run_kernels(compiled.plan, compiled.kernels, [x, t, s, u], sizes)
+    assert np.array_equal(kernels[0], wanted)

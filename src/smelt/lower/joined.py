@@ -73,7 +73,7 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     held = {*front, *joined.over}
     statements: list[Statement] = [*lets]
     names = analyse(statements).axes
-    varies = any(value_axes(at, names) - held for _, at in computed)
+    varies = any(value_axes(at, names) - held or _looked_up(at, lets) for _, at in computed)
     parts: Index = 1
     if computed and not (varies or front):
         parts = _parts([n for n, e in zip(output.shape, index, strict=True) if bare_axis(e)])
@@ -161,6 +161,12 @@ def _whole(value: Value, known: Mapping[str, Value]) -> Value:
     while (found := substitute(value, names=known)) != value:
         value = found
     return value
+
+
+def _looked_up(value: Value, lets: Sequence[Let | Position]) -> bool:
+    """Whether a value is read at computed positions, which are known inside a visit only."""
+    computed = {s.name for s in lets if isinstance(s, Position)}
+    return not computed.isdisjoint(refs(Store("", (), value)))
 
 
 def _needed(

@@ -34,6 +34,7 @@ from smelt.passes.layouts import layouts
 from smelt.passes.margins import margins
 from smelt.passes.nested import nested
 from smelt.passes.picks import picks
+from smelt.passes.positions import positions
 from smelt.passes.precision import precision
 from smelt.passes.same import same
 from smelt.passes.scales import scales
@@ -67,6 +68,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("canonicalize", canonicalize),
     Pass("precision", precision, fast=True),
     Pass("fold", fold),
+    Pass("positions", positions),
     Pass("simplify", simplify),
     Pass("simplify-fast", simplify_fast, fast=True),
     Pass("scales", scales, fast=True),

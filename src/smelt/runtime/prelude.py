@@ -238,6 +238,11 @@ class Prelude:
         """Bytes of all results."""
         return sum(p.nbytes for p in self.parts)
 
+    @property
+    def holds(self) -> bool:
+        """Whether results are kept now, for constants that are alive."""
+        return bool(self._runs)
+
     def compute(self, inputs: Sequence[Array]) -> list[Array]:
         """The results for the plan's inputs, kept nowhere."""
         return [self._compute(p, [inputs[s] for s in p.sources]) for p in self.parts]

@@ -30,7 +30,7 @@ from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
 from smelt.frontends.torch import early
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
-from smelt.frontends.torch.layout import SEEN, plain
+from smelt.frontends.torch.layout import SEEN, is_fixed, plain
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.pairs_views import cancel
 from smelt.frontends.torch.program import Program
@@ -71,6 +71,7 @@ def backend(
     held, cast = held_by_eager(module), kept_by_autocast(module)
     decided: list[Kept] = []
     seen: list[int] = []
+    varying: set[int] = set()
 
     def split(joint: torch.fx.GraphModule, examples: Any, **more: Any) -> Any:
         seen.append(more["num_fwd_outputs"])
@@ -85,7 +86,7 @@ def backend(
             if kind == "backward":
                 _drop_unseen(traced)
             own = cast if kind != "backward" else ()  # whose arguments are others
-            return compile_traced(traced, settings, kind, held, kept, own)
+            return compile_traced(traced, settings, kind, held, kept, own, varying)
 
         return run
 
@@ -192,11 +193,12 @@ def _note_break(module: Any) -> None:
 
 def compile_traced(
     traced: torch.fx.GraphModule, settings: Mapping[str, Any], kind: str, held: int | None = None,
-    kept: tuple[Kept, ...] = (), cast: tuple[bool, ...] = (),
+    kept: tuple[Kept, ...] = (), cast: tuple[bool, ...] = (), varying: set[int] | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     """A traced program of pure operators as a function of one list, which it empties; eager code
     holds so many bytes at once, if that is known, and of some arguments the copies that autocast
-    makes.  `kept` says what a forward graph keeps.
+    makes.  `kept` says what a forward graph keeps.  `varying` are the numbers that its graphs take
+    for sizes, left there by a forward graph for its backward graph.
 
     Backward graphs get tensors whose strides no guard vouches for.
     """
@@ -209,7 +211,11 @@ def compile_traced(
             accumulated(traced.graph)
             budget = Budget(held, traced, cast)
             looks = kind != "backward"  # which reads where the forward graph has read
-            program = Program(traced, Lowering(traced.graph), budget, looks=looks)
+            among = varying if kind == "backward" else _may_vary(traced.graph)
+            lowering = Lowering(traced.graph)
+            program = Program(traced, lowering, budget, looks=looks, among=among)
+            if varying is not None:
+                varying |= program.varying
     except Exception as error:
         if knobs.STRICT.get():
             raise
@@ -233,10 +239,23 @@ def _mark(traced: torch.fx.GraphModule, kind: str) -> None:
     given = [n for n in traced.graph.nodes if n.op == "placeholder"]
     known = getattr(TracingContext.try_get(), "fw_metadata", None)
     static: set[int] = set(getattr(known, "static_input_indices", None) or ())
+    names = {f"primals_{k + 1}" for k in static}
+    for k, node in enumerate(given):
+        node.meta["smelt_fixed"] = node.name in names if kind == "backward" else k in static
     static -= {k for k, x in enumerate(getattr(known, "input_info", ())) if x.mutates_data}
     for k, node in enumerate(given):
         node.meta["smelt_guarded"] = kind != "backward"
         node.meta["smelt_constant"] = kind == "inference" and k in static and not _written(node)
+
+
+def _may_vary(graph: torch.fx.Graph) -> set[int] | None:
+    """The numbers that are dimensions of what a caller passes to a model.  A function without
+    parameters has nothing that tells a batch or a length from other dimensions: None."""
+    given = graph.find_nodes(op="placeholder")
+    if not any(map(is_fixed, given)):
+        return None
+    told = [n.meta.get("val") for n in given if not is_fixed(n)]
+    return {n for x in told if isinstance(x, torch.Tensor) for n in x.shape if isinstance(n, int)}
 
 
 def _mark_results(traced: torch.fx.GraphModule, count: int | None) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "SEEN",
     "declared",
     "fitted",
+    "is_fixed",
     "is_guarded",
     "laid_out",
     "memory_order",
@@ -68,6 +69,11 @@ def memory_order(fake: Any) -> list[int] | None:
 def is_guarded(node: Any) -> bool:
     """Whether the tracer's guards vouch for an argument's strides."""
     return bool(node.meta.get("smelt_guarded"))
+
+
+def is_fixed(node: Any) -> bool:
+    """Whether an argument is a parameter or a buffer of the model: its dimensions never vary."""
+    return bool(node.meta.get("smelt_fixed"))
 
 
 def declared(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:

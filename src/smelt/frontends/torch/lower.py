@@ -118,6 +118,7 @@ class Lowering:
         """Operators that write parts of arguments where they stand, and the arguments."""
         for node in graph.nodes:
             self._take(node)
+        self._in_order(graph)
         self._write_in_place()
         copied = [n for n in self.last if not (is_write(n) and n.args[1] in self.updates)]
         self.late = late(self.last, copied, self.row)
@@ -144,6 +145,13 @@ class Lowering:
             self._entries[node] = _Entry(None, len(self.stages), len(self.stages))
         else:
             self._operator(node)
+
+    def _in_order(self, graph: torch.fx.Graph) -> None:
+        """Results of each graph in the program's order, whoever wanted them first: another trace of
+        the program gives the same graph."""
+        place = {n: k for k, n in enumerate(graph.nodes)}
+        for stage in self.stages:
+            stage.outputs = dict(sorted(stage.outputs.items(), key=lambda x: place[x[0]]))
 
     def _write_in_place(self) -> None:
         """Has the last graph write new values of arguments, where nothing comes behind it."""

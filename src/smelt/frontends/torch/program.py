@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,7 @@ from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.frontends.torch.updates import Update, apart, settled
 from smelt.graph.inside import Looks, refused
 from smelt.runtime.prelude import Allowance
-from smelt.types.expr import size, sizes_of, text
+from smelt.types.expr import size, sizes_of, substitute, text
 
 __all__ = ["Program"]
 
@@ -51,10 +51,12 @@ class Program:
 
     def __init__(
         self, module: torch.fx.GraphModule, lowering: Lowering, budget: Budget | None = None,
-        *, looks: bool = True,
+        *, looks: bool = True, among: Collection[int] | None = None,
     ) -> None:  # fmt: skip
         """`budget` is the memory that the graphs may take together; None: each what its operators
-        would take one by one.  Without `looks` positions were looked at before."""
+        would take one by one.  Without `looks` positions were looked at before.  Dimensions that
+        are numbers `among` may vary, in another trace of the same program; None: none does."""
+        self._among = among
         self.lowering, self._budget, self._looks = lowering, budget, looks
         self.segments: list[Segment] = []
         self.module = module
@@ -66,6 +68,11 @@ class Program:
         self.source = "\n".join(self._lines) + "\n"
         exec(compile(self.source, "<smelt program>", "exec"), self._space)  # noqa: S102
         self.call: Callable[[list[Any]], Any] = self._space["call"]
+
+    @property
+    def varying(self) -> set[int]:
+        """The numbers that its graphs take for sizes."""
+        return {e for s in self.segments for e in s.sizes.values() if isinstance(e, int)}
 
     # ---- text ------------------------------------------------------------------------------------
 
@@ -154,17 +161,19 @@ class Program:
                 self._add(f"{name} = {source}")
 
     def _segment(self, k: int, stage: Stage) -> None:
-        made = make_segment(stage, self.lowering.sizes, self._allowance(), looks=self._looks)
+        made = make_segment(stage, self.lowering.sizes, self._allowance(), looks=self._looks,
+                            among=self._among)  # fmt: skip
         if self._budget is not None:
             self._budget.keep(made.kept)
         self.segments.append(made)
         name = f"graph{len(self.segments) - 1}"
         self._space[name] = made.run
         tensors = ", ".join(self._tensor(node) for node in stage.inputs)
-        missing = [n for n in made.size_names if n not in self._sizes]
+        told = [made.sizes[n] for n in made.size_names]
+        missing = [n for e in told for n in sizes_of(e) if n not in self._sizes]
         if missing:
             raise UnsupportedError(f"no argument tells the size {missing[0]}")
-        sizes = "".join(f"{n}, " for n in made.size_names)
+        sizes = "".join(f"{text(e)}, " for e in told)
         targets: list[str] = []
         for node in stage.outputs:
             if node in stage.written:
@@ -175,18 +184,19 @@ class Program:
             targets.append("outside, ")
         comma = "," if len(stage.inputs) == 1 else ""
         given = f"{''.join(targets)}= " if targets else ""
-        self._look_inside(made.looks, name)
+        self._look_inside(made, name)
         self._add(f"{given}{name}(({tensors}{comma}), ({sizes}))")
         if made.looks.flag is not None:
             self._add(f"if outside: refused_{name}()")
 
-    def _look_inside(self, looks: Looks, name: str) -> None:
+    def _look_inside(self, made: Segment, name: str) -> None:
         """Compares sizes with each other for the positions that a graph reads."""
-        if looks.readers:
-            self._space[f"refused_{name}"] = partial(refused, looks.readers)
-        for n in looks.sizes:
-            if all(s in self._sizes for s in sizes_of(n)):
-                self._add(f"if {text(n)} < 0: refused_{name}()")
+        if made.looks.readers:
+            self._space[f"refused_{name}"] = partial(refused, made.looks.readers)
+        for n in made.looks.sizes:
+            room = substitute(n, made.sizes, "size")
+            if all(s in self._sizes for s in sizes_of(room)):
+                self._add(f"if {text(room)} < 0: refused_{name}()")
 
     def _allowance(self) -> Allowance | None:
         """The memory that the next graph may take, if anything is known of it."""

@@ -10,15 +10,18 @@ tensors on that memory; the block returns to the stock when torch lets the tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from smelt import knobs, warm
+from smelt.errors import SmeltError
 from smelt.frontends.torch.in_place import Places
-from smelt.frontends.torch.layout import memory_order
+from smelt.frontends.torch.layout import is_fixed, memory_order
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
@@ -27,11 +30,12 @@ from smelt.graph.ir import Graph
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
+from smelt.passes.generalize import Generalized, generalize
 from smelt.runtime import calls
 from smelt.runtime.prelude import Allowance, Prelude, Run
 from smelt.tune.memory import Program
 from smelt.types.dtype import bf16, f32
-from smelt.types.expr import size
+from smelt.types.expr import Index, evaluate, size, sizes_of, substitute
 from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from smelt.warm import Found
 
 __all__ = ["Segment", "make_segment"]
+
+_LOG = logging.getLogger("smelt.torch")
 
 _PLANS: dict[tuple[str, str, Donate], Compiled | Found] = {}
 _PLANS_LIMIT = 1024
@@ -55,11 +61,13 @@ class Segment:
     def __init__(
         self, compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None],
         more: int, nodes: Sequence[Any], written: Mapping[int, int], dense: Sequence[bool],
-        looks: Looks,
+        looks: Looks, sizes: Mapping[str, Index],
     ) -> None:  # fmt: skip
         """`orders` say how each result is turned from its memory order into its shape; `written`
         are inputs by the results that are their new values, `dense` tells those without gaps.  The
-        last result is the flag of `looks`, if it has one."""
+        last result is the flag of `looks`, if it has one.  `sizes` says what each size of the graph
+        is in the program."""
+        self.sizes = sizes
         self.compiled = compiled
         self.looks = looks
         self.nodes = tuple(nodes)
@@ -225,11 +233,13 @@ def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied
 
 
 def make_segment(
-    stage: Stage, sizes: Sizes, allowance: Allowance | None, *, looks: bool = True
-) -> Segment:
+    stage: Stage, sizes: Sizes, allowance: Allowance | None, *, looks: bool = True,
+    among: Collection[int] | None = None,
+) -> Segment:  # fmt: skip
     """Compile the graph of a stage, or find it: an equal graph is compiled once a process, and
     again only where the one there is keeps more constants than this one may.  With `looks` the
-    graph tells whether positions that it reads are outside."""
+    graph tells whether positions that it reads are outside.  Numbers `among` which dimensions may
+    vary are sizes of the graph; None: as they were traced."""
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
     outputs: list[Any] = []
     orders: list[tuple[int, ...] | None] = []
@@ -241,25 +251,57 @@ def make_segment(
         else:
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
-    read = looked_at(outputs, stage.inside, sizes.signed, stage.reads) if looks else Looks()
-    if read.flag is not None:
-        outputs.append(read.flag)
-        orders.append(None)
     places = list(stage.inputs)
     names = list(stage.outputs)
     written = {names.index(n): places.index(x) for n, x in stage.written.items()}
-    graph = Graph("torch", tuple(inputs), tuple(outputs))
-    told = set(size_names(graph))
-    missing = [n for n in sizes_of_graph(graph) if n not in told]
-    for k, n in enumerate(missing):
-        inputs.append(build.input(f"size{k}", TensorType(f32, (size(n),)), (0,)))
-    graph = Graph("torch", tuple(inputs), tuple(outputs))
-    hints = {n: sizes.hints[n] for n in size_names(graph)}
+    made = _sized(stage, Graph("torch", tuple(inputs), tuple(outputs)), sizes, among)
+    graph, read = made.graph, Looks()
+    if looks:
+        new = {str(e): size(n) for n, e in made.sizes.items() if not isinstance(e, int)}
+        signed = {n for n, e in made.sizes.items() if sizes.signed.intersection(sizes_of(e))}
+        reads = [(made.nodes[at], substitute(n, new, "size"), o) for at, n, o in stage.reads]
+        inside = {made.nodes[n] for n in stage.inside if n in made.nodes}
+        read = looked_at(graph.outputs, inside, signed, reads)
+    if read.flag is not None:
+        graph = _telling(replace(graph, outputs=(*graph.outputs, read.flag)))
+        orders.append(None)
+    hints = {n: int(evaluate(e, sizes.hints)) for n, e in made.sizes.items()}
     donate = tuple((i, j) for j, i in written.items())
     return Segment(
-        compile_once(graph, hints, allowance, donate), orders, len(missing), names, written,
-        [x.op.strides is None for x in inputs[: len(places)]], read,
+        compile_once(graph, hints, allowance, donate), orders, len(graph.inputs) - len(inputs),
+        names, written, [x.op.strides is None for x in inputs], read, made.sizes,
     )  # fmt: skip
+
+
+def _sized(stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None) -> Generalized:
+    """The graph with the numbers `among` which dimensions may vary as sizes."""
+    reads = [at for at, _, _ in stage.reads]
+    whole = _telling(replace(graph, outputs=(*graph.outputs, *reads)))
+    fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
+    found = None
+    try:
+        if among is not None:
+            found = generalize(whole, fixed=fixed, hints=sizes.hints, among=among)
+    except SmeltError:  # the numbers are right as well
+        if knobs.STRICT.get():
+            raise
+        _LOG.debug("a graph keeps its numbers", exc_info=True)
+    if found is None:
+        same = {n: n for n in whole.nodes()}
+        found = Generalized(whole, {n: size(n) for n in size_names(whole)}, same)
+    return replace(
+        found, graph=replace(found.graph, outputs=found.graph.outputs[: -len(reads) or None])
+    )
+
+
+def _telling(graph: Graph) -> Graph:
+    """The graph with an input for each size that no other one tells."""
+    told = {*size_names(graph)}
+    missing = [n for n in sizes_of_graph(graph) if n not in told]
+    count = len(graph.inputs)
+    more = [build.input(f"size{count + k}", TensorType(f32, (size(n),)), (0,))
+            for k, n in enumerate(missing)]  # fmt: skip
+    return replace(graph, inputs=(*graph.inputs, *more)) if more else graph
 
 
 def _input_node(node: Any) -> Any:
@@ -289,8 +331,9 @@ def _kept(compiled: Compiled | Found) -> int:
 
 
 def _keeps_more(compiled: Compiled | Found, allowance: Allowance | None) -> bool:
-    """Whether a plan keeps more constants than a program with this allowance may."""
-    extra = knobs.CONSTANTS_EXTRA.get()
-    if allowance is None or extra is None:
+    """Whether a plan keeps more constants than a program with this allowance may: what it keeps
+    already takes no more memory."""
+    extra, prelude = knobs.CONSTANTS_EXTRA.get(), compiled.executable.prelude
+    if allowance is None or extra is None or prelude is None or prelude.holds:
         return False
-    return _kept(compiled) > allowance.kept + extra
+    return prelude.nbytes > allowance.kept + extra

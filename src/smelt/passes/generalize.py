@@ -1,0 +1,428 @@
+"""A graph that was traced with numbers, as the graph of all sizes that its caller may vary.
+
+A tracer that takes sizes for numbers gives another graph for every batch and every length.  Here
+dimensions of what the caller passes become sizes, and numbers behind them follow: where operators
+want dimensions to be equal, a size meets a number (a parameter's width) and is that number, or it
+meets another; a size that nothing fixes stays.  What counts or repeats (`iota`, `expand`, a slice
+of a table) begins as *unknown* and is what it meets, or else what it was.  Operators see each
+other's dimensions again until nothing changes: the order of the program does not matter.
+
+The result is never a guess about numbers: with `Generalized.sizes` put in it is the graph that was
+given, attribute by attribute.  Only how often another trace finds it depends on what was chosen.
+
+>>> from smelt.graph.text import parse, text
+>>> graph = parse('''graph f(x: f32[2, 5, 8], w: f32[8, 3]) {
+...   v0 = reshape(x) {shape=(10, 8)}
+...   v1 = contract(v0, w) {spec="m,k; k,n -> m,n"}
+...   v2 = reshape(v1) {shape=(2, 5, 3)}
+...   return v2
+... }''')
+>>> found = generalize(graph, fixed=graph.inputs[1:])
+>>> print(text(found.graph))
+graph f(x: f32[n0,n1,8], w: f32[8,3]) {
+  v0 = reshape(x) {shape=(n0*n1, 8)} : f32[n0*n1,8]
+  v1 = contract(v0, w) {spec="m,k; k,n -> m,n"} : f32[n0*n1,3]
+  v2 = reshape(v1) {shape=(n0, n1, 3)} : f32[n0,n1,3]
+  return v2
+}
+>>> found.sizes
+{'n0': 2, 'n1': 5}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from smelt.dataclass import dataclass
+from smelt.errors import InternalError
+from smelt.graph import build
+from smelt.graph.ir import Fact, Graph, Node
+from smelt.graph.walk import map_indices, map_type, size_names
+from smelt.ops.contract import Contract, bare_axis
+from smelt.ops.create import Constant, Input, Iota, SizeOf
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.index import Gather, Scatter
+from smelt.ops.reduce import Reduce, Scan
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Stop, Window
+from smelt.passes.unified import Sizes, is_size
+from smelt.types.expr import Expr, Index, add, product, size, sizes_of, sub, substitute
+from smelt.types.tensor import Shape, TensorType
+
+__all__ = ["MOST_SIZES", "Generalized", "generalize"]
+
+MOST_SIZES = 4
+"""Sizes that a program is made general in, at most: batches, lengths and what was kept of earlier
+ones.  With more it is one over many shapes, of which none varies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generalized:
+    """A graph, and what each of its sizes is in the graph it was made of."""
+
+    graph: Graph
+    sizes: Mapping[str, Index]
+    nodes: Mapping[Node, Node]
+    """Its nodes by those that they were."""
+
+
+def generalize(
+    graph: Graph, *, fixed: Collection[Node] = (), hints: Mapping[str, int] | None = None,
+    among: Collection[int] | None = None,
+) -> Generalized | None:  # fmt: skip
+    """The graph with its numbers made sizes, all named in order of appearance; None where there are
+    too many, or no elements.
+
+    Args:
+        graph: as it was traced.
+        fixed: inputs whose dimensions never vary, beside those that are constant.
+        hints: values of the sizes that it has already.
+        among: numbers that may vary; None for all.
+
+    Raises ShapeError where dimensions that an operator wants to be equal were not.
+    """
+    return _Walk(graph, frozenset(fixed), hints or {}, among).found()
+
+
+class _Walk:
+    """Dimensions of every node, found again until nothing changes."""
+
+    def __init__(
+        self, graph: Graph, fixed: frozenset[Node], hints: Mapping[str, int],
+        among: Collection[int] | None,
+    ) -> None:  # fmt: skip
+        self.graph, self.fixed, self.among = graph, fixed, among
+        self.sizes = Sizes(hints)
+        self.nodes = graph.nodes()
+        self.shapes: dict[Node, Shape] = {}
+        self.ops: dict[Node, TensorOp] = {}
+        """Operators with other attributes than they had."""
+        self.numbers = {n: tuple([self.sizes.value(d) for d in n.type.shape]) for n in self.nodes}
+
+    def found(self) -> Generalized | None:
+        """The graph, or None."""
+        if any(0 in shape for shape in self.numbers.values()):
+            return None
+        self.sizes.changed = True
+        self._run()
+        self.sizes.settle()
+        self._run()
+        return self._rebuilt()
+
+    def _run(self) -> None:
+        """Until no size changes any more."""
+        while self.sizes.changed:
+            self.sizes.changed = False
+            self.ops.clear()
+            for node in self.nodes:
+                rule = _RULES.get(type(node.op), _fixed)
+                self.shapes[node] = tuple(rule(self, node))
+
+    def of(self, node: Node) -> list[Index]:
+        """The dimensions of a node as they are known now."""
+        return [self.sizes.now(d) for d in self.shapes[node]]
+
+    def set(self, node: Node, **attributes: Any) -> None:
+        """Has an operator have other attributes."""
+        self.ops[node] = replace(node.op, **attributes)
+
+    def meet(self, shapes: Sequence[Sequence[Index]]) -> list[Index]:
+        """Broadcasts: what dimensions that stand above each other are, ones aside."""
+        rank = max(map(len, shapes), default=0)
+        found: list[Index] = [1] * rank
+        for shape in shapes:
+            for at, d in enumerate(shape, rank - len(shape)):
+                if d != 1:
+                    found[at] = d if found[at] == 1 else self.sizes.equal(found[at], d)
+        return found
+
+    # ---- the graph -------------------------------------------------------------------------------
+
+    def _rebuilt(self) -> Generalized | None:
+        names, meant = self._names()
+        if len(names) > MOST_SIZES + len(size_names(self.graph)):
+            return None
+
+        def renamed(e: Index) -> Index:
+            return substitute(self.sizes.now(e), names, "size")
+
+        new: dict[Node, Node] = {}
+        for node in self.nodes:
+            op = map_indices(self.ops.get(node, node.op), renamed)
+            if isinstance(op, Input):
+                op = replace(op, type=TensorType(op.type.dtype, tuple(map(renamed, self.of(node)))))
+                new[node] = Node(op, (), op.type, node.origin)
+            else:
+                inputs = [new[x] for x in node.inputs]
+                new[node] = build.apply(op, *inputs, origin=node.origin)
+            self._check(node, new[node], meant)
+        ins, outs = (tuple([new[n] for n in s]) for s in (self.graph.inputs, self.graph.outputs))
+        facts = tuple(Fact(renamed(f.left), f.relation, renamed(f.right)) for f in self.graph.facts)
+        return Generalized(Graph(self.graph.name, ins, outs, facts), meant, new)
+
+    def _names(self) -> tuple[dict[str, Index], dict[str, Index]]:
+        """New names of the sizes, in order of appearance, and what they were."""
+        found: dict[str, Index] = {}
+        meant: dict[str, Index] = {}
+        old = {*size_names(self.graph)}
+        dims = [d for node in self.graph.inputs for d in self.of(node)]
+        for d in sorted(dims, key=lambda d: not is_size(d)):  # an expression has its own order
+            for name in (n for n in sizes_of(d) if n not in found):
+                short = f"n{len(found)}"
+                found[name] = size(short)
+                meant[short] = size(name) if name in old else self.sizes.values[name]
+        return found, meant
+
+    def _check(self, old: Node, new: Node, meant: Mapping[str, Index]) -> None:
+        """With its sizes put in, a node is what it was."""
+
+        def back(e: Index) -> Index:
+            return substitute(e, meant, "size")
+
+        op = map_indices(new.op, back)
+        if isinstance(op, SizeOf) and isinstance(old.op, Constant) and op.expr == old.op.value:
+            op = old.op
+        if map_type(new.type, back) != old.type or op != old.op:
+            raise InternalError(f"{old.op} of {old.type} became {new.op} of {new.type}")
+
+
+# ---- what operators say of dimensions ------------------------------------------------------------
+
+
+def _fixed(w: _Walk, node: Node) -> Sequence[Index]:
+    """Of an operator of which nothing else is known: all dimensions are numbers."""
+    for x in node.inputs:
+        for d in w.of(x):
+            w.sizes.fix(d)
+    return node.type.shape
+
+
+def _input(w: _Walk, node: Node) -> Sequence[Index]:
+    assert isinstance(node.op, Input)
+    if node.op.constant or node in w.fixed:
+        return node.type.shape
+    found: list[Index] = []
+    for k, (d, n) in enumerate(zip(node.type.shape, w.numbers[node], strict=True)):
+        free = isinstance(d, int) and n > 1 and (w.among is None or n in w.among)
+        found.append(w.sizes.now(w.sizes.free(n)) if free else w.sizes.unknown((node, k), d))
+    return found
+
+
+def _same(w: _Walk, node: Node) -> Sequence[Index]:
+    return w.of(node.inputs[0])
+
+
+def _source(w: _Walk, node: Node) -> Sequence[Index]:
+    return node.type.shape
+
+
+def _map(w: _Walk, node: Node) -> Sequence[Index]:
+    if isinstance(node.op, Map) and node.op.scalar == "div":
+        _mean(w, *node.inputs)
+    return w.meet([w.of(x) for x in node.inputs])
+
+
+def _mean(w: _Walk, total: Node, count: Node) -> None:
+    """What is summed over, or repeated, as often as the number says that it is divided by: that
+    counts it."""
+    while isinstance(count.op, (Expand, Reshape, Cast)):
+        (count,) = count.inputs
+    while isinstance(total.op, (Reshape, Cast)) or (isinstance(total.op, Expand) and
+                                                    total.inputs[0].type.rank):  # fmt: skip
+        (total,) = total.inputs
+    if not isinstance(count.op, (Constant, SizeOf)) or not isinstance(total.op, (Reduce, Expand)):
+        return
+    if isinstance(total.op, Reduce):
+        dims = w.of(total.inputs[0])
+        many = product([dims[a] for a in total.op.axes])
+    else:
+        many = product(w.of(total))
+    told = count.op.value if isinstance(count.op, Constant) else w.sizes.value(count.op.expr)
+    if isinstance(many, Expr) and w.sizes.value(many) == told:
+        w.ops[count] = SizeOf(many, count.op.dtype)
+
+
+def _iota(w: _Walk, node: Node) -> Sequence[Index]:
+    return _counted(w, node, node.type.shape)
+
+
+def _counted(w: _Walk, node: Node, shape: Sequence[Index]) -> list[Index]:
+    """Dimensions that a program names by numbers, as those of an operator's attribute `shape`."""
+    found = [w.sizes.unknown((node, k), d) for k, d in enumerate(shape)]
+    w.set(node, shape=tuple(found))
+    return found
+
+
+def _expand(w: _Walk, node: Node) -> Sequence[Index]:
+    (x,) = node.inputs
+    new = node.type.rank - x.type.rank
+    given = [1] * new + w.of(x)
+    found = _counted(w, node, [n if d == 1 else 1 for d, n in zip(given, node.type.shape)])
+    found = [n if d == 1 else d for d, n in zip(given, found, strict=True)]
+    w.set(node, shape=tuple(found))
+    return found
+
+
+def _reshape(w: _Walk, node: Node) -> Sequence[Index]:
+    found = w.sizes.regrouped(node, w.of(node.inputs[0]), node.type.shape)
+    w.set(node, shape=tuple(found))
+    return found
+
+
+def _permute(w: _Walk, node: Node) -> Sequence[Index]:
+    assert isinstance(node.op, Permute)
+    shape = w.of(node.inputs[0])
+    return [shape[p] for p in node.op.perm]
+
+
+def _slice(w: _Walk, node: Node) -> Sequence[Index]:
+    assert isinstance(node.op, Slice)
+    op, x = node.op, w.of(node.inputs[0])
+    parts = [_part(w, (node, k), d, p)
+             for k, (d, p) in enumerate(zip(x, zip(op.starts, op.sizes, op.steps)))]  # fmt: skip
+    starts, counts = tuple(s for s, _ in parts), tuple(n for _, n in parts)
+    w.set(node, starts=starts, sizes=counts)
+    return counts
+
+
+def _part(
+    w: _Walk, where: tuple[Node, int], d: Index, part: tuple[Index, Index, int]
+) -> tuple[Index, Index]:
+    """Start and count of a slice along a dimension.  What it takes, what it leaves out before that
+    and what behind it: the longest of the three varies with the dimension."""
+    start, count, step = part
+    if not isinstance(start, int) or not isinstance(count, int):
+        return start, w.sizes.unknown(where, count)
+    if step != 1:
+        w.sizes.fix(d)
+        return start, count
+    behind = w.sizes.value(d) - start - count
+    if isinstance(d, Expr) and count >= max(start, behind):
+        return start, sub(d, start + behind)
+    if isinstance(d, Expr) and start >= behind:
+        return sub(d, count + behind), count
+    return start, w.sizes.unknown(where, count)
+
+
+def _pad(w: _Walk, node: Node) -> Sequence[Index]:
+    assert isinstance(node.op, Pad)
+    x = w.of(node.inputs[0])
+    sides = [_margins(w, (node, k), d, m)
+             for k, (d, m) in enumerate(zip(x, zip(node.op.low, node.op.high)))]  # fmt: skip
+    w.set(node, low=tuple(a for a, _ in sides), high=tuple(b for _, b in sides))
+    return [add(add(a, d), b) for d, (a, b) in zip(x, sides, strict=True)]
+
+
+def _margins(
+    w: _Walk, where: tuple[Node, int], d: Index, margins: tuple[Index, Index]
+) -> tuple[Index, Index]:
+    """Both margins of a dimension.  One that is wider than what it surrounds fills up to a size."""
+    low, high = margins
+    if not isinstance(low, int) or not isinstance(high, int) or max(low, high) <= w.sizes.value(d):
+        return low, high
+    whole = w.sizes.unknown(where, low + w.sizes.value(d) + high)
+    rest = sub(whole, d)
+    return (sub(rest, high), high) if low > high else (low, sub(rest, low))
+
+
+def _concat(w: _Walk, node: Node) -> Sequence[Index]:
+    assert isinstance(node.op, Concat)
+    parts = [w.of(x) for x in node.inputs]
+    along: Index = 0
+    for p in parts:
+        along = add(along, p[node.op.axis])
+        p[node.op.axis] = 1
+    found = w.meet(parts)
+    found[node.op.axis] = w.sizes.now(along)
+    return found
+
+
+def _window(w: _Walk, node: Node) -> Sequence[Index]:
+    """What windows slide along is a number: kernels for them are made for it."""
+    assert isinstance(node.op, Window)
+    a, shape = node.op.axis, w.of(node.inputs[0])
+    w.sizes.fix(shape[a])
+    return [*shape[:a], node.type.shape[a], *shape[a + 1 :], node.op.extent]
+
+
+def _contract(w: _Walk, node: Node) -> Sequence[Index]:
+    assert isinstance(node.op, Contract)
+    known: dict[str, Index] = dict(node.op.extents)
+    for terms, x in zip((node.op.left, node.op.right), node.inputs, strict=True):
+        for term, d in zip(terms, w.of(x), strict=True):
+            name = bare_axis(term)
+            if name is None:
+                w.sizes.fix(d)
+            else:
+                known[name] = w.sizes.equal(known.get(name, d), d)
+    return [w.sizes.now(known[name]) for name in node.op.out]
+
+
+def _reduce(w: _Walk, node: Node) -> Sequence[Index]:
+    assert isinstance(node.op, Reduce)
+    axes = node.op.axes
+    return [d for a, d in enumerate(w.of(node.inputs[0])) if a not in axes]
+
+
+def _gather(w: _Walk, node: Node) -> Sequence[Index]:
+    assert isinstance(node.op, Gather)
+    x, *index = node.inputs
+    shape, first = w.of(x), node.op.first
+    for at, d in zip(index, shape[first:]):
+        _positions(w, at, d)
+    return [*shape[:first], *w.meet([w.of(i) for i in index]), *shape[first + len(index) :]]
+
+
+def _scatter(w: _Walk, node: Node) -> Sequence[Index]:
+    x, updates, *index = node.inputs
+    shape = w.of(x)
+    for at, d in zip(index, shape):
+        _positions(w, at, d)
+    w.meet([w.of(updates), [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]])
+    return w.of(x)
+
+
+def _positions(w: _Walk, at: Node, d: Index) -> None:
+    """Positions along a dimension: those that count all of it are as many, and what negative ones
+    count from is its end."""
+    while True:
+        if isinstance(at.op, (Expand, Reshape, Cast)):
+            (at,) = at.inputs
+        elif (end := _from_end(at)) is not None and _number(end) == w.sizes.value(d):
+            if isinstance(d, Expr):
+                w.ops[end] = SizeOf(w.sizes.now(d), end.type.dtype)
+            at = at.inputs[2]
+        elif isinstance(at.op, Map) and at.op.scalar == "add" and _number(at.inputs[1]) == 0:
+            at = at.inputs[0]
+        else:
+            break
+    if isinstance(at.op, Iota):
+        count = w.of(at)[at.op.axis]
+        if w.sizes.value(count) == w.sizes.value(d):
+            w.sizes.equal(count, d)
+
+
+def _from_end(at: Node) -> Node | None:
+    """The number that is added to negative positions, if one is."""
+    if not isinstance(at.op, Map) or at.op.scalar != "select":
+        return None
+    test, moved, plain = at.inputs
+    if not (isinstance(moved.op, Map) and moved.op.scalar == "add" and moved.inputs[0] is plain):
+        return None
+    below = isinstance(test.op, Map) and test.op.scalar == "lt" and test.inputs[0] is plain
+    end = moved.inputs[1]
+    return end if below and _number(test.inputs[1]) == 0 else None
+
+
+def _number(node: Node) -> float | None:
+    return node.op.value if isinstance(node.op, Constant) else None
+
+
+_RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Sequence[Index]]] = {
+    Input: _input, Constant: _source, SizeOf: _source, Iota: _iota, Map: _map, Cast: _same,
+    Flip: _same, Stop: _same, Scan: _same, Permute: _permute, Reshape: _reshape, Expand: _expand,
+    Slice: _slice, Pad: _pad, Concat: _concat, Window: _window, Contract: _contract,
+    Reduce: _reduce, Gather: _gather, Scatter: _scatter,
+}  # fmt: skip

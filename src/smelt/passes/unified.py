@@ -1,0 +1,260 @@
+"""Sizes that may vary, and what is known of them: each stands for a number until it is bound.
+
+A dimension is an expression over sizes.  A *free* size is one that the caller may vary; an
+*unknown* stands for a dimension of what counts or repeats, and is whatever it meets.  Every size
+has a value, that of the call that was traced, and nothing ever changes a value: two dimensions that
+are asked to be equal have equal ones.
+
+>>> sizes = Sizes({})
+>>> n, some = sizes.free(5), sizes.unknown(("iota", 0), 5)
+>>> sizes.equal(some, n), sizes.now(some)
+(n0, n0)
+>>> sizes.equal(n, 5), sizes.now(some)
+(5, 5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from smelt.types.expr import (
+    Expr,
+    Index,
+    evaluate,
+    mul,
+    product,
+    size,
+    sizes_of,
+    substitute,
+    terms_of,
+)
+
+__all__ = ["Sizes", "is_size"]
+
+
+class Sizes:
+    """The sizes of a graph that is made general; `hints` are those that it has already."""
+
+    def __init__(self, hints: Mapping[str, int]) -> None:
+        self.values = dict(hints)
+        self.changed = False
+        """Whether a size was bound since this was last set."""
+        self._settled = False
+        self._own: dict[str, bool] = {}
+        """Sizes made here, and whether they are unknown."""
+        self._free: dict[int, Expr] = {}
+        self._unknown: dict[Hashable, Expr] = {}
+        self._given: dict[str, Index] = {}
+        """What they are if nothing is met: numbers for all that are not here."""
+        self._bound: dict[str, Index] = {}
+        self._products: dict[Index, list[Index]] = {}
+        """What dimensions that were merged are products of."""
+
+    def value(self, e: Index) -> int:
+        """What an expression is in the call that was traced."""
+        return e if isinstance(e, int) else int(evaluate(e, self.values))
+
+    def free(self, n: int) -> Expr:
+        """The size that the caller may vary and that is n now: one for each number."""
+        if n not in self._free:
+            self._free[n] = self._made(n, unknown=False)
+        return self._free[n]
+
+    def unknown(self, where: Hashable, given: Index) -> Index:
+        """A dimension that takes what it meets, or else stays as it was given; the same one for the
+        same place."""
+        if self.value(given) < 2 or (isinstance(given, Expr) and is_size(given)):
+            return given
+        if where not in self._unknown:
+            if self._settled:
+                return given
+            self._unknown[where] = made = self._made(self.value(given), unknown=True)
+            self._given[sizes_of(made)[0]] = given
+        return self.now(self._unknown[where])
+
+    def _made(self, n: int, *, unknown: bool) -> Expr:
+        name = f"{'u' if unknown else 'n'}{len(self._own)}"
+        while name in self.values:
+            name = f"{name}_"
+        self._own[name] = unknown
+        self.values[name] = n
+        return size(name)
+
+    def now(self, e: Index) -> Index:
+        """The expression without sizes that are bound."""
+        while isinstance(e, Expr) and any(name in self._bound for name in sizes_of(e)):
+            e = substitute(e, self._bound, "size")
+        return e
+
+    def equal(self, a: Index, b: Index) -> Index:
+        """Has two dimensions be equal; what both are then."""
+        a, b = self.now(a), self.now(b)
+        if a == b:
+            return a
+        for x, y in ((a, b), (b, a)):
+            name = self._name(x)
+            if name is not None and self._own[name] and name not in sizes_of(y):
+                self._bind(name, y)
+                return y
+        both = self._name(a), self._name(b)
+        if both[0] is not None and both[1] is not None:
+            self._bind(both[1], a)
+            return a
+        pairs = self._pairs(a, b)
+        for x, y in pairs:
+            self.equal(x, y)
+        if not pairs:
+            self.fix(a)
+            self.fix(b)
+        return self.now(a)
+
+    def _pairs(self, a: Index, b: Index) -> list[tuple[Index, Index]]:
+        """Factors of two products that are equal if each stands for one of the other's; none if
+        that cannot be seen."""
+        left, right = ([self.now(f) for f in self._factors(e)] for e in (a, b))
+        found: list[tuple[Index, Index]] = []
+        for f in left:
+            same = [g for g in right if g == f] or [
+                g for g in right if self.value(g) == self.value(f)
+            ]
+            if not same:
+                return []
+            right.remove(same[0])
+            found += [(f, same[0])] if f != same[0] else []
+        return [] if right or len(left) < 2 else found
+
+    def fix(self, e: Index) -> Index:
+        """Has the sizes of a dimension be numbers; what it is then."""
+        e = self.now(e)
+        for name in sizes_of(e):
+            if name in self._own:
+                self._bind(name, self._given.get(name, self.values[name]))
+        return self.now(e)
+
+    def settle(self) -> None:
+        """Has what is unknown still be as it was given."""
+        self._settled = True
+        for e in self._unknown.values():
+            for name in sizes_of(self.now(e)):
+                if self._own.get(name):
+                    self._bind(name, self._given[name])
+
+    def _name(self, e: Index) -> str | None:
+        """The size made here that an expression is, if it is one."""
+        name = sizes_of(e)[0] if is_size(e) else None
+        return name if name in self._own else None
+
+    def _bind(self, name: str, e: Index) -> None:
+        self._bound[name] = e
+        self.changed = True
+
+    # ---- the same elements under other dimensions ------------------------------------------------
+
+    def regrouped(
+        self, where: Hashable, source: Sequence[Index], target: Sequence[Index]
+    ) -> list[Index]:
+        """Dimensions for a shape `target` that has the elements of `source` in the same order.
+        Sizes of which one would have to be split are fixed; one that is unknown is what its parts
+        turn out to be.
+
+        >>> sizes = Sizes({})
+        >>> b, n = sizes.free(4), sizes.free(10)
+        >>> sizes.regrouped(0, [mul(b, n), 12], [4, 10, 3, 4])
+        [n0, n1, 3, 4]
+        >>> sizes.regrouped(2, sizes.regrouped(1, [b, n + -1, 12], [36, 12]), [4, 9, 12])
+        [n0, n1 - 1, 12]
+        >>> sizes.regrouped(3, [b, n], [8, 5]), sizes.now(b)
+        ([8, 5], 4)
+        """
+        found: list[Index] = []
+        for dims, new in self._groups(source, target):
+            found += self._placed((where, len(found)), dims, new)
+        return found
+
+    def _groups(
+        self, source: Sequence[Index], target: Sequence[Index]
+    ) -> list[tuple[list[Index], list[Index]]]:
+        """Runs of both shapes with as many elements, as short as possible."""
+        groups: list[tuple[list[Index], list[Index]]] = []
+        s = t = 0
+        while s < len(source) or t < len(target):
+            dims, new = list(source[s : s + 1]), list(target[t : t + 1])
+            s, t = s + len(dims), t + len(new)
+            left = self.value(dims[0]) if dims else 1
+            right = self.value(new[0]) if new else 1
+            while left != right:
+                if left < right and s < len(source):
+                    dims.append(source[s])
+                    left, s = left * self.value(source[s]), s + 1
+                elif t < len(target):
+                    new.append(target[t])
+                    right, t = right * self.value(target[t]), t + 1
+                else:  # a run of one element in front of it is to blame
+                    return [(list(source), list(target))]
+            groups.append((dims, new))
+        return groups
+
+    def _placed(self, where: Hashable, dims: Sequence[Index], new: Sequence[Index]) -> list[Index]:
+        """One group: each factor of its dimensions stands in one of the new ones."""
+        dims = [self.now(d) for d in dims]
+        if not any(isinstance(d, Expr) for d in dims):
+            return list(new)
+        factors = [f for d in dims for f in self._factors(d)]
+        places = self._places(factors, [self.value(d) for d in new], 0)
+        if places is None and len(factors) == 1 and self._is_unknown(factors[0]):
+            return self._parts(where, factors[0], new)
+        if places is None:
+            for d in (*dims, *new):
+                self.fix(d)
+            return list(new)
+        found: list[Index] = []
+        for k, d in enumerate(new):
+            here = [f for f, place in zip(factors, places, strict=True) if place == k]
+            number = self.value(d) // self.value(product(here))
+            found.append(mul(product(here), number))
+            self._products[found[-1]] = here
+        return found
+
+    def _parts(self, where: Hashable, whole: Index, new: Sequence[Index]) -> list[Index]:
+        """What is unknown in parts, which may be known before it is."""
+        found = [self.unknown((where, k), d) for k, d in enumerate(new)]
+        if not any(self._own.get(name) for d in found for name in sizes_of(d)):
+            self._products[product(found)] = found
+            self.equal(whole, product(found))
+        return found
+
+    def _is_unknown(self, e: Index) -> bool:
+        name = self._name(e)
+        return name is not None and self._own[name]
+
+    def _factors(self, e: Index) -> list[Index]:
+        """What a dimension is a product of, numbers aside; a sum that is not known to be one is one
+        factor."""
+        terms = terms_of(e)
+        if e in self._products or len(terms) != 1:
+            return self._products.get(e, [e])
+        ((atoms, _),) = terms
+        return [Expr((((a,), 1),)) for a in atoms]
+
+    def _places(
+        self, factors: Sequence[Index], numbers: Sequence[int], first: int
+    ) -> list[int] | None:
+        """For each factor the dimension it divides, in order if possible, whole ones first."""
+        if not factors:
+            return []
+        value = self.value(factors[0])
+        order = sorted(range(len(numbers)), key=lambda k: (numbers[k] != value, k < first, k))
+        for k in order:
+            if numbers[k] % value:
+                continue
+            rest = [n // value if j == k else n for j, n in enumerate(numbers)]
+            more = self._places(factors[1:], rest, k)
+            if more is not None:
+                return [k, *more]
+        return None
+
+
+def is_size(e: Index) -> bool:
+    """Whether a dimension is a size and nothing else."""
+    names = sizes_of(e)
+    return len(names) == 1 and e == size(names[0])

@@ -1,0 +1,205 @@
+"""Graphs traced with numbers, made general: the same program, and the one of other numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smelt.graph.interp import run as interpret
+from smelt.graph.ir import Graph
+from smelt.graph.text import parse, text
+from smelt.graph.walk import size_names, substitute_sizes
+from smelt.passes.generalize import Generalized, generalize
+from smelt.types.expr import Index
+
+Draw = Any
+FIXED = ("w", "t")
+
+
+def made(graph: Graph, **told: Any) -> Generalized:
+    """The graph made general, its parameters fixed."""
+    found = generalize(graph, fixed=[x for x in graph.inputs if x.op.label in FIXED], **told)  # type: ignore[attr-defined]
+    assert found is not None
+    return found
+
+
+LAYER = """graph f(x: f32[{b},{n},6], w: f32[6,6], t: f32[99,6]) {{
+  p = slice(t) {{starts=(0, 0), sizes=({n}, 6), steps=(1, 1)}}
+  e = add(x, p)
+  r = reshape(e) {{shape=({b}*{n}, 6)}}
+  c = contract(r, w) {{spec="m,k; n,k -> m,n"}}
+  h = reshape(c) {{shape=({b}, {n}, 2, 3)}}
+  q = permute(h) {{perm=(0, 2, 1, 3)}}
+  s = contract(q, q) {{spec="b,h,m,d; b,h,n,d -> b,h,m,n"}}
+  i = iota() {{shape=({n}, 1), axis=0, dtype=i64}}
+  j = iota() {{shape=(1, {n}), axis=1, dtype=i64}}
+  l = le(j, i)
+  a = select(l, s, 0.0:f32)
+  o = contract(a, q) {{spec="b,h,m,n; b,h,n,d -> b,h,m,d"}}
+  k = permute(o) {{perm=(0, 2, 1, 3)}}
+  y = reshape(k) {{shape=({b}, {n}, 6)}}
+  u = slice(y) {{starts=(0, 1, 0), sizes=({b}, {n} - 1, 6), steps=(1, 1, 1)}}
+  v = reshape(u) {{shape=({b}*{n} - {b}, 6)}}
+  z = reduce.sum(v) {{axes=(0,)}}
+  g = div(z, {count})
+  d = slice(y) {{starts=(0, {n} - 1, 0), sizes=({b}, 1, 6), steps=(1, 1, 1)}}
+  return y, g, d
+}}"""
+
+
+def layer(b: int, n: int) -> Graph:
+    return parse(LAYER.format(b=b, n=n, count=f"{b * (n - 1)}.0:f32"))
+
+
+def test_other_numbers_give_the_same_graph() -> None:
+    one, other = made(layer(4, 5)), made(layer(7, 11))
+    assert text(one.graph) == text(other.graph)
+    assert (one.sizes, other.sizes) == ({"n0": 4, "n1": 5}, {"n0": 7, "n1": 11})
+
+
+def test_sizes_that_are_symbols_already_give_the_same_graph() -> None:
+    """A tracer that has learnt that one of them varies names that one, or both."""
+    wanted = text(made(layer(4, 5)).graph)
+    body = LAYER.replace("  g = ", "  count = size() {{expr={rows}, dtype=f32}}\n  g = ")
+    half = parse(body.format(b=4, n="n3", rows="4*n3 - 4", count="count"))
+    found = made(half, hints={"n3": 5})
+    assert text(found.graph) == wanted
+    assert found.sizes == {"n0": 4, "n1": half.inputs[0].type.shape[1]}
+    both = parse(body.format(b="n9", n="n3", rows="n9*n3 - n9", count="count"))
+    assert text(made(both, hints={"n9": 4, "n3": 5}).graph) == wanted
+
+
+def test_the_same_numbers_come_out() -> None:
+    graph = layer(4, 5)
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(x.type.shape).astype("f4") for x in graph.inputs]
+    found = made(graph)
+    wanted = interpret(graph, arrays)
+    for a, b in zip(interpret(found.graph, arrays, found.sizes), wanted, strict=True):  # type: ignore[arg-type]
+        assert np.array_equal(a, b)
+
+
+def test_what_a_parameter_says_is_a_number() -> None:
+    """A feature that happens to be as many as the batch is no batch."""
+    graph = parse("""graph f(x: f32[4,4], w: f32[4,3]) {
+  c = contract(x, w) {spec="m,k; k,n -> m,n"}
+  return c
+}""")
+    assert made(graph).sizes == {}  # one size stands for equal numbers, and the width is fixed
+    graph = parse("""graph f(x: f32[5,4], w: f32[4,3]) {
+  c = contract(x, w) {spec="m,k; k,n -> m,n"}
+  return c
+}""")
+    assert made(graph).sizes == {"n0": 5}
+
+
+@pytest.mark.parametrize("body", [
+    "r = reshape(x) {shape=(2, 10, 6)}\n  return r",  # splits what may vary
+    "r = window(x) {axis=1, extent=3, step=2, dilation=1}\n  return r",
+    "r = slice(x) {starts=(0, 0, 0), sizes=(4, 3, 6), steps=(1, 2, 1)}\n  return r",
+])  # fmt: skip
+def test_sizes_that_are_needed_as_numbers(body: str) -> None:
+    graph = parse(f"graph f(x: f32[4,5,6], w: f32[6]) {{\n  {body}\n}}")
+    assert 5 not in made(graph).sizes.values()
+
+
+def test_no_elements_and_many_sizes_stay_numbers() -> None:
+    graph = parse("graph f(x: f32[4,0]) {\n  y = exp(x)\n  return y\n}")
+    assert generalize(graph) is None
+    graph = parse("graph f(x: f32[2,3,4,5,6]) {\n  y = exp(x)\n  return y\n}")
+    assert generalize(graph) is None
+    found = generalize(graph, among=(3, 5))
+    assert found is not None and found.sizes == {"n0": 3, "n1": 5}
+
+
+def test_only_numbers_among_those_that_vary() -> None:
+    """A gradient lies as the value does that the forward graph kept: other dimensions are what
+    they meet."""
+    graph = parse("""graph f(x: f32[4,5,8], w: f32[8,3], g: f32[20,3]) {
+  r = reshape(x) {shape=(20, 8)}
+  c = contract(r, g) {spec="m,k; m,n -> k,n"}
+  d = add(c, w)
+  return d
+}""")
+    found = made(graph, among=(4, 5))
+    assert [x.type.shape for x in found.graph.inputs][2][0] == found.graph.inputs[0].type.shape[
+        0
+    ] * (found.graph.inputs[0].type.shape[1])
+
+
+@st.composite
+def programs(draw: Draw) -> Graph:
+    """Views and sums of one operand in any order, beside positions and a row of parameters."""
+    shape = draw(st.lists(st.sampled_from((1, 2, 3, 4, 6)), min_size=1, max_size=4))
+    lines: list[str] = []
+    name, given = "x", list(shape)
+    for k in range(draw(st.integers(1, 7))):
+        kind = draw(st.sampled_from(("reshape", "permute", "slice", "pad", "concat", "add", "sum",
+                                     "mean", "expand", "own", "gather")))  # fmt: skip
+        a = draw(st.integers(0, len(given) - 1)) if given else 0
+        n = given[a] if given else 1
+        new, out, line = f"v{k}", list(given), ""
+        if kind == "reshape":
+            flat = int(np.prod(given, dtype=int))
+            first = draw(st.sampled_from([d for d in range(1, flat + 1) if flat % d == 0]))
+            out = draw(st.sampled_from(([first, flat // first], [flat], [1, *given])))
+            line = f"reshape({name}) {{shape={tuple(out)}}}"
+        elif kind == "permute" and given:
+            perm = draw(st.permutations(range(len(given))))
+            out, line = [given[p] for p in perm], f"permute({name}) {{perm={tuple(perm)}}}"
+        elif kind == "slice" and given:
+            start = draw(st.integers(0, n - 1))
+            out[a] = draw(st.integers(1, n - start))
+            starts = tuple(start if d == a else 0 for d in range(len(given)))
+            line = f"slice({name}) {{starts={starts}, sizes={tuple(out)}, steps={(1,) * len(out)}}}"
+        elif kind == "pad" and given:
+            low, high = draw(st.integers(0, 9)), draw(st.integers(0, 9))
+            out[a] += low + high
+            lows, highs = (tuple(m if d == a else 0 for d in range(len(given)))
+                           for m in (low, high))  # fmt: skip
+            line = f"pad({name}) {{low={lows}, high={highs}, value=0.5}}"
+        elif kind == "concat" and given:
+            out[a] *= 2
+            line = f"concat({name}, {name}) {{axis={a}}}"
+        elif kind == "add":
+            line = f"add({name}, {name})"
+        elif kind in ("sum", "mean") and given:
+            del out[a]
+            lines.append(f"s{k} = reduce.sum({name}) {{axes=({a},)}}")
+            line = f"div(s{k}, {float(n)}:f32)" if kind == "mean" else f"neg(s{k})"
+        elif kind == "expand":
+            out = [draw(st.sampled_from((2, 3, 4))), *given]
+            line = f"expand({name}) {{shape={tuple(out)}}}"
+        elif kind == "own" and given:
+            lines.append(f"i{k} = iota() {{shape={tuple(given)}, axis={a}, dtype=i64}}")
+            lines.append(f"c{k} = cast(i{k}) {{dtype=f32}}")
+            line = f"mul({name}, c{k})"
+        elif kind == "gather" and given:
+            lines.append(f"j{k} = iota() {{shape=({n},), axis=0, dtype=i64}}")
+            line = f"gather({name}, j{k}) {{first={a}}}"
+        if line and int(np.prod(out, dtype=int)) < 5000 and len(out) < 7:
+            lines.append(f"{new} = {line}")
+            name, given = new, out
+    body = "".join(f"  {line}\n" for line in lines)
+    dims = ",".join(map(str, shape))
+    return parse(f"graph f(x: f32[{dims}], w: f32[3]) {{\n{body}  return {name}, w\n}}")
+
+
+@settings(max_examples=400, deadline=None)
+@given(programs())
+def test_with_its_sizes_put_in_it_is_the_graph_that_was_given(graph: Graph) -> None:
+    found = generalize(graph, fixed=graph.inputs[1:])
+    if found is None:
+        return
+    values: dict[str, Index] = dict(found.sizes)
+    assert {*values} == {*size_names(found.graph)}
+    back = substitute_sizes(found.graph, values)
+    random = np.random.default_rng(1)
+    arrays = [random.standard_normal(x.type.shape).astype("f4") for x in graph.inputs]
+    for a, b in zip(interpret(back, arrays), interpret(graph, arrays), strict=True):
+        assert np.array_equal(a, b)
+    assert [n.type for n in back.outputs] == [n.type for n in graph.outputs]
