@@ -39,7 +39,7 @@ from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.scattered import put, there
 from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.frontends.torch.updates import Update, apart, settled
-from smelt.graph.inside import Looks, refused
+from smelt.graph.inside import refused
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, substitute, text
 

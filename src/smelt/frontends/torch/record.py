@@ -99,7 +99,7 @@ class Compiled:
 
     def reports(self) -> list[Report]:
         """`smelt.explain`'s report of each graph of the program."""
-        return [] if self.program is None else [_report(s, self) for s in self.program.segments]
+        return [] if self.program is None else [_report(s) for s in self.program.segments]
 
     def kernels(self) -> list[Kernel]:
         """Every kernel, in order of execution."""
@@ -114,14 +114,12 @@ def _explaining() -> Any:
     return import_module("smelt.explain")
 
 
-def _report(segment: Segment, home: Compiled) -> Report:
-    assert home.program is not None
-    hints = home.program.lowering.sizes.hints
-    return _explaining().report(segment.compiled, {n: hints[n] for n in segment.size_names})
+def _report(segment: Segment) -> Report:
+    return _explaining().report(segment.compiled, dict(segment.hints))
 
 
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
-    told = _report(segment, home)
+    told = _report(segment)
     found: list[Kernel] = []
     for cluster, kernel in zip(segment.compiled.plan.every, told.kernels, strict=True):
         if cluster.body is not None:

@@ -61,13 +61,14 @@ class Segment:
     def __init__(
         self, compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None],
         more: int, nodes: Sequence[Any], written: Mapping[int, int], dense: Sequence[bool],
-        looks: Looks, sizes: Mapping[str, Index],
+        looks: Looks, sizes: Mapping[str, Index], hints: Mapping[str, int],
     ) -> None:  # fmt: skip
         """`orders` say how each result is turned from its memory order into its shape; `written`
         are inputs by the results that are their new values, `dense` tells those without gaps.  The
         last result is the flag of `looks`, if it has one.  `sizes` says what each size of the graph
-        is in the program."""
+        is in the program, and `hints` what it was in the call that was traced."""
         self.sizes = sizes
+        self.hints = hints
         self.compiled = compiled
         self.looks = looks
         self.nodes = tuple(nodes)
@@ -265,11 +266,12 @@ def make_segment(
     if read.flag is not None:
         graph = _telling(replace(graph, outputs=(*graph.outputs, read.flag)))
         orders.append(None)
-    hints = {n: int(evaluate(e, sizes.hints)) for n, e in made.sizes.items()}
+    meant = {n: made.sizes.get(n, size(n)) for n in size_names(graph)}
+    hints = {n: int(evaluate(e, sizes.hints)) for n, e in meant.items()}
     donate = tuple((i, j) for j, i in written.items())
     return Segment(
         compile_once(graph, hints, allowance, donate), orders, len(graph.inputs) - len(inputs),
-        names, written, [x.op.strides is None for x in inputs], read, made.sizes,
+        names, written, [x.op.strides is None for x in inputs], read, meant, hints,
     )  # fmt: skip
 
 
