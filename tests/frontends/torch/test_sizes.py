@@ -1,0 +1,148 @@
+"""Another batch or length finds the plan of the first: nothing is compiled again."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import smelt.torch  # noqa: E402
+from smelt import knobs  # noqa: E402
+from smelt.frontends.torch import segment  # noqa: E402
+
+nn, F = torch.nn, torch.nn.functional
+SIZES = ((4, 16), (4, 24), (3, 7), (2, 33), (6, 5))
+
+
+class Encoder(nn.Module):
+    """Embeddings with learnt positions, attention over heads, a mean over the length."""
+
+    def __init__(self, width=32, heads=4, kind="causal"):
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, width), nn.Embedding(64, width)
+        self.norm, self.project = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.mix, self.up = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.down, self.heads, self.kind = nn.Linear(2 * width, width), heads, kind
+
+    def forward(self, words):
+        b, n = words.shape
+        x = self.words(words) + self.places(torch.arange(n))
+        q, k, v = self.project(self.norm(x)).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        if self.kind == "causal":
+            mask = torch.ones(n, n, dtype=torch.bool).tril()
+            scores = scores.masked_fill(~mask, float("-inf"))
+        x = x + self.mix((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, n, -1))
+        x = x + self.down(F.gelu(self.up(x)))
+        if self.kind == "last":
+            return x[:, -1]
+        if self.kind == "shifted":
+            return x[:, 1:] - x[:, :-1]
+        if self.kind == "picked":
+            return x[torch.arange(b), words.sum(1) % n]
+        return x.mean(1)
+
+
+@pytest.fixture
+def compiled_graphs(monkeypatch):
+    """Graphs that were compiled, one after another."""
+    found = []
+    real = segment.warm.compile
+
+    def noted(graph, **told):
+        found.append(graph)
+        return real(graph, **told)
+
+    monkeypatch.setattr(segment.warm, "compile", noted)
+    segment._PLANS.clear()
+    torch._dynamo.reset()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["causal", "last", "shifted", "picked"])
+def test_one_plan_for_every_batch_and_length(kind, compiled_graphs):
+    torch.manual_seed(0)
+    m = Encoder(kind=kind).eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for size in SIZES:
+            words = torch.randint(0, 50, size)
+            torch.testing.assert_close(f(words), m(words), atol=1e-5, rtol=1e-4)
+            if size == SIZES[0]:
+                first = len(compiled_graphs)
+    assert len(compiled_graphs) == first
+    assert kind == "picked" or first == 1  # a remainder is torch's, between two graphs
+
+
+@pytest.mark.parametrize("size", [(1, 9), (5, 1), (1, 1), (4, 4), (32, 8), (50, 3)])
+def test_sizes_that_are_ones_or_widths_of_the_model(size, compiled_graphs):
+    """A batch as wide as the heads, the width or the vocabulary; those of one are numbers."""
+    torch.manual_seed(0)
+    m = Encoder().eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for b, n in (size, (3, 7), size, (2, 11)):
+            words = torch.randint(0, 50, (b, n))
+            torch.testing.assert_close(f(words), m(words), atol=1e-5, rtol=1e-4)
+
+
+def test_training_of_every_batch_and_length(compiled_graphs):
+    """Forward and backward graphs; gradients are eager's."""
+    torch.manual_seed(0)
+    m = Encoder()
+    f = torch.compile(lambda words: m(words).square().mean(), backend="smelt")
+    with knobs.config(strict=True):
+        for size in SIZES[:3]:
+            words = torch.randint(0, 50, size)
+            wanted = torch.autograd.grad(m(words).square().mean(), [*m.parameters()])
+            found = torch.autograd.grad(f(words), [*m.parameters()])
+            for a, b in zip(found, wanted, strict=True):
+                torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
+    forward = [g for g in compiled_graphs if any(x.op.label == "x0" and not x.type.dtype.is_float
+                                                 for x in g.inputs)]  # fmt: skip
+    assert len(forward) <= 2 < len(SIZES)
+
+
+def test_windows_keep_what_they_slide_along(compiled_graphs):
+    """Images of another batch find the plan; of another size they do not, and are right."""
+    torch.manual_seed(0)
+    m = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(2)
+    ).eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for b, n, plans in ((2, 12, 1), (5, 12, 1), (3, 12, 1), (3, 16, 2)):
+            x = torch.randn(b, 3, n, n)
+            torch.testing.assert_close(f(x), m(x), atol=1e-5, rtol=1e-4)
+            assert len(compiled_graphs) == plans
+
+
+def test_functions_without_parameters_stay_as_they_were_traced(compiled_graphs):
+    """Nothing tells there which dimensions vary."""
+    f = torch.compile(lambda x: F.softmax(x, -1), backend="smelt")
+    x = torch.randn(6, 128)
+    torch.testing.assert_close(f(x), F.softmax(x, -1))
+    (graph,) = compiled_graphs
+    assert graph.inputs[0].type.shape == (6, 128)
+
+
+def test_a_position_outside_is_still_an_error_for_every_length(compiled_graphs):
+    m = Encoder().eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for n in (8, 20):
+            f(torch.randint(0, 50, (2, n)))
+        with pytest.raises(Exception, match="outside"):
+            f(torch.full((2, 9), 50))
+        with pytest.raises(Exception, match="outside"):
+            f(torch.randint(0, 50, (2, 65)))
+
+
+def test_what_is_told_of_kernels_names_sizes():
+    m = Encoder().eval()
+    with torch.no_grad(), smelt.torch.record() as record:
+        torch.compile(m, backend="smelt")(torch.randint(0, 50, (3, 9)))
+    assert any("n0" in k.text for k in record.kernels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert str(record)
