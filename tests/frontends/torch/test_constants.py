@@ -476,7 +476,9 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
         second = segment.compile_once(graph, {}, none)
         assert second is not first and second.executable.prelude is None
         assert segment.compile_once(graph, {}, none) is second
-        assert segment.compile_once(graph, {}, ample) is second  # takes less than it may
+        third = segment.compile_once(graph, {}, ample)  # what had no room has it now
+        assert third.executable.prelude and third.executable.prelude.nbytes == panels
+        assert segment.compile_once(graph, {}, Allowance(1 << 40, 2 * panels)) is third
     with config(constants_extra=panels):
         more = segment.compile_once(graph, {}, none)
         assert segment.compile_once(graph, {}, none) is more

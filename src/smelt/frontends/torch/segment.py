@@ -47,7 +47,8 @@ __all__ = ["Segment", "make_segment"]
 
 _LOG = logging.getLogger("smelt.torch")
 
-_PLANS: dict[tuple[str, str, Donate], Compiled | Found] = {}
+_PLANS: dict[tuple[str, str, Donate], tuple[Compiled | Found, Allowance | None]] = {}
+"""Plans by the text of their graphs, and the memory that each was made for."""
 _PLANS_LIMIT = 1024
 
 
@@ -319,12 +320,30 @@ def compile_once(
     """`warm.compile`, the plan found again by the graph's text."""
     program = Program(graph, hints, allowance)
     key = program.text, knobs.fingerprint(), donate
-    found = _PLANS.get(key)
-    if found is None or _keeps_more(found, allowance):
+    found, room = _PLANS.get(key, (None, None))
+    if found is None or _keeps_more(found, allowance) or _has_room(graph, found, room, allowance):
         while len(_PLANS) >= _PLANS_LIMIT:
             _PLANS.pop(next(iter(_PLANS)))
-        found = _PLANS[key] = warm.compile(graph, hints=hints, donate=donate, program=program)
+        found = warm.compile(graph, hints=hints, donate=donate, program=program)
+        _PLANS[key] = found, allowance
     return found
+
+
+def _has_room(
+    graph: Graph, compiled: Compiled | Found, before: Allowance | None, now: Allowance | None
+) -> bool:
+    """Whether there is at least twice the room that a plan was made for, and constants that had no
+    room then have it now: a call of few rows must not decide for those of many."""
+    extra = knobs.CONSTANTS_EXTRA.get()
+    if before is None or now is None or extra is None:
+        return False
+    old, new = before.kept + extra, now.kept + extra
+    constants = [x.type.nbytes for x in graph.inputs if isinstance(x.op, Input) and x.op.constant]
+    given = [n for n in constants if isinstance(n, int)]
+    if new < 2 * old or sum(given) <= old:
+        return False
+    kept = _kept(compiled)
+    return any(old < kept + n <= new for n in given)
 
 
 def _kept(compiled: Compiled | Found) -> int:
