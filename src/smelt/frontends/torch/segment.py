@@ -11,9 +11,10 @@ tensors on that memory; the block returns to the stock when torch lets the tenso
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,9 +48,20 @@ __all__ = ["Segment", "make_segment"]
 
 _LOG = logging.getLogger("smelt.torch")
 
-_PLANS: dict[tuple[str, str, Donate], tuple[Compiled | Found, Allowance | None]] = {}
-"""Plans by the text of their graphs, and the memory that each was made for."""
+_PLANS: dict[tuple[str, str, Donate], _Planned] = {}
 _PLANS_LIMIT = 1024
+
+
+_FAR = 16
+"""Times as many elements from which on a plan is made anew: what it chose was for few."""
+
+
+class _Planned(NamedTuple):
+    """A plan, and the sizes and the memory that it was made for."""
+
+    plan: Compiled | Found
+    hints: Mapping[str, int]
+    allowance: Allowance | None
 
 
 Runner = Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]]
@@ -320,21 +332,28 @@ def compile_once(
     """`warm.compile`, the plan found again by the graph's text."""
     program = Program(graph, hints, allowance)
     key = program.text, knobs.fingerprint(), donate
-    found, room = _PLANS.get(key, (None, None))
-    if found is None or _keeps_more(found, allowance) or _has_room(graph, found, room, allowance):
+    found = _PLANS.get(key)
+    if found is None or not _serves(found, graph, hints, allowance):
         while len(_PLANS) >= _PLANS_LIMIT:
             _PLANS.pop(next(iter(_PLANS)))
-        found = warm.compile(graph, hints=hints, donate=donate, program=program)
-        _PLANS[key] = found, allowance
-    return found
+        made = warm.compile(graph, hints=hints, donate=donate, program=program)
+        found = _PLANS[key] = _Planned(made, hints, allowance)
+    return found.plan
 
 
-def _has_room(
-    graph: Graph, compiled: Compiled | Found, before: Allowance | None, now: Allowance | None
+def _serves(
+    found: _Planned, graph: Graph, hints: Mapping[str, int], allowance: Allowance | None
 ) -> bool:
+    """Whether a plan is good for sizes and memory other than those that it was made for."""
+    if math.prod(hints.values()) >= _FAR * math.prod(found.hints.values()):
+        return False
+    return not (_keeps_more(found.plan, allowance) or _has_room(found, graph, allowance))
+
+
+def _has_room(found: _Planned, graph: Graph, now: Allowance | None) -> bool:
     """Whether there is at least twice the room that a plan was made for, and constants that had no
     room then have it now: a call of few rows must not decide for those of many."""
-    extra = knobs.CONSTANTS_EXTRA.get()
+    extra, before = knobs.CONSTANTS_EXTRA.get(), found.allowance
     if before is None or now is None or extra is None:
         return False
     old, new = before.kept + extra, now.kept + extra
@@ -342,7 +361,7 @@ def _has_room(
     given = [n for n in constants if isinstance(n, int)]
     if new < 2 * old or sum(given) <= old:
         return False
-    kept = _kept(compiled)
+    kept = _kept(found.plan)
     return any(old < kept + n <= new for n in given)
 
 
