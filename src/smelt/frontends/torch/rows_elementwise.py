@@ -15,6 +15,7 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V, number, select
 from smelt.types.dtype import bool_
+from smelt.types.expr import Expr
 
 __all__ = ["ROWS"]
 
@@ -101,8 +102,10 @@ def _mul(c: Call, x: Any, y: Any) -> V:
     return c.value(x, c.dtype) * c.value(y, c.dtype)
 
 
-def _nonzero(y: Any, what: str) -> None:
+def _nonzero(c: Call, y: Any, what: str) -> None:
     """torch raises where an integer is divided by 0, and we do not."""
+    if isinstance(y, Expr) and c.sizes.is_positive(y):
+        return
     if not isinstance(y, (int, float)) or y == 0:
         raise UnsupportedError(f"{what} of integers by a tensor: a zero must raise")
 
@@ -111,7 +114,7 @@ def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
     if rounding_mode is None:
         return c.value(x, c.dtype) / c.value(y, c.dtype)
     if c.dtype.is_integer:
-        _nonzero(y, "division")
+        _nonzero(c, y, "division")
     a, b = c.value(x, c.dtype), c.value(y, c.dtype)
     if rounding_mode == "floor":
         return a.map("floordiv", b)
@@ -129,13 +132,13 @@ def _floor_divide(c: Call, x: Any, y: Any) -> V:
 
 def _remainder(c: Call, x: Any, y: Any) -> V:
     if c.dtype.is_integer:
-        _nonzero(y, "remainder")
+        _nonzero(c, y, "remainder")
     return c.value(x, c.dtype).map("mod", c.value(y, c.dtype))
 
 
 def _fmod(c: Call, x: Any, y: Any) -> V:
     if c.dtype.is_integer:
-        _nonzero(y, "fmod")
+        _nonzero(c, y, "fmod")
     a, b = c.value(x, c.dtype), c.value(y, c.dtype)
     if c.dtype.kind == "uint":
         return a.map("mod", b)

@@ -27,6 +27,7 @@ from smelt.types.expr import (
     minimum,
     mod,
     mul,
+    positive,
     size,
     sizes_of,
 )
@@ -43,6 +44,7 @@ class Sizes:
         self.hints: dict[str, int] = {}
         self.signed: set[str] = set()
         """Names of numbers that no guard keeps from being negative."""
+        self._maybe_zero: set[str] = set()
         self._known: dict[Any, Index] = {}
         self._env: Any = None
 
@@ -86,6 +88,10 @@ class Sizes:
             raise UnsupportedError("a number that may be negative, as a position")
         return n
 
+    def is_positive(self, n: Index) -> bool:
+        """Whether guards say that a number is 1 or more."""
+        return positive(n) and self._maybe_zero.isdisjoint(sizes_of(n))
+
     def shape(self, dims: Sequence[Any]) -> Shape:
         """All dimensions of a tensor."""
         return tuple([self.index(n) for n in dims])
@@ -113,16 +119,18 @@ class Sizes:
             if hint is None:
                 raise UnsupportedError(f"the size {symbol} depends on data")
             name = self.names[symbol] = f"n{len(self.names)}"
-            if _may_be_negative(self._env, symbol):
+            if not _is_least(self._env, symbol, 0):
                 self.signed.add(name)
+            if not _is_least(self._env, symbol, 1):
+                self._maybe_zero.add(name)
             self.hints[name] = hint
         return size(name)
 
 
-def _may_be_negative(env: Any, symbol: Any) -> bool:
-    """Whether no guard says that a symbol is 0 or more."""
+def _is_least(env: Any, symbol: Any, least: int) -> bool:
+    """Whether a guard says that a symbol is so much or more; where there are none it is a size."""
     known = getattr(env, "var_to_range", {}).get(symbol)
-    return known is not None and not bool(known.lower >= 0)
+    return (known is None and least == 0) or (known is not None and bool(known.lower >= least))
 
 
 def _hint(env: Any, symbol: Any) -> int | None:
