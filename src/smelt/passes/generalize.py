@@ -58,6 +58,10 @@ MOST_SIZES = 4
 ones.  With more it is one over many shapes, of which none varies."""
 
 
+QUOTIENT, SUM = (1, -1), (1, 1)
+"""Powers of the operands whose product a division is, and what a sum is linear in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Generalized:
     """A graph, and what each of its sizes is in the graph it was made of."""
@@ -219,7 +223,7 @@ def _source(w: _Walk, node: Node) -> Sequence[Index]:
 
 
 def _map(w: _Walk, node: Node) -> Sequence[Index]:
-    if isinstance(node.op, Map) and node.op.scalar == "div":
+    if isinstance(node.op, Map) and node.op.row.powers == QUOTIENT:
         _mean(w, *node.inputs)
     return w.meet([w.of(x) for x in node.inputs])
 
@@ -394,7 +398,7 @@ def _positions(w: _Walk, at: Node, d: Index) -> None:
             if isinstance(d, Expr):
                 w.ops[end] = SizeOf(w.sizes.now(d), end.type.dtype)
             at = at.inputs[2]
-        elif isinstance(at.op, Map) and at.op.scalar == "add" and _number(at.inputs[1]) == 0:
+        elif _is_sum(at) and _number(at.inputs[1]) == 0:
             at = at.inputs[0]
         else:
             break
@@ -406,14 +410,17 @@ def _positions(w: _Walk, at: Node, d: Index) -> None:
 
 def _from_end(at: Node) -> Node | None:
     """The number that is added to negative positions, if one is."""
-    if not isinstance(at.op, Map) or at.op.scalar != "select":
+    if not isinstance(at.op, Map) or not at.op.row.chooses:
         return None
     test, moved, plain = at.inputs
-    if not (isinstance(moved.op, Map) and moved.op.scalar == "add" and moved.inputs[0] is plain):
+    compared = isinstance(test.op, Map) and len(test.inputs) == 2 and test.inputs[0] is plain
+    if not (compared and _number(test.inputs[1]) == 0):
         return None
-    below = isinstance(test.op, Map) and test.op.scalar == "lt" and test.inputs[0] is plain
-    end = moved.inputs[1]
-    return end if below and _number(test.inputs[1]) == 0 else None
+    return moved.inputs[1] if _is_sum(moved) and moved.inputs[0] is plain else None
+
+
+def _is_sum(node: Node) -> bool:
+    return isinstance(node.op, Map) and node.op.row.linear == SUM
 
 
 def _number(node: Node) -> float | None:

@@ -18,7 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, NoReturn, TypeAlias
+from functools import reduce
+from typing import NoReturn, TypeAlias
+
+import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.graph import build
@@ -28,6 +31,7 @@ from smelt.ops.combine import Combine
 from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather
+from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.ops.view import Concat, Expand
 from smelt.passes.compose import splat
@@ -93,7 +97,7 @@ def positions(graph: Graph) -> Graph:
 
 def _chosen(node: Node, known: Mapping[Node, Value]) -> Node:
     """The side that a choice takes everywhere."""
-    if not isinstance(node.op, Map) or node.op.scalar != "select":
+    if not isinstance(node.op, Map) or not node.op.row.chooses:
         return node
     test, *sides = node.inputs
     found = known.get(test)
@@ -205,11 +209,33 @@ class _Definer:
     inner: int = field(default=0)
 
     def apply(self, op: ScalarOp, *args: Value) -> Value:
-        rule = _RULES.get(op.name)
-        found = None if rule is None else rule(self, *args)
-        if found is None:
+        if op.chooses and isinstance(args[0], bool):
+            return args[1 if args[0] else 2]
+        truths = [a for a in args if isinstance(a, bool)]
+        if len(truths) == len(args):
+            found = op.numpy(*map(np.bool_, truths))
+            return bool(found) if found.dtype == bool else self.unknown()
+        numbers = [a for a in args if not isinstance(a, bool)]
+        if op.chooses or truths:
             return self.unknown()
-        return found if isinstance(found, bool) else _small(found)
+        if op.linear:
+            terms = (mul(a, c) for a, c in zip(numbers, op.linear, strict=True))
+            return _small(reduce(add, terms))
+        if op.powers and set(op.powers) == {1}:
+            return _small(product(numbers))
+        return self._compared(op, *numbers) if op.rule.result == "bool" else self.unknown()
+
+    def _compared(self, op: ScalarOp, *args: Index) -> bool:
+        """What a test says of two numbers, which depends on the sign of their difference alone."""
+        if len(args) != 2:
+            return self.unknown()
+        gap = sub(*args)
+        less = mul(gap, -1)
+        ruled = {-1: self.least(gap, 0), 0: self.least(gap, 1) or self.least(less, 1),
+                 1: self.least(less, 0)}  # fmt: skip
+        signs = [s for s, out in ruled.items() if not out]
+        found = {bool(op.numpy(np.int64(s), np.int64(0))) for s in signs}
+        return found.pop() if len(found) == 1 else self.unknown()
 
     def cast(self, value: Value, dtype: DType) -> Value:
         if dtype.kind == "bool":
@@ -239,17 +265,16 @@ class _Definer:
         value = body(tuple(self._fresh(n) for n in extents))
         if self._varies(value):
             return self.unknown()
-        if combine.name == "sum" and not isinstance(value, bool):
-            return _small(mul(value, product(extents)))
-        same = {"any": False, "all": True}.get(combine.name) is value
-        return value if same else self.unknown()
+        if isinstance(value, bool):
+            return value if value is combine.unit(dtype) else self.unknown()
+        return _small(mul(value, product(extents))) if _adds(combine) else self.unknown()
 
     def scan(
         self, combine: Combine, dtype: DType, extent: Index, at: Index,
         body: Callable[[Index], Value],
     ) -> Value:  # fmt: skip
         value = body(self._fresh(extent))
-        if self._varies(value) or combine.name != "sum" or isinstance(value, bool):
+        if self._varies(value) or isinstance(value, bool) or not _adds(combine):
             return self.unknown()
         return _small(mul(value, add(at, 1)))
 
@@ -316,56 +341,6 @@ def _small(e: Index) -> Index:
     return e
 
 
-def _order(strict: bool, turned: bool) -> Callable[[_Definer, Value, Value], Value | None]:
-    """a < b, a <= b, and the other way around."""
-
-    def rule(d: _Definer, a: Value, b: Value) -> Value | None:
-        if isinstance(a, bool) or isinstance(b, bool):
-            return None
-        gap = sub(a, b) if turned else sub(b, a)
-        if d.least(gap, 1 if strict else 0):
-            return True
-        return False if d.least(mul(gap, -1), 0 if strict else 1) else None
-
-    return rule
-
-
-def _equal(d: _Definer, a: Value, b: Value) -> Value | None:
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b if isinstance(a, bool) and isinstance(b, bool) else None
-    gap = sub(a, b)
-    if gap == 0:
-        return True
-    return False if d.least(gap, 1) or d.least(mul(gap, -1), 1) else None
-
-
-def _unequal(d: _Definer, a: Value, b: Value) -> Value | None:
-    same = _equal(d, a, b)
-    return None if same is None else not same
-
-
-def _both(d: _Definer, a: Value, b: Value) -> Value | None:
-    return a and b if isinstance(a, bool) and isinstance(b, bool) else None
-
-
-def _either(d: _Definer, a: Value, b: Value) -> Value | None:
-    return a or b if isinstance(a, bool) and isinstance(b, bool) else None
-
-
-def _arithmetic(how: Callable[[Index, Index], Index]) -> Any:
-    def rule(d: _Definer, a: Value, b: Value) -> Value | None:
-        return None if isinstance(a, bool) or isinstance(b, bool) else how(a, b)
-
-    return rule
-
-
-_RULES: Mapping[str, Callable[..., Value | None]] = {
-    "add": _arithmetic(add), "sub": _arithmetic(sub), "mul": _arithmetic(mul),
-    "neg": lambda d, a: None if isinstance(a, bool) else mul(a, -1),
-    "lt": _order(strict=True, turned=False), "le": _order(strict=False, turned=False),
-    "gt": _order(strict=True, turned=True), "ge": _order(strict=False, turned=True),
-    "eq": _equal, "ne": _unequal, "and": _both, "or": _either,
-    "not": lambda d, a: not a if isinstance(a, bool) else None,
-    "select": lambda d, t, a, b: (a if t else b) if isinstance(t, bool) else a if a == b else None,
-}  # fmt: skip
-"""Scalar operators on such values; None where nothing is known."""
+def _adds(combine: Combine) -> bool:
+    """Whether a fold is a sum of what it takes."""
+    return not combine.positional and SCALARS[combine.scalar].linear == (1, 1)
