@@ -335,7 +335,7 @@ ROWS = (
         unfused="s*(25*r*c + 13*r)",
         also=(divergence_otherwise,)),
     Row("B8 smoothed", smoothed, ("T[r,c]", "i64[r] < c"), MATRIX, fused="s*(r*c + r) + 8*r",
-        unfused="36*r*c + 170*r", also=(smoothed_otherwise,), bounded=True),
+        unfused="36*r*c + 138*r", also=(smoothed_otherwise,), bounded=True),
     Row("B9 sum", running_sum, TABLE, MATRIX, fused="s*2*r*c", unfused="s*(10*r*c)",
         also=(running_sum_otherwise,)),
     Row("B9 product", running_product, TABLE, {"r": 8192, "c": 512}, fused="s*2*r*c",

@@ -99,31 +99,31 @@ HEAD_INPUTS = ("T[r,k]", "T[c,k]", "i64[r] < c")
 HEAD = {"r": 512, "k": 512, "c": 32000}
 
 ROWS = (
-    Row("F1", each, INPUTS, MATRIX, fused="s*(r*c + r) + 8*r", unfused="24*r*c + 142*r",
+    Row("F1", each, INPUTS, MATRIX, fused="s*(r*c + r) + 8*r", unfused="24*r*c + 110*r",
         bounded=True,
         also=(lambda xp, x, labels: xp.nn.cross_entropy(x, labels, reduction="none"),
               shifted, picked)),
-    Row("F1 mean", mean, INPUTS, MATRIX, fused="s*(r*c + 1) + 8*r", unfused="24*r*c + 146*r + 12",
+    Row("F1 mean", mean, INPUTS, MATRIX, fused="s*(r*c + 1) + 8*r", unfused="24*r*c + 114*r + 12",
         bounded=True,
         also=(lambda xp, x, labels: xp.nn.cross_entropy(x, labels),),
         # A sum of doubles carries its rounding error through all rows of a part, which is swept
         # whole by every loop: precision is worth more than the second sweep.
         other={"f64": {"sweeps": 2}}),
     Row("F2", head, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
-        unfused="4*r*k + 4*c*k + 42*r*c + 138*r", bounded=True, dtypes=("f64",),
+        unfused="4*r*k + 4*c*k + 42*r*c + 106*r", bounded=True, dtypes=("f64",),
         also=(lambda xp, x, w, labels: picked(xp, x @ w.T, labels),
               lambda xp, x, w, labels: shifted(xp, x @ w.T, labels))),
     Row("F2 softcap", head_softcapped, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
-        unfused="4*r*k + 4*c*k + 66*r*c + 162*r", bounded=True, dtypes=("f64",), layouts=()),
+        unfused="4*r*k + 4*c*k + 66*r*c + 130*r", bounded=True, dtypes=("f64",), layouts=()),
     Row("F2 smoothed, z-loss", head_smoothed, HEAD_INPUTS, HEAD,
-        fused="s*(r*k + c*k + r) + 8*r", unfused="4*r*k + 4*c*k + 46*r*c + 210*r", bounded=True,
+        fused="s*(r*k + c*k + r) + 8*r", unfused="4*r*k + 4*c*k + 46*r*c + 178*r", bounded=True,
         dtypes=("f64",), layouts=()),
     # What is summed up over all rows is a kernel of its own, of a few numbers for each row.
     Row("F2 hits", head_and_hits, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k) + 32*r + 12",
-        unfused="4*r*k + 4*c*k + 46*r*c + 184*r + 20", kernels=2, stored=("sub", "cast"),
+        unfused="4*r*k + 4*c*k + 46*r*c + 152*r + 20", kernels=2, stored=("sub", "cast"),
         bounded=True, dtypes=(), layouts=()),
     Row("F2 less entropy", head_less_entropy, HEAD_INPUTS, HEAD,
-        fused="s*(r*k + c*k + 1) + 24*r", unfused="4*r*k + 4*c*k + 74*r*c + 182*r + 44",
+        fused="s*(r*k + c*k + 1) + 24*r", unfused="4*r*k + 4*c*k + 74*r*c + 150*r + 44",
         kernels=2, stored=("sub", "neg"), bounded=True, dtypes=(), layouts=()),
     # A sum of doubles over all elements is carried in doubles: apart, it would round otherwise.
     Row("F4 divergence", distill, ("T[r,k]", "T[c,k]", "T[r,k]", "T[c,k]"), HEAD,

@@ -107,6 +107,28 @@ def test_sizes_that_are_needed_as_numbers(body: str) -> None:
     assert 5 not in made(graph).sizes.values()
 
 
+@pytest.mark.parametrize("body", [
+    "r = reduce.sum(x) {axes=(1,)}\n  y = div(r, 5.0:f32)\n  return y",
+    "y = slice(x) {starts=(0, 0, 0), sizes=(4, 4, 6), steps=(1, 1, 1)}\n  return y",
+    "y = slice(x) {starts=(0, 4, 0), sizes=(4, 1, 6), steps=(1, 1, 1)}\n  return y",
+    "y = pad(x) {low=(0, 8, 0), high=(0, 0, 0), value=0.0}\n  return y",
+    ("r = permute(x) {perm=(1, 0, 2)}\n  i = iota() {shape=(5,), axis=0, dtype=i64}\n"
+     "  y = gather(r, i) {first=0}\n  return y"),
+    ("r = permute(x) {perm=(1, 0, 2)}\n  i = iota() {shape=(3,), axis=0, dtype=i64}\n"
+     "  t = lt(i, 0:i64)\n  a = add(i, 5:i64)\n  s = select(t, a, i)\n"
+     "  y = gather(r, s) {first=0}\n  return y"),
+    ("e = slice(q) {starts=(0, 0), sizes=(n, 5), steps=(1, 1)}\n"
+     "  y = reshape(e) {shape=(5, n)}\n  return y"),
+])  # fmt: skip
+def test_a_number_is_not_a_size_that_has_it_for_a_hint(body: str) -> None:
+    """Which is 5 in the call that was traced, and another number in the next."""
+    graph = parse(f"graph f(x: f32[4,n,6], q: f32[n,5]) {{\n  {body}\n}}")
+    found = made(graph, hints={"n": 5})
+    new = next(k for k, e in found.sizes.items() if e == graph.inputs[0].type.shape[1])
+    sizes = {k: 7 if k == new else e for k, e in found.sizes.items()}
+    assert text(substitute_sizes(found.graph, sizes)) == text(substitute_sizes(graph, {"n": 7}))
+
+
 def test_no_elements_and_many_sizes_stay_numbers() -> None:
     graph = parse("graph f(x: f32[4,0]) {\n  y = exp(x)\n  return y\n}")
     assert generalize(graph) is None

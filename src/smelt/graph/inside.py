@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import reduce
 from typing import NoReturn
 
+from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import OutsideError
 from smelt.graph import build
@@ -76,6 +77,7 @@ def looked_at(
     sizes: dict[Index, None] = {}
     readers: dict[Reader, None] = {}
     asked: list[tuple[Node, Index, Index, Reader]] = []
+    data = knobs.CHECK_POSITIONS.get()
     for at, extent, who in reads:
         if trusted is not None and trusted(_core(at), _core(_from_the_end(_base(at), extent)[0])):
             continue
@@ -89,7 +91,7 @@ def looked_at(
             # may be negative
             sizes |= dict.fromkeys(unsure)
             readers |= {who: None} if unsure else {}
-        elif (span is None or unsure) and (signed or not is_inside(at, extent)):
+        elif data and (span is None or unsure) and (signed or not is_inside(at, extent)):
             found = flags.setdefault(base.type.shape, {})
             if (base, low, extent) not in found:
                 found[base, low, extent] = _outside(base, low, extent)

@@ -292,6 +292,13 @@ BOUNDS_CHECK = _switch(
     "Check every load and store in native code: slow, for finding a bug.",
     changes="code",
 )
+CHECK_POSITIONS = _switch(
+    "check_positions",
+    True,
+    "Look whether positions that data tells are inside of their axis, which is an error otherwise; "
+    "without, whoever calls promises that they are.",
+    changes="plan",
+)
 NATIVE_CALLS = _switch(
     "native_calls",
     True,

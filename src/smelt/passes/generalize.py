@@ -243,8 +243,8 @@ def _mean(w: _Walk, total: Node, count: Node) -> None:
         many = product([dims[a] for a in total.op.axes])
     else:
         many = product(w.of(total))
-    told = count.op.value if isinstance(count.op, Constant) else w.sizes.value(count.op.expr)
-    if isinstance(many, Expr) and w.sizes.value(many) == told:
+    told = count.op.value if isinstance(count.op, Constant) else count.op.expr
+    if isinstance(many, Expr) and w.sizes.traced(many) == told:
         w.ops[count] = SizeOf(many, count.op.dtype)
 
 
@@ -297,12 +297,13 @@ def _part(
     """Start and count of a slice along a dimension.  What it takes, what it leaves out before that
     and what behind it: the longest of the three varies with the dimension."""
     start, count, step = part
-    if not isinstance(start, int) or not isinstance(count, int):
+    whole = w.sizes.traced(d)
+    if not isinstance(start, int) or not isinstance(count, int) or not isinstance(whole, int):
         return start, w.sizes.unknown(where, count)
     if step != 1:
         w.sizes.fix(d)
         return start, count
-    behind = w.sizes.value(d) - start - count
+    behind = whole - start - count
     if isinstance(d, Expr) and count >= max(start, behind):
         return start, sub(d, start + behind)
     if isinstance(d, Expr) and start >= behind:
@@ -324,9 +325,12 @@ def _margins(
 ) -> tuple[Index, Index]:
     """Both margins of a dimension.  One that is wider than what it surrounds fills up to a size."""
     low, high = margins
-    if not isinstance(low, int) or not isinstance(high, int) or max(low, high) <= w.sizes.value(d):
+    inner = w.sizes.traced(d)
+    if not (isinstance(low, int) and isinstance(high, int) and isinstance(inner, int)):
         return low, high
-    whole = w.sizes.unknown(where, low + w.sizes.value(d) + high)
+    if max(low, high) <= inner:
+        return low, high
+    whole = w.sizes.unknown(where, low + inner + high)
     rest = sub(whole, d)
     return (sub(rest, high), high) if low > high else (low, sub(rest, low))
 
@@ -394,7 +398,7 @@ def _positions(w: _Walk, at: Node, d: Index) -> None:
     while True:
         if isinstance(at.op, (Expand, Reshape, Cast)):
             (at,) = at.inputs
-        elif (end := _from_end(at)) is not None and _number(end) == w.sizes.value(d):
+        elif (end := _from_end(at)) is not None and _number(end) == w.sizes.traced(d):
             if isinstance(d, Expr):
                 w.ops[end] = SizeOf(w.sizes.now(d), end.type.dtype)
             at = at.inputs[2]
@@ -404,7 +408,7 @@ def _positions(w: _Walk, at: Node, d: Index) -> None:
             break
     if isinstance(at.op, Iota):
         count = w.of(at)[at.op.axis]
-        if w.sizes.value(count) == w.sizes.value(d):
+        if w.sizes.traced(count) == w.sizes.traced(d):
             w.sizes.equal(count, d)
 
 

@@ -54,6 +54,12 @@ class Sizes:
         """What an expression is in the call that was traced."""
         return e if isinstance(e, int) else int(evaluate(e, self.values))
 
+    def traced(self, e: Index) -> Index:
+        """What an expression is in the graph that was traced, for every value of the sizes that it
+        has: another expression may happen to have the same value."""
+        names = {n: self._given.get(n, self.values[n]) for n in sizes_of(e) if n in self._own}
+        return substitute(e, names, "size") if names else e
+
     def free(self, n: int) -> Expr:
         """The size that the caller may vary and that is n now: one for each number."""
         if n not in self._free:
@@ -91,6 +97,9 @@ class Sizes:
         a, b = self.now(a), self.now(b)
         if a == b:
             return a
+        if self.traced(a) != self.traced(b):  # a size that the graph has already, with such a hint
+            self.fix(b)
+            return self.fix(a)
         for x, y in ((a, b), (b, a)):
             name = self._name(x)
             if name is not None and self._own[name] and name not in sizes_of(y):
@@ -192,6 +201,9 @@ class Sizes:
                 else:  # a run of one element in front of it is to blame
                     return [(list(source), list(target))]
             groups.append((dims, new))
+        alone = [d for dims, new in groups if not dims or not new for d in (*dims, *new)]
+        if any(isinstance(d, Expr) for d in alone):  # it is 1 now, and belongs to another run
+            return [(list(source), list(target))]
         return groups
 
     def _placed(self, where: Hashable, dims: Sequence[Index], new: Sequence[Index]) -> list[Index]:
@@ -203,16 +215,17 @@ class Sizes:
         places = self._places(factors, [self.value(d) for d in new], 0)
         if places is None and len(factors) == 1 and self._is_unknown(factors[0]):
             return self._parts(where, factors[0], new)
-        if places is None:
+        found: list[Index] = []
+        parts: list[list[Index]] = []
+        for k, d in enumerate(new if places is not None else ()):
+            parts.append([f for f, p in zip(factors, places or (), strict=True) if p == k])
+            whole = product(parts[-1])
+            found.append(mul(whole, self.value(d) // self.value(whole)))
+        if [self.traced(d) for d in found] != [*new]:
             for d in (*dims, *new):
                 self.fix(d)
             return list(new)
-        found: list[Index] = []
-        for k, d in enumerate(new):
-            here = [f for f, place in zip(factors, places, strict=True) if place == k]
-            number = self.value(d) // self.value(product(here))
-            found.append(mul(product(here), number))
-            self._products[found[-1]] = here
+        self._products.update(zip(found, parts, strict=True))
         return found
 
     def _parts(self, where: Hashable, whole: Index, new: Sequence[Index]) -> list[Index]:

@@ -196,3 +196,12 @@ def test_what_is_inside_for_sure_is_not_looked_at(f: Any) -> None:
 def test_looking_is_no_kernel_of_its_own() -> None:
     report = sm.explain(lambda x, i: x[i] * 2, X, at(1, 2))
     assert len(report.kernels) == 1
+
+
+def test_what_a_caller_promises_is_not_looked_at() -> None:
+    f = sm.jit(sm.take)
+    x, at = np.arange(5.0), np.array([1, 7])
+    with sm.config(check_positions=False):
+        assert float(f(x, at)[0]) == 1.0
+    with pytest.raises(sm.errors.OutsideError):
+        f(x, at)
