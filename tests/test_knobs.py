@@ -45,6 +45,7 @@ OTHER = {
     "probe": ("now", "now"),
     "verify": ("yes", True),
     "bounds_check": ("true", True),
+    "check_positions": ("off", False),
     "native_calls": ("off", False),
     "strict": ("1", True),
     "quiet": ("on", True),

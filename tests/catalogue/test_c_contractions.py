@@ -154,7 +154,7 @@ ROWS = (
         fused="s*(m*k + k*n + m*n)", unfused="s*(3*m*k + m*n + n*k)",
         also=(lambda xp, t, w: xp.tensordot(xp.where(t > 0, t, 0), w, axes=1),)),
     Row("C6 gather", gather_before, ("T[v,k]", "i64[m] < v", "T[k,n]"), {**LINEAR, "v": 30000},
-        fused="s*(m*k + k*n + m*n) + 8*m", unfused="s*(3*m*k + k*n + m*n) + 90*m",
+        fused="s*(m*k + k*n + m*n) + 8*m", unfused="s*(3*m*k + k*n + m*n) + 58*m",
         also=(lambda xp, t, ids, w: t[ids] @ w,), bounded=True),
     Row("C6 transpose", lambda xp, x, w: xp.matrix_transpose(x) @ w, ("T[k,m]", "T[k,n]"), LINEAR,
         fused="s*(m*k + k*n + m*n)", unfused="s*(m*k + k*n + m*n)",
