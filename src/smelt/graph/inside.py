@@ -68,7 +68,7 @@ def looked_at(
     positions, and of what they were before negative ones were counted from the end, whether they
     have been looked at."""
     nodes = Graph("looks", (), (*outputs, *(at for at, _, _ in more))).nodes()
-    reads = (*_reads(nodes, promised), *more)
+    reads = [*((*r, True) for r in _reads(nodes, promised)), *((*r, False) for r in more)]
     depends: set[Node] = set()
     for node in nodes if reads else ():
         if isinstance(node.op, Input) or any(x in depends for x in node.inputs):
@@ -78,7 +78,7 @@ def looked_at(
     readers: dict[Reader, None] = {}
     asked: list[tuple[Node, Index, Index, Reader]] = []
     data = knobs.CHECK_POSITIONS.get()
-    for at, extent, who in reads:
+    for at, extent, who, own in reads:
         if trusted is not None and trusted(_core(at), _core(_from_the_end(_base(at), extent)[0])):
             continue
         base, low = _from_the_end(_base(at), extent)
@@ -86,9 +86,9 @@ def looked_at(
         room = () if span is None else (sub(span[0], low), sub(sub(extent, 1), span[1]))
         unsure = [_where_any(n, base.type.shape) for n in room
                   if not nonnegative(n) or {*sizes_of(n)} & {*signed}]  # fmt: skip
-        if at not in depends and (span is not None or low == 0):
+        if at not in depends and (span is not None or (own and low == 0)):
             # what is unknown then is a rule's own arithmetic, as for margins: those of a caller
-            # may be negative
+            # may be negative, or are among `more`
             sizes |= dict.fromkeys(unsure)
             readers |= {who: None} if unsure else {}
         elif data and (span is None or unsure) and (signed or not is_inside(at, extent)):

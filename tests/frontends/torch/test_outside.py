@@ -145,3 +145,20 @@ def test_margins_and_resized_images_are_not_looked_at():
     segments = [s for g in record.graphs if g.program for s in g.program.segments]
     assert segments
     assert all(s.looks.flag is None and not s.looks.readers for s in segments)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("read", [
+    lambda x, at: x.index_select(0, at), lambda x, at: x.gather(0, at[:, None].expand(-1, 4)),
+    lambda x, at: F.embedding(at, x), lambda x, at: x[at],
+])  # fmt: skip
+def test_positions_of_sizes_alone_are_looked_at(read, dynamic):
+    """Nothing of the data says where they are, and no line of them tells how far they reach."""
+    torch._dynamo.reset()
+    inside = torch.compile(lambda x: read(x, torch.arange(x.shape[0]) * 3 // 4) * 2,
+                           backend="smelt", dynamic=dynamic)  # fmt: skip
+    outside = torch.compile(lambda x: read(x, torch.arange(x.shape[0]) * 3 // 2) * 2,
+                            backend="smelt", dynamic=dynamic)  # fmt: skip
+    torch.testing.assert_close(inside(TABLE), read(TABLE, torch.arange(10) * 3 // 4) * 2)
+    with pytest.raises(OutsideError):
+        outside(TABLE)

@@ -9,7 +9,10 @@ from typing import Any
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.value import V, contract, gather, iota, number, select, wrapped
+from smelt.graph.ir import Graph
+from smelt.ops.create import Input
 from smelt.types.dtype import i64
+from smelt.types.expr import Index
 
 __all__ = ["ROWS"]
 
@@ -106,7 +109,15 @@ def _attention_backward(
 # ---- reads at computed positions ---------------------------------------------------------------
 
 
+def _asked(c: Call, at: V, extent: Index) -> None:
+    """Notes positions that a caller made of sizes alone: nothing tells them from those that a rule
+    makes, which are inside."""
+    if not any(isinstance(n.op, Input) for n in Graph("positions", (), (at.node,)).nodes()):
+        c.reads.append((at.node, extent, (getattr(c.origin, "operator", "a read"), c.origin)))
+
+
 def _embedding(c: Call, table: V, at: V, *_more: Any) -> V:
+    _asked(c, at, table.shape[0])
     return gather(table, 0, at.cast(i64))
 
 
@@ -124,6 +135,7 @@ def _index(c: Call, x: V, indices: Sequence[V | None]) -> V:
 def _index_select(c: Call, x: V, dim: int, at: V) -> V:
     if not x.rank:
         return x
+    _asked(c, at, x.shape[axis_of(dim, x.rank)])
     return gather(x, axis_of(dim, x.rank), at.cast(i64).reshape(*(at.shape or (1,))))
 
 
@@ -131,6 +143,7 @@ def _gather(c: Call, x: V, dim: int, at: V, **_options: Any) -> V:
     if not x.rank or not at.rank:
         raise UnsupportedError("gather of a single element")
     a = axis_of(dim, x.rank)
+    _asked(c, at, x.shape[a])
     where = [at.cast(i64) if k == a else iota(at.shape, k, i64, c.origin) for k in range(x.rank)]
     return gather(x, 0, *where)
 
