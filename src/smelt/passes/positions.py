@@ -26,6 +26,7 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
+from smelt.graph.unified import is_size
 from smelt.graph.walk import rebuild
 from smelt.ops.combine import Combine
 from smelt.ops.create import SizeOf
@@ -46,6 +47,7 @@ from smelt.types.expr import (
     mul,
     product,
     size,
+    sizes_of,
     sub,
     substitute,
     terms_of,
@@ -311,7 +313,7 @@ class _Definer:
         span = bounds(sub(value, least))
         if span is None:
             return False
-        more = {n: add(size(n), 1) for d in self.type.shape for n in _bare(d)}
+        more = {n: add(size(n), 1) for d in self.type.shape if is_size(d) for n in sizes_of(d)}
         low = substitute(span[0], more, "size")
         return all(c >= 0 and all(a.kind == "size" for a in m) for m, c in terms_of(low))
 
@@ -321,13 +323,6 @@ class _Definer:
 
     def _varies(self, value: Value) -> bool:
         return not isinstance(value, bool) and any(n[0] == "q" for n in axes_of(value))
-
-
-def _bare(d: Index) -> tuple[str, ...]:
-    """The size that a dimension is."""
-    terms = terms_of(d)
-    alone = len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1
-    return (terms[0][0][0].name,) if alone and terms[0][0][0].kind == "size" else ()
 
 
 def _small(e: Index) -> Index:

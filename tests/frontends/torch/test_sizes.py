@@ -1,5 +1,7 @@
 """Another batch or length finds the plan of the first: nothing is compiled again."""
 
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -144,3 +146,13 @@ def test_what_is_told_of_kernels_names_sizes():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert str(record)
+
+
+def test_the_front_end_starts_without_the_compiler():
+    """A plan that an earlier process stored runs without passes, planner and code generation."""
+    code = (
+        "import sys, smelt.torch; parts = ('passes', 'rewrite', 'fusion', 'lower', 'codegen');"
+        "print(*(m for m in sys.modules if m.startswith(tuple(f'smelt.{p}' for p in parts))))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == []

@@ -26,12 +26,12 @@ from smelt.frontends.torch.layout import is_fixed, memory_order
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
+from smelt.graph.generalize import Generalized, generalize
 from smelt.graph.inside import Looks, looked_at
 from smelt.graph.ir import Graph
 from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
-from smelt.passes.generalize import Generalized, generalize
 from smelt.runtime import calls
 from smelt.runtime.prelude import Allowance, Prelude, Run
 from smelt.tune.memory import Program

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smelt.graph.generalize import Generalized, generalize
 from smelt.graph.interp import run as interpret
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.graph.walk import size_names, substitute_sizes
-from smelt.passes.generalize import Generalized, generalize
 from smelt.types.expr import Index
 
 Draw = Any

@@ -38,7 +38,9 @@ from typing import Any
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.graph import build
+from smelt.graph.bounds import number_of
 from smelt.graph.ir import Fact, Graph, Node
+from smelt.graph.unified import Sizes, is_size
 from smelt.graph.walk import map_indices, map_type, size_names
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input, Iota, SizeOf
@@ -47,7 +49,6 @@ from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Stop, Window
-from smelt.passes.unified import Sizes, is_size
 from smelt.types.expr import Expr, Index, add, product, size, sizes_of, sub, substitute
 from smelt.types.tensor import Shape, TensorType
 
@@ -398,11 +399,11 @@ def _positions(w: _Walk, at: Node, d: Index) -> None:
     while True:
         if isinstance(at.op, (Expand, Reshape, Cast)):
             (at,) = at.inputs
-        elif (end := _from_end(at)) is not None and _number(end) == w.sizes.traced(d):
+        elif (end := _from_end(at)) is not None and number_of(end) == w.sizes.traced(d):
             if isinstance(d, Expr):
                 w.ops[end] = SizeOf(w.sizes.now(d), end.type.dtype)
             at = at.inputs[2]
-        elif _is_sum(at) and _number(at.inputs[1]) == 0:
+        elif _is_sum(at) and number_of(at.inputs[1]) == 0:
             at = at.inputs[0]
         else:
             break
@@ -418,17 +419,13 @@ def _from_end(at: Node) -> Node | None:
         return None
     test, moved, plain = at.inputs
     compared = isinstance(test.op, Map) and len(test.inputs) == 2 and test.inputs[0] is plain
-    if not (compared and _number(test.inputs[1]) == 0):
+    if not (compared and number_of(test.inputs[1]) == 0):
         return None
     return moved.inputs[1] if _is_sum(moved) and moved.inputs[0] is plain else None
 
 
 def _is_sum(node: Node) -> bool:
     return isinstance(node.op, Map) and node.op.row.linear == SUM
-
-
-def _number(node: Node) -> float | None:
-    return node.op.value if isinstance(node.op, Constant) else None
 
 
 _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Sequence[Index]]] = {
