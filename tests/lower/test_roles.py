@@ -90,6 +90,16 @@ def test_a_column_fold_inside_a_cascade_is_split_by_the_other_axis() -> None:
     assert split(kernel) == "n"
 
 
+@pytest.mark.parametrize(("sizes", "axis"), [
+    ({"n": 8, "m": 1 << 8, "k": 1 << 6}, "m"), ({"n": 1 << 10, "m": 2, "k": 1 << 11}, "n"),
+    ({"n": 8, "m": 4, "k": 1 << 11}, "n"), ({"n": 8, "m": 4, "k": 1 << 13}, "k"),
+])  # fmt: skip
+def test_parts_are_not_a_few_elements_of_a_line(sizes: dict[str, int], axis: str) -> None:
+    """What memory is walked along is split only where each part is some vectors long."""
+    kernel = lowered("a = reduce.sum(x) {axes=(0,1,2)}\nreturn a", "x: f32[n,m,k]", **sizes)
+    assert split(kernel) == axis
+
+
 def test_only_long_folds_of_few_results_are_split() -> None:
     limit = SPLIT_ABOVE
     assert split(lowered(SUM.format(0), "x: f32[n]", n=limit - 1)) is None

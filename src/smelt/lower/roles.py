@@ -261,14 +261,17 @@ def _split_axis(
     candidates = [a for a in d.axes.values() if a.name in shared and _one_sweep(d, facts, a.name)]
     if not candidates:
         return None
-    long = [a for a in candidates if number(a.extent, hints) >= PARTS]
+    runs = fastest(d)
+    # Parts of what arrays are walked along fastest are whole vectors, or lines are read again.
+    least = {a.name: PARTS * (LEAST_LANES if a.name in runs else 1) for a in candidates}
+    long = [a for a in candidates if number(a.extent, hints) >= least[a.name]]
+    slow = [a for a in candidates if a.name not in runs] or candidates
     best = min(long, key=lambda a: _depth_in_memory(d, a)) if long \
-        else max(candidates, key=lambda a: number(a.extent, hints))  # fmt: skip
+        else max(slow, key=lambda a: number(a.extent, hints))  # fmt: skip
     work = product(a.extent for a in d.axes.values() if a not in grid)
     positions = number(product(a.extent for a in grid), hints)
     if number(work, hints) * max(positions, 1) < SPLIT_ABOVE:
         return None
-    runs = fastest(d)
     columns = [number(a.extent, hints) for a in grid if a.name in runs]
     # Vectors run along one of them, and tasks take a block of it.
     width = fold_columns(len(folds))

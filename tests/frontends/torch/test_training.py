@@ -235,3 +235,51 @@ def test_gradients_of_magnitudes_are_ours(loss):
     f(given[1]).backward()
     torch.testing.assert_close(given[0].grad, given[1].grad)
     assert not r.left
+
+
+def weighed(f, *given):
+    """A result whose elements count differently, and gradients of what has some."""
+    given = [x.double().requires_grad_() if x.is_floating_point() else x for x in given]
+    y = f(*given)
+    if y.requires_grad:
+        (y * torch.arange(y.numel()).reshape(y.shape).cos()).sum().backward()
+    return [y.detach(), *(x.grad for x in given if x.is_floating_point())]
+
+
+ZEROS = torch.randn(4, 5).index_put_((torch.tensor([0, 2, 2, 3]), torch.tensor([2, 1, 3, 0])),
+                                     torch.zeros(()))  # fmt: skip
+PARTS = {
+    "bilinear": (F.bilinear, torch.randn(8, 4), torch.randn(8, 5), torch.randn(3, 4, 5)),
+    "bilinear, several": (
+        F.bilinear, torch.randn(2, 8, 4), torch.randn(2, 8, 5), torch.randn(3, 4, 5),
+        torch.randn(3),
+    ),
+    "bilinear, one": (F.bilinear, torch.randn(1, 4), torch.randn(1, 5), torch.randn(1, 4, 5)),
+    "bilinear, more inputs": (
+        F.bilinear, torch.randn(3, 2), torch.randn(3, 40), torch.randn(50, 2, 40),
+    ),
+    "put": (lambda x, y: x.sin().put(torch.tensor([1, 3, -1]), y), torch.randn(2, 4),
+            torch.randn(3)),
+    "put, added": (lambda x, y: x.sin().put(torch.tensor([[1, 1], [-8, 2]]), y, True),
+                   torch.randn(2, 4), torch.randn(2, 2)),
+    "take": (lambda x: x.sin().take(torch.tensor([[1, 3], [1, 2]])), torch.randn(2, 4)),
+    "products so far": (lambda x: x.cumprod(1), ZEROS),
+    "greatest of truths": (lambda x: torch.stack([*(x > 0).max(1)]).long(), ZEROS),
+    "powers of a number": (
+        lambda x: torch.stack([2**x, (-1) ** x, 0**x, 1**x, (-3) ** x]),
+        torch.tensor([-70, -3, -1, 0, 1, 5, 31, 62, 63, 64, 70]),
+    ),
+    "powers": (lambda x, y: x**y, torch.tensor([3, -1, 0, 1, -5, 7]),
+               torch.tensor([5, -3, 0, -2, 3, 0])),
+    "powers of bytes": (lambda x: 3**x, torch.tensor([0, 1, 5, 6, 255], dtype=torch.uint8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_operators_in_parts_and_their_gradients(name):
+    f, *given = PARTS[name]
+    expected = weighed(f, *given)
+    with smelt.torch.record() as r:
+        found = weighed(torch.compile(f, backend="smelt"), *given)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert not r.left

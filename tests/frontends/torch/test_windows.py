@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -91,18 +93,119 @@ def test_the_place_of_the_greatest(shape, windows, options):
             torch.testing.assert_close(got, want, equal_nan=True)
 
 
-def test_a_pooling_in_training_is_ours():
-    def run(call):
-        x = randn(2, 3, 8, 8).requires_grad_()
-        call(x).backward()
-        return x.grad
+def weighed(f, x, *more):
+    """Gradients of x and of what else is given, of which each element counts differently."""
+    leaves = [x.clone().requires_grad_(), *(y.clone().requires_grad_() for y in more)]
+    y = f(*leaves)
+    (y * torch.arange(y.numel()).reshape(y.shape).cos()).sum().backward()
+    return [y.detach(), *(leaf.grad for leaf in leaves)]
 
-    scale = randn(4)
-    f = lambda x: (F.max_pool2d(x.relu(), 2) * scale).sum()  # noqa: E731
+
+def agree(f, calls, *leaves):
+    expected = weighed(f, *leaves)
     with smelt.torch.record() as r:
-        found = run(compiled(f))
-    torch.testing.assert_close(found, run(f))
-    assert [x.operator for x in r.left] == ["aten.max_pool2d_with_indices_backward.default"]
+        found = weighed(compiled(f), *leaves)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert list(map(strides, found)) == list(map(strides, expected))
+    assert sorted(x.operator for x in r.left) == sorted(calls)
+
+
+def strides(x):
+    return [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1]
+
+
+@pytest.mark.parametrize(("shape", "windows", "options"), POOLS)
+@pytest.mark.parametrize("last", [False, True], ids=["rows", "channels last"])
+def test_gradients_of_the_greatest(shape, windows, options, last):
+    """Ours where no element stands in two windows.  Of equals one is chosen, as eager code does."""
+    n = len(shape) - 2 if len(shape) > 3 else 2
+    pool = F.max_pool3d if n == 3 else F.max_pool2d
+    size, step = (windows * 2)[:2]
+    each = [(v, v) if isinstance(v, int) else v for v in (size, step, options.get("dilation", 1))]
+    apart = all((k - 1) * d < s or k == 1 for k, s, d in zip(*each, strict=True))
+    name = f"aten.max_pool{n}d_with_indices"
+    calls = [] if apart else [f"{name}_backward.default"]
+    x = randn(*shape).round(decimals=0)
+    if last and len(shape) == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    calls += [f"{name}.default"] if size == 6 else []
+    agree(lambda x: pool(x * 2, *windows, **options), calls, x)
+
+
+def test_a_pooling_in_training_is_ours():
+    scale = randn(4)
+    agree(lambda x: F.max_pool2d(x.relu(), 2) * scale, [], randn(2, 3, 8, 8))
+
+
+AVERAGES = [
+    ((2, 3, 6, 8), (2,)), ((2, 3, 9, 9), (3, 2, 1)), ((3, 9, 9), (3, 1, 1)),
+    ((1, 2, 10, 11), (3, 2, 0, True)), ((1, 2, 10, 11), (3, 2, 1, True)), ((2, 3, 9, 9), (2, 3)),
+    ((2, 3, 9, 11), ((3, 2), (2, 1), (1, 0))), ((1, 2, 6, 6, 7), (2, 2, 1, True)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "windows"), AVERAGES)
+@pytest.mark.parametrize("margin", [True, False], ids=["margins count", "margins do not"])
+@pytest.mark.parametrize("divisor", [None, 5])
+def test_averages_and_their_gradients(shape, windows, margin, divisor):
+    pool = F.avg_pool3d if len(shape) == 5 else F.avg_pool2d
+
+    def f(x):
+        return pool(x * 2, *windows, count_include_pad=margin, divisor_override=divisor)
+
+    agree(f, [], randn(*shape))
+    if len(shape) == 4:
+        agree(f, [], randn(*shape).contiguous(memory_format=torch.channels_last))
+
+
+@pytest.mark.parametrize(("shape", "size"), [
+    ((2, 3, 8, 8), 4), ((2, 3, 7, 10), (3, 4)), ((2, 3, 3, 4), (7, 8)), ((2, 3, 5), 2),
+    ((2, 3, 5, 6, 7), (2, 3, 4)), ((3, 7, 7), 1), ((2, 1, 1, 1), 3),
+])  # fmt: skip
+def test_averages_over_windows_of_different_sizes(shape, size):
+    pool = {3: F.adaptive_avg_pool1d, 5: F.adaptive_avg_pool3d}.get(len(shape))
+    if len(shape) == 4 or shape[1:] == (7, 7):
+        pool = F.adaptive_avg_pool2d
+    agree(lambda x: pool(x * 2, size), [], randn(*shape))
+
+
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("margins", [(1, 2), (0, 3), (4, 0)], ids=str)
+def test_gradients_of_margins(mode, count, margins):
+    agree(lambda x: F.pad(x * 2, margins * count, mode=mode), [], randn(2, 3, *[5] * count))
+
+
+def test_a_sum_over_images_is_not_cut_along_channels_that_lie_last():
+    """64 parts of 64 channels would read every line of memory 16 times over."""
+    x = randn(8, 64, 16, 16).float().contiguous(memory_format=torch.channels_last)
+    with smelt.torch.record() as r:
+        compiled(lambda x: (F.max_pool2d(x.relu(), 2).square().sum(), x.relu()))(x)
+    (split,) = re.findall(r"split\((\w), \d+\)", "".join(k.text for k in r.kernels))
+    read = re.search(r"= x0\[(.*?)\]", "".join(k.text for k in r.kernels)).group(1)
+    assert split != read.split(",")[-1].strip()
+
+
+SLIDING = {
+    "max": lambda x: F.max_pool2d(x * 2, 2), "apart": lambda x: F.max_pool2d(x * 2, 2, 3),
+    "margin": lambda x: F.max_pool2d(x * 2, 2, 2, 1), "avg": lambda x: F.avg_pool2d(x * 2, 2),
+    "overlap": lambda x: F.avg_pool2d(x * 2, 3, 2, 1),
+    "inside": lambda x: F.avg_pool2d(x * 2, 3, 2, 1, count_include_pad=False),
+    "replicate": lambda x: F.pad(x * 2, (1, 2, 1, 0), mode="replicate"),
+    "reflect": lambda x: F.pad(x * 2, (1, 2, 1, 0), mode="reflect"),
+    "whole": lambda x: F.adaptive_avg_pool2d(x * 2, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLIDING)
+def test_gradients_over_images_of_any_size(name):
+    fast = compiled(SLIDING[name], dynamic=True)
+    with smelt.torch.record() as r:
+        for shape in ((2, 3, 8, 9), (2, 3, 11, 7), (3, 2, 6, 6)):
+            found = weighed(fast, randn(*shape))
+            torch.testing.assert_close(found, weighed(SLIDING[name], randn(*shape)))
+    assert not r.left
+    assert len(r.graphs) == 2
 
 
 # (shape, axis, extent, step): steps that divide a window and do not, gaps, a rest behind the last

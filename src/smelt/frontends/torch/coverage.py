@@ -23,11 +23,9 @@ from smelt.frontends.torch.table import TABLE, decompositions
 
 __all__ = ["WHY", "Status", "core", "page"]
 
-_SERIAL = "writes at computed positions are serial in the compiler today"
 _RANDOM = "torch's own random stream is kept"
 _DATA = "the size of the result depends on data"
 WHY: dict[str, str] = {
-    "_adaptive_avg_pool2d_backward": _SERIAL,
     "_cdist_forward": "no rule yet",
     "_fft_c2r": "complex numbers",
     "_fft_r2c": "complex numbers",
@@ -35,11 +33,9 @@ WHY: dict[str, str] = {
     "_pdist_forward": "no rule yet",
     "as_strided": "a view of memory, which torch makes for nothing",
     "atan2": "writes into its operand",
-    "avg_pool2d_backward": _SERIAL,
     "empty_strided": "memory without values",
     "grid_sampler_2d": "no rule yet",
     "masked_scatter": _DATA,
-    "max_pool2d_with_indices_backward": _SERIAL,
     "nonzero": _DATA,
     "rand": _RANDOM,
     "randn": _RANDOM,
@@ -53,13 +49,16 @@ _ROWS_ONLY = (
     "one position for each place beside the axis, or for all behind it; small parts of large arrays"
     " are extern"
 )
+_EQUAL = "windows of one size, or of different ones along dimensions of known sizes"
 PARTLY: dict[str, str] = {
     "aten.convolution.default": "all but some transposed ones, and over 9 taps along one channel",
     "aten.max_pool2d_with_indices.default": "positions in windows of up to 27 elements",
     "aten.max_pool3d_with_indices.default": "positions in windows of up to 27 elements",
-    "aten._adaptive_avg_pool2d.default": "where all windows have one size",
-    "aten._adaptive_avg_pool3d.default": "where all windows have one size",
-    "aten.adaptive_avg_pool1d.default": "where all windows have one size",
+    "aten._adaptive_avg_pool2d.default": _EQUAL,
+    "aten._adaptive_avg_pool2d_backward.default": _EQUAL,
+    "aten._adaptive_avg_pool3d.default": _EQUAL,
+    "aten.adaptive_avg_pool1d.default": _EQUAL,
+    "aten.max_pool2d_with_indices_backward.default": "windows that do not overlap",
     "aten.convolution_backward.default": "windows of one element, or larger ones of one channel",
     "aten.index.Tensor": "integer indices side by side; masks are extern: " + _DATA,
     "aten.div.Tensor_mode": "integers by a number; by a tensor a zero must raise",

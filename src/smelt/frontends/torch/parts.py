@@ -13,6 +13,7 @@ The gradients of a convolution are three sums that have nothing in common but th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,9 +66,49 @@ def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> An
     return of_v.to(v.dtype), along.to(g.dtype)
 
 
+def _trilinear(
+    a: Any, b: Any, c: Any, of_a: Sequence[int], of_b: Sequence[int], of_c: Sequence[int],
+    summed: Sequence[int], _unrolled: int = 1,
+) -> Any:  # fmt: skip
+    """A sum of products of three, each of which lacks the dimensions `of_a`, `of_b` and `of_c`: of
+    two first, those that together have the fewest elements."""
+    rank = a.dim() + len(of_a)
+    missing = [{d % rank for d in lacks} for lacks in (of_a, of_b, of_c)]
+    axes = [[d for d in range(rank) if d not in lacks] for lacks in missing]
+    operands = list(zip((a, b, c), axes, strict=True))
+    sizes = {d: n for x, own in operands for d, n in zip(own, x.shape, strict=True)}
+    if any(n != sizes[d] for x, own in operands for d, n in zip(own, x.shape, strict=True)):
+        return NotImplemented  # a dimension of one that is repeated
+    kept = [d for d in range(rank) if d not in {s % rank for s in summed}]
+
+    def named(own: Sequence[int]) -> str:
+        return "".join(chr(ord("a") + d) for d in own)
+
+    def elements(last: int) -> Any:
+        of = set(axes[(last + 1) % 3]) | set(axes[(last + 2) % 3])
+        return math.prod(sizes[d] for d in of)
+
+    known = all(isinstance(n, int) for n in sizes.values())
+    last = min((2, 0, 1), key=elements) if known else 2
+    (x, of_x), (y, of_y), (z, of_z) = (operands[(last + k) % 3] for k in (1, 2, 3))
+    pair = [d for d in range(rank) if d in (*of_x, *of_y) and d in (*of_z, *kept)]
+    first = torch.einsum(f"{named(of_x)},{named(of_y)}->{named(pair)}", x, y)
+    return torch.einsum(f"{named(pair)},{named(of_z)}->{named(kept)}", first, z)
+
+
+def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """Writes at positions in all elements, counted row after row."""
+    if memory_order(x) != list(range(x.dim())):
+        return NotImplemented
+    at, values = index.reshape(-1), source.reshape(-1)
+    return ATEN.index_put.default(x.reshape(-1), [at], values, accumulate).reshape(x.shape)
+
+
 PARTS: dict[Any, Callable[..., Any]] = {
     ATEN._weight_norm_interface_backward.default: _weight_norm_backward,
+    ATEN._trilinear.default: _trilinear,
     ATEN.native_dropout.default: _dropout,
+    ATEN.put.default: _put,
     ATEN.convolution_backward.default: _convolution_backward,
 }
 """Decompositions by operator."""

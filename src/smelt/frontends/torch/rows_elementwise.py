@@ -149,8 +149,8 @@ def _fmod(c: Call, x: Any, y: Any) -> V:
 
 
 def _pow(c: Call, x: Any, y: Any) -> V:
-    if c.dtype.is_integer and not (isinstance(y, int) and y >= 0):
-        raise UnsupportedError("an integer power of a tensor: a negative one must raise")
+    if c.dtype.is_integer and not isinstance(y, V) and not (isinstance(y, int) and y >= 0):
+        raise UnsupportedError("a negative power of integers, which must raise")
     if c.dtype == bool_:
         raise UnsupportedError("powers of booleans")
     if isinstance(y, float) and y == 0.5 and c.dtype.is_float:

@@ -52,7 +52,8 @@ def _extreme(combine: str) -> Callable[..., V]:
 
 def _best(combine: str, x: V, axes: Sequence[int], keep: bool) -> V:
     if x.dtype == bool_:
-        return x.cast(u8).reduce(combine, axes, keep).cast(bool_)
+        found = x.cast(u8).reduce(combine, axes, keep)
+        return found if combine.startswith("arg") else found.cast(bool_)
     return x.reduce(combine, axes, keep)
 
 

@@ -13,15 +13,15 @@ from typing import Any
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.value import V, concat, contract, gather, iota, number, select
-from smelt.ops.view import Shear, Window
+from smelt.ops.view import Window
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "adapted", "counted", "each", "held", "spread"]
 
 
-def _each(given: Any, count: int) -> tuple[int, ...]:
+def each(given: Any, count: int) -> tuple[int, ...]:
     """A setting for each spatial dimension; torch repeats a single one."""
     entries = [given] if isinstance(given, int) else list(given)
     if any(not isinstance(e, int) for e in entries):
@@ -76,10 +76,10 @@ def _max_pool(
     ceil_mode: bool = False,
 ) -> tuple[V, V | None]:  # fmt: skip
     """The greatest of each window, and its place in the image."""
-    count = 3 if c.out[0].dim() >= 4 and len(_each(kernel, 1)) == 3 else 2
-    extent = _each(kernel, count)
-    step = extent if stride == [] or stride == () else _each(stride, count)
-    around, apart = _each(padding, count), _each(dilation, count)
+    count = 3 if c.out[0].dim() >= 4 and len(each(kernel, 1)) == 3 else 2
+    extent = each(kernel, count)
+    step = extent if stride == [] or stride == () else each(stride, count)
+    around, apart = each(padding, count), each(dilation, count)
     more = _overhang(c, x, extent, step, apart, around, ceil_mode)
     lowest = -math.inf if x.dtype.is_float else 0
     if not x.dtype.is_float:
@@ -122,37 +122,111 @@ def _place_of_greatest(
     return place.cast(i64)
 
 
+def held(
+    c: Call, spatial: Sequence[Index], places: Sequence[Index], extent: Sequence[int],
+    step: Sequence[int], around: Sequence[int], *, inside: bool, ceil: bool,
+) -> float | list[V]:  # fmt: skip
+    """Elements of each window: a number, or counts along each dimension, whose product it is.
+    Those of the margin count, unless only what is `inside` does; what windows that are rounded up
+    hold beyond it never does."""
+    if not ceil and not (inside and any(around)):
+        return float(math.prod(extent))
+    found: list[V] = []
+    for n, m, t, s, margin in zip(spatial, places, extent, step, around, strict=True):
+        begin = iota((m,), 0, i64, c.origin) * s
+        size = number(n, i64, c.origin)
+        end = (begin + t).map("min", size + 2 * margin)
+        if inside:
+            begin, end = begin.map("max", margin), end.map("min", size + margin)
+        found.append(end - begin)
+    return found
+
+
+def counted(n: float | list[V], x: V, count: int) -> V:
+    """What windows hold, as numbers beside the last dimensions of x."""
+    if not isinstance(n, list):
+        return number(float(n), x.dtype, x.origin)
+    total = number(1, i64, x.origin)
+    for k, along in enumerate(n):
+        total = total * along.reshape(*along.shape, *[1] * (count - 1 - k))
+    return total.cast(x.dtype)
+
+
 def _avg_pool(count: int) -> Any:
     def lower(
         c: Call, x: V, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
         count_include_pad: bool = True, divisor_override: Any = None,
     ) -> V:  # fmt: skip
-        extent = _each(kernel, count)
-        step = extent if stride == [] or stride == () else _each(stride, count)
-        around, apart = _each(padding, count), (1,) * count
-        if ceil_mode or (any(around) and not count_include_pad):
-            raise UnsupportedError("average pooling whose windows hold different counts")
-        wide = _margin(x.wide(), around, 0.0, (0,) * count)
+        extent = each(kernel, count)
+        step = extent if stride == [] or stride == () else each(stride, count)
+        around, apart = each(padding, count), (1,) * count
+        more = _overhang(c, x, extent, step, apart, around, ceil_mode)
+        wide = _margin(x.wide(), around, 0.0, more)
         slid = _windows(c, wide, extent, step, apart)
         total = slid.sum(range(slid.rank - count, slid.rank))
-        return (total / float(divisor_override or math.prod(extent))).cast(x.dtype)
+        n = held(c, x.shape[x.rank - count :], total.shape[x.rank - count :], extent, step, around,
+                 inside=not count_include_pad, ceil=ceil_mode)  # fmt: skip
+        return (total / counted(divisor_override or n, total, count)).cast(x.dtype)
 
     return lower
 
 
-def _adaptive_avg(count: int) -> Any:
-    """Equal windows only: the size of the result divides that of the image."""
+MOST_UNEQUAL = 32
+"""Elements along a dimension, of windows of different sizes, up to which each is asked for."""
 
+
+def adapted(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
+    """An axis of n elements as m averages, of which number i is over those from floor(i·n/m) up to
+    ceil((i + 1)·n/m); `back` gives such averages' gradients to the elements.
+
+    An element stands in the windows that it would hold if there were m elements and n windows.
+    """
+    whole, parts = (m, n) if back else (n, m)  # elements, and windows over them
+    if parts == 1 or (isinstance(whole, int) and isinstance(parts, int) and whole % parts == 0):
+        size = floordiv(whole, parts)
+        if not back:
+            return x.reshape(*x.shape[:a], parts, size, *x.shape[a + 1 :]).mean((a + 1,))
+        x = (x / number(size, x.dtype, x.origin)).unsqueeze(a + 1)
+        x = x.expand((*x.shape[: a + 1], size, *x.shape[a + 2 :]))
+        return x.reshape(*x.shape[:a], whole, *x.shape[a + 2 :])
+    if not isinstance(n, int) or not isinstance(m, int):
+        raise UnsupportedError("adaptive pooling into windows of symbolic sizes")
+    most = max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
+    if most > MOST_UNEQUAL:
+        raise UnsupportedError("adaptive pooling into large windows of different sizes")
+    if back:
+        x = x / _count_of(x, a, m, n)
+    first, end = _bounds(x, m, n)
+    total: V | None = None
+    for t in range(most):
+        at = first + t
+        read = gather(x, a, at.map("min", n - 1))
+        there = at.map("lt", end).reshape(m, *[1] * (x.rank - 1 - a))
+        part = select(there, read, number(0, x.dtype, x.origin))
+        total = part if total is None else total + part
+    assert total is not None
+    return total if back else total / _count_of(total, a, n, m)
+
+
+def _bounds(x: V, m: int, n: int) -> tuple[V, V]:
+    """Where each of m windows over n elements begins and ends."""
+    i = iota((m,), 0, i64, x.origin)
+    return (i * n).map("floordiv", m), (i * n + (n + m - 1)).map("floordiv", m)
+
+
+def _count_of(x: V, a: int, n: int, m: int) -> V:
+    """Elements of each of m windows over n, beside axis `a` of x."""
+    first, end = _bounds(x, m, n)
+    return (end - first).cast(x.dtype).reshape(m, *[1] * (x.rank - 1 - a))
+
+
+def _adaptive_avg(count: int) -> Any:
     def lower(c: Call, x: V, size: Any) -> V:
-        out = _each(size, count)
-        lead, spatial = x.shape[: x.rank - count], x.shape[x.rank - count :]
-        split: list[Index] = []
-        for n, m in zip(spatial, out, strict=True):
-            if m != 1 and not (isinstance(n, int) and n % m == 0):
-                raise UnsupportedError("adaptive pooling into windows of different sizes")
-            split += [m, floordiv(n, m)]
-        axes = [len(lead) + 2 * k + 1 for k in range(count)]
-        return x.wide().reshape(*lead, *split).mean(axes).cast(x.dtype)
+        first = x.rank - count
+        found = x.wide()
+        for k, m in enumerate(each(size, count)):
+            found = adapted(found, first + k, x.shape[first + k], m)
+        return found.cast(x.dtype)
 
     return lower
 
@@ -198,13 +272,13 @@ def _convolution(
     if len(extent) != count or not x.dtype.is_float:
         raise UnsupportedError("windows of symbolic size")
     if transposed:
-        found = _transposed(c, x, weight, _each(stride, count), _each(padding, count),
-                            _each(dilation, count), _each(more, count), groups)  # fmt: skip
+        found = _transposed(c, x, weight, each(stride, count), each(padding, count),
+                            each(dilation, count), each(more, count), groups)  # fmt: skip
         return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
     if groups > 1:
         _no_long_line(weight, extent)
-    step, apart = _each(stride, count), _each(dilation, count)
-    x = _margin(x, _each(padding, count), 0.0, (0,) * count)
+    step, apart = each(stride, count), each(dilation, count)
+    x = _margin(x, each(padding, count), 0.0, (0,) * count)
     places = c.shape[2:]
     for k in range(count):
         if extent[k] > 1:
@@ -235,7 +309,7 @@ def _convolution_backward(
     if not one and not single:
         raise UnsupportedError("gradients over windows of several channels: torch's are faster")
     _no_long_line(weight, extent)
-    step, around, apart = (_each(given, count) for given in (stride, padding, dilation))
+    step, around, apart = (each(given, count) for given in (stride, padding, dilation))
     if wanted[0]:
         return _of_image(grad, x, weight, step, around, apart, groups), None, None
     if not one and math.prod(extent) <= MOST_TAPS:
@@ -268,11 +342,11 @@ def _of_image(
     places = grad.shape[2 : 2 + count]
     found = _correlated(grad, kernel, groups, count).reshape(*x.shape[:2], *places)
     for k, s in enumerate(step):
-        found = _spread(found, 2 + k, s).narrow(2 + k, 0, x.shape[2 + k])
+        found = spread(found, 2 + k, s).narrow(2 + k, 0, x.shape[2 + k])
     return found
 
 
-def _spread(x: V, a: int, step: int) -> V:
+def spread(x: V, a: int, step: int) -> V:
     """Zeros behind each element along an axis, `step - 1` of them."""
     if step == 1:
         return x
@@ -384,27 +458,8 @@ def _unfold(c: Call, x: V, dim: int, extent: int, step: int) -> V:
     return x.op(Window(a, extent, step, 1)).narrow(a, 0, c.shape[a])
 
 
-def _unfold_backward(c: Call, g: V, _shape: Any, dim: int, extent: int, step: int) -> V:
-    """What windows hold of each element, summed: a window of several steps is as many blocks of one
-    step, each of which lies that much further on (overlap-add)."""
-    shape = c.shape
-    a = axis_of(dim, len(shape))
-    if not shape or g.rank != len(shape) + 1 or g.shape[-1] != extent or step < 1:
-        raise UnsupportedError("windows over a single number, or that broadcast")
-    g = g.expand((*shape[:a], g.shape[a], *shape[a + 1 :], extent))
-    blocks = -(-extent // step)
-    g = g.pad((0,) * g.rank, (*[0] * (g.rank - 1), blocks * step - extent), 0)
-    g = g.reshape(*g.shape[:-1], blocks, step)
-    r = len(shape)
-    g = g.permute(*range(a + 1), r + 1, *range(a + 1, r), r)
-    places = add(floordiv(shape[a], step), 1)
-    g = g.op(Shear((*shape[:a], places, *g.shape[a + 1 :]), a, 1)).sum((r + 1,))
-    return g.reshape(*shape[:a], mul(places, step), *shape[a + 1 :]).narrow(a, 0, shape[a])
-
-
 ROWS = (
     Row("aten.unfold.default", _unfold, alias=True),
-    Row("aten.unfold_backward.default", _unfold_backward),
     Row("aten.max_pool2d_with_indices.default", _max_pool),
     Row("aten.max_pool3d_with_indices.default", _max_pool),
     Row("aten.avg_pool1d.default", _avg_pool(1)),

@@ -25,6 +25,7 @@ from smelt.frontends.torch import (
     rows_elementwise,
     rows_fold,
     rows_foreach,
+    rows_overlap,
     rows_place,
     rows_product,
     rows_view,
@@ -38,7 +39,7 @@ _OWN: dict[str, Row] = {
     row.name: row
     for chapter in (
         rows_elementwise.ROWS, rows_view.ROWS, rows_fold.ROWS, rows_product.ROWS,
-        rows_place.ROWS, rows_window.ROWS,
+        rows_place.ROWS, rows_window.ROWS, rows_overlap.ROWS,
     ) for row in chapter
 }  # fmt: skip
 

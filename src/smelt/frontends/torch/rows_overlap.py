@@ -1,0 +1,191 @@
+"""What windows give back: gradients of poolings, of windows along an axis, and of margins.
+
+An element of an image stands in several windows, and its gradient is the sum of what those hold of
+it.  Windows that lie `step` apart and hold `extent` elements are ceil(extent / step) blocks of
+`step`, each of which lies one step further on; blocks do not overlap, so the sum is over shifted
+blocks (overlap-add), read where they lie.  Nothing is written at computed positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.torch.row import Call, Row, axis_of
+from smelt.frontends.torch.rows_window import adapted, counted, each, held, spread
+from smelt.frontends.torch.value import V, iota, number, select
+from smelt.ops.view import Shear
+from smelt.types.dtype import i32, i64
+from smelt.types.expr import Index, add, floordiv, mul, sub
+from smelt.types.expr import product as volume
+
+__all__ = ["ROWS"]
+
+
+def _overlapped(
+    g: V, taps: int, a: int, step: int, apart: int, length: Index, low: int = 0
+) -> V:  # fmt: skip
+    """Windows along axis `a` laid back: [.., places, .., taps, ..] -> [.., length, .., blocks], of
+    which the sum over blocks is what windows hold of each element.  Element t of window p lies at
+    p·step + t·apart, and counts from `low`."""
+    extent = g.shape[taps]
+    if not isinstance(extent, int):
+        raise UnsupportedError("windows of symbolic size")
+    end = g.rank - 1
+    if apart != 1 and extent > 1:
+        g = spread(g.permute(*(k for k in range(end + 1) if k != taps), taps), a, step)
+        g = g.op(Shear((*g.shape[:a], add(length, low), *g.shape[a + 1 :]), a, apart))
+        return g.narrow(a, low, length)
+    blocks = -(-extent // step)
+    more = tuple(blocks * step - extent if k == taps else 0 for k in range(end + 1))
+    g = g.pad((0,) * g.rank, more, 0)
+    g = g.reshape(*g.shape[:taps], blocks, step, *g.shape[taps + 1 :])
+    rest = (k for k in range(a + 1, end + 2) if k not in (taps, taps + 1))
+    g = g.permute(*range(a + 1), taps + 1, *rest, taps)
+    places = add(floordiv(sub(add(length, low), 1), step), 1)
+    g = g.op(Shear((*g.shape[:a], places, *g.shape[a + 1 :]), a, 1))
+    g = g.reshape(*g.shape[:a], mul(places, step), *g.shape[a + 2 :])
+    return g.narrow(a, low, length)
+
+
+def _laid_back(
+    g: V, spatial: Sequence[Index], step: Sequence[int], around: Sequence[int], apart: Sequence[int]
+) -> V:  # fmt: skip
+    """[.., *places, *taps] -> [.., *spatial] for windows over an image with a margin."""
+    count = len(spatial)
+    first = g.rank - 2 * count
+    for k in range(count):
+        g = _overlapped(g, first + count, first + k, step[k], apart[k], spatial[k], around[k])
+    return g.sum(range(first + count, g.rank))
+
+
+def _beside(x: V, extent: Sequence[int]) -> V:
+    """Each place again for each tap of its window: [.., *places, *taps]."""
+    return x.reshape(*x.shape, *[1] * len(extent)).expand((*x.shape, *extent))
+
+
+# ---- poolings ------------------------------------------------------------------------------------
+
+
+def _max_pool(count: int) -> Any:
+    def lower(
+        c: Call, g: V, x: V, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+        at: V,
+    ) -> V:  # fmt: skip
+        """The gradient goes where the greatest of each window was found."""
+        extent = each(kernel, count)
+        step = extent if not stride else each(stride, count)
+        around, apart = each(padding, count), each(dilation, count)
+        if any(n > 1 and (n - 1) * d >= s for n, d, s in zip(extent, apart, step, strict=True)):
+            raise UnsupportedError("windows that overlap: torch writes where each one chose")
+        first = x.rank - count
+        spatial = x.shape[first:]
+        plane = volume(spatial)
+        counts = i32 if isinstance(plane, int) and plane < 1 << 31 else i64
+        here = number(0, counts, c.origin)
+        windows = (*g.shape, *extent)
+        for k in range(count):
+            place = iota(windows, first + k, counts, c.origin) * step[k]
+            place = place + iota(windows, first + count + k, counts, c.origin) * apart[k]
+            here = here * number(spatial[k], counts, c.origin) + (place - around[k])
+        chosen = _beside(at.cast(counts), extent).map("eq", here)
+        wide = _beside(g.wide(), extent)
+        found = select(chosen, wide, number(0, wide.dtype, c.origin))
+        return _laid_back(found, spatial, step, around, apart).cast(c.dtype)
+
+    return lower
+
+
+def _avg_pool(count: int) -> Any:
+    def lower(
+        c: Call, g: V, x: V, kernel: Any, stride: Any, padding: Any, ceil_mode: bool,
+        count_include_pad: bool, divisor: Any,
+    ) -> V:  # fmt: skip
+        """Each element of a window gets an equal share."""
+        extent = each(kernel, count)
+        step = extent if not stride else each(stride, count)
+        around = each(padding, count)
+        spatial, places = x.shape[x.rank - count :], g.shape[x.rank - count :]
+        n = held(c, spatial, places, extent, step, around, inside=not count_include_pad,
+                 ceil=ceil_mode)  # fmt: skip
+        shares = g.wide() / counted(divisor or n, g.wide(), count)
+        found = _laid_back(_beside(shares, extent), spatial, step, around, (1,) * count)
+        return found.cast(c.dtype)
+
+    return lower
+
+
+def _adaptive_avg(count: int) -> Any:
+    def lower(c: Call, g: V, x: V) -> V:
+        """Windows that hold an element are as many as elements that a window holds, the sizes
+        exchanged."""
+        first = x.rank - count
+        places, spatial = g.shape[first:], x.shape[first:]
+        g = g.wide()
+        for k in range(count):
+            g = adapted(g, first + k, places[k], spatial[k], back=True)
+        return g.cast(c.dtype)
+
+    return lower
+
+
+# ---- windows along one axis ----------------------------------------------------------------------
+
+
+def _unfold(c: Call, g: V, _shape: Any, dim: int, extent: int, step: int) -> V:
+    shape = c.shape
+    a = axis_of(dim, len(shape))
+    if not shape or g.rank != len(shape) + 1 or g.shape[-1] != extent or step < 1:
+        raise UnsupportedError("windows over a single number, or that broadcast")
+    g = g.expand((*shape[:a], g.shape[a], *shape[a + 1 :], extent))
+    return _overlapped(g, g.rank - 1, a, step, 1, shape[a]).sum((g.rank - 1,))
+
+
+# ---- margins -------------------------------------------------------------------------------------
+
+
+def _margins(mode: str, count: int) -> Any:
+    """What lies in a margin is added to the elements that it repeats."""
+
+    def lower(c: Call, g: V, x: V, pad: Sequence[Any]) -> V:
+        g = g.wide()
+        for k in range(count):
+            low, high = pad[2 * k], pad[2 * k + 1]
+            if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < 0:
+                raise UnsupportedError("margins that are symbolic or negative")
+            a = g.rank - 1 - k
+            n = x.shape[a]
+            found = g.narrow(a, low, n)
+            for start, m, at_end in ((0, low, False), (add(low, n), high, True)):
+                if m:
+                    found = found + _repeated(mode, g.narrow(a, start, m), a, n, at_end=at_end)
+            g = found
+        return g.cast(c.dtype)
+
+    return lower
+
+
+def _repeated(mode: str, part: V, a: int, n: Index, *, at_end: bool) -> V:
+    """A margin's gradient where it belongs along an axis of n elements."""
+    if mode == "replicate":
+        part, beside = part.sum((a,), keep=True), 0
+    else:
+        part, beside = part.flip(a), 1
+    rest = sub(sub(n, part.shape[a]), beside)
+    low: list[Index] = [0] * part.rank
+    high: list[Index] = [0] * part.rank
+    low[a], high[a] = (rest, beside) if at_end else (beside, rest)
+    return part.pad(tuple(low), tuple(high), 0.0)
+
+
+ROWS = (
+    Row("aten.unfold_backward.default", _unfold),
+    *(Row(f"aten.max_pool{n}d_with_indices_backward.default", _max_pool(n)) for n in (2, 3)),
+    *(Row(f"aten.avg_pool{n}d_backward.default", _avg_pool(n)) for n in (2, 3)),
+    *(Row(f"aten._adaptive_avg_pool{n}d_backward.default", _adaptive_avg(n)) for n in (2, 3)),
+    *(Row(f"aten.{name}_pad{n}d_backward.default", _margins(mode, n))
+      for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
+      for n in (1, 2, 3)),
+)  # fmt: skip
+"""Gradients of what slides and of what is repeated."""
