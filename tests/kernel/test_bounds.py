@@ -53,6 +53,32 @@ def test_what_is_proven_inside_is_inside(e, extent):
             assert 0 <= evaluate(e, sizes, axes) < evaluate(extent, sizes)
 
 
+@pytest.mark.parametrize(
+    "extent", [n * (m - 1), (n - 1) * (m - 1), n * m - n + m - 1, n * m * m - n]
+)
+@pytest.mark.parametrize("add", [0, 1, n])
+def test_rows_of_a_difference(extent, add):
+    """n rows of m - 1 places are some only where m - 1 is: what divides by it is inside."""
+    at = axis("r", extent)
+    for e in (floordiv(at + add, m - 1), mod(at + add, m - 1), floordiv(at, m - 1) * 2 + add):
+        for limit in (n, m - 1, n + 1, extent, n * m, n * 2 + n):
+            if not proves_inside(e, limit):
+                continue
+            for a, b in product(range(1, 6), repeat=2):
+                sizes = {"n": a, "m": b}
+                for place in range(evaluate(extent, sizes)):
+                    assert 0 <= evaluate(e, sizes, {"r": place}) < evaluate(limit, sizes)
+
+
+def test_what_rows_of_a_difference_tell():
+    at, other = axis("r", n * m - n), axis("s", (n - 2) * (m - 1))
+    assert proves_inside(floordiv(at, m - 1), n)
+    assert proves_inside(mod(at, m - 1), m - 1)
+    assert not proves_inside(floordiv(at + 1, m - 1), n)
+    assert not proves_inside(mod(other, m - 1), m - 1)  # n - 2 may be negative
+    assert not proves_inside(mod(axis("i", n), m - 1), m - 1)
+
+
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(expressions(2), st.lists(expressions(2), max_size=3))
 def test_what_follows_from_facts_holds_where_they_do(e, facts):

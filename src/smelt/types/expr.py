@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
+from smelt.types.expr_text import is_simple, written
 from smelt.types.polynomial import contents, divide, divides
 
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
@@ -60,10 +61,12 @@ class Atom:
             return self.name
         if self.kind == "size":
             return f"size({self.name})" if index else self.name
-        parts = [_text(a, index) for a in self.args]
+        parts = [written(a, index) for a in self.args]
         if self.kind in ("min", "max"):
             return f"{self.kind}({', '.join(parts)})"
-        left, right = (p if _simple(a) else f"({p})" for p, a in zip(parts, self.args, strict=True))
+        left, right = (
+            p if is_simple(a) else f"({p})" for p, a in zip(parts, self.args, strict=True)
+        )
         return f"{left}{self.kind}{right}"
 
 
@@ -86,7 +89,7 @@ class Expr:
         return self is other or (isinstance(other, Expr) and self.terms == other.terms)
 
     def __repr__(self) -> str:
-        return _text(self, False)
+        return written(self, False)
 
     def __add__(self, other: Index) -> Index:
         return add(self, other)
@@ -329,14 +332,39 @@ def _find_bounds(atom: Atom) -> tuple[Index, Index] | None:
     if atom.kind == "size":
         return _atom(atom), _atom(atom)
     if atom.kind == "%":
-        return (0, add(atom.args[1], -1)) if positive(atom.args[1]) else None
+        return (0, add(atom.args[1], -1)) if _divides_by_one_or_more(*atom.args) else None
     if atom.kind == "//":
         inner = bounds(atom.args[0])
-        if inner is None or not nonnegative(inner[0]) or not positive(atom.args[1]):
+        if inner is None or not nonnegative(inner[0]) or not _divides_by_one_or_more(*atom.args):
             return None
-        return floordiv(inner[0], atom.args[1]), floordiv(inner[1], atom.args[1])
+        return floordiv(inner[0], atom.args[1]), _quotient(inner[1], atom.args[1])
     fixed = all(nonnegative(a) for a in atom.args) and not axes_of(_atom(atom))
     return (_atom(atom), _atom(atom)) if fixed else None
+
+
+def _divides_by_one_or_more(e: Index, divisor: Index) -> bool:
+    """Whether e // divisor is only asked for where the divisor is at least 1: always, or because an
+    axis of e runs over a multiple of it, and runs at all (n*(m - 1) positions are some only where
+    m - 1 is)."""
+    if positive(divisor):
+        return True
+    if not isinstance(divisor, Expr):
+        return False
+    for atom in atoms(e):
+        if atom.kind == "axis" and isinstance(atom.extent, Expr):
+            times, rest = map(_build, divide(atom.extent.terms, divisor.terms))
+            if rest == 0 and nonnegative(times):
+                return True
+    return False
+
+
+def _quotient(e: Index, divisor: Index) -> Index:
+    """e // divisor for a divisor of at least 1."""
+    if isinstance(e, Expr) and isinstance(divisor, Expr):
+        whole, rest = map(_build, divide(e.terms, divisor.terms))
+        if rest == -1:
+            return add(whole, -1)
+    return floordiv(e, divisor)
 
 
 def _within(e: Index, limit: Index) -> bool:
@@ -463,29 +491,6 @@ def product(values: Iterable[Index]) -> Index:
     return total
 
 
-def _simple(e: Index) -> bool:
-    if isinstance(e, int):
-        return e >= 0
-    if len(e.terms) != 1 or e.terms[0][1] != 1 or len(e.terms[0][0]) != 1:
-        return False
-    return e.terms[0][0][0].kind not in ("//", "%")
-
-
-def _text(e: Index, index: bool) -> str:
-    if isinstance(e, int):
-        return str(e)
-    out = ""
-    for m, c in e.terms:
-        alone = len(m) == 1 and (c == 1 or (c == -1 and out != ""))
-        factors = [f"({a.text(index)})" if a.kind in ("//", "%") and not alone
-                   else a.text(index) for a in m]  # fmt: skip
-        if abs(c) != 1 or not m:
-            factors.append(str(abs(c)))
-        sign = (" - " if c < 0 else " + ") if out else ("-" if c < 0 else "")
-        out += sign + "*".join(factors)
-    return out
-
-
 def text(e: Index, *, index: bool = False) -> str:
     """Source text, which `smelt.types.parse_expr` reads back; `index` marks sizes as `size(n)`."""
-    return _text(e, index)
+    return written(e, index)

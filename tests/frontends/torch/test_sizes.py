@@ -103,6 +103,31 @@ def test_training_of_every_batch_and_length(compiled_graphs):
     assert len(forward) <= 2 < len(SIZES)
 
 
+def test_texts_without_their_last_word_are_read_without_tests():
+    """A language model reads all words but the last: rows of n - 1 places, as one axis."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.up, self.down = nn.Embedding(9, 8), nn.Linear(8, 16), nn.Linear(16, 9)
+
+        def forward(self, words):
+            x = self.down(F.gelu(self.up(self.words(words[:, :-1]))))
+            return F.cross_entropy(x.flatten(0, 1), words[:, 1:].flatten())
+
+    model = Model()
+    words = [torch.randint(0, 9, shape) for shape in ((4, 17), (3, 12), (2, 2))]
+    fast = torch.compile(model, backend="smelt", fullgraph=True)
+    with smelt.torch.record() as r:
+        for given in words:
+            found, expected = (torch.autograd.grad(f(given), model.parameters())
+                               for f in (fast, model))  # fmt: skip
+            torch.testing.assert_close(found, expected)
+    texts = [k.text for k in r.graphs[0].kernels() + r.graphs[1].kernels()]
+    assert any("//(size(" in t for t in texts)
+    assert not [t for t in texts if "//(size(" in t and "else 0" in t]
+
+
 def test_windows_keep_what_they_slide_along(compiled_graphs):
     """Images of another batch find the plan; of another size they do not, and are right."""
     torch.manual_seed(0)
