@@ -8,11 +8,11 @@ import pytest
 
 from smelt.bench import cases, models
 from smelt.bench.cases import CASES, given_model
-from smelt.bench.first import FirstCall, measure_first
+from smelt.bench.first import SIZES, FirstCall, measure_first
 
 
 def row(name, eager, smelt):
-    return models.Row(name, {"eager": eager, "smelt": smelt}, {"smelt": FirstCall(2.0, 1.04)},
+    return models.Row(name, {"eager": eager, "smelt": smelt}, {"smelt": FirstCall(2.0, 1.04, (0.52, 0.01), (0.06, 0.0))},
                       {"eager": 4.0, "smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
 
 
@@ -22,6 +22,7 @@ def test_the_page_has_every_model_and_the_geometric_mean():
     assert "| bert | 40.00 | 10.00 | 4.00x |\n" in page
     assert "| model | smelt cold | smelt warm |\n" in page
     assert "| bert | 2.0 | 1.0 |\n" in page
+    assert "| bert | 0.5, 0.0 | 60 |\n" in page
     assert "| bert | 7 | 1 | 4.0 | 3.0 |\n" in page
     assert "Geometric mean of the gain: eager 2.00x.\n" in page
 
@@ -31,7 +32,7 @@ def test_a_peer_that_failed_is_a_dash_and_no_part_of_the_mean():
                         {"smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
     page = models.page([row("bert", 40.0, 10.0), failed])
     assert "| gpt2 | – | 2.00 | – |\n" in page
-    assert "| gpt2 | – | – |\n" in page
+    assert page.count("| gpt2 | – | – |\n") == 2  # the first call, and other sizes
     assert "| gpt2 | 7 | 1 | – | 3.0 |\n" in page
     assert "Geometric mean of the gain: eager 4.00x.\n" in page
 
@@ -64,6 +65,15 @@ def test_cases_can_be_made_and_called():
     assert {case.inputs for case in CASES.values()} == set(cases._INPUTS)
 
 
+def test_later_calls_have_other_sizes():
+    for case in CASES.values():
+        one, other = case.sizes(1), case.sizes(2)
+        assert case.sizes(0) == case.shape
+        for a, n in enumerate(case.shape):
+            different = len({n, one[a], other[a]}) == 3
+            assert different == (a in case.free)
+
+
 def test_a_first_call_that_fails_is_not_a_time():
     found = measure_first("smelt", "nothing")
     assert math.isnan(found.cold) and math.isnan(found.warm)
@@ -79,4 +89,6 @@ def test_a_model_is_measured():
     assert found.ms["smelt"] > 0
     assert found.first["smelt"].cold > found.first["smelt"].warm > 0
     assert set(found.first) == {"smelt"}
+    assert len(found.first["smelt"].further) == len(found.first["smelt"].own) == SIZES
+    assert found.first["smelt"].own[-1] == 0  # by then it is known that both sizes vary
     assert found.peak["eager"] > 0 and found.peak["smelt"] > 0

@@ -20,7 +20,7 @@ from smelt.bench.diffusion import diffusion_block
 from smelt.dataclass import dataclass
 from smelt.demo import torch_model, weights
 
-__all__ = ["CASES", "Case", "given_model", "runner"]
+__all__ = ["CASES", "Case", "given_model", "inputs", "runner"]
 
 Make = Callable[[], Any]
 
@@ -33,6 +33,14 @@ class Case:
     inputs: str
     """A row of `_INPUTS`."""
     shape: tuple[int, ...]
+    free: tuple[int, ...] = (0,)
+    """Axes of the shape that differ from call to call: the batch, and the length of texts.  The
+    length of what a model loops over in Python makes another program."""
+
+    def sizes(self, call: int) -> tuple[int, ...]:
+        """The shape of a later call, which differs along the free axes; the first for 0."""
+        return tuple(n + call * max(n // 4, 1) if a in self.free else n
+                     for a, n in enumerate(self.shape))  # fmt: skip
 
 
 def _package(config: str, model: str, settings: Mapping[str, Any], path: str = "transformers",
@@ -60,29 +68,31 @@ _WHISPER = {
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
             "sep_token_id": 2}  # fmt: skip
 
+_BOTH = (0, 1)
+
 CASES: Mapping[str, Case] = {
-    "bert": Case(_package("BertConfig", "BertModel", _TEXT), "words", (4, 64)),
+    "bert": Case(_package("BertConfig", "BertModel", _TEXT), "words", (4, 64), _BOTH),
     "distilbert": Case(_package("DistilBertConfig", "DistilBertModel", {
         "dim": 384, "n_layers": 3, "n_heads": 12, "hidden_dim": 1536, "vocab_size": 8000,
-    }), "words", (4, 64)),
-    "minilm": Case(lambda: torch_model.build(weights.load()), "tokens", (8, 64)),
+    }), "words", (4, 64), _BOTH),
+    "minilm": Case(lambda: torch_model.build(weights.load()), "tokens", (8, 64), _BOTH),
     "modernbert": Case(
-        _package("ModernBertConfig", "ModernBertModel", _TEXT | _SPECIAL), "words", (4, 64)),
+        _package("ModernBertConfig", "ModernBertModel", _TEXT | _SPECIAL), "words", (4, 64), _BOTH),
     "gpt2": Case(_package("GPT2Config", "GPT2LMHeadModel", {
         "n_embd": 384, "n_layer": 4, "n_head": 12, "vocab_size": 8000, "bos_token_id": 1,
         "eos_token_id": 2,
-    }), "words", (1, 128)),
+    }), "words", (1, 128), _BOTH),
     "llama": Case(_package("LlamaConfig", "LlamaForCausalLM", {**_TEXT, "num_key_value_heads": 4}),
-                  "words", (1, 128)),
+                  "words", (1, 128), _BOTH),
     "t5": Case(_package("T5Config", "T5EncoderModel", {
         "d_model": 384, "d_kv": 32, "d_ff": 1536, "num_layers": 4, "num_heads": 12,
         "vocab_size": 8000,
-    }), "words", (4, 64)),
+    }), "words", (4, 64), _BOTH),
     "mamba": Case(_package("MambaConfig", "MambaModel", _STATE), "words", (1, 64)),
     "mamba2": Case(_package("Mamba2Config", "Mamba2Model", {
         **_STATE, "num_heads": 12, "head_dim": 64, "n_groups": 1, "state_size": 64,
         "chunk_size": 64,
-    }), "words", (1, 128)),
+    }), "words", (1, 128), _BOTH),
     "vit": Case(_package("ViTConfig", "ViTModel", _SMALL), "image", (1, 3, 224, 224)),
     "convnext": Case(_package("ConvNextConfig", "ConvNextModel", {
         "hidden_sizes": [48, 96, 192, 384], "depths": [2, 2, 4, 2],
@@ -96,7 +106,7 @@ CASES: Mapping[str, Case] = {
     "whisper": Case(_package("WhisperConfig", "WhisperEncoder", _WHISPER,
                              "transformers.models.whisper.modeling_whisper"),
                     "sound", (1, 80, 300)),
-    "splade": Case(_package("BertConfig", "BertForMaskedLM", _TEXT), "words", (2, 64)),
+    "splade": Case(_package("BertConfig", "BertForMaskedLM", _TEXT), "words", (2, 64), _BOTH),
 }  # fmt: skip
 """The models, by name."""
 
@@ -108,7 +118,12 @@ def given_model(torch: Any, case: Case) -> tuple[Any, dict[str, Any]]:
     """
     torch.manual_seed(0)
     model = case.make().eval()
-    return model, _INPUTS[case.inputs](torch, case.shape)
+    return model, inputs(torch, case)
+
+
+def inputs(torch: Any, case: Case, call: int = 0) -> dict[str, Any]:
+    """What a case's model is called with, of other sizes in later calls."""
+    return _INPUTS[case.inputs](torch, case.sizes(call))
 
 
 def _words(torch: Any, shape: tuple[int, ...]) -> dict[str, Any]:

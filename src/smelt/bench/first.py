@@ -1,10 +1,11 @@
-"""The first call of a model behind `torch.compile` in a process of its own.
+"""The first call of a model behind `torch.compile` in a process of its own, and calls of other sizes.
 
     python -m smelt.bench.first smelt gpt2
 
-prints the seconds of that call, less those of a later one.  The caller gives the process an empty
-cache directory, then the same one again: a cold and a warm start.  What PyTorch imports and does
-once in a process so counts for every compiler alike.
+prints the seconds of that call, less those of a later one, and the same of calls with another batch
+and length.  The caller gives the process an empty cache directory, then the same one again: a cold
+and a warm start.  What PyTorch imports and does once in a process so counts for every compiler
+alike.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from math import nan
 from pathlib import Path
+from typing import Any
 
-from smelt.bench.cases import CASES, given_model, runner
+from smelt.bench.cases import CASES, given_model, inputs, runner
 from smelt.bench.process import command, variables
 from smelt.dataclass import dataclass
 
-__all__ = ["FirstCall", "measure_first"]
+__all__ = ["SIZES", "FirstCall", "measure_first"]
 
+SIZES = 3
+"""Other sizes that a model is called with: PyTorch traces again for the first or the first two."""
 
 _LOG = logging.getLogger("smelt.bench")
 
@@ -38,46 +44,68 @@ class FirstCall:
     """with empty caches"""
     warm: float = nan
     """in a second process, which finds the caches of the first"""
+    further: tuple[float, ...] = ()
+    """of calls with other sizes, one after another, in the first process"""
+    own: tuple[float, ...] = ()
+    """what of it was Smelt's, not PyTorch's tracing"""
 
 
 def measure_first(peer: str, name: str, seconds: float = 600.0) -> FirstCall:
     """The first call of a model in two fresh processes, which share one new cache directory."""
-    found: list[float] = []
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         line = command(["-m", "smelt.bench.first", peer, name], variables(1, Path(folder)))
-        for _ in range(2):
+        for more in ([str(SIZES)], []):
             try:
                 done = subprocess.run(  # noqa: S603 - our own module
-                    line, capture_output=True, timeout=seconds, check=True
+                    [*line, *more], capture_output=True, timeout=seconds, check=True
                 )
             except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
                 last = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
                 _LOG.warning("no first call of %s with %s: %s %s", name, peer, error, *last or [""])
                 return FirstCall()
-            found.append(float(json.loads(done.stdout.splitlines()[-1])))
-    return FirstCall(*found)
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+    cold, warm = found
+    return FirstCall(cold["first"], warm["first"], tuple(cold["further"]), tuple(cold["own"]))
 
 
-def first_call(peer: str, name: str) -> float:
-    """Seconds of the first call in this process, less those of the best of three later ones."""
+def first_calls(peer: str, name: str, sizes: int = 0) -> dict[str, Any]:
+    """Seconds of the first call in this process, less those of the best of three later ones; then
+    of calls with so many other sizes, and Smelt's share of these."""
     torch = import_module("torch")
     torch.set_num_threads(1)
     with torch.no_grad():
-        model, given = given_model(torch, CASES[name])
+        case = CASES[name]
+        model, given = given_model(torch, case)
         compiled = runner(torch, peer, model, given)
-        times: list[float] = []
-        for _ in range(4):
-            start = time.perf_counter()
-            compiled(**given)
-            times.append(time.perf_counter() - start)
+        first = _longer(lambda: compiled(**given))
+        further: list[float] = []
+        own: list[float] = []
+        # what is exported for ONNX Runtime is for one size
+        for call in range(1, sizes + 1) if peer != "onnxruntime" else ():
+            given = inputs(torch, case, call)
+            with import_module("smelt.torch").record() as record:
+                further.append(_longer(partial(compiled, **given)))
+            own += [sum(g.seconds for g in record.graphs)] if peer == "smelt" else []
+    return {"first": first, "further": further, "own": own}
+
+
+def _longer(call: Callable[[], Any]) -> float:
+    """Seconds that a call takes longer than the best of three later ones."""
+    times: list[float] = []
+    for _ in range(4):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
     return times[0] - min(times[1:])
 
 
 def main(arguments: list[str]) -> None:
-    """Print one first call as JSON on the last line."""
+    """Print seconds as JSON on the last line: of a peer, a model, and so many other sizes."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    replies.write(json.dumps(first_call(*arguments)) + "\n")
+    peer, name, *sizes = arguments
+    replies.write(json.dumps(first_calls(peer, name, *map(int, sizes))) + "\n")
     replies.flush()
 
 

@@ -60,6 +60,16 @@ imports and traces for a compiler counts; for ONNX Runtime, what exporting takes
 
 """
 
+FURTHER = """\
+## Other sizes
+
+Seconds of the first calls with another batch and another length (images and what is looped over:
+another batch), one after another behind the cold call, beyond what such a call takes later. PyTorch
+traces a model again once or twice until it knows that a size varies; `own` is Smelt's share,
+milliseconds of the call that had the most.
+
+"""
+
 MEMORY = """\
 ## Kernels and memory
 
@@ -176,7 +186,7 @@ def page(rows: Sequence[Row]) -> str:
     """The tables in Markdown."""
     peers = [p for p in PEERS if p != "smelt" and p in rows[0].ms]
     parts = [TIMES + _times_table(rows, peers), FIRSTS + _firsts_table(rows, peers),
-             MEMORY + _memory_table(rows)]  # fmt: skip
+             FURTHER + _further_table(rows, peers), MEMORY + _memory_table(rows)]  # fmt: skip
     return "\n".join(parts)
 
 
@@ -193,6 +203,18 @@ def _firsts_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
     head = ["model", *(f"{p} {what}" for p in ours for what in ("cold", "warm"))]
     cells = [[r.name, *(_number(t, 1) for p in ours for t in _seconds(r, p))] for r in rows]
     return _table(head, cells)
+
+
+def _further_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
+    ours = [*(p for p in peers if p not in ("eager", "onnxruntime")), "smelt"]
+    head = ["model", *ours, "smelt, own ms"]
+    calls = {(r.name, p): r.first.get(p, FirstCall()).further for r in rows for p in ours}
+    owns = {r.name: r.first.get("smelt", FirstCall()).own or (math.nan,) for r in rows}
+    return _table(head, [
+        [r.name, *(", ".join(_number(t, 1) for t in calls[r.name, p]) or "–" for p in ours),
+         _number(1e3 * max(owns[r.name]), 0)]
+        for r in rows
+    ])  # fmt: skip
 
 
 def _seconds(row: Row, peer: str) -> tuple[float, float]:
