@@ -89,7 +89,8 @@ def test_what_a_parameter_says_is_a_number() -> None:
   c = contract(x, w) {spec="m,k; k,n -> m,n"}
   return c
 }""")
-    assert made(graph).sizes == {}  # one size stands for equal numbers, and the width is fixed
+    assert made(graph).sizes == {"n0": 4}
+    assert made(graph).graph.inputs[0].type.shape[1] == 4
     graph = parse("""graph f(x: f32[5,4], w: f32[4,3]) {
   c = contract(x, w) {spec="m,k; k,n -> m,n"}
   return c

@@ -104,17 +104,26 @@ class _Walk:
         self.shapes: dict[Node, Shape] = {}
         self.ops: dict[Node, TensorOp] = {}
         """Operators with other attributes than they had."""
+        self.counting = False
         self.numbers = {n: tuple([self.sizes.value(d) for d in n.type.shape]) for n in self.nodes}
 
     def found(self) -> Generalized | None:
         """The graph, or None."""
-        if any(0 in shape for shape in self.numbers.values()):
+        computed = (n for n in self.nodes if not isinstance(n.op, Input))
+        if any(0 in self.numbers[n] for n in computed):
             return None
-        self.sizes.changed = True
-        self._run()
-        self.sizes.settle()
-        self._run()
+        for step in (self._begin, self._count, self.sizes.settle):
+            step()
+            self._run()
         return self._rebuilt()
+
+    def _begin(self) -> None:
+        self.sizes.changed = True
+
+    def _count(self) -> None:
+        """From now on positions are as many as the dimension that they count along, unless it is
+        known by now how many there are."""
+        self.counting = self.sizes.changed = True
 
     def _run(self) -> None:
         """Until no size changes any more."""
@@ -211,7 +220,9 @@ def _input(w: _Walk, node: Node) -> Sequence[Index]:
     found: list[Index] = []
     for k, (d, n) in enumerate(zip(node.type.shape, w.numbers[node], strict=True)):
         free = isinstance(d, int) and n > 1 and (w.among is None or n in w.among)
-        found.append(w.sizes.now(w.sizes.free(n)) if free else w.sizes.unknown((node, k), d))
+        found.append(
+            w.sizes.now(w.sizes.free((node, k), n)) if free else w.sizes.unknown((node, k), d)
+        )
     return found
 
 
@@ -407,9 +418,9 @@ def _positions(w: _Walk, at: Node, d: Index) -> None:
             at = at.inputs[0]
         else:
             break
-    if isinstance(at.op, Iota):
+    if isinstance(at.op, Iota) and w.counting:
         count = w.of(at)[at.op.axis]
-        if w.sizes.traced(count) == w.sizes.traced(d):
+        if w.sizes.traced(count) == w.sizes.traced(d) and w.sizes.is_unknown(count):
             w.sizes.equal(count, d)
 
 

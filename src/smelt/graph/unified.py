@@ -6,7 +6,7 @@ has a value, that of the call that was traced, and nothing ever changes a value:
 are asked to be equal have equal ones.
 
 >>> sizes = Sizes({})
->>> n, some = sizes.free(5), sizes.unknown(("iota", 0), 5)
+>>> n, some = sizes.free(("x", 0), 5), sizes.unknown(("iota", 0), 5)
 >>> sizes.equal(some, n), sizes.now(some)
 (n0, n0)
 >>> sizes.equal(n, 5), sizes.now(some)
@@ -15,6 +15,7 @@ are asked to be equal have equal ones.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
 from smelt.types.expr import (
@@ -25,6 +26,7 @@ from smelt.types.expr import (
     product,
     size,
     sizes_of,
+    sub,
     substitute,
     terms_of,
 )
@@ -42,7 +44,7 @@ class Sizes:
         self._settled = False
         self._own: dict[str, bool] = {}
         """Sizes made here, and whether they are unknown."""
-        self._free: dict[int, Expr] = {}
+        self._free: dict[Hashable, Expr] = {}
         self._unknown: dict[Hashable, Expr] = {}
         self._given: dict[str, Index] = {}
         """What they are if nothing is met: numbers for all that are not here."""
@@ -60,11 +62,11 @@ class Sizes:
         names = {n: self._given.get(n, self.values[n]) for n in sizes_of(e) if n in self._own}
         return substitute(e, names, "size") if names else e
 
-    def free(self, n: int) -> Expr:
-        """The size that the caller may vary and that is n now: one for each number."""
-        if n not in self._free:
-            self._free[n] = self._made(n, unknown=False)
-        return self._free[n]
+    def free(self, where: Hashable, n: int) -> Expr:
+        """A size that the caller may vary and that is n now; the same one for the same place."""
+        if where not in self._free:
+            self._free[where] = self._made(n, unknown=False)
+        return self._free[where]
 
     def unknown(self, where: Hashable, given: Index) -> Index:
         """A dimension that takes what it meets, or else stays as it was given; the same one for the
@@ -105,10 +107,10 @@ class Sizes:
             if name is not None and self._own[name] and name not in sizes_of(y):
                 self._bind(name, y)
                 return y
-        both = self._name(a), self._name(b)
-        if both[0] is not None and both[1] is not None:
-            self._bind(both[1], a)
-            return a
+        solved = self._solved(sub(a, b))
+        if solved is not None:
+            self._bind(*solved)
+            return self.now(a)
         pairs = self._pairs(a, b)
         for x, y in pairs:
             self.equal(x, y)
@@ -116,6 +118,19 @@ class Sizes:
             self.fix(a)
             self.fix(b)
         return self.now(a)
+
+    def _solved(self, zero: Index) -> tuple[str, Index] | None:
+        """The last of the sizes made here that stand in a difference once and alone, and what makes
+        the difference 0."""
+        terms = terms_of(zero)
+        times = Counter(name for atoms, _ in terms for name in sizes_of(Expr(((atoms, 1),))))
+        alone = {atoms[0].name: factor for atoms, factor in terms
+                 if len(atoms) == 1 and atoms[0].kind == "size" and abs(factor) == 1}  # fmt: skip
+        for name, unknown in sorted(reversed(self._own.items()), key=lambda own: not own[1]):
+            if times[name] == 1 and name in alone:
+                rest = sub(zero, mul(size(name), alone[name]))
+                return name, mul(rest, -alone[name])
+        return None
 
     def _pairs(self, a: Index, b: Index) -> list[tuple[Index, Index]]:
         """Factors of two products that are equal if each stands for one of the other's; none if
@@ -167,7 +182,7 @@ class Sizes:
         turn out to be.
 
         >>> sizes = Sizes({})
-        >>> b, n = sizes.free(4), sizes.free(10)
+        >>> b, n = sizes.free(1, 4), sizes.free(2, 10)
         >>> sizes.regrouped(0, [mul(b, n), 12], [4, 10, 3, 4])
         [n0, n1, 3, 4]
         >>> sizes.regrouped(2, sizes.regrouped(1, [b, n + -1, 12], [36, 12]), [4, 9, 12])
@@ -213,7 +228,7 @@ class Sizes:
             return list(new)
         factors = [f for d in dims for f in self._factors(d)]
         places = self._places(factors, [self.value(d) for d in new], 0)
-        if places is None and len(factors) == 1 and self._is_unknown(factors[0]):
+        if places is None and len(factors) == 1 and self.is_unknown(factors[0]):
             return self._parts(where, factors[0], new)
         found: list[Index] = []
         parts: list[list[Index]] = []
@@ -236,7 +251,8 @@ class Sizes:
             self.equal(whole, product(found))
         return found
 
-    def _is_unknown(self, e: Index) -> bool:
+    def is_unknown(self, e: Index) -> bool:
+        """Whether nothing is known of a dimension but its number."""
         name = self._name(e)
         return name is not None and self._own[name]
 

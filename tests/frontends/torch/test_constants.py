@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from smelt import config  # noqa: E402 - torch may be missing
 from smelt.bench.peak import eager_peak, smelt_peak  # noqa: E402
-from smelt.frontends.torch import segment  # noqa: E402
+from smelt.frontends.torch import plans  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 from smelt.runtime.memory import STOCK  # noqa: E402
@@ -469,17 +469,21 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
 }""")
     panels = 256 * 256 * 4
     ample, none = Allowance(1 << 40, panels), Allowance(1 << 40, 0)
+
+    def planned(*given):
+        return plans.found_or_made(*given)[0]
+
     with config(constants_extra=0):
-        first = segment.compile_once(graph, {}, ample)
+        first = planned(graph, {}, ample)
         assert first.executable.prelude and first.executable.prelude.nbytes == panels
-        assert segment.compile_once(graph, {}, ample) is first
-        second = segment.compile_once(graph, {}, none)
+        assert planned(graph, {}, ample) is first
+        second = planned(graph, {}, none)
         assert second is not first and second.executable.prelude is None
-        assert segment.compile_once(graph, {}, none) is second
-        third = segment.compile_once(graph, {}, ample)  # what had no room has it now
+        assert planned(graph, {}, none) is second
+        third = planned(graph, {}, ample)  # what had no room has it now
         assert third.executable.prelude and third.executable.prelude.nbytes == panels
-        assert segment.compile_once(graph, {}, Allowance(1 << 40, 2 * panels)) is third
+        assert planned(graph, {}, Allowance(1 << 40, 2 * panels)) is third
     with config(constants_extra=panels):
-        more = segment.compile_once(graph, {}, none)
-        assert segment.compile_once(graph, {}, none) is more
+        more = planned(graph, {}, none)
+        assert planned(graph, {}, none) is more
         assert more.executable.prelude is not None

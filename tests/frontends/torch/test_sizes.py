@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
 from smelt import knobs  # noqa: E402
-from smelt.frontends.torch import segment  # noqa: E402
+from smelt.frontends.torch import plans  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 SIZES = ((4, 16), (4, 24), (3, 7), (2, 33), (6, 5))
@@ -45,18 +45,34 @@ class Encoder(nn.Module):
         return x.mean(1)
 
 
+class Masked(nn.Module):
+    """Sums the features of words that a mask leaves; it is read at positions."""
+
+    def __init__(self, *, checked):
+        super().__init__()
+        self.table = nn.Embedding(50, 32)
+        self.checked = checked
+
+    def forward(self, words, mask):
+        if self.checked and words.shape[1] != mask.shape[1]:
+            raise ValueError("the same length is wanted")
+        b, n = words.shape
+        rows, columns = torch.arange(b)[:, None], torch.arange(n)
+        return (self.table(words) * mask[rows, columns][:, :, None]).sum(1)
+
+
 @pytest.fixture
 def compiled_graphs(monkeypatch):
     """Graphs that were compiled, one after another."""
     found = []
-    real = segment.warm.compile
+    real = plans.warm.compile
 
     def noted(graph, **told):
         found.append(graph)
         return real(graph, **told)
 
-    monkeypatch.setattr(segment.warm, "compile", noted)
-    segment._PLANS.clear()
+    monkeypatch.setattr(plans.warm, "compile", noted)
+    plans._PLANS.clear()
     torch._dynamo.reset()
     return found
 
@@ -72,6 +88,21 @@ def test_one_plan_for_every_batch_and_length(kind, compiled_graphs):
             torch.testing.assert_close(f(words), m(words), atol=1e-5, rtol=1e-4)
     most = 2 if kind == "picked" else 1  # whose first trace divides by a number, the others by n
     assert len(compiled_graphs) == most
+
+
+@pytest.mark.parametrize("kind", ["masked", "counted"])
+def test_words_and_masks_whose_sizes_only_some_checks_tie(kind, compiled_graphs):
+    """A mask is looked at by rows, so that nothing but a check in Python says how long it is."""
+    torch.manual_seed(0)
+    m = Masked(checked=kind == "counted").eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for b, n in SIZES:
+            words, mask = torch.randint(0, 50, (b, n)), torch.rand(b, n) < 0.7
+            torch.testing.assert_close(f(words, mask), m(words, mask), atol=1e-5, rtol=1e-4)
+        with pytest.raises(Exception, match=r"outside|same"):
+            f(torch.randint(0, 50, (6, 9)), torch.ones(5, 9, dtype=torch.bool))
+    assert len(compiled_graphs) == 1
 
 
 @pytest.mark.parametrize("size", [(1, 9), (5, 1), (1, 1), (4, 4), (32, 8), (50, 3)])

@@ -11,19 +11,19 @@ tensors on that memory; the block returns to the stock when torch lets the tenso
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from smelt import knobs, warm
+from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.frontends.torch.in_place import Places
 from smelt.frontends.torch.layout import is_fixed, memory_order
 from smelt.frontends.torch.lower import Stage
+from smelt.frontends.torch.plans import found_or_made
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
 from smelt.graph.generalize import Generalized, generalize
@@ -34,35 +34,20 @@ from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
 from smelt.runtime import calls
 from smelt.runtime.prelude import Allowance, Prelude, Run
-from smelt.tune.memory import Program
 from smelt.types.dtype import bf16, f32
 from smelt.types.expr import Index, evaluate, size, sizes_of, substitute
 from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
-    from smelt.fusion.plan import Donate
     from smelt.warm import Found
 
 __all__ = ["Segment", "make_segment"]
 
 _LOG = logging.getLogger("smelt.torch")
 
-_PLANS: dict[tuple[str, str, Donate], _Planned] = {}
-_PLANS_LIMIT = 1024
-
-
-_FAR = 16
-"""Times as many elements from which on a plan is made anew: what it chose was for few."""
-
-
-class _Planned(NamedTuple):
-    """A plan, and the sizes and the memory that it was made for."""
-
-    plan: Compiled | Found
-    hints: Mapping[str, int]
-    allowance: Allowance | None
-
+_SIZES_LIMIT = 1024
+"""Sizes of one graph whose calls are remembered."""
 
 Runner = Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]]
 Finish = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
@@ -85,7 +70,8 @@ class Segment:
         self.compiled = compiled
         self.looks = looks
         self.nodes = tuple(nodes)
-        self.kept = _kept(compiled)
+        prelude = compiled.executable.prelude
+        self.kept = 0 if prelude is None else prelude.nbytes
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
         run = self._runner(_finish(compiled, orders, written), more)
@@ -132,7 +118,7 @@ class _Repeats:
 
     def note(self, sizes: tuple[int, ...]) -> None:
         """Python has made a call with these sizes."""
-        if len(self._seen) >= _PLANS_LIMIT:
+        if len(self._seen) >= _SIZES_LIMIT:
             self._seen.clear()
             self.known.clear()
         self._seen[sizes] = count = self._seen.get(sizes, 0) + 1
@@ -250,8 +236,7 @@ def make_segment(
     stage: Stage, sizes: Sizes, allowance: Allowance | None, *, looks: bool = True,
     among: Collection[int] | None = None,
 ) -> Segment:  # fmt: skip
-    """Compile the graph of a stage, or find it: an equal graph is compiled once a process, and
-    again only where the one there is keeps more constants than this one may.  With `looks` the
+    """Compile the graph of a stage, or find it (`smelt.frontends.torch.plans`).  With `looks` the
     graph tells whether positions that it reads are outside.  Numbers `among` which dimensions may
     vary are sizes of the graph; None: as they were traced."""
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
@@ -266,8 +251,8 @@ def make_segment(
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
     places = list(stage.inputs)
-    names = list(stage.outputs)
-    written = {names.index(n): places.index(x) for n, x in stage.written.items()}
+    results = list(stage.outputs)
+    written = {results.index(n): places.index(x) for n, x in stage.written.items()}
     made = _sized(stage, Graph("torch", tuple(inputs), tuple(outputs)), sizes, among)
     graph, read = made.graph, Looks()
     if looks:
@@ -279,13 +264,20 @@ def make_segment(
     if read.flag is not None:
         graph = _telling(replace(graph, outputs=(*graph.outputs, read.flag)))
         orders.append(None)
-    meant = {n: made.sizes.get(n, size(n)) for n in size_names(graph)}
-    hints = {n: int(evaluate(e, sizes.hints)) for n, e in meant.items()}
+    told = {n: made.sizes.get(n, size(n)) for n in size_names(graph)}
     donate = tuple((i, j) for j, i in written.items())
+    hints = _values(told, sizes)
+    plan, names = found_or_made(graph, hints, allowance, donate)
+    meant = {n: substitute(e, told, "size") for n, e in names.items()}
     return Segment(
-        compile_once(graph, hints, allowance, donate), orders, len(graph.inputs) - len(inputs),
-        names, written, [x.op.strides is None for x in inputs], read, meant, hints,
+        plan, orders, len(graph.inputs) - len(inputs), places, written,
+        [x.op.strides is None for x in inputs], read, meant, _values(meant, sizes),
     )  # fmt: skip
+
+
+def _values(meant: Mapping[str, Index], sizes: Sizes) -> dict[str, int]:
+    """What sizes were in the call that was traced."""
+    return {n: int(evaluate(e, sizes.hints)) for n, e in meant.items()}
 
 
 def _sized(stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None) -> Generalized:
@@ -324,56 +316,3 @@ def _input_node(node: Any) -> Any:
     while not isinstance(node.op, Input):
         (node,) = node.inputs
     return node
-
-
-def compile_once(
-    graph: Graph, hints: dict[str, int], allowance: Allowance | None = None, donate: Donate = ()
-) -> Compiled | Found:
-    """`warm.compile`, the plan found again by the graph's text."""
-    program = Program(graph, hints, allowance)
-    key = program.text, knobs.fingerprint(), donate
-    found = _PLANS.get(key)
-    if found is None or not _serves(found, graph, hints, allowance):
-        while len(_PLANS) >= _PLANS_LIMIT:
-            _PLANS.pop(next(iter(_PLANS)))
-        made = warm.compile(graph, hints=hints, donate=donate, program=program)
-        found = _PLANS[key] = _Planned(made, hints, allowance)
-    return found.plan
-
-
-def _serves(
-    found: _Planned, graph: Graph, hints: Mapping[str, int], allowance: Allowance | None
-) -> bool:
-    """Whether a plan is good for sizes and memory other than those that it was made for."""
-    if math.prod(hints.values()) >= _FAR * math.prod(found.hints.values()):
-        return False
-    return not (_keeps_more(found.plan, allowance) or _has_room(found, graph, allowance))
-
-
-def _has_room(found: _Planned, graph: Graph, now: Allowance | None) -> bool:
-    """Whether there is at least twice the room that a plan was made for, and constants that had no
-    room then have it now: a call of few rows must not decide for those of many."""
-    extra, before = knobs.CONSTANTS_EXTRA.get(), found.allowance
-    if before is None or now is None or extra is None:
-        return False
-    old, new = before.kept + extra, now.kept + extra
-    constants = [x.type.nbytes for x in graph.inputs if isinstance(x.op, Input) and x.op.constant]
-    given = [n for n in constants if isinstance(n, int)]
-    if new < 2 * old or sum(given) <= old:
-        return False
-    kept = _kept(found.plan)
-    return any(old < kept + n <= new for n in given)
-
-
-def _kept(compiled: Compiled | Found) -> int:
-    prelude = compiled.executable.prelude
-    return 0 if prelude is None else prelude.nbytes
-
-
-def _keeps_more(compiled: Compiled | Found, allowance: Allowance | None) -> bool:
-    """Whether a plan keeps more constants than a program with this allowance may: what it keeps
-    already takes no more memory."""
-    extra, prelude = knobs.CONSTANTS_EXTRA.get(), compiled.executable.prelude
-    if allowance is None or extra is None or prelude is None or prelude.holds:
-        return False
-    return prelude.nbytes > allowance.kept + extra

@@ -1,0 +1,118 @@
+"""Plans of this process, by the graphs that they were made for.
+
+A graph finds the plan of an equal one, and of one that it is an instance of: where two sizes of the
+other are the same size here, for example, because the tracer knew of a reason.  A plan is made anew
+where there is much more to compute than it was made for, or other room for constants.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from smelt import knobs, warm
+from smelt.graph.instance import instance
+from smelt.graph.ir import Graph
+from smelt.ops.create import Input
+from smelt.runtime.prelude import Allowance
+from smelt.tune.memory import Program
+from smelt.types.expr import Index, evaluate, size
+
+if TYPE_CHECKING:
+    from smelt.driver import Compiled
+    from smelt.fusion.plan import Donate
+    from smelt.warm import Found
+
+__all__ = ["found_or_made"]
+
+_PLANS: dict[tuple[str, str, Donate], _Planned] = {}
+_PLANS_LIMIT = 1024
+
+
+_FAR = 16
+"""Times as many elements from which on a plan is made anew: what it chose was for few."""
+
+
+class _Planned(NamedTuple):
+    """A plan, and the graph, the sizes and the memory that it was made for."""
+
+    plan: Compiled | Found
+    graph: Graph
+    hints: Mapping[str, int]
+    allowance: Allowance | None
+
+
+def found_or_made(
+    graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None, donate: Donate = ()
+) -> tuple[Compiled | Found, Mapping[str, Index]]:
+    """A plan for a graph, and what its sizes are in the graph."""
+    program = Program(graph, hints, allowance)
+    key = program.text, knobs.fingerprint(), donate
+    found = _PLANS.get(key)
+    if found is not None and _serves(found, found.graph, hints, allowance):
+        return found.plan, {n: size(n) for n in found.plan.size_names}
+    for (_, settings, written), other in reversed(_PLANS.items()) if found is None else ():
+        names = instance(other.graph, graph) if (settings, written) == key[1:] else None
+        if names is None:
+            continue
+        values = {n: int(evaluate(e, hints)) for n, e in names.items()}
+        if _serves(other, other.graph, values, allowance):
+            return other.plan, {n: names[n] for n in other.plan.size_names}
+    while len(_PLANS) >= _PLANS_LIMIT:
+        _PLANS.pop(next(iter(_PLANS)))
+    made = warm.compile(graph, hints=hints, donate=donate, program=program)
+    _PLANS[key] = _Planned(made, graph, hints, allowance)
+    return made, {n: size(n) for n in made.size_names}
+
+
+def _serves(
+    found: _Planned, graph: Graph, hints: Mapping[str, int], allowance: Allowance | None
+) -> bool:
+    """Whether a plan is good for sizes and memory other than those that it was made for."""
+    if _elements(graph, hints) >= _FAR * _elements(graph, found.hints):
+        return False
+    return not (_keeps_more(found.plan, allowance) or _has_room(found, graph, allowance))
+
+
+def _elements(graph: Graph, hints: Mapping[str, int]) -> int:
+    """How many elements a graph is given and gives, where sizes tell that; 1 where none do."""
+    ends = [x for x in (*graph.inputs, *graph.outputs) if not all(map(_is_number, x.type.shape))]
+    return sum(math.prod(int(evaluate(d, hints)) for d in x.type.shape) for x in ends) or 1
+
+
+def _is_number(d: Index) -> bool:
+    return isinstance(d, int)
+
+
+def _has_room(found: _Planned, graph: Graph, now: Allowance | None) -> bool:
+    """Whether there is at least twice the room that a plan was made for, and constants that had no
+    room then have it now: a call of few rows must not decide for those of many."""
+    extra, before = knobs.CONSTANTS_EXTRA.get(), found.allowance
+    if before is None or now is None or extra is None:
+        return False
+    old, new = before.kept + extra, now.kept + extra
+    constants = [x.type.nbytes for x in graph.inputs if isinstance(x.op, Input) and x.op.constant]
+    given = [n for n in constants if isinstance(n, int)]
+    if new < 2 * old or sum(given) <= old:
+        return False
+    kept = _kept(found.plan)
+    return any(old < kept + n <= new for n in given)
+
+
+def _kept(compiled: Compiled | Found) -> int:
+    prelude = compiled.executable.prelude
+    return 0 if prelude is None else prelude.nbytes
+
+
+def _keeps_more(compiled: Compiled | Found, allowance: Allowance | None) -> bool:
+    """Whether a plan keeps more constants than a program with this allowance may: what it keeps
+    already takes no more memory."""
+    extra, prelude = knobs.CONSTANTS_EXTRA.get(), compiled.executable.prelude
+    if allowance is None or extra is None or prelude is None or prelude.holds:
+        return False
+    return prelude.nbytes > allowance.kept + extra
