@@ -1,4 +1,4 @@
-"""The first call of a model behind `torch.compile` in a process of its own, and calls of other sizes.
+"""The first call of a model behind `torch.compile` in a process of its own, and other sizes.
 
     python -m smelt.bench.first smelt gpt2
 

@@ -120,13 +120,14 @@ class Sizes:
         return self.now(a)
 
     def _solved(self, zero: Index) -> tuple[str, Index] | None:
-        """The last of the sizes made here that stand in a difference once and alone, and what makes
-        the difference 0."""
+        """The last of the sizes made here that stand in a difference once and alone, rather an
+        unknown one, and what makes the difference 0."""
         terms = terms_of(zero)
         times = Counter(name for atoms, _ in terms for name in sizes_of(Expr(((atoms, 1),))))
         alone = {atoms[0].name: factor for atoms, factor in terms
                  if len(atoms) == 1 and atoms[0].kind == "size" and abs(factor) == 1}  # fmt: skip
-        for name, unknown in sorted(reversed(self._own.items()), key=lambda own: not own[1]):
+        latest = [*reversed(self._own)]
+        for name in sorted(latest, key=lambda name: not self._own[name]):
             if times[name] == 1 and name in alone:
                 rest = sub(zero, mul(size(name), alone[name]))
                 return name, mul(rest, -alone[name])
