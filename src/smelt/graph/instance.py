@@ -29,6 +29,13 @@ __all__ = ["instance"]
 
 def instance(general: Graph, special: Graph) -> Mapping[str, Index] | None:
     """What each size of the general graph is in the special one; None if they differ otherwise."""
+    try:
+        return _matched(general, special)
+    except ZeroDivisionError:  # the general one divides by a size that is 0 here
+        return None
+
+
+def _matched(general: Graph, special: Graph) -> Mapping[str, Index] | None:
     if (len(general.inputs), len(general.outputs)) != (len(special.inputs), len(special.outputs)):
         return None
     one, other = general.nodes(), special.nodes()

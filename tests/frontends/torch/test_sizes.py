@@ -212,3 +212,20 @@ def test_the_front_end_starts_without_the_compiler():
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.split() == []
+
+
+def test_a_batch_without_elements_finds_no_plan_that_divides_by_it():
+    class Shares(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = nn.Linear(4, 4)
+
+        def forward(self, x, y):
+            return self.project(x) * (len(x) // max(len(y), 1)), y * 2
+
+    model = Shares()
+    run = torch.compile(model, backend="smelt", dynamic=True)
+    for a, b in ((7, 3), (5, 0), (0, 5)):
+        x, y = torch.randn(a, 4), torch.randn(b, 4)
+        with torch.no_grad():
+            torch.testing.assert_close(run(x, y), model(x, y))
