@@ -18,9 +18,9 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import cache, cached_property
 from importlib import import_module
 from time import perf_counter
@@ -42,6 +42,7 @@ from smelt.runtime.code import Code, find, key_of
 from smelt.runtime.executable import Executable
 from smelt.runtime.frames import roomy
 from smelt.runtime.host import host
+from smelt.runtime.prelude import Allowance
 from smelt.runtime.recipe import KernelUse, Recipe
 from smelt.runtime.sources import sources
 from smelt.target import Target
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 __all__ = ["Found", "compile"]
 
 Array = np.ndarray[Any, Any]
+
+MOST_NEAR = 4
+"""Plans of one graph that are remembered by what they were made for."""
 
 
 @cache
@@ -75,10 +79,11 @@ def _driver() -> Any:
 @roomy
 def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph, *, hints: Mapping[str, int], donate: Donate = (),
-    program: Program | None = None,
+    program: Program | None = None, near: Callable[[Found], bool] | None = None,
 ) -> Compiled | Found:  # fmt: skip
     """What runs `graph`, as `smelt.driver.compile` gives it; `program` is the graph with its hints,
-    from a caller who has had it printed already, or knows the memory that it may take."""
+    from a caller who has had it printed already, or knows the memory that it may take.  `near` says
+    of a stored plan that was made for other sizes or memory whether it will do."""
     journal = Journal()
     target = host()
     store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
@@ -108,8 +113,15 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     stored = _stored(store, key, parts, journal) if raced is None else None
     if stored is not None:
         return Found(program, donate, target, *stored, journal)
+    for other in _others(store, parts, program) if near and raced is None else ():
+        stored = _stored(store, _digest("plan", parts | _asked(other)), parts, journal)
+        found = None if stored is None else Found(other, donate, target, *stored, journal)
+        if found is not None and near is not None and near(found):
+            return found
     made = raced or make()
     _store(store, key, parts, made.recipe, journal)
+    if near is not None:
+        _note(store, parts, program)
     return made
 
 
@@ -127,7 +139,6 @@ def _parts(
 ) -> dict[str, str] | None:
     """Everything that decides a plan, by name; None for a graph that has no text.  `settings` are
     those that a race has found."""
-    sizes = program.hints
     with knobs.config(dict(settings), tune="off"):  # how they were found does not matter
         # Lines of the user's program decide only where a setting names one.
         named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
@@ -139,15 +150,23 @@ def _parts(
         return None
     return {
         "program": spelled,
-        "sizes": " ".join(f"{n}={sizes[n]}" for n in sorted(sizes)),
+        **_asked(program),
         "donated": repr(donate),
-        "memory allowed": repr(program.allowance),
         "settings": told,
         "version": f"{sources()} abi {ABI_VERSION}",
         "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}"
         f"{' proofs' * has_system()}",
         "processor": target.fingerprint(),
         "figures of this machine": target.to_json(),
+    }
+
+
+def _asked(program: Program) -> dict[str, str]:
+    """What a plan is chosen for: it would be right for other sizes and memory too."""
+    sizes = program.hints
+    return {
+        "sizes": " ".join(f"{n}={sizes[n]}" for n in sorted(sizes)),
+        "memory allowed": repr(program.allowance),
     }
 
 
@@ -216,6 +235,34 @@ def _stored(
     return recipe, codes
 
 
+def _note(store: Cache, parts: Mapping[str, str], program: Program) -> None:
+    """Keep what a plan was made for, where others will look that may do with it."""
+    now = [dict(program.hints), program.allowance and astuple(program.allowance)]
+    before = [[dict(p.hints), p.allowance and astuple(p.allowance)]
+              for p in _others(store, parts, program)]  # fmt: skip
+    made_for = [now, *(p for p in before if p != now)][:MOST_NEAR]
+    store.put(_family(parts), {"what": "sizes of plans", "made for": made_for}, b"")
+
+
+def _others(store: Cache, parts: Mapping[str, str], program: Program) -> list[Program]:
+    """The program with what stored plans were made for, the latest first."""
+    entry = store.get(_family(parts))
+    found: list[Program] = []
+    try:
+        for hints, memory in entry.meta["made for"] if entry is not None else ():
+            if hints.keys() == program.hints.keys():
+                allowance = None if memory is None else Allowance(*memory)
+                found.append(Program(program.graph, hints, allowance))
+    except (KeyError, TypeError, ValueError, AttributeError):  # whole, but nothing of ours
+        return []
+    return found
+
+
+def _family(parts: Mapping[str, str]) -> bytes:
+    """The key of all plans that differ by what they were made for alone."""
+    return _digest("family", {**parts, "sizes": "", "memory allowed": ""})
+
+
 class Found:
     """A compiled graph whose plan came from the cache; it has what `driver.Compiled` has.
 
@@ -232,7 +279,9 @@ class Found:
         self.executable: Executable = recipe.executable(codes, self._look_up, compile_part)
         self.size_names = recipe.size_names
         self.run = self.executable.run
-        self._given = program, donate
+        self.program = program
+        """What its plan was made for."""
+        self._donate = donate
         self._context = copy_context()  # the settings it was compiled under
         self._hits = {f.key: f for f in found.of(CacheHit)}
 
@@ -244,7 +293,7 @@ class Found:
     @cached_property
     def _whole(self) -> Compiled:
         """The same, with all that its plan was made of."""
-        program, donate = self._given
+        program, donate = self.program, self._donate
         journal = Journal()
         made: Compiled = self._context.copy().run(
             _driver().compile, program.graph, hints=program.hints, donate=donate, journal=journal,

@@ -90,6 +90,22 @@ def test_one_plan_for_every_batch_and_length(kind, compiled_graphs):
     assert len(compiled_graphs) == most
 
 
+def test_another_process_finds_the_plan_for_another_length(compiled_graphs, tmp_path):
+    """The first length of a process may be any; far more rows are planned for anew."""
+    torch.manual_seed(0)
+    m = Encoder().eval()
+    with torch.no_grad(), knobs.config(strict=True, cache_dir=str(tmp_path), verify=False):
+        for size, found in (((4, 7), False), ((3, 20), True), ((32, 64), False), ((3, 9), True)):
+            plans._PLANS.clear()  # as a new process has none
+            torch._dynamo.reset()
+            words = torch.randint(0, 50, size)
+            f = torch.compile(m, backend="smelt")
+            torch.testing.assert_close(f(words), m(words), atol=1e-5, rtol=1e-4)
+            ((made),) = plans._PLANS.values()
+            assert isinstance(made.plan, plans.warm.Found) == found
+            assert (made.hints["n0"] != size[0]) == found
+
+
 @pytest.mark.parametrize("kind", ["masked", "counted"])
 def test_words_and_masks_whose_sizes_only_some_checks_tie(kind, compiled_graphs):
     """A mask is looked at by rows, so that nothing but a check in Python says how long it is."""

@@ -54,29 +54,38 @@ def found_or_made(
     program = Program(graph, hints, allowance)
     key = program.text, knobs.fingerprint(), donate
     found = _PLANS.get(key)
-    if found is not None and _serves(found, found.graph, hints, allowance):
+    if found is not None and _serves(found, hints, allowance):
         return found.plan, {n: size(n) for n in found.plan.size_names}
     for (_, settings, written), other in reversed(_PLANS.items()) if found is None else ():
         names = instance(other.graph, graph) if (settings, written) == key[1:] else None
         if names is None:
             continue
         values = {n: int(evaluate(e, hints)) for n, e in names.items()}
-        if _serves(other, other.graph, values, allowance):
+        if _serves(other, values, allowance):
             return other.plan, {n: names[n] for n in other.plan.size_names}
     while len(_PLANS) >= _PLANS_LIMIT:
         _PLANS.pop(next(iter(_PLANS)))
-    made = warm.compile(graph, hints=hints, donate=donate, program=program)
-    _PLANS[key] = _Planned(made, graph, hints, allowance)
+
+    def near(stored: Found) -> bool:
+        return _serves(_planned(stored, program), hints, allowance)
+
+    made = warm.compile(graph, hints=hints, donate=donate, program=program, near=near)
+    _PLANS[key] = _planned(made, program)
     return made, {n: size(n) for n in made.size_names}
 
 
-def _serves(
-    found: _Planned, graph: Graph, hints: Mapping[str, int], allowance: Allowance | None
-) -> bool:
+def _planned(plan: Compiled | Found, program: Program) -> _Planned:
+    """A plan with what it was made for: for a stored one, that may be other sizes."""
+    made_for = getattr(plan, "program", program)
+    return _Planned(plan, program.graph, made_for.hints, made_for.allowance)
+
+
+def _serves(found: _Planned, hints: Mapping[str, int], allowance: Allowance | None) -> bool:
     """Whether a plan is good for sizes and memory other than those that it was made for."""
+    graph = found.graph
     if _elements(graph, hints) >= _FAR * _elements(graph, found.hints):
         return False
-    return not (_keeps_more(found.plan, allowance) or _has_room(found, graph, allowance))
+    return not (_keeps_more(found.plan, allowance) or _has_room(found, allowance))
 
 
 def _elements(graph: Graph, hints: Mapping[str, int]) -> int:
@@ -89,15 +98,15 @@ def _is_number(d: Index) -> bool:
     return isinstance(d, int)
 
 
-def _has_room(found: _Planned, graph: Graph, now: Allowance | None) -> bool:
+def _has_room(found: _Planned, now: Allowance | None) -> bool:
     """Whether there is at least twice the room that a plan was made for, and constants that had no
     room then have it now: a call of few rows must not decide for those of many."""
     extra, before = knobs.CONSTANTS_EXTRA.get(), found.allowance
     if before is None or now is None or extra is None:
         return False
     old, new = before.kept + extra, now.kept + extra
-    constants = [x.type.nbytes for x in graph.inputs if isinstance(x.op, Input) and x.op.constant]
-    given = [n for n in constants if isinstance(n, int)]
+    constants = [x.type for x in found.graph.inputs if isinstance(x.op, Input) and x.op.constant]
+    given = [t.nbytes for t in constants if isinstance(t.nbytes, int)]
     if new < 2 * old or sum(given) <= old:
         return False
     kept = _kept(found.plan)
