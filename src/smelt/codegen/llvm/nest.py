@@ -27,6 +27,7 @@ from smelt.codegen.llvm.indexing import (
     splat,
     steady,
 )
+from smelt.codegen.llvm.interior import in_parts
 from smelt.codegen.llvm.items import (
     Access,
     Carried,
@@ -50,7 +51,7 @@ from smelt.codegen.llvm.memory import (
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.patterned import lane_index
-from smelt.codegen.llvm.pieces import by_rows, by_vectors, pieces
+from smelt.codegen.llvm.pieces import by_rows, pieces
 from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.reads import both, lane_offsets, read_lanes
@@ -254,19 +255,17 @@ class NestEmitter:
             for first, count in vectors_of(self.s.lanes, self.nest, extent):
                 at(count, True)(number(first))
             return
-        found = pieces(self.nest, name, extent, facts)
-        if found and power_of_two(wide):
-            by_vectors(self, found, scope, wide, at)
-            return
+
+        def walk(low: Value, middle: Value, apart: int) -> None:
+            if self.nest.stages:
+                run_stages(self, low, middle, scope, depth, ahead)
+            else:
+                self.loop(low, middle, wide, at(wide, False, self._apart(name, apart)))
+
         if power_of_two(wide):
-
-            def walk() -> None:
-                if self.nest.stages:
-                    run_stages(self, low, middle, scope, depth, ahead)
-                else:
-                    self.loop(low, middle, wide, at(wide, False, self._apart(name, wide)))
-
-            main_loop(self, low, wide, walk, scope)
+            if in_parts(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
+                return
+            main_loop(self, low, wide, lambda: walk(low, middle, wide), scope)
         step = self.folds.rest()
         self.loop(middle, high, step, at(step, True))
 

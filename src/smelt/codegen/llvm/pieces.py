@@ -14,7 +14,7 @@ the position says about limits is known; the vector in which it flips takes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import product as cases
 from typing import TYPE_CHECKING, Any
@@ -79,11 +79,11 @@ def pieces(nest: Nest, name: str, extent: Index, given: Facts = ()) -> list[Piec
         loads = accesses_of(nest.items)
         limits = frozenset(p for x in loads for p in x.limits if proves_inside(*p, facts))
         found.append(Piece(last, facts, _answers(nest, gaps, facts), limits))
-    work = _work(nest.items, frozenset())
-    return found if any(_work(needed(nest, p.taken), p.limits) < work for p in found) else []
+    whole = work(nest.items, frozenset())
+    return found if any(work(needed(nest, p.taken), p.limits) < whole for p in found) else []
 
 
-def _work(items: Iterable[Item], known: frozenset[Limit]) -> float:
+def work(items: Iterable[Item], known: Container[Limit]) -> float:
     """What a body does: loads, tested ones twice, and whole functions."""
     total = 0.0
     for item in items:
@@ -98,7 +98,7 @@ def _cuts(nest: Nest, gaps: dict[Item, Index], name: str, extent: Index) -> list
     """The positions of an axis from which on, or up to which, some tests of selections hold.
 
     Those that depend on what is known further in only, or is computed, are left as they are."""
-    asked = _conditions(nest)
+    asked = conditions(nest)
     inner = set(nest.order[nest.order.index(name) + 1 :])
     found: dict[Index, None] = {}
     for item, gap in gaps.items():
@@ -114,7 +114,7 @@ def _cuts(nest: Nest, gaps: dict[Item, Index], name: str, extent: Index) -> list
     return list(found)
 
 
-def _conditions(nest: Nest) -> set[Item]:
+def conditions(nest: Nest) -> set[Item]:
     """Everything that conditions of selections are made of."""
     pending = [i.args[0] for i in nest.items if i.kind == "apply" and i.payload == CHOICE]
     found: set[Item] = set()
@@ -148,16 +148,16 @@ def _answers(nest: Nest, gaps: dict[Item, Index], facts: Facts) -> dict[Item, bo
             elif nonnegative(sub(mul(gaps[item], -1), 1), facts):
                 answer = False
         elif item.kind == "apply" and all(x.dtype == bool_ for x in (item, *item.args)):
-            answer = _combined(str(item.payload), [found.get(a) for a in item.args])
+            answer = combined(str(item.payload), [found.get(a) for a in item.args])
         if answer is not None:
             found[item] = answer
     return found
 
 
-def _combined(op: str, args: Sequence[bool | None]) -> bool | None:
+def combined(op: str, args: Sequence[bool | None]) -> bool | None:
     """The truth value of an operator of which some operands are known.
 
-    >>> _combined("and", [None, False]), _combined("or", [None, False]), _combined("not", [True])
+    >>> combined("and", [None, False]), combined("or", [None, False]), combined("not", [True])
     (False, None, False)
     """
     choices = [(False, True) if a is None else (a,) for a in args]
@@ -228,4 +228,4 @@ def by_vectors(
         position = end
 
 
-__all__ = ["Piece", "by_rows", "by_vectors", "pieces"]
+__all__ = ["Piece", "by_rows", "by_vectors", "combined", "conditions", "known", "pieces", "work"]

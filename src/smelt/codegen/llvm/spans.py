@@ -16,13 +16,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm.indexing import number
+from smelt.codegen.llvm.interior import goes_on, narrowed
 from smelt.codegen.llvm.items import accesses_of
 from smelt.codegen.llvm.limits import Limit
-from smelt.codegen.llvm.memory import FARTHEST_STEP
 from smelt.codegen.llvm.scope import Scope
 from smelt.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import substitute
+from smelt.types.expr import sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -65,21 +64,13 @@ def around(
 
 def _span(home: NestEmitter, scope: Scope) -> Span | None:
     """Where nothing needs a test; None where that is everywhere, or not known."""
-    vector, b = home.nest.vector or "", home.b
+    vector = home.nest.vector or ""
     loads = accesses_of(home.items)
     tests = dict.fromkeys(p for x in loads for p in x.limits if p not in home.assumed)
-    low, _ = first, last = home.ranges[vector]
-    for e, n in tests:
-        step = None if home.vector_position(e) else coefficient(e, vector)
-        if not isinstance(step, int) or not 1 <= step <= FARTHEST_STEP:
-            return None
-        rest = home.index(substitute(e, {vector: 0}), scope)
-        reach = b.sub(b.sub(home.index(n, scope), number(1)), rest)
-        begin = b.sdiv(b.sub(number(step - 1), rest), number(step))
-        end = b.add(b.sdiv(reach, number(step)), number(1))
-        end = b.select(b.icmp_signed("<", reach, number(0)), low, end)
-        first = b.select(b.icmp_signed("<", first, begin), begin, first)
-        last = b.select(b.icmp_signed("<", end, last), end, last)
+    if any(home.vector_position(e) or not goes_on(e, vector) for e, _ in tests):
+        return None
+    gaps = (g for e, n in tests for g in (e, sub(sub(n, 1), e)))
+    first, last = narrowed(home, scope, gaps)
     return Span(first, last, frozenset(tests)) if tests else None
 
 
