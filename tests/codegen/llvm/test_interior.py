@@ -116,3 +116,32 @@ def test_what_is_the_same_half_the_way_stays_in_pieces() -> None:
     joined = sm.jit(lambda x: sm.concat([x * 2, x - 1]))
     text = joined.lower(sm.spec(("n",), "f32")).compile().as_text("llvm")
     assert len(UNTESTED.findall(text)) >= 2
+
+
+def spins(x: sm.Array) -> object:
+    near = sm.roll(x, 1, axis=0) + sm.roll(x, -1, axis=0) + sm.roll(x, 1, axis=1)
+    return sm.where(near + sm.roll(x, -1, axis=1) < 0, -x, x)
+
+
+def smooth(x: sm.Array) -> object:
+    p = sm.pad(x, 1)
+    return p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:]
+
+
+@pytest.mark.parametrize("f", [spins, smooth])
+def test_bodies_do_not_multiply(f: Callable[[sm.Array], object]) -> None:
+    """Usual rows: their ends, wide and single vectors, and those past the caches; others: one."""
+    text = sm.jit(f).lower(sm.spec(("m", "n"), "f32")).compile().as_text("llvm")
+    stores = [x for x in text.splitlines() if re.search(r"store <\d+ x float>|masked\.store", x)]
+    assert len([x for x in stores if "declare" not in x]) <= 6
+
+
+def test_rows_and_columns_at_the_edges() -> None:
+    for m, n in ((1, 1), (2, 2), (1, 300), (3, 70), (70, 3), (5, 129)):
+        x = np.random.default_rng(m * n).standard_normal((m, n)).astype("f4")
+        near = sum(np.roll(x, s, axis=a) for a, s in ((0, 1), (0, -1), (1, 1)))
+        wanted = np.where(near + np.roll(x, -1, axis=1) < 0, -x, x)
+        assert np.array_equal(np.asarray(sm.jit(spins)(sm.asarray(x))), wanted), (m, n)
+        p = np.pad(x, 1)
+        wanted = p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:]
+        assert np.array_equal(np.asarray(sm.jit(smooth)(sm.asarray(x))), wanted), (m, n)

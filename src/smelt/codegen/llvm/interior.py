@@ -16,19 +16,23 @@ them, the tested loop does it all: nothing but speed depends on where they are.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from itertools import product
 from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
 
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.gaps import gap_of
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Item, Phase, accesses_of, visited_axes
-from smelt.codegen.llvm.limits import Limit
+from smelt.codegen.llvm.limits import SEVERAL, Limit, row_limits
 from smelt.codegen.llvm.memory import FARTHEST_STEP
 from smelt.codegen.llvm.pieces import (
     MOST_ITEMS,
     Piece,
+    by_rows,
     by_vectors,
     combined,
     conditions,
@@ -42,7 +46,7 @@ from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
-from smelt.types.expr import Index, atoms, evaluate, mul, sub, substitute
+from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, sub, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -54,6 +58,10 @@ LARGE = 1 << 20
 """What sizes are taken for where it is asked which answer is the usual one."""
 LOOK = Fraction(1, 4), Fraction(3, 4)
 """Parts of a row at which a test has one answer, if that is the usual one."""
+MOST_AXES = 3
+"""Axes that a test moves along at most: it is looked at in as many corners as they have."""
+FEW = 64
+"""Positions at an end of an axis for which tested loops are fast enough."""
 SHORTEST = 4
 """Vectors of a row from which on it is looked at."""
 
@@ -61,39 +69,52 @@ SHORTEST = 4
 @dataclass(frozen=True, slots=True)
 class Interior:
     """Where `gaps` are >= 0, which is where the conditions `taken` have their answers and `limits`
-    hold."""
+    hold; `edges`: what is around is a few positions at the ends of an axis."""
 
     gaps: tuple[Index, ...]
     taken: dict[Item, bool]
     limits: frozenset[Limit]
+    edges: bool
 
 
-def interior_of(phase: Phase, nest: Nest, lanes: int, given: Facts = ()) -> Interior | None:
-    """The interior of the rows of a nest; None where nothing is saved by it, or as much by cutting
-    rows in pieces of which all positions are known (`smelt.codegen.llvm.pieces`)."""
+def interior_of(home: NestEmitter, given: Facts = ()) -> Interior | None:
+    """The interior of the rows of the present nest; None where nothing is saved by it, or as much
+    by cutting rows in pieces of which all positions are known (`smelt.codegen.llvm.pieces`)."""
+    phase, nest = home.s.phase, home.nest
     name = nest.vector
     if name is None or not _is_plain(phase, nest, name):
         return None
     extent = phase.axes[name]
-    if isinstance(extent, int) and extent < SHORTEST * lanes:
+    if isinstance(extent, int) and extent < SHORTEST * home.s.lanes:
         return None
-    gaps: dict[Index, None] = {}
-    taken: dict[Item, bool] = {} if nest.stages else _usual(nest, name, extent, gaps)
-    items = needed(nest, taken) if taken else nest.items
-    limits: set[Limit] = set()
-    for e, n in {p for x in accesses_of(items) for p in x.limits}:
-        inner = e, sub(sub(n, 1), e)
-        if _is_told(e, name) and all(_answer(g, name, extent) for g in inner):
-            limits.add((e, n))
-            gaps |= dict.fromkeys(inner)
-    least = work(items, limits), len(items)
-    if not gaps or least >= (work(nest.items, frozenset()), len(nest.items)):
+    found = _found(home, lambda e: _is_told(e) and goes_on(e, name))
+    if found is None:
         return None
+    items = needed(nest, home.taken | found.taken)
+    least = work(items, home.assumed | found.limits), len(items)
     for piece in pieces(nest, name, extent, given):
-        own = needed(nest, piece.taken)
-        if (work(own, piece.limits), len(own)) <= least:
+        own = needed(nest, home.taken | piece.taken)
+        cost = work(own, home.assumed | piece.limits), len(own)
+        if cost < least or (cost == least and not found.edges):
             return None
-    return Interior(tuple(gaps), taken, frozenset(limits))
+    return found
+
+
+def _usual_rows(home: NestEmitter) -> Interior | None:
+    """The rows of the present nest in which tests that do not move along them have their usual
+    answers; None where hardly anything is saved."""
+    nest = home.nest
+    if nest.turned or nest.settings or nest.fixed or nest.folds or nest.packed:
+        return None
+    if any(i.kind in ("scan", "branch", "peek") for i in nest.items):
+        return None
+    found = _found(home, lambda e: _is_told(e) and nest.vector not in axes_of(e) != ())
+    if found is None:
+        return None
+    saved = work(home.items, home.assumed) - work(
+        needed(nest, home.taken | found.taken), home.assumed | found.limits
+    )
+    return found if saved >= SEVERAL else None
 
 
 def _is_plain(phase: Phase, nest: Nest, name: str) -> bool:
@@ -110,21 +131,40 @@ def _is_plain(phase: Phase, nest: Nest, name: str) -> bool:
     return not any(i.kind in ("scan", "branch", "peek") for i in nest.items)
 
 
-def _usual(nest: Nest, name: str, extent: Index, gaps: dict[Index, None]) -> dict[Item, bool]:
+def _found(home: NestEmitter, counts: Callable[[Index], bool]) -> Interior | None:
+    """Where the tests that count have their usual answers; None where nothing is saved there."""
+    nest, gaps = home.nest, dict[Index, None]()
+    taken = {} if nest.stages else _usual(home, counts, gaps)
+    items = needed(nest, home.taken | taken) if taken else home.items
+    limits: set[Limit] = set()
+    for e, n in dict.fromkeys(p for x in accesses_of(items) for p in x.limits):
+        inner = e, sub(sub(n, 1), e)
+        if (e, n) not in home.assumed and counts(e) and all(map(_answer, inner)):
+            limits.add((e, n))
+            gaps |= dict.fromkeys(inner)
+    before = work(home.items, home.assumed), len(home.items)
+    if (work(items, home.assumed | limits), len(items)) >= before:
+        return None
+    return Interior(tuple(gaps), taken, frozenset(limits), all(map(_is_edge, gaps)))
+
+
+def _usual(
+    home: NestEmitter, counts: Callable[[Index], bool], gaps: dict[Index, None]
+) -> dict[Item, bool]:  # fmt: skip
     """The conditions that have a usual answer, and what is >= 0 where they have it."""
-    asked, found = conditions(nest), dict[Item, bool]()
-    for item in nest.items:
-        gap = gap_of(item) if item in asked else None
+    asked, known = conditions(home.nest), dict(home.taken)
+    for item in home.items:
+        gap = gap_of(item) if item in asked and item not in known else None
         answer = None
-        if gap is not None and _is_told(gap, name):
-            answer = _answer(gap, name, extent)
+        if gap is not None and counts(gap):
+            answer = _answer(gap)
             if answer is not None:
                 gaps[gap if answer else sub(mul(gap, -1), 1)] = None
         elif item in asked and item.kind == "apply" and _is_logic(item):
-            answer = combined(str(item.payload), [found.get(a) for a in item.args])
+            answer = combined(str(item.payload), [known.get(a) for a in item.args])
         if answer is not None:
-            found[item] = answer
-    return found
+            known[item] = answer
+    return {i: answer for i, answer in known.items() if i not in home.taken}
 
 
 def _is_logic(item: Item) -> bool:
@@ -137,22 +177,27 @@ def goes_on(e: Index, name: str) -> bool:
     return isinstance(step, int) and 1 <= abs(step) <= FARTHEST_STEP
 
 
-def _is_told(e: Index, name: str) -> bool:
-    """Whether an index goes on so, and is made of positions and sizes alone."""
-    return goes_on(e, name) and all(a.kind != "value" for a in atoms(e))
+def _is_told(e: Index) -> bool:
+    """Whether an index is made of few positions, and of sizes."""
+    return len(axes_of(e)) <= MOST_AXES and all(a.kind != "value" for a in atoms(e))
 
 
-def _answer(gap: Index, name: str, extent: Index) -> bool | None:
-    """Whether a gap is >= 0 in the middle half of a row; None if it is in a part of that."""
+def _answer(gap: Index) -> bool | None:
+    """Whether a gap is >= 0 in the middle of the axes it moves along; None if in a part of that."""
     sizes = defaultdict[str, int](lambda: LARGE)
-    others = {a.name: a.extent for a in atoms(gap) if a.kind == "axis"}
-    length = evaluate(extent, sizes)
-    found: set[bool] = set()
-    for part in LOOK:
-        at = {a: int(evaluate(n, sizes)) // 2 for a, n in others.items()}
-        at[name] = int(length * part)
-        found.add(evaluate(gap, sizes, at) >= 0)
+    axes = {a.name: evaluate(a.extent, sizes) for a in atoms(gap) if a.kind == "axis"}
+    parts = product(*([int(n * part) for part in LOOK] for n in axes.values()))
+    found = {evaluate(gap, sizes, dict(zip(axes, at, strict=True))) >= 0 for at in parts}
     return found.pop() if len(found) == 1 else None
+
+
+def _is_edge(gap: Index) -> bool:
+    """Whether a gap is below 0 at a few positions next to an end of an axis."""
+    sizes = defaultdict[str, int](lambda: LARGE)
+    axes = {a.name: a.extent for a in atoms(gap) if a.kind == "axis"}
+    ends = (substitute(gap, dict.fromkeys(axes, 0)),
+            substitute(gap, {a: sub(n, 1) for a, n in axes.items()}))  # fmt: skip
+    return all(evaluate(e, sizes) >= 0 or (isinstance(e, int) and e >= -FEW) for e in ends)
 
 
 # ---- emission ------------------------------------------------------------------------------------
@@ -189,7 +234,7 @@ def in_parts(
     the loop over wide vectors between two positions."""
     b, lanes = home.b, home.s.lanes
     name, wide, step = home.nest.vector or "", lanes * home.nest.wide, home.folds.rest()
-    found = interior_of(home.s.phase, home.nest, lanes, given)
+    found = interior_of(home, given)
     if found is None:
         cut = pieces(home.nest, name, home.s.phase.axes[name], given)
         if cut:
@@ -215,4 +260,48 @@ def in_parts(
     return True
 
 
-__all__ = ["goes_on", "in_parts", "interior_of", "narrowed"]
+def each_row(
+    home: NestEmitter, outer: Sequence[str], scope: Scope, run: Callable[[Facts, bool], None]
+) -> None:
+    """Emits the loops over vectors of a row: in versions for rows where all tests that do not move
+    along it have their usual answers and for others, or for each stretch of an outer axis that has
+    its own selections, or else for rows that lie inside of what is read, and others.  `run` is told
+    what holds, and whether such rows are few."""
+    usual = _usual_rows(home)
+    for name in reversed(outer if usual is None or not usual.edges else ()):
+        found = pieces(home.nest, name, home.s.phase.axes[name])
+        if found:
+            by_rows(home, name, found, scope, lambda facts: _twins(home, scope, facts, run))
+            return
+    if usual is None:
+        _twins(home, scope, (), run)
+        return
+    b = home.b
+    holds: Value = ir.Constant(ir.IntType(1), 1)
+    for gap in usual.gaps:
+        holds = b.and_(holds, b.icmp_signed(">=", home.index(gap, scope), number(0)))
+    with b.if_else(holds) as (inside, border):
+        with inside, known(home, Piece(None, (), usual.taken, usual.limits)):
+            run(usual.gaps, False)
+        with border:
+            run((), usual.edges)
+
+
+def _twins(
+    home: NestEmitter, scope: Scope, facts: Facts, run: Callable[[Facts, bool], None]
+) -> None:
+    """Emits a row twice if need be: for rows that lie inside of what is read, and for others."""
+    limits, hold = row_limits(home, scope)
+    if hold is None:
+        run(facts, False)
+        return
+    with home.b.if_else(hold) as (inside, border):
+        with inside:
+            before, home.assumed = home.assumed, home.assumed | limits
+            run(facts, False)
+            home.assumed = before
+        with border:
+            run(facts, False)
+
+
+__all__ = ["each_row", "goes_on", "in_parts", "interior_of", "narrowed"]

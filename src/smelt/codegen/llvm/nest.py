@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from smelt.codegen.llvm.indexing import (
     splat,
     steady,
 )
-from smelt.codegen.llvm.interior import in_parts
+from smelt.codegen.llvm.interior import each_row, in_parts
 from smelt.codegen.llvm.items import (
     Access,
     Carried,
@@ -40,7 +41,7 @@ from smelt.codegen.llvm.items import (
     accesses_of,
     cut_axes,
 )
-from smelt.codegen.llvm.limits import Limit, inside_limits, row_limits
+from smelt.codegen.llvm.limits import Limit, inside_limits
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.memory import (
     element_address,
@@ -51,7 +52,6 @@ from smelt.codegen.llvm.memory import (
 )  # fmt: skip
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.patterned import lane_index
-from smelt.codegen.llvm.pieces import by_rows, pieces
 from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.reads import both, lane_offsets, read_lanes
@@ -187,7 +187,7 @@ class NestEmitter:
                 turn(self, item, scope)
         self.folds.open(depth)
         if name == self.nest.vector:
-            self._rows(scope, depth)
+            each_row(self, order[:depth], scope, partial(self._vector_loops, scope, depth))
         else:
             low, high = self.ranges[name]
 
@@ -204,32 +204,8 @@ class NestEmitter:
                 self.loop(low, high, 1, inside)
         self.folds.close(scope, depth)
 
-    def _rows(self, scope: Scope, depth: int) -> None:
-        """The loops over vectors, for each stretch of an outer axis that has its own selections."""
-        for name in reversed(self.nest.order[:depth]):
-            found = pieces(self.nest, name, self.s.phase.axes[name])
-            if found:
-                by_rows(self, name, found, scope, lambda facts: self._row(scope, depth, facts))
-                return
-        self._row(scope, depth, ())
-
-    def _row(self, scope: Scope, depth: int, facts: Facts) -> None:
-        """The loops over vectors; a twin of them for rows that lie inside of what is read."""
-        limits, hold = row_limits(self, scope)
-        if hold is None:
-            self._vector_loops(scope, depth, facts)
-            return
-        known = self.assumed
-        with self.b.if_else(hold) as (inside, border):
-            with inside:
-                self.assumed = known | limits
-                self._vector_loops(scope, depth, facts)
-                self.assumed = known
-            with border:
-                self._vector_loops(scope, depth, facts)
-
-    def _vector_loops(self, scope: Scope, depth: int, facts: Facts) -> None:
-        """A main loop over whole wide vectors, then masked ones."""
+    def _vector_loops(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:
+        """A main loop over whole wide vectors, then masked ones; masked ones alone for `few`."""
         name = self.nest.order[depth]
         low, high = self.ranges[name]
         b, wide = self.b, self.s.lanes * self.nest.wide
@@ -262,7 +238,9 @@ class NestEmitter:
             else:
                 self.loop(low, middle, wide, at(wide, False, self._apart(name, apart)))
 
-        if power_of_two(wide):
+        if few:
+            middle = low
+        elif power_of_two(wide):
             if in_parts(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
                 return
             main_loop(self, low, wide, lambda: walk(low, middle, wide), scope)
