@@ -30,8 +30,10 @@ from smelt.ops.create import Input
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
-TESTS = 10
-"""Tests of positions for one element of a view, by all who read it, from which on it is a unit."""
+TESTS, PACKED = 200, 20
+"""Tests of positions for one element of a view, by all who read it, from which on it is a unit; and
+against how many of them each counts where products pack what is read: elsewhere rows are tested at
+their ends alone."""
 STILL = -1
 """The term of a dimension that is read at one place (it has extent 1)."""
 
@@ -274,7 +276,7 @@ def _often_tested(graph: Graph) -> frozenset[Node]:
     """Views that would be tested for every reader anew, and too often for that.
 
     A test decides whether an element of a joined or padded array is this or that operand's.  A
-    picture with a margin is a join of joins, dozens of tests an element: read at nine places, it
+    picture with a margin is a join of joins, dozens of tests an element: read by a convolution, it
     is cheaper to write once.  Such a view is a unit, and whether it is stored a decision.
     """
     nodes = [x for x in graph.nodes() if x.op.fusible]
@@ -293,7 +295,7 @@ def _often_tested(graph: Graph) -> frozenset[Node]:
                 found.add(node)
                 times = 1
         elif own.dots:
-            times = 2  # an element is read for several results
+            times = 2 * PACKED  # an element is read for several results
         for x in _read(node, own):
             reads[x] = reads.get(x, 0) + times
     return frozenset(found)

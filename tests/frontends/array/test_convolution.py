@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import smelt as sm
 from smelt.errors import ArgumentError, OutOfMemory, OverflowSizeError, ShapeError
 
-PADS = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+PADS = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap",
+        "symmetric": "symmetric"}  # fmt: skip
 
 
 def reference(

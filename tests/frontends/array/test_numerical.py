@@ -95,9 +95,13 @@ PROGRAMS = {
                                    for x, y in ((a, v), (v, a), (a, a), (a, v[:1]), (a, v[:4]))],
                  normal(23), normal(5)),
     "pad": (lambda xp, x: [xp.pad(x, w, mode) for w in (2, (1, 3), ((0, 2), (3, 1)))
-                           for mode in ("constant", "edge", "reflect", "wrap")], normal(4, 5)),
+                           for mode in ("constant", "edge", "reflect", "wrap", "symmetric")],
+            normal(4, 5)),
+    "pad a long row": (lambda xp, x: [xp.pad(x, (70, 33), mode) * 2
+                                      for mode in ("edge", "reflect", "wrap", "symmetric")],
+                       normal(333)),
     "pad by sizes": (lambda xp, x: [xp.pad(x, x.shape[0] - 1, mode) for mode in (
-        "constant", "edge", "reflect", "wrap")], normal(4, 5)),
+        "constant", "edge", "reflect", "wrap", "symmetric")], normal(4, 5)),
     "histogram in as many bins as rows": (lambda xp, x: xp.histogram(x, x.shape[0]), normal(9, 7)),
     "pad with a number": (lambda xp, x: xp.pad(x, ((1, 0), (0, 2)), constant_values=-3), WHOLE),
 }  # fmt: skip
@@ -163,6 +167,7 @@ def test_half_types(mode: str) -> None:
         (lambda x: sm.pad(x, 1, "mean"), ArgumentError),
         (lambda x: sm.pad(x, ((1, 1), (1, 1), (1, 1))), ArgumentError),
         (lambda x: sm.pad(x, 9, "reflect"), ShapeError),
+        (lambda _: sm.pad(sm.zeros((0,)), 1, "edge"), ShapeError),
         (lambda x: sm.gradient(x[:1], axis=0), ShapeError),
         (lambda x: sm.average(x, weights=x[0]), ArgumentError),
     ],
@@ -170,3 +175,20 @@ def test_half_types(mode: str) -> None:
 def test_wrong_arguments(mode: str, f: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         (sm.jit(f) if mode == "jit" else f)(sm.asarray(normal(4, 5)))
+
+
+@pytest.mark.parametrize("kind", ["constant", "edge", "reflect", "wrap", "symmetric"])
+def test_neighbours_beyond_margins_of_any_kind_are_one_kernel(mode: str, kind: str) -> None:
+    """Margins are views: nothing is stored for them, though nine places are read of a picture."""
+
+    def edges(x: sm.Array) -> sm.Array:
+        p, (m, n) = sm.pad(x, 1, kind), x.shape
+        box = [p[i : m + i, j : n + j] for i in range(3) for j in range(3)]
+        return sum(box[1:], box[0]) / 9
+
+    x = np.random.default_rng(1).standard_normal((40, 200)).astype("f4")
+    p = np.pad(x, 1, kind).astype("f8")  # type: ignore[call-overload]
+    wanted = sum(p[i : 40 + i, j : 200 + j] for i in range(3) for j in range(3)) / 9
+    got = sm.jit(edges)(sm.asarray(x)) if mode == "jit" else edges(sm.asarray(x))
+    np.testing.assert_allclose(np.asarray(got), wanted, atol=9 * 2**-23 * float(np.abs(x).max()))
+    assert len(sm.explain(edges, sm.asarray(x)).kernels) == 1

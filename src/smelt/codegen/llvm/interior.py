@@ -72,6 +72,8 @@ class Interior:
     hold; `edges`: what is around is a few positions at the ends of an axis."""
 
     gaps: tuple[Index, ...]
+    items: tuple[Item, ...]
+    """What is computed there."""
     taken: dict[Item, bool]
     limits: frozenset[Limit]
     edges: bool
@@ -90,8 +92,7 @@ def interior_of(home: NestEmitter, given: Facts = ()) -> Interior | None:
     found = _found(home, lambda e: _is_told(e) and goes_on(e, name))
     if found is None:
         return None
-    items = needed(nest, home.taken | found.taken)
-    least = work(items, home.assumed | found.limits), len(items)
+    least = work(found.items, home.assumed | found.limits), len(found.items)
     for piece in pieces(nest, name, extent, given):
         own = needed(nest, home.taken | piece.taken)
         cost = work(own, home.assumed | piece.limits), len(own)
@@ -111,15 +112,13 @@ def _usual_rows(home: NestEmitter) -> Interior | None:
     found = _found(home, lambda e: _is_told(e) and nest.vector not in axes_of(e) != ())
     if found is None:
         return None
-    saved = work(home.items, home.assumed) - work(
-        needed(nest, home.taken | found.taken), home.assumed | found.limits
-    )
+    saved = work(home.items, home.assumed) - work(found.items, home.assumed | found.limits)
     return found if saved >= SEVERAL else None
 
 
 def _is_plain(phase: Phase, nest: Nest, name: str) -> bool:
     """Whether rows may be taken in any parts: nothing is carried along them."""
-    if len(nest.items) > MOST_ITEMS or nest.order[-1:] != (name,) or name in phase.places:
+    if nest.order[-1:] != (name,) or name in phase.places:
         return False
     if nest.settings or nest.fixed or nest.turned or nest.packed or nest.once:
         return False
@@ -145,7 +144,7 @@ def _found(home: NestEmitter, counts: Callable[[Index], bool]) -> Interior | Non
     before = work(home.items, home.assumed), len(home.items)
     if (work(items, home.assumed | limits), len(items)) >= before:
         return None
-    return Interior(tuple(gaps), taken, frozenset(limits), all(map(_is_edge, gaps)))
+    return Interior(tuple(gaps), tuple(items), taken, frozenset(limits), all(map(_is_edge, gaps)))
 
 
 def _usual(
@@ -247,6 +246,8 @@ def in_parts(
     middle = b.select(fits, b.add(begin, b.and_(whole, number(-wide))), high)
     end = b.select(fits, b.add(begin, b.and_(whole, number(-lanes))), high)
     begin = b.select(fits, begin, high)
+    single = home.nest.wide > 1 and len(found.items) <= MOST_ITEMS
+    end = end if single else middle
 
     def side(k: Value) -> None:
         is_first = b.icmp_signed("==", k, number(0))
@@ -254,7 +255,8 @@ def in_parts(
         home.loop(start, b.select(is_first, begin, high), step, at(step, True))
         with b.if_then(is_first), known(home, Piece(None, (), found.taken, found.limits)):
             main_loop(home, begin, wide, lambda: walk(begin, middle), scope)
-            home.loop(middle, end, lanes, at(lanes, False))
+            if single:
+                home.loop(middle, end, lanes, at(lanes, False))
 
     home.loop(number(0), number(2), 1, side)
     return True

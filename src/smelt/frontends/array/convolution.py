@@ -53,7 +53,7 @@ def conv(
         dilation: distance between neighbouring elements of the kernel.
         groups: that many independent convolutions of consecutive channels; as many as channels
             make it depthwise.
-        mode: what the margin holds: "zeros", "reflect", "replicate" or "circular".
+        mode: what the margin holds: "zeros", "reflect", "replicate", "circular" or "symmetric".
 
     Returns:
         [batch, out channels, *places] in the promoted dtype; half types accumulate in float32.

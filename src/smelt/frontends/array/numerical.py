@@ -419,7 +419,8 @@ def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:
     return found[0, 0, :]
 
 
-_MODES = {"constant": "zeros", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
+_MODES = {"constant": "zeros", "edge": "replicate", "reflect": "reflect", "wrap": "circular",
+          "symmetric": "symmetric"}  # fmt: skip
 
 
 def pad(
@@ -432,7 +433,8 @@ def pad(
         pad_width: the width of all margins, a pair (before, after) for all axes, or a pair for each
             axis.
         mode: what stands there: "constant", the nearest element ("edge"), or the array once more,
-            mirrored at its ends ("reflect") or from its other end ("wrap").
+            mirrored at its ends ("reflect"; "symmetric": these included) or from its other end
+            ("wrap").
         constant_values: the number of "constant".
 
     Raises ArgumentError, and ShapeError for margins that the array is too short to fill.

@@ -21,11 +21,8 @@ from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.creation import arange
-from smelt.frontends.array.elementwise import abs as absolute
-from smelt.frontends.array.elementwise import clip
+from smelt.frontends.array.manipulation import broadcast_to, concat, flip
 from smelt.frontends.array.number import shown
-from smelt.frontends.array.searching import take
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import pad, shape_of, take_range
 from smelt.ops.view import Window
@@ -37,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 Margins = tuple[tuple[int, int], ...]
-MODES = ("zeros", "reflect", "replicate", "circular")
+MODES = ("zeros", "reflect", "replicate", "circular", "symmetric")
 """What a margin holds: 0, the elements mirrored at the border, the border, the other end."""
 
 
@@ -181,22 +178,33 @@ def margins(what: str, x: Value, around: Margins, fill: float | int | bool, mode
 
 
 def _folded(what: str, x: Value, axis: int, low: int, high: int, mode: str) -> Value:
-    """Margins along one axis whose elements come from x: a gather at computed positions."""
+    """Margins along one axis that are parts of x: views, which are joined with it."""
     n = shown(shape_of(x)[axis], x.scope)
-    limit = {"reflect": n - 1, "circular": n}.get(mode)
-    if limit is not None and limit < max(low, high):
+    reach = {"reflect": n - 1, "circular": n, "symmetric": n}.get(mode)
+    if n == 0 or (reach is not None and reach < max(low, high)):
         raise ShapeError(
             op=what, operands=x.told, reason=f"margins {low} and {high} of mode {mode!r} reach "
             f"beyond dimension {axis}",
         )  # fmt: skip
-    at = arange(low + n + high) - low
+    whole = Array.of(x)
+
+    def part(start: Any, stop: Any) -> Array:
+        return whole[(*(slice(None),) * axis, slice(start, stop))]
+
+    def end(at: Any, count: int) -> Array:
+        one = part(at, at + 1)
+        return broadcast_to(one, (*one.shape[:axis], count, *one.shape[axis + 1 :]))
+
     if mode == "circular":
-        at = at % n
-    elif mode == "reflect":
-        at = (n - 1) - absolute((n - 1) - absolute(at))
+        before, after = part(n - low, n), part(0, high)
+    elif mode == "replicate":
+        before, after = end(0, low), end(n - 1, high)
     else:
-        at = clip(at, 0, n - 1)
-    return take(Array.of(x), at, axis=axis).node
+        own = int(mode == "reflect")  # the end itself is not repeated
+        before = flip(part(own, low + own), axis=axis)
+        after = flip(part(n - high - own, n - own), axis=axis)
+    parts = [before] * (low > 0) + [whole] + [after] * (high > 0)
+    return concat(parts, axis=axis).node
 
 
 def cropped(x: Value, around: Margins, fill: float | int = 0) -> Value:
