@@ -166,6 +166,13 @@ def _usual(
     return {i: answer for i, answer in known.items() if i not in home.taken}
 
 
+def has_usual_sides(nest: Nest) -> bool:
+    """Whether selections of a nest have a usual side, which has loops of its own."""
+    asked = conditions(nest)
+    gaps = (gap_of(i) for i in nest.items if i in asked)
+    return any(g is not None and _is_told(g) and _answer(g) is not None for g in gaps)
+
+
 def _is_logic(item: Item) -> bool:
     return all(x.dtype == bool_ for x in (item, *item.args))
 
@@ -306,4 +313,4 @@ def _twins(
             run(facts, False)
 
 
-__all__ = ["each_row", "goes_on", "in_parts", "interior_of", "narrowed"]
+__all__ = ["each_row", "goes_on", "has_usual_sides", "in_parts", "interior_of", "narrowed"]

@@ -19,6 +19,7 @@ from smelt.codegen.llvm.contract import (
 )
 from smelt.codegen.llvm.cuts import fit_rows
 from smelt.codegen.llvm.flatten import flatten, is_map
+from smelt.codegen.llvm.interior import has_usual_sides
 from smelt.codegen.llvm.items import (
     Converting,
     Folding,
@@ -439,7 +440,8 @@ class _Planner:
             nest.order = (*(a for a in rest if a != self.across), self.across or "", v)
             nest.turned = [i for i in nest.items
                            if turned_axis(i, self.phase, v) == self.across]  # fmt: skip
-        if not any(pieces(nest, a, self.phase.axes[a]) for a in nest.order):
+        cut = any(pieces(nest, a, self.phase.axes[a]) for a in nest.order)
+        if not cut and not has_usual_sides(nest):
             nest.stages = stages(nest)
         nest.wide = (
             WIDE if nest.stages else 2 if v in serial else vectors_together(nest, self.lanes)
