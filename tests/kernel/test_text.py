@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import pickle
+from typing import Any
 
 import pytest
 from tests.kernel.goldens import GOLDENS
 
 from smelt.errors import KernelTextError
-from smelt.kernel import ir
+from smelt.kernel import ir, text_print
 from smelt.kernel.text import parse, statement_text, text, value_text
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import bf16, f16, f32, f64, i8, i32, i64
@@ -204,3 +205,22 @@ def test_every_symbol_of_the_rows_has_a_precedence():
     from smelt.kernel.text_grammar import BINARY
 
     assert {row.infix for row in SCALARS.values() if row.infix and row.arity == 2} == set(BINARY)
+
+
+def test_statements_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where axes have to be listed, which the body tells, it is not written a second time."""
+    names = [f"v{k}" for k in range(50)]
+    lines = ["kernel f(x: f32[n + 2]) -> y: f32[n]", "  axis i in n", "  grid i"]
+    lines += [f"  {v} = x[i] * {k}.5" for k, v in enumerate(names)]
+    lines += [f"  y[i] = {' + '.join(names)}"]
+    kernel = parse("\n".join(lines))
+    wanted, heads = text(kernel), list[ir.Statement]()
+    own = text_print._Printer.head  # pyright: ignore[reportPrivateUsage]
+
+    def head(printer: Any, s: ir.Statement) -> str:
+        heads.append(s)
+        return own(printer, s)
+
+    monkeypatch.setattr(text_print._Printer, "head", head)  # pyright: ignore[reportPrivateUsage]
+    assert text(kernel) == wanted
+    assert len(heads) == len(kernel.body)

@@ -95,8 +95,8 @@ class Region:
 
 
 MOST_READS = 256
-"""Reads that a unit may be written out with at its places.  A short sum has two for each product;
-of one behind another both are multiplied, and for three nobody wants to wait."""
+"""Reads that a unit may be written out with at its places, and half of those of a whole kernel at
+places behind its units' first: short sums behind one another multiply them, neighbours add up."""
 
 
 def look(
@@ -152,14 +152,15 @@ class _Pull:
             self.seen.add((u, place))
             if place in self.expressed:
                 self.odd |= 1 << u
-        left = region.members
+        left, again = region.members, 0
         while left:
             u = left.bit_length() - 1
             left ^= 1 << u
             places = region.places.get(u)
             if places is not None:  # else nobody in the region needs it
                 unit = units.unit(u)
-                if len(places) > 1 and len(places) * len(unit.edges) > MOST_READS:
+                again += (len(places) - 1) * len(unit.edges)
+                if len(places) > 1 and max(again / 2, len(places) * len(unit.edges)) > MOST_READS:
                     return region.refuse("code-size", u)
                 if self.odd >> u & 1 and units.folds >> u & 1 and not self._is_once(unit):
                     return region.refuse("reduction-crossing", u)

@@ -119,6 +119,11 @@ class _Printer:
         self.fixed: frozenset[str] = frozenset()
         self.inline = True
         self.told: set[str] = set()
+        self.streams = any(isinstance(s, ir.Stream) for s in kernel.body)
+        self.again = False
+        self.lines: dict[int, str] = {}
+        """What statements say that are no streams, by their addresses: it is the same in all forms
+        of the whole."""
 
     # ---- the whole -----------------------------------------------------------------------------
 
@@ -129,7 +134,7 @@ class _Printer:
         listed = names != list(self.extents) or not all(map(self._understood, self.extents))
         lines = [*self._header(), *(f"  # {c}" for c in self.kernel.comments)]
         if listed:
-            self.inline = False
+            self.inline, self.again = False, True
             shown = (a if self._usual(a) else self._axis_in(a) for a in self.extents)
             lines.append(f"  axis {', '.join(shown)}")
             body = self._body()
@@ -206,8 +211,12 @@ class _Printer:
     def _statements(self, body: Iterable[ir.Statement], lines: list[str], depth: int) -> None:
         for s in body:
             outer = self.fixed
-            lines.append(" " * depth + self.head(s))
-            self._bind(s)
+            line = None if isinstance(s, ir.Stream) else self.lines.get(id(s))
+            if line is None:
+                line = self.lines[id(s)] = self.head(s)
+            lines.append(" " * depth + line)
+            if self.streams or not self.again:
+                self._bind(s)
             if isinstance(s, ir.Stream):
                 own = self.env
                 self.env = own.child()

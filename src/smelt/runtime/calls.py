@@ -15,9 +15,10 @@ True
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ __all__ = [
     "can_run",
     "install",
     "is_possible",
+    "is_scalar",
     "line",
     "record",
     "record_at",
@@ -122,13 +124,26 @@ _NESTS: Final[Mapping[type, int]] = {
 
 
 class Argument(NamedTuple):
-    """What an argument must be: an array like this one, or a number of this type."""
+    """What an argument must be: an array like this one, or a number or a scalar of this type."""
 
     example: Array | None
     number: type = float
 
 
 # ---- records -------------------------------------------------------------------------------------
+
+
+@cache
+def is_scalar(kind: type) -> bool:
+    """Whether native code can read scalars of one of NumPy's types, or of types beside them."""
+    if not issubclass(kind, np.generic) or kind.__basicsize__ < code.SCALAR_AT + 8:
+        return False
+    one = np.asarray(probe := kind(1))
+    return (
+        one.dtype.type is kind
+        and one.itemsize <= 8
+        and (ctypes.string_at(id(probe) + code.SCALAR_AT, one.itemsize) == one.tobytes())
+    )
 
 
 def can_run(executable: object) -> bool:
@@ -262,6 +277,9 @@ def _nest_rows(nests: Nests, kept: list[Any]) -> array[int]:
     return rows
 
 
+_NUMBERS: Final = {float: code.KIND_FLOAT, int: code.KIND_INT}
+
+
 def _argument_rows(
     arguments: Sequence[Argument], places: Sequence[int], kept: list[Any]
 ) -> array[int]:
@@ -269,8 +287,9 @@ def _argument_rows(
     for a, place in zip(arguments, places, strict=True):
         data = a.example
         if data is None:
-            kind = code.KIND_FLOAT if a.number is float else code.KIND_INT
-            rows.extend((kind, 0, 0, 0, 0, 0, place))
+            kind = _NUMBERS.get(a.number, code.KIND_SCALAR)
+            kept.append(a.number)
+            rows.extend((kind, id(a.number), 0, 0, 0, 0, place))
             continue
         dims, strides = array("q", data.shape), array("q", data.strides)
         flags = data.flags.num & code.READABLE

@@ -95,8 +95,8 @@ _RECORD_WORDS: Final = (
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
 
 ARGUMENT_WORDS: Final = 7
-"""kind, descr, flags, rank, dimensions, strides (0: contiguous), item"""
-KIND_ARRAY, KIND_FLOAT, KIND_INT = 0, 1, 2
+"""kind, descr (or type of a scalar), flags, rank, dimensions, strides (0: contiguous), item"""
+KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR = 0, 1, 2, 3
 NEST_WORDS: Final = 5
 """kind, item, how many items it holds, the first of them, keys"""
 NEST_TUPLE, NEST_LIST, NEST_DICT, NEST_NONE = 0, 1, 2, 3
@@ -115,6 +115,8 @@ NDARRAY: Final = {
     "ND_DESCR": 56, "ND_FLAGS": 64,
 }  # fmt: skip
 BYTES_AT: Final = 32
+SCALAR_AT: Final = 16
+"""Where NumPy's scalars have their value."""
 _CARRAY: Final = 0x501
 """NumPy's flags C_CONTIGUOUS, ALIGNED and WRITEABLE."""
 
@@ -130,6 +132,7 @@ def ir() -> str:
         "RESULT_BYTES": 8 * RESULT_WORDS,
         "RING_BLOCKS": RING_BLOCKS, "MOST_ARGUMENTS": MOST_ARGUMENTS,
         "KIND_ARRAY": KIND_ARRAY, "KIND_FLOAT": KIND_FLOAT, "KIND_INT": KIND_INT,
+        "KIND_SCALAR": KIND_SCALAR, "SCALAR_AT": SCALAR_AT,
     }  # fmt: skip
     parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, MEMORY, RUN, ANSWER, CALL, AT)
     return "\n".join(Template(part).substitute(values) for part in parts)

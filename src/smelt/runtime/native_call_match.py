@@ -400,7 +400,8 @@ look:
   %kind = call i64 @number(ptr %row, i64 0)
   switch i64 %kind, label %no [ i64 $KIND_ARRAY, label %array
                                 i64 $KIND_FLOAT, label %float
-                                i64 $KIND_INT, label %int ]
+                                i64 $KIND_INT, label %int
+                                i64 $KIND_SCALAR, label %scalar ]
 array:
   %data = call ptr @elements(ptr %state, ptr %x)
   %none = icmp eq ptr %data, null
@@ -417,6 +418,14 @@ float.read:
   %as.double = call ptr @word(ptr %state, i64 $AS_DOUBLE)
   %real = call double %as.double(ptr %x)
   store double %real, ptr %number.at
+  br label %more
+scalar:
+  %scalar.type = call ptr @word(ptr %row, i64 8)
+  %is.scalar = icmp eq ptr %type, %scalar.type
+  br i1 %is.scalar, label %scalar.read, label %no
+scalar.read:                                       ; short ones are followed by unused bytes
+  %scalar.word = call i64 @number(ptr %x, i64 $SCALAR_AT)
+  store i64 %scalar.word, ptr %number.at
   br label %more
 int:
   %int.type = call ptr @word(ptr %state, i64 $INT)

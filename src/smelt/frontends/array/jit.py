@@ -25,11 +25,12 @@ from smelt.frontends.array.flush import realise
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.results import deliver, measure, pack
-from smelt.frontends.array.shortcut import MOST_RECORDS, Exact, notice
+from smelt.frontends.array.shortcut import MOST_RECORDS, NUMBERS, Exact, notice
 from smelt.frontends.array.trace import Argument, Trace, record_call
 from smelt.frontends.array.value import STATE, Buffer, layout, leaf
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
+from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:
     from smelt.runtime.calls import Record
@@ -112,11 +113,11 @@ class Jit(Generic[P, R]):
             buffers.append(data)
             flags = data.flags.num & _READABLE
             key += data.dtype, data.shape, flags if flags & 1 else (flags, layout(data))
-            key.append(x.__class__ in _NUMBERS)
+            key.append(_KINDS.get(x.__class__))
         exact: Hashable = tuple(key)
         found = self._exact.get(exact)
         if found is _BY_VALUE:
-            exact = exact, tuple([x for x in bound.leaves if x.__class__ in _NUMBERS])
+            exact = exact, tuple([x for x in bound.leaves if x.__class__ in NUMBERS])
             found = self._exact.get(exact)
         if found is None:
             return self._general(bound, exact, None)
@@ -195,7 +196,10 @@ def _to_overwrite(bound: Bound, arguments: Sequence[Argument]) -> tuple[int, ...
     return tuple(found)
 
 
-_NUMBERS = (float, int)
+_KINDS: dict[type, str] = dict.fromkeys((d.numpy.type for d in DTYPES), "scalar") | {
+    float: "number", int: "number", np.float64: "float64",
+}  # fmt: skip
+"""What is no array, though it gives kernels the same memory to read."""
 _BY_VALUE: Any = object()
 """Stands in the table of exact calls for: look again, with the values of the numbers."""
 
@@ -210,7 +214,9 @@ def _memory(x: Any) -> Buffer | None:
         return data if data.__class__ is np.ndarray else None
     if kind is float:
         return np.array(x)
-    return np.array(x, np.int64) if kind is int and abs(x) < 2**63 else None
+    if kind is int:
+        return np.array(x, np.int64) if abs(x) < 2**63 else None
+    return np.asarray(x) if kind in _KINDS else None
 
 
 def _repeatable(trace: Trace, bound: Bound, arguments: Sequence[Argument]) -> bool:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Exact", "Remembering", "notice"]
 
 _SLOTS = {name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope")}
+NUMBERS = (float, int, np.float64)
+"""What is recorded as a Python number."""
 MOST_RECORDS = 8
 """Made for one `Exact`: settings that change all the time are not worth more."""
 
@@ -114,7 +116,7 @@ def _record(
     captured = [(x, x.data) for x in trace.captured]
     if (
         None in arguments or [*map(id, nests.leaves)] != [*map(id, leaves)]
-        or (trace.fixed and any(x.__class__ in (float, int) for x in leaves))
+        or (trace.fixed and any(x.__class__ in NUMBERS for x in leaves))
         or not calls.can_run(executable)
         or any(x.__class__ is not Value or data.__class__ is not np.ndarray
                for x, data in captured)
@@ -140,7 +142,9 @@ def _argument(x: Any) -> tuple[Buffer | None, type] | None:
     if kind is float or kind is int:
         return None, kind
     data = x.node.data if kind is Array else x
-    return (data, float) if data.__class__ is np.ndarray else None
+    if data.__class__ is np.ndarray:
+        return data, float
+    return (None, kind) if _calls().is_scalar(kind) else None
 
 
 def _is_tuple(trace: Trace) -> bool:

@@ -1,0 +1,38 @@
+"""NumPy's scalars as arguments of repeated calls: native code reads them where NumPy keeps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.frontends.array.test_native_calls import warm
+
+import smelt as sm
+from smelt.runtime import calls
+
+pytestmark = pytest.mark.skipif(not calls.is_possible(), reason="another interpreter")
+rng = np.random.default_rng(12)
+SCALARS = [np.float32, np.float64, np.float16, np.int8, np.int16, np.int32, np.int64, np.uint8,
+           np.uint64, np.bool_, sm.bfloat16.numpy.type]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCALARS)
+def test_scalars_of_numpy(kind: Any) -> None:
+    """Their values are read where NumPy keeps them; a number or an array is another call."""
+    f = sm.jit(lambda x, s: x * sm.astype(s, sm.float32))
+    x = rng.random(5).astype(np.float32)
+    for v in (1, 0, 3, 1):
+        wanted = np.asarray(f(sm.asarray(x), sm.asarray(np.asarray(kind(v)))))
+        assert np.array_equal(np.asarray(warm(f, x, kind(v))), wanted.astype(np.float32))
+        for other in (v, float(v), np.asarray(kind(v)), np.int32(v)):
+            assert np.asarray(f(x, other)).shape == x.shape
+    assert calls.is_scalar(kind) and not calls.is_scalar(np.complex128)
+    assert not calls.is_scalar(np.longdouble) and not calls.is_scalar(float)
+
+
+def test_scalars_of_numpy_that_a_function_looks_at() -> None:
+    f = sm.jit(lambda x, s: x * 2 if s > 1 else x + s)
+    x = rng.random(5)
+    for v in (0.5, 3.0, 0.25, 3.0, 0.5) * 2:
+        assert np.array_equal(np.asarray(f(x, np.float64(v))), x * 2 if v > 1 else x + v)
