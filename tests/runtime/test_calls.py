@@ -86,6 +86,28 @@ def test_wrong_inputs_are_refused() -> None:
         assert sys.getrefcount(good) == references
 
 
+def test_strides_that_a_plan_asks_for() -> None:
+    x = np.arange(40.0)
+    f = sm.jit(lambda x: x + 1)
+    views = [np.lib.stride_tricks.as_strided(x, (2, 3), (8 * a, 8 * b))
+             for a, b in ((5, 2), (20, 3), (4, 4))]  # fmt: skip
+    f(views[0])
+    (exact,) = f._exact.values()
+    executable = exact.trace.executable.executable
+    asked = {(source, d) for _, source, d in executable.prepared(exact.sizes).strides}
+    assert asked == {(0, 0), (0, 1)}
+    assert calls.record_at(executable, exact.sizes, lambda a: a, {(0, 0): 5}) is None
+    at = calls.runner_at()
+    assert at is not None
+    for view in views:
+        told = {(0, d): view.strides[d] // 8 for d in (0, 1)}
+        record = calls.record_at(executable, exact.sizes, lambda a: a, told)
+        assert record is not None
+        for _ in range(3):
+            (found,) = at(record.address, [address_of(x)])
+            np.testing.assert_array_equal(found, view + 1)
+
+
 def test_what_only_python_can_call() -> None:
     x = np.arange(12.0).reshape(3, 4)
     for f, given in (

@@ -204,10 +204,12 @@ def record(
 
 
 def record_at(
-    executable: Executable, sizes: tuple[int, ...], wrap: Callable[[Array], Any]
-) -> Record | None:
+    executable: Executable, sizes: tuple[int, ...], wrap: Callable[[Array], Any],
+    strides: Mapping[tuple[int, int], int] = {},
+) -> Record | None:  # fmt: skip
     """A call whose inputs are told by their addresses, those of the prelude's results behind them;
-    `wrap` makes of an array what is returned.  None if only Python can make it."""
+    `wrap` makes of an array what is returned.  `strides` are those that the plan asks for, by input
+    and dimension, in elements.  None if only Python can make it."""
     if type(executable) is not Executable:
         return None
     prepared = executable.prepared(sizes)
@@ -218,12 +220,14 @@ def record_at(
         places.append(over if over >= 0 else count + fresh)
         fresh += over < 0
     places += range(inputs, count)
-    if prepared.strides or not _is_simple(prepared, len(places)):
+    told = all((source, d) in strides for _, source, d in prepared.strides)
+    if not told or not _is_simple(prepared, len(places)):
         return None
+    frame = prepared.frame[:]
+    for slot, source, d in prepared.strides:
+        frame[slot] = strides[source, d]
     words = {"COUNT": count, "WRAP": id(wrap)}
-    return _written(
-        prepared, [prepared, wrap], prepared.frame[:], places, [None] * fresh, words, {}
-    )
+    return _written(prepared, [prepared, wrap], frame, places, [None] * fresh, words, {})
 
 
 def _is_simple(p: Prepared, places: int) -> bool:

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from tests.frontends.torch.models import compiled  # noqa: E402
 
 from smelt import knobs  # noqa: E402
+from smelt.runtime.executable import Executable  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -71,6 +72,35 @@ def test_training_goes_on():
         losses.append(float(loss.detach()))
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0] / 2
+
+
+def test_parts_that_are_kept_for_gradients(monkeypatch):
+    """The backward graph is given x[:, 0] as it lies in x, with strides that no guard tells."""
+    by_python = []
+    whole = Executable.run_at
+
+    def counted(self, *given):
+        by_python.append(self)
+        return whole(self, *given)
+
+    monkeypatch.setattr(Executable, "run_at", counted)
+    torch.manual_seed(0)
+    model, w = torch.nn.Linear(8, 8), drawn(8, 4).requires_grad_()
+
+    def f(x):
+        y = model(x)
+        return (y + model(y.relu()))[:, 0] @ w
+
+    fast = compiled(f, dynamic=True)
+    leaves = [*model.parameters(), w]
+    for k in range(8):
+        for shape in ((3, 5, 8), (4, 2, 8)):
+            x = drawn(*shape) + k
+            found, expected = (torch.autograd.grad(g(x).square().sum(), leaves) for g in (fast, f))
+            torch.testing.assert_close(found, expected)
+        if k == 3:
+            by_python.clear()
+    assert not by_python
 
 
 def test_python_answers_where_that_is_wished():

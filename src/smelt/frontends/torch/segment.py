@@ -33,6 +33,7 @@ from smelt.graph.walk import size_names
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.ops.create import Input
 from smelt.runtime import calls
+from smelt.runtime.executable import Executable
 from smelt.runtime.prelude import Allowance, Prelude, Run
 from smelt.types.dtype import bf16, f32
 from smelt.types.expr import Index, evaluate, size, sizes_of, substitute
@@ -85,10 +86,11 @@ class Segment:
         halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
         wrap: Callable[[Any], Any] = as_tensor if halves else torch.from_numpy
         repeats = _Repeats(executable, wrap)
-        known = repeats.known
+        known, asked = repeats.known, repeats.asked
 
         def run(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
-            found = known.get(sizes)
+            key = (*sizes, *[tensors[k].stride(d) for k, d in asked]) if asked else sizes
+            found = known.get(key)
             if found is not None and ready is None:
                 results = found[0](found[1], (*tensors, *dummies) if dummies else tensors)
                 return results if finish is None else finish(results, tensors)
@@ -100,34 +102,44 @@ class Segment:
                 results = found[0](found[1], where + held.addresses)
             else:
                 results = [wrap(a) for a in run_at(where, sizes, tensors, held)]
-                repeats.note(sizes)
+                repeats.note(sizes, tensors)
             return results if finish is None else finish(results, tensors)
 
         return run
 
 
 class _Repeats:
-    """Calls of one graph that native code makes from the second one on, by sizes."""
+    """Calls of one graph that native code makes from the second one on, by sizes and by the strides
+    of arguments that no guard vouches for."""
 
     def __init__(self, executable: Any, wrap: Callable[[Any], Any]) -> None:
         self.known: dict[tuple[int, ...], tuple[Any, int, Any]] = {}
         """The native function, the address of its record, and the record."""
+        self.asked: list[tuple[int, int]] = []
+        """The strides that a call is asked for: of an input, along a dimension."""
         self._executable = executable
         self._wrap = wrap
         self._seen: dict[tuple[int, ...], int] = {}
 
-    def note(self, sizes: tuple[int, ...]) -> None:
+    def note(self, sizes: tuple[int, ...], tensors: Sequence[Any]) -> None:
         """Python has made a call with these sizes."""
         if len(self._seen) >= _SIZES_LIMIT:
             self._seen.clear()
             self.known.clear()
-        self._seen[sizes] = count = self._seen.get(sizes, 0) + 1
+        if not self._seen and type(self._executable) is Executable:
+            of_plan = self._executable.prepared(sizes).strides
+            self.asked[:] = sorted({(source, d) for _, source, d in of_plan})
+        told = {(k, d): tensors[k].stride(d) for k, d in self.asked}
+        key = (*sizes, *told.values())
+        self._seen[key] = count = self._seen.get(key, 0) + 1
         if count != knobs.NATIVE_FROM_CALL or not knobs.NATIVE_CALLS.get():
             return
         at = calls.runner_at()
-        record = None if at is None else calls.record_at(self._executable, sizes, self._wrap)
+        record = None
+        if at is not None:
+            record = calls.record_at(self._executable, sizes, self._wrap, told)
         if record is not None:
-            self.known[sizes] = at, record.address, record
+            self.known[key] = at, record.address, record
 
 
 _DUMMY = torch.zeros(1)
