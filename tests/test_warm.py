@@ -85,54 +85,6 @@ def misses(act: Callable[[], Any]) -> tuple[Any, list[str]]:
         stop()
 
 
-# ---- plans that were made for other sizes --------------------------------------------------------
-
-
-def near(serves: Callable[[Found], bool], **hints: int) -> Any:
-    next_process()
-    return warm.compile(parse(RELU), hints=hints, near=serves)
-
-
-def test_a_plan_for_other_sizes_is_found_where_it_will_do() -> None:
-    """Without planning; it says what it was made for, and is right for the sizes at hand."""
-    first = near(lambda _: False, n=1000)
-    found = near(lambda plan: plan.program.hints == {"n": 1000}, n=300)
-    assert not isinstance(first, Found) and isinstance(found, Found)
-    assert found.program.hints == {"n": 1000}
-    x, b = np.random.default_rng(0).random((2, 300), dtype=np.float32)
-    (y,) = found.run([x, b], (300,))
-    np.testing.assert_allclose(y, np.log(np.maximum(x + b, 0)), rtol=1e-6)
-    assert "_whole" not in vars(found)
-
-
-def test_a_plan_for_other_sizes_is_asked_about_and_not_found_by_others() -> None:
-    asked: list[dict[str, int]] = []
-
-    def refuse(plan: Found) -> bool:
-        asked.append(dict(plan.program.hints))
-        return False
-
-    assert not any(isinstance(near(refuse, n=n), Found) for n in (1000, 2000, 4000))
-    assert isinstance(near(refuse, n=2000), Found)
-    assert asked == [
-        {"n": 1000},
-        {"n": 2000},
-        {"n": 1000},
-    ]  # the latest first; equal sizes need not
-    assert not isinstance(again(n=3000), Found)  # who does not ask gets a plan of his own
-
-
-def test_what_is_known_of_other_sizes_may_be_damaged(place: Path) -> None:
-    near(lambda _: True, n=1000)
-    store = Cache.default()
-    parts = warm._parts(warm.Program(parse(RELU), {"n": 1000}), {}, (), driver.host())  # pyright: ignore[reportPrivateUsage]
-    assert parts is not None
-    kinds: list[Any] = [7, [[]], [[{"n": 5}, [1]]], [["n", None]], [[{"n": "x"}, None]]]
-    for k, damaged in enumerate(kinds):
-        store.put(warm._family(parts), {"made for": damaged}, b"")  # pyright: ignore[reportPrivateUsage]
-        assert not isinstance(near(lambda _: True, n=2000 + k), Found)
-
-
 HEAD = """graph head(x: f32[n,d], w: f32[v,d], g: f32[n,1]) {
   z = contract(x, w) {spec="m,k; n,k -> m,n"}
   a = reduce.max(z) {axes=(1,)}
