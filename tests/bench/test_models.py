@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
-from smelt.bench import cases, models
+from smelt.bench import cases, first, models
 from smelt.bench.cases import CASES, given_model
 from smelt.bench.first import SIZES, FirstCall, measure_first
 
 
 def row(name, eager, smelt):
-    first = FirstCall(2.0, 1.04, (0.52, 0.01), (0.06, 0.0))
-    return models.Row(name, {"eager": eager, "smelt": smelt}, {"smelt": first},
+    found = FirstCall(2.0, 1.04, (0.52, 0.01), (0.06, 0.0))
+    return models.Row(name, {"eager": eager, "smelt": smelt}, {"smelt": found},
                       {"eager": 4.0, "smelt": 3.0}, 1e-6, 7, 1)  # fmt: skip
 
 
@@ -78,6 +79,14 @@ def test_later_calls_have_other_sizes():
 def test_a_first_call_that_fails_is_not_a_time():
     found = measure_first("smelt", "nothing")
     assert math.isnan(found.cold) and math.isnan(found.warm)
+
+
+def test_what_was_measured_before_a_process_was_stopped_counts():
+    code = "import time; print('{\"seconds\": 2.5}', flush=True); time.sleep(60)"
+    said, failed = first._said([sys.executable, "-c", code], 5.0)
+    assert said == [{"seconds": 2.5}] and "timed out" in failed
+    assert first._said([sys.executable, "-c", "raise ValueError(7)"], 60.0)[1].endswith("7")
+    assert first._said([sys.executable, "-c", "print('{}')"], 60.0) == ([{}], "")
 
 
 @pytest.mark.nightly

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from math import nan
@@ -52,24 +52,39 @@ class FirstCall:
 
 def measure_first(peer: str, name: str, seconds: float = 600.0) -> FirstCall:
     """The first call of a model in two fresh processes, which share one new cache directory."""
-    found: list[dict[str, Any]] = []
+    found: list[list[dict[str, float]]] = []
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         line = command(["-m", "smelt.bench.first", peer, name], variables(1, Path(folder)))
         for more in ([str(SIZES)], []):
-            try:
-                done = subprocess.run(  # noqa: S603 - our own module
-                    [*line, *more], capture_output=True, timeout=seconds, check=True
-                )
-            except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-                last = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
-                _LOG.warning("no first call of %s with %s: %s %s", name, peer, error, *last or [""])
-                return FirstCall()
-            found.append(json.loads(done.stdout.splitlines()[-1]))
-    cold, warm = found
-    return FirstCall(cold["first"], warm["first"], tuple(cold["further"]), tuple(cold["own"]))
+            said, failed = _said([*line, *more], seconds)
+            if failed:
+                _LOG.warning("no first calls of %s with %s: %s", name, peer, failed)
+            found.append(said)
+    (cold, *later), warm = found[0] or [{}], found[1]
+    return FirstCall(
+        cold.get("seconds", nan), warm[0]["seconds"] if warm else nan,
+        tuple(reply["seconds"] for reply in later),
+        tuple(reply["own"] for reply in later if "own" in reply),
+    )  # fmt: skip
 
 
-def first_calls(peer: str, name: str, sizes: int = 0) -> dict[str, Any]:
+def _said(line: list[str], seconds: float) -> tuple[list[dict[str, float]], str]:
+    """What a process printed, line by line, and why it did not get to its end, if so: what it had
+    measured before counts."""
+    failed, out = "", b""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            line, capture_output=True, timeout=seconds, check=True
+        )
+        out = done.stdout
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        out = error.stdout or b""
+        last = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+        failed = f"{error} {' '.join(last)}"
+    return [json.loads(row) for row in out.splitlines()], failed
+
+
+def first_calls(peer: str, name: str, sizes: int = 0) -> Iterator[dict[str, float]]:
     """Seconds of the first call in this process, less those of the best of three later ones; then
     of calls with so many other sizes, and Smelt's share of these."""
     torch = import_module("torch")
@@ -78,16 +93,14 @@ def first_calls(peer: str, name: str, sizes: int = 0) -> dict[str, Any]:
         case = CASES[name]
         model, given = given_model(torch, case)
         compiled = runner(torch, peer, model, given)
-        first = _longer(lambda: compiled(**given))
-        further: list[float] = []
-        own: list[float] = []
+        yield {"seconds": _longer(lambda: compiled(**given))}
         # what is exported for ONNX Runtime is for one size
         for call in range(1, sizes + 1) if peer != "onnxruntime" else ():
             given = inputs(torch, case, call)
             with import_module("smelt.torch").record() as record:
-                further.append(_longer(partial(compiled, **given)))
-            own += [sum(g.seconds for g in record.graphs)] if peer == "smelt" else []
-    return {"first": first, "further": further, "own": own}
+                seconds = _longer(partial(compiled, **given))
+            own = {"own": sum(g.seconds for g in record.graphs)} if peer == "smelt" else {}
+            yield {"seconds": seconds, **own}
 
 
 def _longer(call: Callable[[], Any]) -> float:
@@ -101,12 +114,13 @@ def _longer(call: Callable[[], Any]) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Print seconds as JSON on the last line: of a peer, a model, and so many other sizes."""
+    """Print seconds as JSON, a line for each call: of a peer, a model, and so many other sizes."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     peer, name, *sizes = arguments
-    replies.write(json.dumps(first_calls(peer, name, *map(int, sizes))) + "\n")
-    replies.flush()
+    for reply in first_calls(peer, name, *map(int, sizes)):
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
 
 
 if __name__ == "__main__":

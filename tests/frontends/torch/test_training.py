@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 
@@ -263,6 +264,8 @@ PARTS = {
     "put, added": (lambda x, y: x.sin().put(torch.tensor([[1, 1], [-8, 2]]), y, True),
                    torch.randn(2, 4), torch.randn(2, 2)),
     "take": (lambda x: x.sin().take(torch.tensor([[1, 3], [1, 2]])), torch.randn(2, 4)),
+    "take, one": (lambda x: x.sin().take(torch.tensor(-2)).reshape(1), torch.randn(2, 4)),
+    "put, one": (lambda x, y: x.sin().put(torch.tensor(1), y), torch.randn(1, 2), torch.randn(1)),
     "products so far": (lambda x: x.cumprod(1), ZEROS),
     "greatest of truths": (lambda x: torch.stack([*(x > 0).max(1)]).long(), ZEROS),
     "powers of a number": (
@@ -273,6 +276,16 @@ PARTS = {
                torch.tensor([5, -3, 0, -2, 3, 0])),
     "powers of bytes": (lambda x: 3**x, torch.tensor([0, 1, 5, 6, 255], dtype=torch.uint8)),
 }  # fmt: skip
+
+
+def test_infinities_go_through_a_bilinear_form_as_in_eager_code():
+    """The order of its two products shows where signs of infinity meet."""
+    b = torch.tensor([math.inf, 1.0, -2.0])
+    a, w = torch.tensor([1.0, -2.0, 3.0, 0.5]), torch.arange(-17.0, 19.0).reshape(3, 4, 3)
+    with smelt.torch.record() as r:
+        found = torch.compile(F.bilinear, backend="smelt")(a, b, w)
+    torch.testing.assert_close(found, F.bilinear(a, b, w))
+    assert found.isinf().all() and not r.left
 
 
 @pytest.mark.parametrize("name", PARTS)

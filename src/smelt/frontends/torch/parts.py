@@ -13,7 +13,6 @@ The gradients of a convolution are three sums that have nothing in common but th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,7 +70,8 @@ def _trilinear(
     summed: Sequence[int], _unrolled: int = 1,
 ) -> Any:  # fmt: skip
     """A sum of products of three, each of which lacks the dimensions `of_a`, `of_b` and `of_c`: of
-    two first, those that together have the fewest elements."""
+    the first two, then with the third, as eager code does: with infinities another order gives
+    another sum."""
     rank = a.dim() + len(of_a)
     missing = [{d % rank for d in lacks} for lacks in (of_a, of_b, of_c)]
     axes = [[d for d in range(rank) if d not in lacks] for lacks in missing]
@@ -84,16 +84,15 @@ def _trilinear(
     def named(own: Sequence[int]) -> str:
         return "".join(chr(ord("a") + d) for d in own)
 
-    def elements(last: int) -> Any:
-        of = set(axes[(last + 1) % 3]) | set(axes[(last + 2) % 3])
-        return math.prod(sizes[d] for d in of)
-
-    known = all(isinstance(n, int) for n in sizes.values())
-    last = min((2, 0, 1), key=elements) if known else 2
-    (x, of_x), (y, of_y), (z, of_z) = (operands[(last + k) % 3] for k in (1, 2, 3))
+    of_x, of_y, of_z = axes
     pair = [d for d in range(rank) if d in (*of_x, *of_y) and d in (*of_z, *kept)]
-    first = torch.einsum(f"{named(of_x)},{named(of_y)}->{named(pair)}", x, y)
-    return torch.einsum(f"{named(pair)},{named(of_z)}->{named(kept)}", first, z)
+    first = torch.einsum(f"{named(of_x)},{named(of_y)}->{named(pair)}", a, b)
+    return torch.einsum(f"{named(pair)},{named(of_z)}->{named(kept)}", first, c)
+
+
+def _take(x: Any, index: Any) -> Any:
+    """Elements at positions in all of them, counted row after row."""
+    return ATEN.index.Tensor(x.reshape(-1), [index.reshape(-1)]).reshape(index.shape)
 
 
 def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
@@ -109,6 +108,7 @@ PARTS: dict[Any, Callable[..., Any]] = {
     ATEN._trilinear.default: _trilinear,
     ATEN.native_dropout.default: _dropout,
     ATEN.put.default: _put,
+    ATEN.take.default: _take,
     ATEN.convolution_backward.default: _convolution_backward,
 }
 """Decompositions by operator."""
