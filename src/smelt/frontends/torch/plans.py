@@ -45,6 +45,8 @@ class _Planned(NamedTuple):
     graph: Graph
     hints: Mapping[str, int]
     allowance: Allowance | None
+    lines: int
+    """How many the graph's text has: with others it is another graph for sure."""
 
 
 def found_or_made(
@@ -56,8 +58,11 @@ def found_or_made(
     found = _PLANS.get(key)
     if found is not None and _serves(found, hints, allowance):
         return found.plan, {n: size(n) for n in found.plan.size_names}
+    lines = program.text.count("\n")
     for (_, settings, written), other in reversed(_PLANS.items()) if found is None else ():
-        names = instance(other.graph, graph) if (settings, written) == key[1:] else None
+        if other.lines != lines or (settings, written) != key[1:]:
+            continue
+        names = instance(other.graph, graph)
         if names is None:
             continue
         values = {n: int(evaluate(e, hints)) for n, e in names.items()}
@@ -77,7 +82,8 @@ def found_or_made(
 def _planned(plan: Compiled | Found, program: Program) -> _Planned:
     """A plan with what it was made for: for a stored one, that may be other sizes."""
     made_for = getattr(plan, "program", program)
-    return _Planned(plan, program.graph, made_for.hints, made_for.allowance)
+    lines = program.text.count("\n")
+    return _Planned(plan, program.graph, made_for.hints, made_for.allowance, lines)
 
 
 def _serves(found: _Planned, hints: Mapping[str, int], allowance: Allowance | None) -> bool:
