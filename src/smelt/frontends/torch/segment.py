@@ -282,7 +282,7 @@ def make_segment(
     plan, names = found_or_made(graph, hints, allowance, donate)
     meant = {n: substitute(e, told, "size") for n, e in names.items()}
     return Segment(
-        plan, orders, len(graph.inputs) - len(inputs), places, written,
+        plan, orders, len(graph.inputs) - len(inputs), results, written,
         [x.op.strides is None for x in inputs], read, meant, _values(meant, sizes),
     )  # fmt: skip
 
