@@ -90,6 +90,35 @@ def test_one_plan_for_every_batch_and_length(kind, compiled_graphs):
     assert len(compiled_graphs) == most
 
 
+def test_rooms_of_positions_are_those_of_the_graph_that_reads(compiled_graphs):
+    """A plan in which words and masks have lengths of their own has other names for sizes."""
+    torch.manual_seed(0)
+
+    class Placed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.places = nn.Embedding(50, 32), nn.Embedding(12, 32)
+
+        def forward(self, words, mask):
+            n = words.shape[1]
+            if words.shape[0] != mask.shape[0]:
+                raise ValueError("as many texts as masks are wanted")
+            x = self.table(words) + self.places(torch.arange(n))
+            return (x * mask[:, torch.arange(n)][:, :, None]).sum(1)
+
+    m = Placed().eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for b, n in ((2, 5), (3, 7), (20, 4), (2, 12)):
+            words, mask = torch.randint(0, 50, (b, n)), torch.rand(b, n + 1) < 0.7
+            torch.testing.assert_close(f(words, mask), m(words, mask), atol=1e-5, rtol=1e-4)
+        with pytest.raises(Exception, match="outside"):
+            f(torch.randint(0, 50, (2, 13)), torch.ones(2, 13, dtype=torch.bool))
+        with pytest.raises(Exception, match="outside"):
+            f(torch.randint(0, 50, (2, 9)), torch.ones(2, 8, dtype=torch.bool))
+    assert len(compiled_graphs) == 1
+
+
 def test_another_process_finds_the_plan_for_another_length(compiled_graphs, tmp_path):
     """The first length of a process may be any; far more rows are planned for anew."""
     torch.manual_seed(0)

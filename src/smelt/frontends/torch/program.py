@@ -41,7 +41,7 @@ from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.frontends.torch.updates import Update, apart, settled
 from smelt.graph.inside import refused
 from smelt.runtime.prelude import Allowance
-from smelt.types.expr import size, sizes_of, substitute, text
+from smelt.types.expr import size, sizes_of, text
 
 __all__ = ["Program"]
 
@@ -193,8 +193,7 @@ class Program:
         """Compares sizes with each other for the positions that a graph reads."""
         if made.looks.readers:
             self._space[f"refused_{name}"] = partial(refused, made.looks.readers)
-        for n in made.looks.sizes:
-            room = substitute(n, made.sizes, "size")
+        for room in made.looks.sizes:
             if all(s in self._sizes for s in sizes_of(room)):
                 self._add(f"if {text(room)} < 0: refused_{name}()")
 

@@ -64,8 +64,9 @@ class Segment:
     ) -> None:  # fmt: skip
         """`orders` say how each result is turned from its memory order into its shape; `written`
         are inputs by the results that are their new values, `dense` tells those without gaps.  The
-        last result is the flag of `looks`, if it has one.  `sizes` says what each size of the graph
-        is in the program, and `hints` what it was in the call that was traced."""
+        last result is the flag of `looks`, if it has one, whose sizes are the program's.  `sizes`
+        says what each size of the plan is in the program, and `hints` what it was in the call that
+        was traced."""
         self.sizes = sizes
         self.hints = hints
         self.compiled = compiled
@@ -281,6 +282,7 @@ def make_segment(
     hints = _values(told, sizes)
     plan, names = found_or_made(graph, hints, allowance, donate)
     meant = {n: substitute(e, told, "size") for n, e in names.items()}
+    read = replace(read, sizes=tuple([substitute(e, told, "size") for e in read.sizes]))
     return Segment(
         plan, orders, len(graph.inputs) - len(inputs), results, written,
         [x.op.strides is None for x in inputs], read, meant, _values(meant, sizes),
