@@ -226,3 +226,15 @@ def test_with_its_sizes_put_in_it_is_the_graph_that_was_given(graph: Graph) -> N
     for a, b in zip(interpret(back, arrays), interpret(graph, arrays), strict=True):
         assert np.array_equal(a, b)
     assert [n.type for n in back.outputs] == [n.type for n in graph.outputs]
+
+
+def test_many_sizes_are_one_for_each_number() -> None:
+    """Of many inputs that no operator compares: told apart they would be too many."""
+    names = [f"x{k}" for k in range(3)]
+    graph = parse(f"""graph f({", ".join(f"{n}: f32[4,7]" for n in names)}) {{
+  a = exp(x0)
+  b = exp(x1)
+  c = exp(x2)
+  return a, b, c
+}}""")
+    assert made(graph).sizes == {"n0": 4, "n1": 7}

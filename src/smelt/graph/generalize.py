@@ -88,7 +88,11 @@ def generalize(
 
     Raises ShapeError where dimensions that an operator wants to be equal were not.
     """
-    return _Walk(graph, frozenset(fixed), hints or {}, among).found()
+    for apart in (True, False):
+        found = _Walk(graph, frozenset(fixed), hints or {}, among, apart=apart).found()
+        if found is not None:
+            return found
+    return None
 
 
 class _Walk:
@@ -96,9 +100,11 @@ class _Walk:
 
     def __init__(
         self, graph: Graph, fixed: frozenset[Node], hints: Mapping[str, int],
-        among: Collection[int] | None,
+        among: Collection[int] | None, *, apart: bool,
     ) -> None:  # fmt: skip
-        self.graph, self.fixed, self.among = graph, fixed, among
+        """Sizes of inputs are told `apart` until an operator asks them to be equal, as a tracer
+        does that knows that they vary; or else equal numbers are one size."""
+        self.graph, self.fixed, self.among, self.apart = graph, fixed, among, apart
         self.sizes = Sizes(hints)
         self.nodes = graph.nodes()
         self.shapes: dict[Node, Shape] = {}
@@ -220,9 +226,9 @@ def _input(w: _Walk, node: Node) -> Sequence[Index]:
     found: list[Index] = []
     for k, (d, n) in enumerate(zip(node.type.shape, w.numbers[node], strict=True)):
         free = isinstance(d, int) and n > 1 and (w.among is None or n in w.among)
-        found.append(
-            w.sizes.now(w.sizes.free((node, k), n)) if free else w.sizes.unknown((node, k), d)
-        )
+        where = (node, k) if w.apart else n
+        found.append(w.sizes.now(w.sizes.free(where, n)) if free else
+                     w.sizes.unknown((node, k), d))  # fmt: skip
     return found
 
 
