@@ -14,8 +14,8 @@ SECOND = ("dtype", "layout", "form")
 
 @pytest.fixture(autouse=True)
 def promised() -> Iterator[None]:
-    """Kernels and bytes are those of what a row computes, labels inside.  Looking at them is one
-    result more, and a small kernel where it does not fit into the one that reads them."""
+    """Kernels and bytes are those of what a row computes, labels inside: `test_checks.py` says that
+    looking at them changes none of these."""
     with knobs.config(check_positions=False):
         yield
 

@@ -152,7 +152,7 @@ _COMPILED: dict[tuple[Any, ...], Made] = {}
 def sketch(row: Row, dtype: str = "f32", form: int = 0, layout: str | None = None) -> Made:
     """A row planned for its sizes on `MACHINE`: form 0 is its own code, k the kth of `also`."""
     rounding = knobs.ROUNDING.get()
-    key = (id(row), dtype, form, layout, rounding)
+    key = (id(row), dtype, form, layout, rounding, knobs.CHECK_POSITIONS.get())
     if key not in _SKETCHED:
         arrays = draw(row, small(row, 3), dtype)
         if layout is not None:

@@ -95,7 +95,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
         nodes=nodes,
         edges=_edges(listed, homes, sizes, labels),
         inputs=tuple(labels.number[n] for n in plan.graph.inputs),
-        outputs=tuple(labels.number[n] for n in plan.graph.outputs),
+        outputs=tuple(labels.number[n] for n in plan.graph.results),
         kernels=kernels,
         launches=plan.launches,
         buffers=_buffers(plan, sizes, labels),
@@ -107,6 +107,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
                          kept=f.kept, room=f.room_bytes)
             for f in journal.of(ConstantWeighed)
         ),
+        checks=tuple(labels.number[n] for n in plan.graph.asked),
     )  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def _called(compiled: Compiled) -> set[Node]:
             for n in cluster.nodes}  # fmt: skip
 
 
-def _kind(node: Node, called: set[Node]) -> NodeKind:
+def _kind(node: Node, called: set[Node], checks: bool) -> NodeKind:
     if isinstance(node.op, Input):
         return "input"
     if isinstance(node.op, Constant):
@@ -149,6 +150,8 @@ def _kind(node: Node, called: set[Node]) -> NodeKind:
         return "source"
     if node.op.is_view:
         return "view"
+    if checks:
+        return "check"
     return "call" if node in called or not node.op.fusible else "operator"
 
 
@@ -156,7 +159,7 @@ def _nodes(
     compiled: Compiled, homes: Mapping[Node, tuple[int, ...]], sizes: Sizes, labels: Labels
 ) -> tuple[NodeData, ...]:
     plan, called = compiled.plan, _called(compiled)
-    outputs = set(plan.graph.outputs)
+    outputs, checks = set(plan.graph.results), {*plan.checks}
     made: list[NodeData] = []
     for number, node in enumerate(labels.nodes):
         name, attributes = operator_text(node) if not _is_given(node) else (node.op.name, "")
@@ -167,7 +170,7 @@ def _nodes(
                 label=labels.label[node],
                 op=name,
                 attributes=attributes.strip(),
-                kind=_kind(node, called),
+                kind=_kind(node, called, checks.issuperset(homes.get(node, (-1,)))),
                 dtype=node.type.dtype.name,
                 shape=shape_text(node.type.shape),
                 dims=dims_at(node.type.shape, sizes),
@@ -216,10 +219,10 @@ def _kernels(
     separate = apart(plan, compiled.target, sizes)
     separate += [Apart()] * (len(listed) - len(separate))
     notes = _compile_notes(compiled)
-    measured = _measured(plan, times)
+    measured, checks = _measured(plan, times), plan.checks
     return tuple(
         kernel_data(e, compiled.target, labels, separate[e.number], notes[e.number],
-                    measured.get(e.number))
+                    measured.get(e.number), check=e.number in checks)
         for e in listed
     )  # fmt: skip
 
@@ -294,8 +297,9 @@ def _total(
     nodes: Sequence[NodeData],
     times: Times | None,
 ) -> TotalData:
-    outer = [k for k in kernels if k.within is None]
-    predicted = [k.predicted_ns for k in outer]
+    timed = [k for k in kernels if k.within is None]
+    outer = [k for k in timed if k.kind != "check"]
+    predicted = [k.predicted_ns for k in timed]
     seconds = [
         s for k in kernels
         for s in (k.compile.lower_seconds, k.compile.emit_seconds, k.compile.load_seconds)
@@ -314,7 +318,7 @@ def _total(
         transfers_unfused=sum(k.transfers_unfused for k in outer),
         flops=sum(k.flops for k in outer),
         transcendentals=sum(k.transcendentals for k in outer),
-        floor_ns=sum(k.floor_ns for k in outer),
+        floor_ns=sum(k.floor_ns for k in timed),
         predicted_ns=_sum(predicted),
         measured=times.call if times is not None else None,
         compile_seconds=sum(seconds) if seconds else None,

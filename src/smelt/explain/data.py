@@ -18,11 +18,11 @@ from typing import Any, Literal, cast
 from smelt.dataclass import dataclass
 
 FORMAT = "smelt-report"
-VERSION = "1.3"
+VERSION = "1.4"
 """Of the JSON form: the first number rises when a reader of the old form would go wrong, the second
 when something is added."""
 
-NodeKind = Literal["input", "constant", "source", "view", "operator", "call"]
+NodeKind = Literal["input", "constant", "source", "view", "operator", "call", "check"]
 EdgeKind = Literal["virtual", "memory"]
 Role = Literal["grid", "stream", "tile"]
 Level = Literal["l1", "l2", "l3", "dram"]
@@ -138,7 +138,8 @@ class KernelData:
     """A cluster with its kernel, one library call (`kind` call, without text), or what runs in
     rounds over some rows (`kind` rounds): its numbers are those of all `rounds`.  The kernels of
     one round follow behind all others, with the numbers of the first round; `within` is the number
-    of the entry whose rounds they are.
+    of the entry whose rounds they are.  A kernel that only looks whether the inputs are as they
+    have to be (positions inside of their axes) is of `kind` check.
 
     `transfers` count arrays read and written, `*_unfused` what the same operators would move one by
     one.  `floor_ns` is the least time for its bytes at the bandwidth of `level`, the smallest
@@ -146,7 +147,7 @@ class KernelData:
 
     id: int
     name: str
-    kind: Literal["kernel", "call", "rounds"]
+    kind: Literal["kernel", "call", "rounds", "check"]
     text: str | None
     operators: tuple[OperatorData, ...]
     places: tuple[Place, ...]
@@ -289,7 +290,7 @@ class MemoryData:
 class TotalData:
     """Sums over all kernels, as often as they run; `kernels` counts those of rounds once, `bytes`
     what rounds move across their border: in between is what they hold in fast memory.  `operators`
-    without views, constants and positions."""
+    without views, constants and positions.  Checks count in times alone."""
 
     operators: int
     kernels: int
@@ -331,6 +332,8 @@ class ReportData:
     buffers: tuple[BufferData, ...]
     decisions: tuple[DecisionData, ...]
     constants: tuple[ConstantData, ...] = ()
+    checks: tuple[int, ...] = ()
+    """Nodes that tell, beside the `outputs`, whether the inputs are as they have to be."""
 
 
 def to_data(value: Any) -> Any:

@@ -42,7 +42,7 @@ Sizes = Mapping[str, int]
 
 def kernel_data(
     entry: Entry, target: Target, labels: Labels, apart: Apart, note: CompileData,
-    measured: TimeData | None,
+    measured: TimeData | None, *, check: bool,
 ) -> KernelData:  # fmt: skip
     """The data of an entry; without a kernel it is a library call, whose work nobody counts, or
     what runs in rounds."""
@@ -55,7 +55,7 @@ def kernel_data(
     return KernelData(
         id=entry.number,
         name=cluster.name,
-        kind="rounds" if cluster.body is not None else "call" if kernel is None else "kernel",
+        kind=_kind(entry, check=check),
         text=None if kernel is None else text(kernel),
         operators=tuple(
             OperatorData(node=labels.number[n], recomputed=n in again) for n in cluster.nodes
@@ -80,6 +80,12 @@ def kernel_data(
         within=entry.within,
         rounds=entry.rounds,
     )
+
+
+def _kind(entry: Entry, *, check: bool) -> Literal["kernel", "call", "rounds", "check"]:
+    if entry.cluster.body is not None:
+        return "rounds"
+    return "call" if entry.kernel is None else "check" if check else "kernel"
 
 
 def _places(cluster: Cluster) -> tuple[Place, ...]:

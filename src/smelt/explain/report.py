@@ -88,10 +88,15 @@ class Report:
     def __init__(self, data: ReportData, compiled: Compiled) -> None:
         self.data = data
         self.compiled = compiled
-        self.kernels: tuple[KernelReport, ...] = tuple(
+        self.entries: tuple[KernelReport, ...] = tuple(
             KernelReport(entry, kernel, compiled.target)
             for entry, kernel in zip(data.kernels, compiled.kernels, strict=True)
         )
+        """One for each of `data.kernels`."""
+        self.kernels = tuple(k for k in self.entries if k.data.kind != "check")
+        """What computes: without those that look at positions."""
+        self.checks = tuple(k for k in self.entries if k.data.kind == "check")
+        """Kernels that only look whether the inputs are as they have to be."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -132,7 +137,7 @@ class Report:
         """Dicts, lists and scalars, as `to_json` writes them."""
         entries = tuple(
             replace(k.data, compile=replace(k.data.compile, ir_size=k.ir_size))
-            for k in self.kernels
+            for k in self.entries
         )
         found: dict[str, Any] = to_data(replace(self.data, kernels=entries))
         return found

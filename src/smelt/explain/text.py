@@ -112,7 +112,7 @@ def _time(data: ReportData) -> str:
 
 def _cached(data: ReportData) -> str:
     """` (2 of 3 cached)`"""
-    states = [k.compile.cache for k in data.kernels if k.kind == "kernel"]
+    states = [k.compile.cache for k in data.kernels if k.kind in ("kernel", "check")]
     hits = sum(s.startswith("hit") for s in states)
     some = f"{hits} of {len(states)} " if hits < len(states) else ""
     return f" ({some}cached)" if hits else ""
@@ -161,7 +161,7 @@ def _rate(data: ReportData, k: KernelData, time: float) -> str:
 def _operators(data: ReportData, k: KernelData) -> str:
     """Names of the operators that compute, as many as fit, then how many more there are."""
     nodes = [data.nodes[o.node] for o in k.operators]
-    names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call")]
+    names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call", "check")]
     names = names or [n.op for n in nodes if n.kind != "constant"]
     shown = " ".join(names)
     count = len(names)
@@ -176,7 +176,7 @@ def _axes(k: KernelData) -> str:
         return "library call"
     if k.kind == "rounds":
         return f"{k.rounds} rounds of {', '.join(f'{a.block} {a.name}' for a in k.axes)}"
-    words: list[str] = []
+    words = ["looks at positions"] if k.kind == "check" else []
     for role in ("grid", "stream"):
         cuts = [
             a.name + (f"/{a.block}" if a.block is not None and a.block > 1 else "")
@@ -222,8 +222,15 @@ def _kernel(data: ReportData, k: KernelData, most: int = 0) -> list[str]:
     text = (k.text or "").splitlines()
     if most and len(text) > most:
         left = len(text) - most + 1
-        text = [*text[: most - 1], f"  ... {left} lines more: report.kernels[{k.id}].text"]
+        text = [*text[: most - 1], f"  ... {left} lines more: {_entry(data, k)}.text"]
     return lines + [f"  {line}" for line in text]
+
+
+def _entry(data: ReportData, k: KernelData) -> str:
+    """How a report names it."""
+    of = "checks" if k.kind == "check" else "kernels"
+    alike = [x.id for x in data.kernels if (x.kind == "check") == (k.kind == "check")]
+    return f"report.{of}[{alike.index(k.id)}]"
 
 
 def _compiled(k: KernelData) -> str:

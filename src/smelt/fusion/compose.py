@@ -15,6 +15,7 @@ from typing import Any
 from smelt import knobs
 from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE, Cut, Rounds
 from smelt.fusion import memory, search
+from smelt.fusion.checks import apart, together
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import costs, in_turns
 from smelt.fusion.rounds import InRounds, NotCut, Part, block, rows_within, split
@@ -51,6 +52,21 @@ def plan(
 
     Nothing is cut without `fuse`, nor where operators are required to be one kernel.
     """
+    found = apart(graph, Hints(hints)) if fuse else None
+    if found is None:
+        return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
+    made = _plan(found[0], target, journal, hints, fuse=fuse, donated=donated)
+    made = together(made, search.plan(found[1], target, Journal(keep=False), hints))
+    if knobs.VERIFY.get():
+        verify(made)
+    return made
+
+
+def _plan(
+    graph: Graph, target: Target, journal: Journal | None, hints: Mapping[str, int], *,
+    fuse: bool, donated: Donated,
+) -> Plan:  # fmt: skip
+    """That of a graph whose checks stay where they are."""
     whole = search.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     known = Hints(hints)
     large = [s.node for s in whole.slots

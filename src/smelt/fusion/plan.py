@@ -105,6 +105,12 @@ class Plan:
         return (*self.clusters, *within)
 
     @property
+    def checks(self) -> tuple[int, ...]:
+        """The clusters, by number, that compute nothing but checks of the graph."""
+        asked = {*self.graph.asked}
+        return tuple(k for k, c in enumerate(self.clusters) if asked.issuperset(c.outputs))
+
+    @property
     def in_rounds(self) -> tuple[tuple[int, Body], ...]:
         """The clusters that run in rounds, by number."""
         return tuple((k, c.body) for k, c in enumerate(self.clusters) if c.body is not None)

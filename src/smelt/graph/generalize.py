@@ -180,7 +180,7 @@ class _Walk:
             self._check(node, new[node], meant)
         ins, outs = (tuple([new[n] for n in s]) for s in (self.graph.inputs, self.graph.outputs))
         facts = tuple(Fact(renamed(f.left), f.relation, renamed(f.right)) for f in self.graph.facts)
-        return Generalized(Graph(self.graph.name, ins, outs, facts), meant, new)
+        return Generalized(Graph(self.graph.name, ins, outs, facts, self.graph.checks), meant, new)
 
     def _names(self) -> tuple[dict[str, Index], dict[str, Index]]:
         """New names of the sizes, in order of appearance, and what they were."""

@@ -36,7 +36,7 @@ def instance(general: Graph, special: Graph) -> Mapping[str, Index] | None:
 
 
 def _matched(general: Graph, special: Graph) -> Mapping[str, Index] | None:
-    if (len(general.inputs), len(general.outputs)) != (len(special.inputs), len(special.outputs)):
+    if _counts(general) != _counts(special):
         return None
     one, other = general.nodes(), special.nodes()
     names = _told(general, special)
@@ -62,6 +62,10 @@ def _matched(general: Graph, special: Graph) -> Mapping[str, Index] | None:
     if ends != [*special.inputs, *special.outputs] or not facts <= {*special.facts}:
         return None
     return names
+
+
+def _counts(graph: Graph) -> tuple[int, int, int]:
+    return len(graph.inputs), len(graph.outputs), graph.checks
 
 
 def _told(general: Graph, special: Graph) -> dict[str, Index] | None:

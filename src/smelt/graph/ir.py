@@ -47,18 +47,33 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Inputs in calling order, outputs in returning order, and facts about sizes."""
+    """Inputs in calling order, outputs in returning order, and facts about sizes.
+
+    The last `checks` of the outputs are no results, but tell whether the inputs are as they have to
+    be: true is an error.  A planner may keep them apart from what they are about.
+    """
 
     name: str
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     facts: tuple[Fact, ...] = ()
+    checks: int = 0
     _nodes: tuple[Node, ...] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for node in self.inputs:
             if not isinstance(node.op, Input):
                 raise VerifyError(f"graph {self.name}: {node} is no input")
+
+    @property
+    def results(self) -> tuple[Node, ...]:
+        """The outputs that are no checks."""
+        return self.outputs[: len(self.outputs) - self.checks]
+
+    @property
+    def asked(self) -> tuple[Node, ...]:
+        """The checks."""
+        return self.outputs[len(self.outputs) - self.checks :]
 
     def nodes(self) -> tuple[Node, ...]:
         """Every node, operands before users: inputs first, then in order of first use."""

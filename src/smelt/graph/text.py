@@ -10,7 +10,7 @@
     number  = INT | FLOAT | "inf" | "-inf" | "nan" | "true" | "false"
     attributes = NAME "=" value {"," value}
     value   = number | expr | STRING | DTYPE | "none" | "(" [value {"," value}] [","] ")"
-    return  = "return" [operand {"," operand}]
+    return  = "return" [operand {"," operand}] [";" "check" operand {"," operand}]
 
 `#` starts a comment.  A type that is left out is inferred; one that is there is believed (only
 `smelt.graph.verify` checks it).  Names of sizes, values and operators live apart.
@@ -66,8 +66,9 @@ def text(graph: Graph, *, origins: bool = False) -> str:
     for node in graph.nodes():
         if not isinstance(node.op, (Input, Constant)):
             lines.append(f"  {_line(node, names, types)}{_comment(node) if origins else ''}")
-    outputs = ", ".join([names[node] for node in graph.outputs])
-    return "\n".join([*lines, f"  return {outputs}".rstrip(), "}"])
+    results, asked = (", ".join([names[n] for n in s]) for s in (graph.results, graph.asked))
+    checks = f"; check {asked}" if asked else ""
+    return "\n".join([*lines, f"  return {results}".rstrip() + checks, "}"])
 
 
 def name_values(graph: Graph) -> dict[Node, str]:
@@ -312,13 +313,24 @@ class _Reader:
             facts.append(self.fact())
         while not self.word("return"):
             self.line()
-        outputs: list[Node] = []
-        while not self.sees("}"):
-            if outputs:
-                self.need(",")
-            outputs.append(self.operand())
+        outputs, checks = self.operands(), list[Node]()
+        if self.sees(";"):
+            self.need("check")
+            checks = self.operands()
+        self.need("}")
         self.end()
-        return Graph(name, tuple(inputs), tuple(outputs), tuple(facts))
+        return Graph(name, tuple(inputs), (*outputs, *checks), tuple(facts), len(checks))
+
+    def operands(self) -> list[Node]:
+        """Those of a return, up to its end."""
+        self.blank()
+        found: list[Node] = []
+        while not self.source.startswith((";", "}"), self.at):
+            if found:
+                self.need(",")
+            found.append(self.operand())
+            self.blank()
+        return found
 
     def word(self, word: str) -> bool:
         self.blank()

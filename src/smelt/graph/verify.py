@@ -57,6 +57,8 @@ def verify_same_signature(before: Graph, after: Graph) -> Graph:
             _fail(after, new, f"output {k} was {old.type} and is {new.type} now")
     if len(before.outputs) != len(after.outputs):
         _fail(after, None, f"{len(before.outputs)} outputs became {len(after.outputs)}")
+    if before.checks != after.checks:
+        _fail(after, None, f"of its outputs {before.checks} were checks, {after.checks} are now")
     return after
 
 

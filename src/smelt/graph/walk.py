@@ -87,7 +87,7 @@ def rebuild_from(graph: Graph, change: Callable[[Node, Node], Node]) -> Graph:
     if same:
         return graph
     outputs = tuple(new[node] for node in graph.outputs)
-    return Graph(graph.name, graph.inputs, outputs, graph.facts)
+    return Graph(graph.name, graph.inputs, outputs, graph.facts, graph.checks)
 
 
 def substitute_nodes(graph: Graph, values: Mapping[Node, Node]) -> Graph:
@@ -97,7 +97,7 @@ def substitute_nodes(graph: Graph, values: Mapping[Node, Node]) -> Graph:
         found = values.get(node)
         new[node] = found or renew(node, tuple([new[operand] for operand in node.inputs]))
     outputs = tuple(new[node] for node in graph.outputs)
-    return Graph(graph.name, graph.inputs, outputs, graph.facts)
+    return Graph(graph.name, graph.inputs, outputs, graph.facts, graph.checks)
 
 
 # ---- index attributes ------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def substitute_sizes(graph: Graph, values: Mapping[str, Index]) -> Graph:
         for f in graph.facts
     )
     ins, outs = (tuple(new[node] for node in side) for side in (graph.inputs, graph.outputs))
-    return Graph(graph.name, ins, outs, facts)
+    return Graph(graph.name, ins, outs, facts, graph.checks)
 
 
 def sizes(graph: Graph) -> tuple[str, ...]:

@@ -96,7 +96,9 @@ class Gather(TensorOp):
         (k,) = free
         at = self.first + k
         line = tuple(shape[at] if d == k else 1 for d in range(len(middle)))
-        hit = a.map("eq", a.apply(Iota(line, k, i64)), a.cast(index[k], i64))
+        # read among the places: the only read that is left where nobody asks for the value
+        place = a.apply(Gather(0), a.apply(Iota((shape[at],), 0, i64)), index[k])
+        hit = a.map("eq", a.apply(Iota(line, k, i64)), place)
         hit = a.reshape(hit, (*a.type(hit).shape, *[1] * (len(shape) - self.first - len(index))))
         found = a.map("select", hit, g, a.constant(0.0, a.type(x).dtype))
         return a.expand(found, shape) if a.type(found).shape != shape else found

@@ -3,7 +3,8 @@
 Constants stand on the right of commutative operators and are spelled as shortly as their type
 allows; nested and trivial views are composed (`smelt.passes.compose`); a broadcast in front of an
 elementwise operator is dropped, or put behind it where that computes fewer elements; reductions
-and contractions take a permutation of their operand into their own axes.
+and contractions take a permutation of their operand into their own axes; reading among places in
+order gives the place.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
 from smelt.ops.contract import Contract
-from smelt.ops.create import Constant, SizeOf
+from smelt.ops.create import Constant, Iota, SizeOf
 from smelt.ops.elementwise import Cast, Map
+from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Permute, Reshape
@@ -277,10 +279,20 @@ def _contract(node: Node) -> Node:
     return _apply(node, new, x, y)
 
 
+def _gather(node: Node) -> Node:
+    """What stands at a place among the places is that place: what is asked of positions was asked
+    when the graph was made."""
+    table, *index = node.inputs
+    if not isinstance(table.op, Iota) or table.type.rank != 1:
+        return node
+    return _apply(node, Cast(table.type.dtype), *index)
+
+
 _RULES: dict[type[TensorOp], Callable[[Node], Node]] = {
     Cast: _cast,
     Constant: _constant,
     Contract: _contract,
+    Gather: _gather,
     Map: _map,
     Reduce: _reduce,
     Scan: _scan,

@@ -7,6 +7,7 @@ left to drop are operands that no element of the result depends on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from smelt.graph import build
 from smelt.graph.ir import Fact, Graph, Node
@@ -40,7 +41,7 @@ def dce(graph: Graph) -> Graph:
     facts = tuple(dict.fromkeys(f for f in graph.facts if not _always(f)))
     if facts == graph.facts:
         return found
-    return Graph(graph.name, found.inputs, found.outputs, facts)
+    return replace(found, facts=facts)
 
 
 def _emptied(node: Node) -> Node:

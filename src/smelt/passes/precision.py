@@ -7,6 +7,8 @@ the kernel, so that nothing is stored in more bytes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew, users
@@ -88,7 +90,7 @@ class _Widening:
         for node in graph.nodes():
             self.new[node] = self._rebuilt(node)
         outputs = tuple(self.new[node] for node in graph.outputs)
-        return Graph(graph.name, graph.inputs, outputs, graph.facts)
+        return replace(graph, outputs=outputs)
 
     def _rebuilt(self, node: Node) -> Node:
         passes = node in self.passing

@@ -19,6 +19,7 @@ room for it; what that comes from may be held then.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from math import prod
 from typing import Any, cast
 
@@ -81,7 +82,7 @@ def split(graph: Graph, refused: Collection[Node] = ()) -> Split:
         taken.add(label)
         made[node] = build.input(label, node.type, origin=node.origin, constant=True)
     rest = substitute_nodes(graph, made)
-    rest = Graph(graph.name, (*graph.inputs, *made.values()), rest.outputs, graph.facts)
+    rest = replace(rest, inputs=(*graph.inputs, *made.values()))
     parts = tuple(Graph("prelude", finder.sources(node), (node,)) for node in held)
     return Split(rest, parts, tuple(held), tuple(map(finder.work, held)))
 

@@ -13,6 +13,7 @@ together with the scale: allowed with `rounding="fast"`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from smelt.dataclass import dataclass
 from smelt.graph import build
@@ -80,7 +81,7 @@ def scales(graph: Graph) -> Graph:
         new[node] = renew(node, tuple(new[x] for x in node.inputs)) if place is None \
             else _moved(known[node], place, new)  # fmt: skip
     outs = tuple(new[node] for node in graph.outputs)
-    return Graph(graph.name, graph.inputs, outs, graph.facts)
+    return replace(graph, outputs=outs)
 
 
 def _fixed(graph: Graph) -> dict[Node, bool]:

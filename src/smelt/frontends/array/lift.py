@@ -198,7 +198,7 @@ class _Lift:
         if not all(sizes.holds(0, "<=", room) for room in looks.sizes):
             refused(looks.readers)
         flags = () if looks.flag is None else (looks.flag,)
-        graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags))
+        graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags), checks=len(flags))
         shown = set(size_names(graph))
         told = [n for n in walk.sizes(graph) if n not in shown]
         tellers = [build.input(n, TensorType(bool_, (size(n),)), (0,)) for n in told]

@@ -304,7 +304,7 @@ def _finish(
     found = tuple(made[x] for x in outputs)
     looks = _looks(scope, found)
     flags = () if looks.flag is None else (looks.flag,)
-    graph = Graph(scope.name, inputs, (*found, *flags))
+    graph = Graph(scope.name, inputs, (*found, *flags), checks=len(flags))
     shown = size_names(graph)
     told = [name for name in sizes(graph) if name not in shown]
     tellers = tuple(

@@ -121,9 +121,9 @@ def _report(segment: Segment) -> Report:
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
     told = _report(segment)
     found: list[Kernel] = []
-    for cluster, kernel in zip(segment.compiled.plan.every, told.kernels, strict=True):
-        if cluster.body is not None:
-            continue  # its kernels follow
+    for cluster, kernel in zip(segment.compiled.plan.every, told.entries, strict=True):
+        if cluster.body is not None or kernel.data.kind == "check":
+            continue  # the kernels of a body follow, checks compute nothing
         origins = [n.origin for n in cluster.nodes if isinstance(n.origin, Traced)]
         data = kernel.data
         found.append(Kernel(

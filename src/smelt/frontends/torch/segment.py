@@ -275,7 +275,7 @@ def make_segment(
         inside = {made.nodes[n] for n in stage.inside if n in made.nodes}
         read = looked_at(graph.outputs, inside, signed, reads)
     if read.flag is not None:
-        graph = _telling(replace(graph, outputs=(*graph.outputs, read.flag)))
+        graph = _telling(replace(graph, outputs=(*graph.outputs, read.flag), checks=1))
         orders.append(None)
     told = {n: made.sizes.get(n, size(n)) for n in size_names(graph)}
     donate = tuple((i, j) for j, i in written.items())

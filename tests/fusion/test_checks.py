@@ -1,0 +1,148 @@
+"""Checks are planned beside what they are about: the rest is planned as if there were none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import driver, passes
+from smelt.errors import OutsideError, VerifyError
+from smelt.fusion import plan
+from smelt.fusion.checks import apart
+from smelt.fusion.sets import Hints
+from smelt.fusion.text import parse as plan_parse
+from smelt.fusion.text import text as plan_text
+from smelt.fusion.verify import verify
+from smelt.graph.ir import Graph
+from smelt.graph.text import parse, text
+from smelt.graph.verify import verify_same_signature
+from smelt.graph.walk import rebuild, substitute_nodes, substitute_sizes
+from smelt.target import Target
+
+ROWS = parse("""graph rows(x: f32[n,m], i: i64[k]) {
+  v0 = add(i, 1:i64)
+  v1 = gather(x, v0) {first=0}
+  v2 = reduce.sum(v1) {axes=(1,)}
+  v3 = ge(v0, 100:i64)
+  v4 = reduce.any(v3) {axes=(0,)}
+  return v2, v0; check v4
+}""")
+SIZES = {"n": 100, "m": 64, "k": 512}
+AVX2 = Target.for_isa("avx2")
+X = np.random.default_rng(0).standard_normal((100, 64), dtype=np.float32)
+AT = np.arange(512) % 100
+
+
+def test_text_tells_what_is_a_check() -> None:
+    assert text(parse(text(ROWS))) == text(ROWS)
+    assert text(ROWS).endswith("return v4, v0; check v6\n}") or "; check " in text(ROWS)
+    assert (len(ROWS.results), len(ROWS.asked), ROWS.checks) == (2, 1, 1)
+    assert replace(ROWS, checks=0) != ROWS and text(replace(ROWS, checks=0)) != text(ROWS)
+    only = parse("graph f(i: bool[]) {\n  return ; check i\n}")
+    assert not only.results and parse(text(only)).checks == 1
+
+
+def test_passes_and_rewrites_keep_the_count() -> None:
+    changed: list[Graph] = [
+        rebuild(ROWS, lambda n: n if not n.inputs else type(n)(n.op, n.inputs, n.type)),
+        substitute_sizes(ROWS, {"n": 7}), substitute_nodes(ROWS, {}),
+        passes.run(ROWS), passes.run(ROWS, rounding="fast"),
+    ]  # fmt: skip
+    assert [g.checks for g in changed] == [1] * len(changed)
+    with pytest.raises(VerifyError, match="checks"):
+        verify_same_signature(ROWS, replace(ROWS, checks=0))
+
+
+def test_rest_is_planned_as_without() -> None:
+    made = plan(ROWS, AVX2, None, SIZES)
+    verify(made)
+    alone = plan(replace(ROWS, outputs=ROWS.results, checks=0), AVX2, None, SIZES)
+    kept = [c.name for k, c in enumerate(made.clusters) if k not in made.checks]
+    assert [c.nodes for c in made.clusters][: len(kept)] == [c.nodes for c in alone.clusters]
+    assert [made.clusters[k].name for k in made.checks] == ["check0"]
+    assert made.decisions == alone.decisions
+    assert plan_text(plan_parse(plan_text(made), made.graph)) == plan_text(made)
+
+
+def test_long_positions_are_looked_at_where_they_are_read() -> None:
+    """Reading them once more would cost as much as what they are read for."""
+    flat = parse("""graph flat(x: f32[n], i: i64[k]) {
+  v0 = gather(x, i) {first=0}
+  v1 = ge(i, 100:i64)
+  v2 = reduce.any(v1) {axes=(0,)}
+  return v0; check v2
+}""")
+    assert apart(flat, Hints({"n": 100, "k": 100_000})) is None
+    made = plan(flat, AVX2, None, {"n": 100, "k": 100_000})
+    assert not made.checks and len(made.clusters) == 1
+    made = plan(flat, AVX2, None, {"n": 100_000, "k": 100})
+    assert len(made.checks) == 1 and len(made.clusters) == 2
+
+
+def test_what_is_dear_is_not_computed_twice() -> None:
+    """Positions behind a fold are the program's: they are looked at where they come from."""
+    graph = parse("""graph f(x: f32[n,m], y: f32[k,m]) {
+  v0 = reduce.sum(y) {axes=(1,)}
+  v1 = cast(v0) {dtype=i64}
+  v2 = gather(x, v1) {first=0}
+  v3 = ge(v1, 100:i64)
+  v4 = reduce.any(v3) {axes=(0,)}
+  return v2; check v4
+}""")
+    assert apart(graph, Hints({"n": 10_000, "m": 64, "k": 2})) is None
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_it_runs(bad: bool) -> None:
+    at = AT % 99
+    at[17] = 98 + bad
+    compiled = driver.compile(ROWS, hints=SIZES)
+    assert len(compiled.plan.checks) == 1
+    sums, moved, told = compiled.run([X, at], tuple(SIZES[n] for n in compiled.size_names))
+    assert bool(told) is bad
+    np.testing.assert_array_equal(moved, at + 1)
+    np.testing.assert_allclose(sums, X[np.minimum(at + 1, 99)].sum(1), rtol=1e-4, atol=1e-4)
+
+
+def _loss(x: Any, labels: Any) -> Any:
+    return sm.nn.logsumexp(x, axis=-1) - sm.take_along_axis(x, labels[:, None], axis=-1)[:, 0]
+
+
+def test_a_report_counts_what_computes() -> None:
+    told = sm.explain(_loss, X, AT[:100] % 64)
+    with sm.config(check_positions=False):
+        promised = sm.explain(_loss, X, AT[:100] % 64)
+    assert [k.name for k in told.kernels] == [k.name for k in promised.kernels] == ["k0"]
+    assert told.kernels[0].text == promised.kernels[0].text
+    assert [k.name for k in told.checks] == ["check0"] and not promised.checks
+    for field in ("operators", "kernels", "bytes", "bytes_unfused", "transfers"):
+        assert getattr(told.data.total, field) == getattr(promised.data.total, field)
+    assert told.data.outputs == promised.data.outputs and len(told.data.checks) == 1
+    page = str(told)
+    assert "in 1 kernel " in page and "looks at positions" in page
+    names = told.compiled.size_names
+    assert [told.sizes[n] for n in names] == [100, 64]
+
+
+def test_no_gradient_of_a_label_that_is_none() -> None:
+    """Nobody asks for the value, and so nobody reads at the label; it is looked at all the same."""
+
+    def slope(x: Any, labels: Any) -> Any:
+        return sm.grad(lambda x: sm.mean(_loss(x, labels)))(x)
+
+    compiled, labels = sm.jit(slope), AT[:100] % 64
+    good = np.asarray(compiled(X, labels))
+    eager = np.exp(X - X.max(1, keepdims=True).astype(np.float64))
+    wanted = eager / eager.sum(1, keepdims=True)
+    wanted[np.arange(100), labels] -= 1
+    np.testing.assert_allclose(good, wanted / 100, rtol=0, atol=1e-7)
+    for bad in (64, -65):
+        labels[3] = bad
+        with pytest.raises(OutsideError):
+            compiled(X, labels)
+        with pytest.raises(OutsideError):
+            np.asarray(slope(sm.asarray(X), sm.asarray(labels) * 1))
