@@ -113,6 +113,7 @@ def count(program: Program) -> Counters:
         "kernels": total.kernels,
         "calls": total.calls,
         "launches": len(made.data.launches),
+        "checks": len(made.checks),
         "bytes": total.bytes,
         "bytes_unfused": total.bytes_unfused,
         "arena_bytes": made.data.memory.temp,
