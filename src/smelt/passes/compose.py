@@ -17,7 +17,7 @@ from smelt.graph.ir import Node
 from smelt.ops.create import Constant
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Stop
-from smelt.types.expr import Index, add, mul, sub
+from smelt.types.expr import Index, add, mul, product, sub
 from smelt.types.tensor import Shape
 
 
@@ -66,7 +66,35 @@ def reshape(node: Node) -> Node:
         inner = unit_reshape(x.inputs[0], x.type.shape, shape)
         if inner is not None:
             return _like(node, Expand(shape), inner)
-    return node
+    return _turned_apart(node, x) if isinstance(x.op, Permute) else node
+
+
+def _turned_apart(node: Node, turned: Node) -> Node:
+    """Axes that were merged, turned and reshaped are turned one by one, and merged once."""
+    (merged,), op = turned.inputs, turned.op
+    groups = _merged(merged.inputs[0].type.shape, merged.type.shape) if merged.inputs else None
+    if groups is None or not isinstance(merged.op, Reshape) or not isinstance(op, Permute):
+        return node
+    perm = tuple(a for p in op.perm for a in groups[p])
+    return _like(node, node.op, _like(turned, Permute(perm), merged.inputs[0]))
+
+
+def _merged(old: Shape, new: Shape) -> list[list[int]] | None:
+    """For each axis of `new`, which neighbouring axes of `old` it is the product of, if any."""
+    groups: list[list[int]] = []
+    a = 0
+    for n in new:
+        group: list[int] = []
+        while product(old[k] for k in group) != n and a < len(old):
+            group.append(a)
+            a += 1
+        if product(old[k] for k in group) != n:
+            return None
+        groups.append(group)
+    if any(old[k] != 1 for k in range(a, len(old))) or not groups:
+        return None
+    groups[-1] += range(a, len(old))
+    return groups
 
 
 def unit_reshape(y: Node, old: Shape, new: Shape) -> Node | None:

@@ -3,19 +3,25 @@
 A view of an input is an index map of the kernel that reads it, and views that meet are composed.
 Moving a view costs nothing where its operand has no other reader: no element is computed twice,
 and a slice computes fewer.
+
+Arrays that were joined and then reshaped (the gradients of queries, keys and values, stacked, are
+rows of one product) are joined as late: each part is viewed by itself, its positions without the
+divisions and remainders that tell where the parts of the whole begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild_from, use_counts
+from smelt.graph.walk import rebuild_from, use_counts, users
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Flip, Permute, Reshape, Slice
+from smelt.ops.view import Concat, Flip, Permute, Reshape, Slice
 from smelt.passes.compose import lifted, settle, unit_reshape
+from smelt.types.expr import Index, floordiv, mul, product
+from smelt.types.tensor import Shape
 
 Uses = dict[Node, int]
 
@@ -49,9 +55,11 @@ def views(graph: Graph) -> Graph:
     """
     counts = use_counts(graph)
     uses: Uses = {}
+    joins = _reshaped(graph)
 
     def change(node: Node, old: Node) -> Node:
         new = _moved(node, uses) if type(node.op) in _MOVES else node
+        new = _apart(new, old, joins) if new is node and joins else new
         uses[new] = counts[old]
         return new
 
@@ -73,6 +81,57 @@ def _moved(node: Node, uses: Uses) -> Node:
     moved = build.apply(x.op, *operands, origin=x.origin)
     # Dimensions of 1 in front that no operand has any more: the view stays where it is.
     return moved if moved.type == node.type else node
+
+
+def _reshaped(graph: Graph) -> set[Node]:
+    """What was joined, and then is read through reshapes alone, turned before or not."""
+    found = {x for x in graph.nodes() if isinstance(x.op, Concat)}
+    if not found:
+        return found
+    readers, outputs = users(graph), set(graph.outputs)
+
+    def alone(x: Node, turned: bool) -> bool:
+        return x not in outputs and all(
+            isinstance(y.op, Reshape) or (not turned and isinstance(y.op, Permute)
+                                          and alone(y, turned=True))
+            for y in readers[x]
+        )  # fmt: skip
+
+    return {x for x in found if alone(x, turned=False)}
+
+
+def _apart(node: Node, old: Node, joins: Container[Node]) -> Node:
+    """A reshape of joined parts as joined reshapes, where each part fills whole rows of it."""
+    if not isinstance(node.op, Reshape):
+        return node
+    perm, join, before = None, node.inputs[0], old.inputs[0]
+    if isinstance(join.op, Permute):
+        perm, join, before = join.op, join.inputs[0], before.inputs[0] if before.inputs else before
+    if before not in joins or not isinstance(join.op, Concat):
+        return node
+    a = join.op.axis if perm is None else perm.perm.index(join.op.axis)
+    parts = join.inputs if perm is None else [_view(node, perm, x) for x in join.inputs]
+    shape, source = node.type.shape, node.inputs[0].type.shape
+    axis = _same_start(product(source[:a]), shape)
+    if axis is None:
+        return node
+    row = product(shape[axis + 1 :])
+    found: list[Node] = []
+    for x in parts:
+        whole = mul(x.type.shape[a], product(source[a + 1 :]))
+        width = floordiv(whole, row) if row != 0 else 0
+        if mul(width, row) != whole:
+            return node
+        found.append(_view(node, Reshape((*shape[:axis], width, *shape[axis + 1 :])), x))
+    if all(isinstance(x.op, Permute) for x in found):  # they are joined and turned
+        return node
+    new = _view(node, Concat(axis), *found)
+    return new if new.type == node.type else node
+
+
+def _same_start(count: Index, shape: Shape) -> int | None:
+    """The last axis before which there are as many elements as `count`."""
+    return next((a for a in reversed(range(len(shape))) if product(shape[:a]) == count), None)
 
 
 def _movable(x: Node, uses: Uses) -> bool:
@@ -133,5 +192,5 @@ _MOVES: dict[type[TensorOp], Callable[[Node, Node, Node], Node | None]] = {
 }
 
 
-def _view(node: Node, op: TensorOp, z: Node) -> Node:
-    return settle(build.apply(op, z, origin=node.origin))
+def _view(node: Node, op: TensorOp, *z: Node) -> Node:
+    return settle(build.apply(op, *z, origin=node.origin))
