@@ -146,3 +146,47 @@ def test_no_gradient_of_a_label_that_is_none() -> None:
             compiled(X, labels)
         with pytest.raises(OutsideError):
             np.asarray(slope(sm.asarray(X), sm.asarray(labels) * 1))
+
+
+def test_donated_positions_stay_until_they_are_looked_at() -> None:
+    """The check runs last: a result in the memory of what it reads would be looked at instead."""
+    graph = parse("""graph f(x: f32[n,m], i: i64[k]) {
+  v0 = gather(x, i) {first=0}
+  v1 = reduce.sum(v0) {axes=(0,)}
+  v2 = reduce.max(v1) {axes=(0,)}
+  v3 = sub(v1, v2)
+  v4 = exp(v3)
+  v5 = reduce.sum(v4) {axes=(0,)}
+  v6 = cast(v5) {dtype=i64}
+  v7 = add(i, 3900:i64)
+  v8 = add(v7, v6)
+  v9 = ge(i, 4000:i64)
+  v10 = reduce.any(v9) {axes=(0,)}
+  return v8; check v10
+}""")
+    sizes = {"n": 4000, "m": 1000, "k": 20_000}
+    made = plan(graph, AVX2, None, sizes, donated={graph.inputs[1]: None})
+    verify(made)
+    assert len(made.checks) == 1 and not any(s.reuses for s in made.slots)
+    free = plan(replace(graph, outputs=graph.results, checks=0), AVX2, None, sizes,
+                donated={graph.inputs[1]: None})  # fmt: skip
+    assert any(s.reuses is graph.inputs[1] for s in free.slots)
+    at = np.arange(20_000) % 4000
+    compiled = driver.compile(graph, hints=sizes, donate=(1,))
+    given = [np.zeros((4000, 1000), dtype=np.float32), at]
+    moved, told = compiled.run(given, tuple(sizes[n] for n in compiled.size_names))
+    assert not bool(told)
+    np.testing.assert_array_equal(moved, np.arange(20_000) % 4000 + 4900)
+
+
+def test_positions_that_are_computed_count_though_nothing_is_read() -> None:
+    """Many of them from one number would all be computed twice, beside one element each."""
+    graph = parse("""graph f(x: f32[n], o: i64[]) {
+  v0 = iota() {shape=(1000000,), axis=0, dtype=i64}
+  v1 = add(v0, o)
+  v2 = gather(x, v1) {first=0}
+  v3 = ge(v1, 1000000:i64)
+  v4 = reduce.any(v3) {axes=(0,)}
+  return v2; check v4
+}""")
+    assert apart(graph, Hints({"n": 1_000_000})) is None

@@ -30,12 +30,17 @@ from smelt.fusion.sets import Hints, at_hints
 from smelt.fusion.units import is_free, trace_of
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
+from smelt.types.expr import product
 
 __all__ = ["apart", "together"]
 
 SHARE = 8
 """Apart is a check whose inputs are at most this part of what a graph takes and gives: it reads
 them again, 8 bytes for the position of one element that is read and written."""
+
+LEAST = 4
+"""Bytes that a position counts at least: one of fewer is widened, one that is computed from none is
+computed again."""
 
 
 def apart(graph: Graph, hints: Hints) -> tuple[Graph, Graph] | None:
@@ -49,7 +54,9 @@ def apart(graph: Graph, hints: Hints) -> tuple[Graph, Graph] | None:
     moved = sum(at_hints(n.type.nbytes, hints) for n in (*graph.inputs, *rest.outputs))
     if not all(map(_is_light, looked.nodes())):
         return None
-    if SHARE * sum(at_hints(n.type.nbytes, hints) for n in read) > moved:
+    count = max(at_hints(product(n.type.shape), hints) for n in looked.nodes())
+    given = sum(at_hints(n.type.nbytes, hints) for n in read)
+    if SHARE * max(given, LEAST * count) > moved:
         return None
     made: dict[Node, Node] = {}
     for n in looked.nodes():

@@ -55,8 +55,10 @@ def plan(
     found = apart(graph, Hints(hints)) if fuse else None
     if found is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
-    made = _plan(found[0], target, journal, hints, fuse=fuse, donated=donated)
-    made = together(made, search.plan(found[1], target, Journal(keep=False), hints))
+    looked = search.plan(found[1], target, Journal(keep=False), hints)
+    read = {n for c in looked.clusters for n in c.inputs}  # after all others: nothing stands there
+    donated = {n: to for n, to in donated.items() if n not in read}
+    made = together(_plan(found[0], target, journal, hints, fuse=fuse, donated=donated), looked)
     if knobs.VERIFY.get():
         verify(made)
     return made
