@@ -218,6 +218,7 @@ from smelt.frontends.array.statistical import (
     sum,
     var,
 )
+from smelt.frontends.array.top import top_k
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
 from smelt.types.dtype import bf16 as bfloat16
@@ -420,6 +421,7 @@ __all__ = [
     "tanh",
     "tensordot",
     "tile",
+    "top_k",
     "trapezoid",
     "tril",
     "triu",

@@ -94,7 +94,7 @@ def test_an_encoder_answers_as_eager_for_every_size(context):
 
 def test_an_unknown_operator_is_one_call_of_torch():
     def f(x):
-        values, places = torch.topk(torch.exp(x) + 1, 3)
+        values, places = torch.sort(torch.exp(x) + 1)
         return torch.log(values * 2), places, torch.fft.rfft(x).real
 
     x = torch.randn(4, 9)

@@ -169,15 +169,6 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
     for a in range(rank):
         line: list[Index] = [1] * rank
         line[a] = shape[a]
-        if a == place:
-            others.append(index)
-        elif shape[a] == 1:  # broadcasts along the indices
-            others.append(reshape(cast(_zero(), i64), (1,) * rank))
-        else:
-            others.append(iota(tuple(line), a))
+        others.append(index if a == place else iota(tuple(line), a))
     align("take_along_axis", *others)
     return Array.of(gather(node, others, 0))
-
-
-def _zero() -> Value:
-    return number(0, i64, "take_along_axis")

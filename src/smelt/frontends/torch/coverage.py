@@ -42,7 +42,6 @@ WHY: dict[str, str] = {
     "randperm": _RANDOM,
     "sort": "sorting",
     "sym_storage_offset": "a number of the caller's tensor",
-    "topk": "sorting",
 }
 """Operator without overload -> why torch computes it."""
 _ROWS_ONLY = (
@@ -65,6 +64,7 @@ PARTLY: dict[str, str] = {
     "aten.remainder.Tensor": "integers by a number; by a tensor a zero must raise",
     "aten.fmod.Tensor": "integers by a number; by a tensor a zero must raise",
     "aten.slice_scatter.default": "without a step",
+    "aten.topk.default": "up to 16 elements, up to 4 of rows over 1024; others are extern",
     "aten.scatter.value": _ROWS_ONLY,
     "aten.scatter.src": _ROWS_ONLY,
     "aten.scatter_add.default": _ROWS_ONLY,
