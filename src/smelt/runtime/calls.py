@@ -124,10 +124,11 @@ _NESTS: Final[Mapping[type, int]] = {
 
 
 class Argument(NamedTuple):
-    """What an argument must be: an array like this one, or a number or a scalar of this type."""
+    """What an argument must be: an array like this one, a number or a scalar of this type, or this
+    truth value."""
 
     example: Array | None
-    number: type = float
+    number: type | bool = float
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ def _nest_rows(nests: Nests, kept: list[Any]) -> array[int]:
     return rows
 
 
-_NUMBERS: Final = {float: code.KIND_FLOAT, int: code.KIND_INT}
+_NUMBERS: Final[Mapping[object, int]] = {float: code.KIND_FLOAT, int: code.KIND_INT}
 
 
 def _argument_rows(
@@ -291,7 +292,8 @@ def _argument_rows(
     for a, place in zip(arguments, places, strict=True):
         data = a.example
         if data is None:
-            kind = _NUMBERS.get(a.number, code.KIND_SCALAR)
+            is_type = isinstance(a.number, type)
+            kind = _NUMBERS.get(a.number, code.KIND_SCALAR) if is_type else code.KIND_SAME
             kept.append(a.number)
             rows.extend((kind, id(a.number), 0, 0, 0, 0, place))
             continue

@@ -95,8 +95,9 @@ _RECORD_WORDS: Final = (
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
 
 ARGUMENT_WORDS: Final = 7
-"""kind, descr (or type of a scalar), flags, rank, dimensions, strides (0: contiguous), item"""
-KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR = 0, 1, 2, 3
+"""kind, descr (or type of a scalar, or the very object), flags, rank, dimensions, strides (0:
+contiguous), item"""
+KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR, KIND_SAME = 0, 1, 2, 3, 4
 NEST_WORDS: Final = 5
 """kind, item, how many items it holds, the first of them, keys"""
 NEST_TUPLE, NEST_LIST, NEST_DICT, NEST_NONE = 0, 1, 2, 3
@@ -132,7 +133,7 @@ def ir() -> str:
         "RESULT_BYTES": 8 * RESULT_WORDS,
         "RING_BLOCKS": RING_BLOCKS, "MOST_ARGUMENTS": MOST_ARGUMENTS,
         "KIND_ARRAY": KIND_ARRAY, "KIND_FLOAT": KIND_FLOAT, "KIND_INT": KIND_INT,
-        "KIND_SCALAR": KIND_SCALAR, "SCALAR_AT": SCALAR_AT,
+        "KIND_SCALAR": KIND_SCALAR, "KIND_SAME": KIND_SAME, "SCALAR_AT": SCALAR_AT,
     }  # fmt: skip
     parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, MEMORY, RUN, ANSWER, CALL, AT)
     return "\n".join(Template(part).substitute(values) for part in parts)

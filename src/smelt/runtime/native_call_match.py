@@ -401,7 +401,8 @@ look:
   switch i64 %kind, label %no [ i64 $KIND_ARRAY, label %array
                                 i64 $KIND_FLOAT, label %float
                                 i64 $KIND_INT, label %int
-                                i64 $KIND_SCALAR, label %scalar ]
+                                i64 $KIND_SCALAR, label %scalar
+                                i64 $KIND_SAME, label %same ]
 array:
   %data = call ptr @elements(ptr %state, ptr %x)
   %none = icmp eq ptr %data, null
@@ -427,6 +428,10 @@ scalar.read:                                       ; short ones are followed by 
   %scalar.word = call i64 @number(ptr %x, i64 $SCALAR_AT)
   store i64 %scalar.word, ptr %number.at
   br label %more
+same:                                              ; a part of the recording, no kernel reads it
+  %same.was = call ptr @word(ptr %row, i64 8)
+  %is.same = icmp eq ptr %x, %same.was
+  br i1 %is.same, label %more, label %no
 int:
   %int.type = call ptr @word(ptr %state, i64 $INT)
   %is.int = icmp eq ptr %type, %int.type

@@ -36,3 +36,27 @@ def test_scalars_of_numpy_that_a_function_looks_at() -> None:
     x = rng.random(5)
     for v in (0.5, 3.0, 0.25, 3.0, 0.5) * 2:
         assert np.array_equal(np.asarray(f(x, np.float64(v))), x * 2 if v > 1 else x + v)
+
+
+def test_truth_values_of_python() -> None:
+    """Each is a recording and a record of its own; numbers that equal it are other arguments."""
+
+    def code(x: Any, turned: Any, more: Any = True) -> Any:
+        return (x * 2 if turned else x - 3) + more
+
+    f, x = sm.jit(code), rng.random(5)
+    for _ in range(6):
+        for turned in (True, False, 1, 0, 1.0):
+            for more in (True, False):
+                wanted = (x * 2 if turned else x - 3) + more
+                assert np.array_equal(np.asarray(f(x, turned, more=more)), wanted)
+    assert np.array_equal(np.asarray(warm(sm.jit(code), x, True)), x * 2 + 1)
+    assert np.array_equal(np.asarray(warm(sm.jit(code), x, False, False)), x - 3)
+
+
+def test_truth_values_in_containers() -> None:
+    f = sm.jit(lambda tree: tree["x"] * 2 if tree["how"][0] else tree["x"] - 3)
+    x = rng.random(5)
+    for how in (True, False, True, False, True, False):
+        assert np.array_equal(np.asarray(f({"x": x, "how": [how]})), x * 2 if how else x - 3)
+    assert np.array_equal(np.asarray(warm(f, {"x": x, "how": [True]})), x * 2)

@@ -107,6 +107,10 @@ class Jit(Generic[P, R]):
         key: list[Any] = [fingerprint(), bound.tree, bound.statics]
         buffers: list[Buffer] = []
         for x in bound.leaves:
+            if x is True or x is False:  # a part of the recording, which reads no memory for it
+                buffers.append(_NOTHING)
+                key.append(x)
+                continue
             data = _memory(x)
             if data is None:
                 return self._general(bound, None, None)
@@ -200,6 +204,7 @@ _KINDS: dict[type, str] = dict.fromkeys((d.numpy.type for d in DTYPES), "scalar"
     float: "number", int: "number", np.float64: "float64",
 }  # fmt: skip
 """What is no array, though it gives kernels the same memory to read."""
+_NOTHING = np.zeros((), np.bool_)
 _BY_VALUE: Any = object()
 """Stands in the table of exact calls for: look again, with the values of the numbers."""
 

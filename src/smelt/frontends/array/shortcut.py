@@ -137,8 +137,10 @@ def _record(
     return made
 
 
-def _argument(x: Any) -> tuple[Buffer | None, type] | None:
+def _argument(x: Any) -> tuple[Buffer | None, type | bool] | None:
     kind = x.__class__
+    if kind is bool:  # a part of the recording, as a constant would be
+        return None, x
     if kind is float or kind is int:
         return None, kind
     data = x.node.data if kind is Array else x
