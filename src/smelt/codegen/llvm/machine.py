@@ -16,6 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm.division import LEAST_BITS, RANGES, common_divisor, divided
 from smelt.codegen.llvm.registers import (
     I1,
     I32,
@@ -124,6 +125,9 @@ class LLVMMachine:
     # Floats
 
     def div(self, a: Value, b: Value) -> Value:
+        scalar = common_divisor(b) if self.avx512 and self.lanes is not None else None
+        if scalar is not None and self.lanes * RANGES[type(scalar.type)].bits >= LEAST_BITS:
+            return divided(self, a, b, scalar)
         return self.builder.fdiv(a, b)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
