@@ -125,8 +125,9 @@ class LLVMMachine:
     # Floats
 
     def div(self, a: Value, b: Value) -> Value:
-        scalar = common_divisor(b) if self.avx512 and self.lanes is not None else None
-        if scalar is not None and self.lanes * RANGES[type(scalar.type)].bits >= LEAST_BITS:
+        scalar = common_divisor(b) if self.avx512 else None
+        lanes = self.lanes or 1
+        if scalar is not None and lanes * RANGES[type(scalar.type)].bits >= LEAST_BITS:
             return divided(self, a, b, scalar)
         return self.builder.fdiv(a, b)
 
