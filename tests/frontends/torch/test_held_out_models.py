@@ -8,16 +8,14 @@ tolerances are those of `test_held_out_modules`.
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.test_held_out_modules import randn, step, whole  # noqa: E402
-
-import smelt.torch  # noqa: E402
+from tests.frontends.torch.steps import worst_error  # noqa: E402
+from tests.frontends.torch.test_held_out_modules import randn, whole  # noqa: E402
 
 F = torch.nn.functional
 L = torch.nn
@@ -243,14 +241,4 @@ CASES = {
 def test_a_step_is_as_eagers(name):
     torch.manual_seed(0)
     model, *given = CASES[name]()
-    wide, plain = copy.deepcopy(model).double(), copy.deepcopy(model)
-    eager = step(plain, plain, given)
-    want = step(wide, wide, [x.double() if x.is_floating_point() else x for x in given])
-    with smelt.torch.record() as r:
-        found = step(model, torch.compile(model, backend="smelt"), given)
-    assert not any(g.fallback for g in r.graphs) and not r.breaks
-    most = max(x.abs().max().item() for x in want)
-    for got, same, exact in zip(found, eager, want, strict=True):
-        assert got.dtype == same.dtype and got.shape == same.shape
-        least = 2e-5 * exact.abs().max().item() + 2e-6 * most
-        torch.testing.assert_close(got.double(), exact.double(), rtol=1e-4, atol=least)
+    assert worst_error(model, given) <= 1
