@@ -47,24 +47,14 @@ def exp_parts(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
 
 def exp(m: Machine[V], fit: Fit, x: V) -> V:
     """e^x = 2^n (1 + r (1 + r P(r))); where r is no number or far too large, n alone decides."""
-    n, r = _reduce(m, fit, x)
-    r = m.within(r, m.const(fit.dtype, 1.0))
-    return m.scale_any(polynomial(m, fit.dtype, r, (1.0, 1.0, *fit.exp)), n)
+    n, y = _whole_exp(m, fit, x)
+    return m.scale_any(y, n)
 
 
 def exp2(m: Machine[V], fit: Fit, x: V) -> V:
     """2^x = 2^n 2^f with |f| ≤ ½; float64 takes the polynomial of e^(f ln 2)."""
-    d = fit.dtype
-    limit = fit.exp_limit * 1.45
-    x = between(m, fit, x, -limit, limit)
-    n = m.rint(x)
-    f = m.sub(x, n)
-    if d == f32:
-        y = m.mul(f, polynomial(m, d, f, EXP2_SINGLE))
-    else:
-        r = m.mul(f, m.const(d, sum(fit.ln2)))
-        y = m.fma(m.mul(r, r), polynomial(m, d, r, fit.exp), r)
-    return m.scale(m.add(y, m.const(d, 1.0)), n)
+    n, y = _whole_exp2(m, fit, x)
+    return m.scale_any(y, n)
 
 
 def over_limit(fit: Fit) -> float:
@@ -104,15 +94,16 @@ def exp2_whole(m: Machine[V], fit: Fit, y: V) -> V:
 def exp_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
     """e^x / 2^n.  The power is subtracted from the exponent: the digits are those of e^x for every
     n.  With the n of the greatest x so far, this is what sums of exponentials are carried in, and
-    what brings such a sum to another n is a power of 2, which rounds nothing."""
+    what brings such a sum to another n is a power of 2, which rounds nothing.  What would be
+    subnormal counts as 0: a product with it would take a hundred cycles."""
     own, y = _whole_exp(m, fit, x)
-    return m.scale_any(y, m.sub(own, m.convert(n, i32, fit.dtype)))
+    return m.scale_normal(y, m.sub(own, m.convert(n, i32, fit.dtype)))
 
 
 def exp2_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
     """2^x / 2^n, likewise."""
     own, y = _whole_exp2(m, fit, x)
-    return m.scale_any(y, m.sub(own, m.convert(n, i32, fit.dtype)))
+    return m.scale_normal(y, m.sub(own, m.convert(n, i32, fit.dtype)))
 
 
 def _whole_exp(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
@@ -152,9 +143,9 @@ def _moved(
 
     def from_afar() -> V:
         own, power = parts(m, fit, m.sub(a, b))
-        return m.scale_any(power, m.add(own, apart))
+        return m.scale_normal(power, m.add(own, apart))
 
-    found = m.rare(m.not_(m.compare("eq", a, b)), m.scale_any(one, apart), from_afar)
+    found = m.rare(m.not_(m.compare("eq", a, b)), m.scale_normal(one, apart), from_afar)
     return m.select(m.compare("eq", y, m.const(d, -INF)), m.const(d, 0.0), found)
 
 

@@ -115,6 +115,11 @@ class Machine(Protocol[V]):
         infinite, NaN where n is."""
         ...
 
+    def scale_normal(self, a: V, n: V) -> V:
+        """The same, but 0 for n so small (-126 or less in float32, -1022 in float64) that the
+        result may be subnormal: what is computed of such numbers takes a hundred cycles each."""
+        ...
+
     def within(self, a: V, size: V) -> V:
         """a limited to [-size, size]; some number in there where a is NaN (one instruction with
         AVX-512)."""

@@ -68,7 +68,8 @@ def _fit(x: Array) -> Fit:
 
 
 def _scaled(x: Array, n: Array, base: float) -> Array:
-    """b^x / 2^n as (b^f) · 2^(k - n), so that n does not reach the rounding of b^f."""
+    """b^x / 2^n as (b^f) · 2^(k - n), so that n does not reach the rounding of b^f; 0 where k - n
+    is so small that this may be subnormal."""
     v = x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
     wide = v.dtype.type
     k = np.rint(v if base == 2.0 else v * wide(_fit(x).log2_e[0]))
@@ -76,7 +77,8 @@ def _scaled(x: Array, n: Array, base: float) -> Array:
     r = (v - k) * (high + low) if base == 2.0 else v - k * high - k * low
     r = np.where(np.isfinite(r), np.clip(r, -1, 1), np.where(np.isnan(x), np.nan, 0))
     apart = np.clip(np.nan_to_num(k - n, posinf=5000, neginf=-5000), -5000, 5000).astype(np.int32)
-    return np.ldexp(np.exp(r).astype(np.float64), apart).astype(x.dtype)
+    found = np.ldexp(np.exp(r).astype(np.float64), apart).astype(x.dtype)
+    return np.where((apart < 2 - _fit(x).bias) & ~np.isnan(x), x.dtype.type(0), found)
 
 
 def _far(y: Array) -> Array:
@@ -106,7 +108,8 @@ def _over(
             Rule((FLOATS,), i32), plain(lambda y: _whole(y, base)), _formula(whole), cost=2.0,
         ),
         ScalarOp(
-            f"{name}_over", 2, f"{b}^x / 2^n, n of type int32, in the same digits for every n",
+            f"{name}_over", 2,
+            f"{b}^x / 2^n, n of type int32, in the same digits for every n; 0 if subnormal",
             Rule((FLOATS, ("int",)), fixed=((1, i32),)), plain(lambda x, n: _scaled(x, n, base)),
             _formula(over), cost=5.5 if base == 2.0 else 6.5, monotone=(1, -1),
         ),

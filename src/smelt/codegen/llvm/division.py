@@ -9,7 +9,11 @@ operations, of which two are fused:
 (M. Cornea, J. Harrison, P. Tang, "Scientific Computing on Itanium-based Systems", 2002; N.
 Brisebarre, J.-M. Muller, S. K. Raina, IEEE Trans. Computers 53, 2004.)  That holds as long as
 nothing under- or overflows: for x of 0 or between 2^-96 and 2^96 in float32 and s between 2^-24 and
-2^24, positive, so that a zero has the sign of x.  What is left is divided as ever.
+2^24, positive, so that a zero has the sign of x.
+
+What is left goes to a function of its own, one a module.  Smaller x, as weights of far tokens are,
+are divided there as multiples of the least subnormal number: for such operands and results
+processors take a hundred cycles otherwise.  The rest is divided as ever.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from smelt.codegen.llvm.indexing import splat
-from smelt.codegen.llvm.registers import widened
+from smelt.codegen.llvm.registers import suffix, widened
 
 Value = Any
 
@@ -40,6 +44,11 @@ class Range(NamedTuple):
         """The bits of a power of two."""
         return (exponent + self.bias) << self.mantissa
 
+    @property
+    def least(self) -> int:
+        """The exponent of the least subnormal number, negated."""
+        return self.bias - 1 + self.mantissa
+
 
 RANGES = {ir.FloatType: Range(32, 23, 127, 96, 24), ir.DoubleType: Range(64, 52, 1023, 800, 100)}
 
@@ -56,25 +65,111 @@ def common_divisor(b: Value) -> Value | None:
 
 def divided(m: Any, x: Value, s: Value, scalar: Value) -> Value:
     """x / s, where s holds `scalar` in every lane."""
-    b, known = m.builder, RANGES[type(scalar.type)]
-    whole = ir.IntType(known.bits)
-    lanes = widened(whole, m.lanes)
+    by = _Divisor(m, s, scalar)
+    _, fits = by.sorts(x)
+    # what does not fit is no subnormal here: a processor takes long for each product
+    q, _ = by.quotient(m.builder.select(fits, x, ir.Constant(x.type, None)))
+    otherwise = m.builder.module.globals.get(_name(x)) or _define(m, x, scalar)
+    return m.mostly(fits, q, lambda: m.builder.call(otherwise, [x, scalar]))
 
-    def each(number: Value) -> Value:
-        return splat(b, whole(number) if isinstance(number, int) else number, m.lanes)
 
-    least, greatest = known.pattern(-known.s), known.pattern(known.s)
-    above = b.sub(b.bitcast(scalar, whole), whole(least))
-    usual = b.icmp_unsigned("<=", above, whole(greatest - least))
-    most = b.select(usual, whole(known.pattern(known.x)), whole(-1))
-    size = b.and_(b.bitcast(x, lanes), each((1 << (known.bits - 1)) - 1))
-    below = b.sub(size, each(1))  # of 0 the largest
-    large = b.icmp_unsigned(">=", below, each(known.pattern(-known.x) - 1))
-    fits = b.and_(large, b.icmp_signed("<=", size, each(most)))
+def _name(x: Value) -> str:
+    return f"smelt_divide_{suffix(x.type)}"
 
-    r = splat(b, b.fdiv(scalar.type(1.0), scalar), m.lanes)
-    # what does not fit is no denormal here: a processor takes hundreds of cycles for each product
-    fit = b.select(fits, x, ir.Constant(x.type, None))
-    q = b.fmul(fit, r)
-    e = m.fma(q, s, b.fneg(fit))
-    return m.rare(b.not_(fits), m.fma(b.fneg(e), r, q), lambda: b.fdiv(x, s))
+
+def _define(m: Any, x: Value, scalar: Value) -> Any:
+    """The function that divides where some lane does not fit."""
+    function: Any = ir.Function(
+        m.builder.module, ir.FunctionType(x.type, [x.type, scalar.type]), _name(x)
+    )
+    function.linkage = "private"
+    function.attributes.add("noinline")
+    function.attributes.add("cold")
+    own = type(m)(ir.IRBuilder(function.append_basic_block("entry")), m.lanes, m.target)
+    lanes, divisor = function.args
+    by = _Divisor(own, splat(own.builder, divisor, m.lanes), divisor)
+    own.builder.ret(by.any_quotient(lanes))
+    return function
+
+
+class _Divisor:
+    """Emits divisions by one scalar, which `s` holds in every lane."""
+
+    def __init__(self, m: Any, s: Value, scalar: Value) -> None:
+        self.m, self.b, self.s, self.scalar = m, m.builder, s, scalar
+        self.known = RANGES[type(scalar.type)]
+        self.whole = ir.IntType(self.known.bits)
+        self.lanes = widened(self.whole, m.lanes)
+        self.r = self.each(self.b.fdiv(scalar.type(1.0), scalar))
+
+    def each(self, number: Value) -> Value:
+        """A scalar, or the bits of one, in every lane."""
+        found = self.whole(number) if isinstance(number, int) else number
+        return splat(self.b, found, self.m.lanes)
+
+    def number(self, value: float) -> Value:
+        return self.each(self.scalar.type(value))
+
+    def usual(self) -> Value:
+        """Whether the divisor is neither very small nor very large."""
+        b, known = self.b, self.known
+        least, greatest = known.pattern(-known.s), known.pattern(known.s)
+        above = b.sub(b.bitcast(self.scalar, self.whole), self.whole(least))
+        return b.icmp_unsigned("<=", above, self.whole(greatest - least))
+
+    def size(self, x: Value) -> Value:
+        """The bits of |x|."""
+        return self.b.and_(self.b.bitcast(x, self.lanes), self.each((1 << self.known.bits - 1) - 1))
+
+    def sorts(self, x: Value) -> tuple[Value, Value]:
+        """Which lanes are 0 or not too small, and which of them fit."""
+        b, known, size = self.b, self.known, self.size(x)
+        most = b.select(self.usual(), self.whole(known.pattern(known.x)), self.whole(-1))
+        below = b.sub(size, self.each(1))  # of 0 the largest
+        large = b.icmp_unsigned(">=", below, self.each(known.pattern(-known.x) - 1))
+        return large, b.and_(large, b.icmp_signed("<=", size, self.each(most)))
+
+    def quotient(self, x: Value) -> tuple[Value, Value]:
+        """The nearest to x / s, and its product with s less x, exactly."""
+        b, m = self.b, self.m
+        q = b.fmul(x, self.r)
+        e = m.fma(q, self.s, b.fneg(x))
+        q = m.fma(b.fneg(e), self.r, q)
+        return q, m.fma(q, self.s, b.fneg(x))
+
+    def any_quotient(self, x: Value) -> Value:
+        """x / s; of lanes that fit anything."""
+        b = self.b
+        large, fits = self.sorts(x)
+        tiny = b.and_(b.not_(large), self.each(self.usual()))
+        others = b.select(b.or_(tiny, fits), self.number(1.0), x)
+        return self.m.rare(
+            b.not_(b.or_(tiny, fits)), self.of_tiny(x), lambda: b.fdiv(others, self.s)
+        )
+
+    def of_tiny(self, x: Value) -> Value:
+        """The quotient of x above 0 and too small for exact errors, in units of the least subnormal
+        number: below 2^mantissa a subnormal quotient is their count, rounded from the quotient and,
+        where that is half between two, from the sign of its error."""
+        b, known, kind, size = self.b, self.known, x.type, self.size(x)
+        count = b.sitofp(size, kind)
+        shift = self.each(known.least << known.mantissa)
+        subnormal = b.icmp_unsigned("<", size, self.each(1 << known.mantissa))
+        q, e = self.quotient(b.select(subnormal, count, b.bitcast(b.add(size, shift), kind)))
+
+        few = b.fcmp_ordered("<", q, self.number(2.0**known.mantissa))
+        counted = b.select(few, q, self.number(0.0))
+        low = b.fptosi(counted, self.lanes)  # towards 0
+        rest = b.fsub(counted, b.sitofp(low, kind))
+        odd = b.trunc(low, widened(ir.IntType(1), self.m.lanes))
+        zero, half = self.number(0.0), self.number(0.5)
+        up = b.select(
+            b.fcmp_ordered("==", rest, half),
+            b.or_(b.fcmp_ordered("<", e, zero), b.and_(b.fcmp_ordered("==", e, zero), odd)),
+            b.fcmp_ordered(">", rest, half),
+        )
+        bits = b.select(
+            few, b.add(low, b.zext(up, self.lanes)), b.sub(b.bitcast(q, self.lanes), shift)
+        )
+        sign = b.and_(b.bitcast(x, self.lanes), self.each(1 << known.bits - 1))
+        return b.bitcast(b.or_(bits, sign), kind)

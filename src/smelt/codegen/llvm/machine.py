@@ -16,6 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from smelt.codegen.llvm import exponents
 from smelt.codegen.llvm.division import LEAST_BITS, RANGES, common_divisor, divided
 from smelt.codegen.llvm.registers import (
     I1,
@@ -31,7 +32,6 @@ from smelt.codegen.llvm.registers import (
     widened,
 )
 from smelt.ops import halves
-from smelt.ops.coefficients import FITS
 from smelt.ops.machine import Predicate
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i32
@@ -171,7 +171,7 @@ class LLVMMachine:
     def greater(self, a: Value, b: Value) -> Value:
         return self.select(self.compare("gt", a, b), a, b)
 
-    def _tile(self, dtype: DType) -> int | None:
+    def tile(self, dtype: DType) -> int | None:
         """Lanes of the AVX-512 instructions that tile this machine's vectors, if some do."""
         for bits in (512, 256, 128):
             width = bits // dtype.bits
@@ -179,16 +179,16 @@ class LLVMMachine:
                 return width
         return None
 
-    def _float_of(self, a: Value) -> DType:
+    def float_of(self, a: Value) -> DType:
         element = a.type.element if self.lanes else a.type
         return f32 if isinstance(element, ir.FloatType) else f64
 
-    def _avx512(self, name: str, width: int, *args: Value, mask: Value = None) -> Value:
+    def masked(self, name: str, width: int, *args: Value, mask: Value = None) -> Value:
         """A masked AVX-512 intrinsic on every slice of `width` lanes: 0 where `mask` is false.
 
         Integer arguments (immediates) go to every slice as they are.
         """
-        dtype = self._float_of(args[0])
+        dtype = self.float_of(args[0])
         suffix = f"{'ps' if dtype == f32 else 'pd'}.{width * dtype.bits}"
         assert self.lanes is not None
         parts = []
@@ -208,80 +208,23 @@ class LLVMMachine:
         return self._concatenate(parts)
 
     def scale(self, a: Value, n: Value) -> Value:
-        dtype = self._float_of(a)
-        width = self._tile(dtype)
-        if width is not None:
-            return self._avx512("scalef", width, a, n)
-        return self._scale_in_steps(a, n, dtype)
+        return exponents.scaled(self, a, n)
 
     def scale_any(self, a: Value, n: Value) -> Value:
-        dtype = self._float_of(a)
-        width = self._tile(dtype)
-        if width is not None:
-            # A result that underflows takes a hundred cycles, even if it is 0.
-            fit = FITS[dtype.name]
-            least = self.const(dtype, -float(fit.bias + fit.mantissa + 2))
-            there = self.builder.fcmp_unordered(">=", n, least)
-            return self._avx512("scalef", width, a, n, mask=there)
-        most = 250.0 if dtype == f32 else 2040.0
-        limited = self.lesser(self.const(dtype, most), n)  # NaN stays
-        limited = self.greater(self.const(dtype, -most), limited)
-        return self._scale_in_steps(self.add(a, self.sub(limited, limited)), limited, dtype)
+        return exponents.scaled_by_any(self, a, n)
 
-    def within(self, a: Value, size: Value) -> Value:
-        width = self._tile(self._float_of(a))
-        if width is not None and self.target.has("avx512dq"):
-            # Immediate: the lesser of the sizes, with the sign of the first.
-            return self._avx512("range", width, a, size, ir.Constant(I32, 0b0010))
-        return self.greater(self.lesser(a, size), self.neg(size))
-
-    def _scale_in_steps(self, a: Value, n: Value, dtype: DType) -> Value:
-        """Two factors made by writing exponents; only the second product can round.
-
-        Adding 1.5·2^m leaves an integer in the low bits, here n with both biases added: no
-        conversion that NaN could upset.
-        """
-        fit = FITS[dtype.name]
-        integer = fit.integer
-        magic = self.const(dtype, 1.5 * 2.0**fit.mantissa + 2 * fit.bias)
-        shift = self.const(integer, fit.mantissa)
-        count = self.bitcast(self.add(n, magic), integer)
-        half = self.ashr(count, self.const(integer, 1))
-        first = self.bitcast(self.shl(half, shift), dtype)
-        second = self.bitcast(self.shl(self.sub(count, half), shift), dtype)
-        return self.mul(self.mul(a, first), second)
+    def scale_normal(self, a: Value, n: Value) -> Value:
+        return exponents.scaled_or_zero(self, a, n)
 
     def split(self, a: Value) -> tuple[Value, Value]:
-        dtype = self._float_of(a)
-        width = self._tile(dtype)
-        if width is None:
-            return self._split_in_steps(a, dtype)
-        # Immediate: NaN for negative numbers, fractions in [¾, 3/2).
-        fraction = self._avx512("getmant", width, a, ir.Constant(I32, 0b1011))
-        exponent = self._avx512("getexp", width, a)
-        return fraction, self.sub(exponent, self._avx512("getexp", width, fraction))
+        return exponents.split(self, a)
 
-    def _split_in_steps(self, a: Value, dtype: DType) -> tuple[Value, Value]:
-        fit = FITS[dtype.name]
-        integer, lift = fit.integer, fit.mantissa + 1
-        zero, infinity = self.const(dtype, 0.0), self.const(dtype, float("inf"))
-        small = self.compare("lt", a, self.const(dtype, 2.0 ** (1 - fit.bias)))
-        normal = self.select(small, self.mul(a, self.const(dtype, 2.0**lift)), a)
-        three_quarters = (fit.bias << fit.mantissa) - (1 << (fit.mantissa - 1))
-        origin = (fit.bias + 1) << fit.mantissa  # keeps the count of powers positive
-        bits = self.bitcast(normal, integer)
-        biased = self.add(bits, self.const(integer, origin - three_quarters))
-        fraction = self.and_(biased, self.const(integer, (1 << fit.mantissa) - 1))
-        fraction = self.bitcast(self.add(fraction, self.const(integer, three_quarters)), dtype)
-        magic = self.const(dtype, 2.0**fit.mantissa)
-        count = self.lshr(biased, self.const(integer, fit.mantissa))
-        count = self.bitcast(self.or_(count, self.bitcast(magic, integer)), dtype)
-        exponent = self.sub(count, self.const(dtype, 2.0**fit.mantissa + fit.bias + 1))
-        exponent = self.select(small, self.sub(exponent, self.const(dtype, lift)), exponent)
-        exponent = self.select(self.compare("eq", a, zero), self.neg(infinity), exponent)
-        exponent = self.select(self.compare("eq", a, infinity), infinity, exponent)
-        nan = self.const(dtype, float("nan"))
-        return self.select(self.compare("ge", a, zero), fraction, nan), exponent
+    def within(self, a: Value, size: Value) -> Value:
+        width = self.tile(self.float_of(a))
+        if width is not None and self.target.has("avx512dq"):
+            # Immediate: the lesser of the sizes, with the sign of the first.
+            return self.masked("range", width, a, size, ir.Constant(I32, 0b0010))
+        return self.greater(self.lesser(a, size), self.neg(size))
 
     def _slice(self, a: Value, start: int, width: int) -> Value:
         if a.type.count == width:
@@ -305,8 +248,8 @@ class LLVMMachine:
 
     def add_aside(self, a: Value, b: Value) -> Value:
         """a + b on the units that multiply, where others are kept busy by conversions."""
-        dtype = self._float_of(a)
-        width = self._tile(dtype)
+        dtype = self.float_of(a)
+        width = self.tile(dtype)
         if width is None or self.lanes is None:
             return self.add(a, b)
         with self.builder.goto_entry_block():  # a 1 of which LLVM does not know that it is one
@@ -447,10 +390,23 @@ class LLVMMachine:
         return self._call(f"llvm.vector.reduce.or.v{self.lanes}i1", I1, mask)
 
     def rare(self, mask: Value, common: Value, otherwise: Callable[[], Value]) -> Value:
+        return self._merged(self.any(mask), common, lambda b: b.select(mask, otherwise(), common))
+
+    def mostly(self, mask: Value, common: Value, otherwise: Callable[[], Value]) -> Value:
+        """`rare` where the mask is false: one comparison serves the question whether all is usual
+        and operations under the mask, which would be two of its contrary and it."""
+        assert self.lanes is not None
+        bits = ir.IntType(self.lanes)
+        all_set = self.builder.icmp_signed("==", self.builder.bitcast(mask, bits), bits(-1))
+        return self._merged(
+            self.builder.not_(all_set), common, lambda b: b.select(mask, common, otherwise())
+        )
+
+    def _merged(self, some: Value, common: Value, merge: Callable[[Any], Value]) -> Value:
         b = self.builder
         before = b.block
-        with b.if_then(self.any(mask), likely=False):
-            merged = b.select(mask, otherwise(), common)
+        with b.if_then(some, likely=False):
+            merged = merge(b)
             inside = b.block
         result = b.phi(common.type)
         result.add_incoming(common, before)
