@@ -20,7 +20,7 @@ from smelt.kernel.short import short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.llvm import alone, beside
 from smelt.target import Target
-from smelt.types.expr import Index, mul, product, size
+from smelt.types.expr import Index, mul, product, size, sizes_of
 
 FEW_TERMS = 4
 """Products of a sum up to which sizes as numbers serve it: whole vectors hold its factors."""
@@ -90,7 +90,10 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
         kept = walked(kernel, short)
         short = {a: n for a, n in short.items() if a in kept}
     told = with_sizes(kernel, short)
-    if not short or (_has_products(told) and _has_blocked(told)):
+    if short and _has_products(told) and _has_blocked(told):
+        short = {a: n for a, n in short.items() if a not in _of_products(kernel)}
+        told = with_sizes(kernel, short)
+    if not short:
         return usual
     exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
     numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())
@@ -105,6 +108,18 @@ def _has_blocked(kernel: Kernel) -> bool:
     for phase in phases:
         short_products(phase)
     return not all(_is_thin(phase, i) for phase in phases for i in phase.items if i.kind == "dot")
+
+
+def _of_products(kernel: Kernel) -> set[str]:
+    """The sizes of the axes that products have."""
+    phases = program(kernel).phases
+    found: set[str] = set()
+    for phase in phases:
+        for dot in (i for i in phase.items if i.kind == "dot"):
+            assert isinstance(dot.payload, Folding)
+            for a in {*dot.payload.over}.union(*(x.axes for x in dot.args)):
+                found |= {*sizes_of(phase.axes[a])}
+    return found
 
 
 def _is_thin(phase: Phase, dot: Item) -> bool:

@@ -25,6 +25,7 @@ from smelt.blocks import (
 from smelt.fusion.along import has_products, is_masked, streamable
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.collect import Collected, NotCollected, collect
+from smelt.fusion.cascade.columns import columns
 from smelt.fusion.cascade.faint import faint
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
@@ -136,7 +137,8 @@ class _Price:
         self.found, self.cascade = found, cascade
         self.name = f"a{a}"
         self.sizes = {f"a{k}": model.extents[e] for k, e in enumerate(region.axes)}
-        self.grid = {f"a{k}" for k in bits(region.grid & ~(1 << a))}
+        inside = columns(cascade.states, self.name)
+        self.grid = {f"a{k}" for k in bits(region.grid & ~(1 << a))} - inside
         self.cut: dict[str, int] = {}
         """Grid axes that tasks take in blocks."""
         self.is_single = all(t.dtype.itemsize < 8 for t in found.loads if t.dtype.is_float)

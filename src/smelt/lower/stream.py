@@ -33,6 +33,7 @@ from smelt.blocks import (
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
+from smelt.fusion.cascade.columns import columns
 from smelt.fusion.cascade.faint import faint
 from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.term import Term
@@ -122,7 +123,8 @@ class _Streamed:
     def kernel(self, name: str, hints: Mapping[str, int]) -> Kernel:
         """All sweeps."""
         d, self.hints = self.d, hints
-        grid = [a for a in roles.independent(d, self.read.facts) if a.name != self.axis]
+        inside = {self.axis, *columns(self.cascade.states, self.axis)}
+        grid = [a for a in roles.independent(d, self.read.facts) if a.name not in inside]
         self.grid = [a.name for a in grid]
         cut, size = self._blocks(grid, hints)
         blocks: list[Block | Split] = [*cut]

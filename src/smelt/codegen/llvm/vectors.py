@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smelt.blocks import CUT_SCORE
+from smelt.blocks import CUT_SCORE, SHORT_ROW
 from smelt.codegen.llvm.items import Access, Item, Phase, still_axes
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -74,10 +74,11 @@ def vector_axis(phase: Phase, among: set[str]) -> str | None:
     if phase.lanes in among:
         return phase.lanes
     best: tuple[float, str] | None = None
+    few = _left_out(phase, among)
     parts = part_numbers(phase)
     stored = STORED if all(i.kind in TURNABLE for i in phase.items) else 1.5
     for a in phase.axes:
-        if a not in among:
+        if a not in among or a in few:
             continue
         score = 0.0
         for access, axes, write in _accesses(phase):
@@ -90,6 +91,18 @@ def vector_axis(phase: Phase, among: set[str]) -> str | None:
         if best is None or score >= best[0]:
             best = (score, a)
     return best[1] if best else None
+
+
+def _left_out(phase: Phase, among: set[str]) -> set[str]:
+    """Axes of a few positions along which something does not vary that is computed for each
+    position of a longer one, where each of its vectors would hold one number, or along which
+    elements are picked."""
+    few = {a for a in among if isinstance(n := phase.axes[a], int) and n <= SHORT_ROW}
+    longer = among - few
+    alone = [i.axes for i in phase.items if i.kind == "apply" and i.axes & longer]
+    picked = {a for i in phase.items if isinstance(i.payload, Access) and i.axes & longer
+              for place in i.args for a in place.axes}  # fmt: skip
+    return {a for a in few if a in picked or any(a not in axes for axes in alone)}
 
 
 def _accesses(phase: Phase) -> list[tuple[Access, frozenset[str], bool]]:

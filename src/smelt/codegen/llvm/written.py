@@ -82,7 +82,8 @@ def _is_small_window(phase: Phase, fold: Item, folding: Folding, row: str | None
     loads = [i.payload.offset for i in differ if isinstance(i.payload, Access)]
     if any(i.kind == "peek" for i in varying):  # beside which other loads count for little
         return True
-    gone = over == {row} or not any(over & s.axes for s in phase.stores)
+    written = frozenset[str]().union(*(s.axes for s in phase.stores))
+    gone = over == {row} or not over & written or bool(set(fold.axes) - written)
     most = SHORT_ROWS if len(loads) == 1 else SHORT_PAIRS
     return bool(loads) and all(
         _slides(x, over, set(fold.axes)) or (gone and _follow(x, phase, folding.over, most))
