@@ -84,6 +84,12 @@ def fold_columns(sums: int) -> int:
 ROW_BLOCK = 8192
 """Elements of streamed rows that are visited at once: they stay in the first-level cache from fold
 to fold."""
+STREAM_COLUMNS, COLUMN_BLOCK = 1024, 64
+"""Neighbouring columns that one task of a stream folds, and the rows of each that it visits at
+once."""
+TAKEN, MADE = (64, 512), (192, 256)
+"""Rows of a stream's task, and streamed elements for each, where a contraction takes the elements,
+or makes them (ALGORITHMS 1.7)."""
 WIDE_TAKEN, LEAST_TAKEN = 1 << 18, 64
 """Elements of a value that a visit of a stream makes at most, where it makes whole rows, and how
 many rows it takes at least: such values are worked on in the second cache or near it, and what a

@@ -13,9 +13,13 @@ from math import prod
 
 from smelt import knobs
 from smelt.blocks import (
+    COLUMN_BLOCK,
     LEAST_TASKS,
+    MADE,
     PARTS,
     SPLIT_ABOVE,
+    STREAM_COLUMNS,
+    TAKEN,
     THIN,
     has_parts,
     rows_axis,
@@ -46,10 +50,6 @@ from smelt.types.expr import Expr, axes_of
 
 COMPILED = True
 """Whether the back end can compile carried states."""
-COLUMNS, COLUMN_BLOCK = 1024, 64
-"""Neighbouring columns that one task folds, and the rows of each that it visits at once."""
-TAKEN, MADE = (64, 512), (192, 256)
-"""Rows, and streamed elements for each, where a contraction takes the elements, or makes them."""
 MASKING = 0.1
 """Part of the cost of masks and positions that remains: blocks that they rule out are not visited,
 in others they are not computed.  What does not even vary along the rows costs nothing."""
@@ -271,7 +271,7 @@ class _Price:
         last = max(self.grid, key=lambda n: int(n[1:]), default="")
         if self.name in lasts or last not in lasts:
             return rows_visited(width)
-        self.cut[last] = COLUMNS
+        self.cut[last] = STREAM_COLUMNS
         return COLUMN_BLOCK
 
     def _rows(self) -> Iterator[set[str]]:

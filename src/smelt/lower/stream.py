@@ -22,9 +22,13 @@ from dataclasses import field, replace
 from math import prod
 
 from smelt.blocks import (
+    COLUMN_BLOCK,
     LEAST_TASKS,
+    MADE,
     PARTS,
     SPLIT_ABOVE,
+    STREAM_COLUMNS,
+    TAKEN,
     has_parts,
     rows_axis,
     rows_taken,
@@ -75,12 +79,6 @@ from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, floordiv, mul, product
-
-COLUMNS, COLUMN_BLOCK = 1024, 64
-"""Neighbouring columns that one task folds, and the rows of each that it visits at once."""
-TAKEN, MADE = (64, 512), (192, 256)
-"""Rows, and streamed elements for each, where a contraction takes the elements, or makes them
-(ALGORITHMS 1.7)."""
 
 
 @dataclass
@@ -459,7 +457,7 @@ class _Streamed:
             return [Block(a, 1) for a in names], rows_taken(TAKEN[1], width)
         if self.axis in runs or not names or names[-1] not in runs:
             return [Block(a, 1) for a in names], rows_visited(width)
-        return [Block(a, COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK
+        return [Block(a, STREAM_COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK
 
     def _rows(self) -> Iterator[frozenset[str]]:
         """Axes that one operand has alone in contractions along the streamed axis."""
