@@ -19,7 +19,7 @@ import ctypes
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -165,6 +165,7 @@ def record(
     sources: Sequence[int],
     types: Sequence[object],
     pack: Callable[[tuple[Any, ...]], Any] | None,
+    refuse: Callable[[], NoReturn] | None = None,
     *,
     single: bool,
 ) -> Record | None:
@@ -172,7 +173,8 @@ def record(
 
     `captured` are further inputs, as values and their elements; input k of the plan is argument
     `sources[k]`, or beyond them a captured one.  `types` are those of the results; `single` gives
-    the only one as it is, `pack` makes of the tuple of results what is returned.
+    the only one as it is, `pack` makes of the tuple of results what is returned.  With `refuse` the
+    plan has one result more, a truth value that nobody is given: where it is true, `refuse` raises.
     """
     arrays = [a.example for a in arguments] + [a for _, a in captured]
     places = [*sources, *range(len(arrays), len(arrays) + len(prepared.results))]
@@ -181,7 +183,8 @@ def record(
         or not _is_simple(prepared, len(places)) or any(over >= 0 for *_, over in prepared.results)
     ):  # fmt: skip
         return None
-    kept: list[Any] = [prepared, pack, captured, nests.names, nests.rows]  # and no arguments
+    # and no arguments
+    kept: list[Any] = [prepared, pack, refuse, captured, nests.names, nests.rows]
     scope, printed = _settings()
     frame = prepared.frame[:]
     for slot, source, d in prepared.strides:  # which are as they were, or the record does not fit
@@ -193,6 +196,7 @@ def record(
             "COUNT": len(arguments), "SCOPE": id(scope), "PRINTED": id(printed),
             "CAPTURED_COUNT": len(captured), "SINGLE": single,
             "PACK": 0 if pack is None else id(pack), "POSITIONAL": nests.positional,
+            "REFUSE": 0 if refuse is None else id(refuse),
             "NAME_COUNT": len(nests.names), "NEST_COUNT": len(nests.rows),
         },
         {
@@ -247,7 +251,8 @@ def _written(
     stand that the plan asks for."""
     rings = knobs.POOL_LIMIT.get() >= 2 * RING_LIMIT * RING_BLOCKS
     results = array("q")
-    fresh = [r[1:4] for r in p.results if r[-1] < 0]
+    given = p.results[:-1] if words.get("REFUSE") else p.results
+    fresh = [r[1:4] for r in given if r[-1] < 0]
     for (shape, dtype, nbytes), type_ in zip(fresh, types, strict=True):
         results += result_row(shape, dtype, nbytes, type_, kept, ring=rings)
     arena = array("q")

@@ -91,6 +91,7 @@ _RECORD_WORDS: Final = (
     "PACK",  # pack(tuple of results); or 0 for the tuple itself
     "WRAP",  # wrap(array) for each result; or 0 for arrays of ours
     "SINGLE",  # whether the only result is returned as it is
+    "REFUSE",  # refuse() raises, where a byte behind the results is set that is none itself; or 0
 )
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
 

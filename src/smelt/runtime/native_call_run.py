@@ -301,10 +301,16 @@ entry:
   %result.count = call i64 @number(ptr %record, i64 $RESULT_COUNT)
   %rows = call ptr @word(ptr %record, i64 $RESULTS)
   %first = add i64 %count, %captured.count
-  %places.count = add i64 %first, %result.count
+  %flag.place = add i64 %first, %result.count
+  %places.count = add i64 %flag.place, 1
   %places = alloca i64, i64 %places.count, align 16
   %out.at = alloca ptr
   store ptr null, ptr %out.at
+  %flag.at = alloca [64 x i8], align 64
+  store i8 0, ptr %flag.at
+  %flag.own = ptrtoint ptr %flag.at to i64
+  %flag.to = getelementptr i64, ptr %places, i64 %flag.place
+  store i64 %flag.own, ptr %flag.to
   %single = call i64 @number(ptr %record, i64 $SINGLE)
   %several = icmp eq i64 %single, 0
   br i1 %several, label %tuple.make, label %results.test
@@ -403,7 +409,16 @@ arena.drop:
   call void @drop(ptr %state, ptr %arena.block)
   br label %after
 after:
-  br i1 %well, label %pack, label %fail
+  br i1 %well, label %ask, label %fail
+ask:
+  %flag = load i8, ptr %flag.at
+  %fine = icmp eq i8 %flag, 0
+  br i1 %fine, label %pack, label %refuse
+refuse:
+  %call = call ptr @word(ptr %state, i64 $CALL)
+  %refusal = call ptr @word(ptr %record, i64 $REFUSE)
+  %never = call ptr %call(ptr %refusal)
+  br label %fail
 pack:
   %out = load ptr, ptr %out.at
   %packer = call ptr @word(ptr %record, i64 $PACK)

@@ -126,13 +126,15 @@ def _record(
     looks = trace.looks.flag is not None
     if len(prepared.results) != len(trace.results) + looks or not trace.plain:
         return None
-    types = [intern(from_numpy(np.dtype(d)), shape) for _, shape, d, _, _ in prepared.results]
+    given = prepared.results[: len(trace.results)]
+    types = [intern(from_numpy(np.dtype(d)), shape) for _, shape, d, _, _ in given]
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
     made: Record | None = calls.record(
         prepared, [calls.Argument(*a) for a in arguments if a is not None], nests, captured,
         sources, types,
-        partial(_packed, trace) if looks or not (trace.single or _is_tuple(trace)) else None,
-        single=trace.single and not looks,
+        None if trace.single or _is_tuple(trace) else partial(pack, trace),
+        partial(refused, trace.looks.readers) if looks else None,
+        single=trace.single,
     )  # fmt: skip
     return made
 
@@ -152,12 +154,3 @@ def _argument(x: Any) -> tuple[Buffer | None, type | bool] | None:
 def _is_tuple(trace: Trace) -> bool:
     tree: Any = trace.tree
     return tree != LEAF and tree[:3] == ("sequence", tuple, None) and set(tree[3]) == {LEAF}
-
-
-def _packed(trace: Trace, results: tuple[Array, ...]) -> Any:
-    if trace.looks.flag is None:
-        return pack(trace, results)
-    *found, outside = results
-    if outside.node.data:
-        refused(trace.looks.readers)
-    return found[0] if trace.single else pack(trace, found)
