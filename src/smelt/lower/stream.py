@@ -107,6 +107,7 @@ class _Streamed:
         self.stores = [s for s in d.body if isinstance(s, Store)]
         roots = [t for s in self.stores for t in self._roots(s)]
         self.cascade: Cascade = analyse(self.terms, roots, axis)
+        self.inside = {axis, *columns(self.cascade.states, roots, axis)}
         self.top = _Scope()
         self.grid: list[str] = []
         self.hints: Mapping[str, int] = {}
@@ -121,8 +122,7 @@ class _Streamed:
     def kernel(self, name: str, hints: Mapping[str, int]) -> Kernel:
         """All sweeps."""
         d, self.hints = self.d, hints
-        inside = {self.axis, *columns(self.cascade.states, self.axis)}
-        grid = [a for a in roles.independent(d, self.read.facts) if a.name not in inside]
+        grid = [a for a in roles.independent(d, self.read.facts) if a.name not in self.inside]
         self.grid = [a.name for a in grid]
         cut, size = self._blocks(grid, hints)
         blocks: list[Block | Split] = [*cut]

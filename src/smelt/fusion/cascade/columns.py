@@ -5,7 +5,7 @@ is made on the way.
 
 Tasks of their own for blocks of c would each make the scores and their powers again.  Where nothing
 else of the stream lacks c (a softmax's sum does, a plain sum of kernels has none), only this tells
-that c belongs inside.
+that c belongs inside.  A stream that also writes what it makes along its axis is left as it is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ FOLDED = 4.0
 """The least that a fold within an element costs."""
 
 
-def columns(states: Iterable[State], axis: str) -> frozenset[str]:
+def columns(states: Iterable[State], roots: Iterable[Term], axis: str) -> frozenset[str]:
     """The axes of a stream's carried products along `axis` that only operands have which are not
-    made, in products whose other operand is."""
+    made, in products whose other operand is; none where some of its `roots` are written along
+    it."""
+    if any(axis in t.axes for t in roots):
+        return frozenset()
     found: set[str] = set()
     for s in states:
         if s.block.kind == "dot" and s.block.over == (axis,):
