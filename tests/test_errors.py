@@ -105,8 +105,18 @@ def test_message_reads_as_documented():
         "E101 shape mismatch: add(f32[3, 4], f32[5]): 4 and 5 differ",
         "  at user.py:12:  y = x + b",
         "                      ^^^^^",
-        "  help: Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT.",
+        "  help: What came is told in brackets, dtype[shape]; print(x.shape) tells it, too.",
     ]
+
+
+def test_only_shapes_that_are_compared_are_told_how():
+    x = smelt.asarray(np.ones((3, 4), np.float32))
+    with pytest.raises(errors.ShapeError) as compared:
+        smelt.jit(lambda x, y: x + y)(x, np.ones(5, np.float32))
+    assert "a dimension of 1 stretches" in compared.value.help
+    with pytest.raises(errors.ShapeError) as alone:
+        smelt.top_k(x, 5)
+    assert "stretches" not in alone.value.help and alone.value.help
 
 
 def test_free_text_and_hint_replace_template_and_hint():

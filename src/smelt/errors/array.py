@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from smelt.errors.tree import SmeltError
 
+STRETCHES = "Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT."
+"""The hint where two shapes are compared."""
+
 
 class ShapeError(SmeltError, ValueError):
     """Shapes that do not fit together.
@@ -26,7 +29,7 @@ class ShapeError(SmeltError, ValueError):
     code = "E101"
     title = "shape mismatch"
     template = "{op}({operands}): {reason}"
-    hint = "Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT."
+    hint = "What came is told in brackets, dtype[shape]; print(x.shape) tells it, too."
 
 
 class DTypeError(SmeltError, TypeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from smelt.dataclass import dataclass
 from smelt.errors import OverflowSizeError, ShapeError
+from smelt.errors.array import STRETCHES
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, product, size, text
 
@@ -70,7 +71,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
             if found != 1:
                 both = " and ".join(f"[{shape_text(s)}]" for s in shapes)
                 raise ShapeError(f"shapes {both} do not broadcast: dimension {place} is "
-                                 f"{text(found)} in one and {text(dim)} in another")  # fmt: skip
+                                 f"{text(found)} in one and {text(dim)} in another",
+                                 hint=STRETCHES)  # fmt: skip
             found = dim
         out.append(found)
     return tuple(out)

@@ -24,6 +24,7 @@ import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
+from smelt.errors.array import STRETCHES
 from smelt.frontends.array.value import intern
 from smelt.origin import Origin, here
 from smelt.types.expr import (
@@ -314,6 +315,7 @@ def mismatch(
         op=what,
         operands=", ".join(map(str, named)),
         reason=f"dimension {place} is {text(a)} in one and {text(b)} in another",
+        hint=STRETCHES,
     )
 
 
