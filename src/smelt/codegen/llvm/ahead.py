@@ -233,7 +233,7 @@ def ask_ahead(home: NestEmitter, pack: Nest, scope: Scope) -> None:
     short and too far apart for it to guess."""
     b = home.b
     assert scope.lanes is not None
-    for item in pack.items:
+    for item in home.items:
         access = item.payload
         if not isinstance(access, Access) or len(pack.order) < 2:
             continue

@@ -183,7 +183,7 @@ class NestEmitter:
             return
         name = order[depth]
         if depth == len(order) - 2:
-            for item in self.nest.turned:
+            for item in filter(self.here.__contains__, self.nest.turned):
                 turn(self, item, scope)
         self.folds.open(depth)
         if name == self.nest.vector:

@@ -19,6 +19,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.places import Slid
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.stretches import Stretched, in_stretches, stretched
 from smelt.codegen.llvm.tasks import turned_side
 from smelt.types.expr import Index
 
@@ -38,6 +39,8 @@ class Packer:
         """Elements between neighbours of the packed left operand."""
         self.strides: dict[str, Value] = {}
         """The same of the right one."""
+        self.parted = False
+        """Whether the operand that is packed now is packed part by part."""
 
     def steps(self, order: tuple[str, ...], extents: Iterable[Index]) -> dict[str, Value]:
         """Elements between neighbours along each axis of a dense array."""
@@ -69,10 +72,23 @@ class Packer:
             ranges[c.place] = (low, self.b.add(high, number(c.margin)))
 
     def pack(self, nest: Nest, scope: Scope | None = None) -> None:
-        """Runs the nest that packs an operand; squares of it where that is turned."""
+        """Runs the nest that packs an operand, part by part where it is joined of parts; squares of
+        it where that is turned."""
+        self.starts = {a: self.home.ranges[a][0] for a in nest.order}
+        inner = scope or Scope(self.home.top)
+        axes: list[Stretched] = []
+        if unit := self.unit(nest):
+            axes = stretched(self.home, nest, unit)
+        self.parted = bool(axes)
+        in_stretches(self.home, axes, lambda: self._pack(nest, inner))
+
+    def unit(self, nest: Nest) -> int:
+        """What vectors that a nest packs have to begin at multiples of, where its axes are those of
+        arrays; else 0."""
+        return 0
+
+    def _pack(self, nest: Nest, scope: Scope) -> None:
         home = self.home
-        self.starts = {a: home.ranges[a][0] for a in nest.order}
-        scope = scope or Scope(home.top)
         if not nest.turned:
             home.run(nest, scope)
             return

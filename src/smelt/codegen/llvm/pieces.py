@@ -69,16 +69,22 @@ def pieces(nest: Nest, name: str, extent: Index, given: Facts = ()) -> list[Piec
         return []
     if nest.turned or nest.stages or any(i.kind in ("scan", "branch") for i in nest.items):
         return []
+    return found_pieces(nest, name, extent, given, MOST_CUTS)
+
+
+def found_pieces(nest: Nest, name: str, extent: Index, given: Facts, most: int) -> list[Piece]:
+    """The same of any nest, with at most so many cuts."""
     gaps = {i: gap for i in nest.items if (gap := gap_of(i)) is not None}
-    cuts = _in_order(_cuts(nest, gaps, name, extent), given)
+    cuts = _in_order(_cuts(nest, gaps, name, extent), given, most)
     if not cuts:
         return []
     here, found = axis(name, extent), list[Piece]()
-    for first, last in zip([0, *cuts], [*cuts, None], strict=True):
+    flips = _Flips(name, {at: k for k, at in enumerate(cuts)}, extent)
+    limits = {p: _ends(p) for x in accesses_of(nest.items) for p in x.limits}
+    for k, (first, last) in enumerate(zip([0, *cuts], [*cuts, None], strict=True)):
         facts = (sub(here, first), sub(sub(extent if last is None else last, 1), here), *given)
-        loads = accesses_of(nest.items)
-        limits = frozenset(p for x in loads for p in x.limits if proves_inside(*p, facts))
-        found.append(Piece(last, facts, _answers(nest, gaps, facts), limits))
+        hold = frozenset(p for p, ends in limits.items() if flips.inside(p, ends, k, facts))
+        found.append(Piece(last, facts, _answers(nest, gaps, flips, k, facts), hold))
     whole = work(nest.items, frozenset())
     return found if any(work(needed(nest, p.taken), p.limits) < whole for p in found) else []
 
@@ -102,16 +108,60 @@ def _cuts(nest: Nest, gaps: dict[Item, Index], name: str, extent: Index) -> list
     inner = set(nest.order[nest.order.index(name) + 1 :])
     found: dict[Index, None] = {}
     for item, gap in gaps.items():
-        step = coefficient(gap, name)
-        if item not in asked or step not in (1, -1):
+        flip = _flip(gap, name) if item in asked else None
+        if flip is None or any(a.kind == "value" or a.name in inner for a in atoms(gap)):
             continue
-        if any(a.kind == "value" or a.name in inner for a in atoms(gap)):
-            continue
-        rest = substitute(gap, {name: 0})
-        at = mul(rest, -1) if step == 1 else add(rest, 1)
+        _, at = flip
         if not nonnegative(mul(at, -1)) and not nonnegative(sub(at, extent)):
             found[at] = None
     return list(found)
+
+
+def _flip(gap: Index, name: str) -> tuple[bool, Index] | None:
+    """Whether a gap is >= 0 from some position of an axis on, or before it, and that position."""
+    step = coefficient(gap, name)
+    if step not in (1, -1):
+        return None
+    rest = substitute(gap, {name: 0})
+    return (True, mul(rest, -1)) if step == 1 else (False, add(rest, 1))
+
+
+class _Flips:
+    """What follows from the order of the cuts of an axis alone, which is cheaper than a proof."""
+
+    def __init__(self, name: str, cuts: dict[Index, int], extent: Index) -> None:
+        self.name, self.cuts, self.extent = name, cuts, extent
+        self.found: dict[Index, tuple[bool, Index] | None] = {}
+
+    def told(self, gap: Index, number: int) -> bool | None:
+        """Whether a gap is >= 0 in a piece, if the order of the cuts says so."""
+        if gap not in self.found:
+            self.found[gap] = _flip(gap, self.name)
+        flip = self.found[gap]
+        if flip is not None and flip[1] in self.cuts:
+            return flip[0] == (number > self.cuts[flip[1]])
+        if flip is not None and flip[1] in (0, self.extent):
+            return flip[0] == (flip[1] == 0)
+        return None
+
+    def holds(self, gap: Index, number: int, facts: Facts) -> bool | None:
+        """Whether a gap is >= 0 in all of a piece, or in none of it."""
+        if (told := self.told(gap, number)) is not None:
+            return told
+        if nonnegative(gap, facts):
+            return True
+        return False if nonnegative(sub(mul(gap, -1), 1), facts) else None
+
+    def inside(self, limit: Limit, ends: Sequence[Index], number: int, facts: Facts) -> bool:
+        """Whether a limit holds in all of a piece."""
+        told = [self.told(gap, number) for gap in ends]
+        return proves_inside(*limit, facts) if None in told else all(told)
+
+
+def _ends(limit: Limit) -> tuple[Index, Index]:
+    """What is >= 0 where a limit holds."""
+    e, n = limit
+    return e, sub(sub(n, 1), e)
 
 
 def conditions(nest: Nest) -> set[Item]:
@@ -126,27 +176,31 @@ def conditions(nest: Nest) -> set[Item]:
     return found
 
 
-def _in_order(cuts: Sequence[Index], given: Facts) -> list[Index]:
+def _in_order(cuts: Sequence[Index], given: Facts, most: int) -> list[Index]:
     """As many cuts as stand in one known order, whatever the sizes."""
     kept: list[Index] = []
     for at in cuts:
+        if len(kept) == most:
+            break
+        if not kept or nonnegative(sub(at, kept[-1]), given):
+            kept.append(at)
+            continue
         before = [c for c in kept if nonnegative(sub(at, c), given)]
         after = [c for c in kept if c not in before]
-        if len(kept) < MOST_CUTS and all(nonnegative(sub(c, at), given) for c in after):
+        if all(nonnegative(sub(c, at), given) for c in after):
             kept = [*before, at, *after]
     return kept
 
 
-def _answers(nest: Nest, gaps: dict[Item, Index], facts: Facts) -> dict[Item, bool]:
-    """The conditions that have one answer where the facts hold."""
+def _answers(
+    nest: Nest, gaps: dict[Item, Index], flips: _Flips, number: int, facts: Facts
+) -> dict[Item, bool]:
+    """The conditions that have one answer in a piece, where the facts hold."""
     found: dict[Item, bool] = {}
     for item in nest.items:
         answer = None
         if item in gaps:
-            if nonnegative(gaps[item], facts):
-                answer = True
-            elif nonnegative(sub(mul(gaps[item], -1), 1), facts):
-                answer = False
+            answer = flips.holds(gaps[item], number, facts)
         elif item.kind == "apply" and all(x.dtype == bool_ for x in (item, *item.args)):
             answer = combined(str(item.payload), [found.get(a) for a in item.args])
         if answer is not None:
@@ -228,4 +282,15 @@ def by_vectors(
         position = end
 
 
-__all__ = ["Piece", "by_rows", "by_vectors", "combined", "conditions", "known", "pieces", "work"]
+__all__ = [
+    "MOST_CUTS",
+    "Piece",
+    "by_rows",
+    "by_vectors",
+    "combined",
+    "conditions",
+    "found_pieces",
+    "known",
+    "pieces",
+    "work",
+]

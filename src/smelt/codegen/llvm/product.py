@@ -25,10 +25,12 @@ from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.stretches import in_stretches, stretched
 from smelt.codegen.llvm.tasks import turned_side
 from smelt.codegen.llvm.thin import ThinEmitter
 from smelt.codegen.llvm.tile import TileEmitter, whole_units
 from smelt.codegen.llvm.turn import Put, turned
+from smelt.codegen.llvm.versions import needed
 from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
@@ -163,13 +165,21 @@ class ProductEmitter:
         lines(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
+        """One operand of the present block, part by part where it is joined of parts."""
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
+        c = self._of(pack)
+        plain = pack.packed == "left" and c.group is None
+        axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
+        in_stretches(self.home, axes, lambda: self._stretch(pack, scope))
+
+    def _stretch(self, pack: Nest, scope: Scope) -> None:
         if not pack.turned:
             self.home.run(pack, scope)
             return
-        if pack.items == pack.turned:
+        items = needed(pack, self.home.taken) if self.home.taken else pack.items
+        if len(items) == 1 and items[0] in pack.turned:
             top = self.home.open(pack, scope)
-            turned(self.home, pack.turned[0], top, self._putter(pack))
+            turned(self.home, items[0], top, self._putter(pack))
             return
         first, second = pack.order
         side = turned_side(self.home.s.lanes)
@@ -202,8 +212,7 @@ class ProductEmitter:
         mask: Value | None,
     ) -> None:  # fmt: skip
         """One vector of a packed operand; of groups whole ones, 0 beyond the last position."""
-        c = next(n.product for n in self.home.s.nests if pack in n.packs)
-        assert isinstance(c, Contraction)
+        c = self._of(pack)
         at, dtype = self._packed_place(pack, c, *place)
         if c.group is None:
             store_vector(m, at, value, dtype, mask)
@@ -214,6 +223,12 @@ class ProductEmitter:
         if c.group.moved:
             bits = flipped(self.b, bits)
         self.b.store(bits, at, align=dtype.itemsize)
+
+    def _of(self, pack: Nest) -> Contraction:
+        """The product that a nest packs an operand of."""
+        c = next(n.product for n in self.home.s.nests if pack in n.packs)
+        assert isinstance(c, Contraction)
+        return c
 
     def _packed_place(
         self, pack: Nest, c: Contraction, first: Value | None, second: Value

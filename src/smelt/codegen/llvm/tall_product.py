@@ -30,9 +30,11 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, STAGED_PART, SUMS_PART
+from smelt.codegen.llvm.stretches import in_stretches, stretched
 from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.turn import turned
+from smelt.codegen.llvm.versions import needed
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -166,20 +168,31 @@ class TallEmitter(Packer):
         if not nest.turned:
             self.pack(nest)
             return
-        if nest.items == nest.turned:
+        axes = stretched(home, nest, c.tile.columns)
+        in_stretches(home, axes, lambda: self._turn_right(nest))
+
+    def _turn_right(self, nest: Nest) -> None:
+        """A stretch of a right operand that is turned."""
+        c, home = self.c, self.home
+        items = needed(nest, home.taken) if home.taken else nest.items
+        if len(items) == 1 and items[0] in nest.turned:
             m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
 
             def put(k: Value, column: Value, value: Value) -> None:
                 at = (self.b.sub(x, self.starts[a]) for x, a in ((k, c.k), (column, c.n)))
                 store_vector(m, self.at(RIGHT_PART, self._packed(*at)), value, c.item.dtype, None)
 
-            turned(home, nest.turned[0], home.open(nest, Scope(home.top)), put)
+            turned(home, items[0], home.open(nest, Scope(home.top)), put)
             return
 
         def turn() -> None:
             home.run(nest, Scope(home.top))
 
         self._pieces(c.n, lambda: self._pieces(c.k, turn))
+
+    def unit(self, nest: Nest) -> int:
+        panels = nest.packed == "right" and self.c.wide
+        return 0 if nest.turned else self.c.tile.columns if panels else 1
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Where the vector at a scope goes, in elements."""
@@ -200,8 +213,8 @@ class TallEmitter(Packer):
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand: of the left one a whole vector, over whose end the
-        next row is stored."""
-        if nest.packed == "right" or scope.lanes is None:
+        next row is stored, unless parts of all rows come one after another."""
+        if nest.packed == "right" or scope.lanes is None or self.parted:
             super().put(nest, value, scope)
             return
         lanes = scope.lanes.count

@@ -1,0 +1,126 @@
+"""Joined operands of products are packed part by part, wherever one part ends."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import whole_numbers
+from tests.codegen.llvm.whole import RUNNABLE, whole
+
+from smelt.codegen.llvm.module import emit
+from smelt.target import Target
+
+Array = np.ndarray[Any, Any]
+HEAD = "a: f32[{a}], b: f32[{b}], w: f32[{w}]"
+JOINED = {
+    "left, summed": ("m,i", "m,j", "i+j,n", 1, "c, w", "m,k; k,n"),
+    "left, rows": ("i,k", "j,k", "k,n", 0, "c, w", "m,k; k,n"),
+    "right, summed": ("i,n", "j,n", "m,i+j", 0, "w, c", "m,k; k,n"),
+    "right, columns": ("k,i", "k,j", "m,k", 1, "w, c", "m,k; k,n"),
+    "turned left, summed": ("i,m", "j,m", "i+j,n", 0, "c, w", "k,m; k,n"),
+    "turned left, rows": ("k,i", "k,j", "k,n", 1, "c, w", "k,m; k,n"),
+    "turned right, summed": ("n,i", "n,j", "m,i+j", 1, "w, c", "m,k; n,k"),
+    "turned right, columns": ("i,k", "j,k", "m,k", 0, "w, c", "m,k; n,k"),
+}
+PARTS = {
+    "": " c = concat(a, b) {{axis={axis}}}",
+    "computed": " p = abs(a)\n q = sub(b, 1.0:f32)\n c = concat(p, q) {{axis={axis}}}",
+    "backwards": " p = flip(a) {{axes=({axis},)}}\n c = concat(p, b) {{axis={axis}}}",
+}  # fmt: skip
+BORDERS = ((0, 5), (5, 0), (1, 1), (3, 30), (16, 16), (17, 47), (31, 64), (63, 193), (200, 131))
+
+
+def graph(layout: str, part: str = "") -> str:
+    a, b, w, axis, operands, spec = JOINED[layout]
+    joined = PARTS[part].format(axis=axis)
+    return (f"graph f({HEAD.format(a=a, b=b, w=w)}) {{\n{joined}\n"
+            f' y = contract({operands}) {{spec="{spec} -> m,n"}}\n return y\n}}')  # fmt: skip
+
+
+def sized(layout: str, i: int, j: int, other: int, third: int) -> list[Array]:
+    sizes = {"i": i, "j": j, "i+j": i + j, "m": other, "n": third, "k": third}
+    sizes |= {"k": other} if "m" not in "".join(JOINED[layout][:3]) else {}
+    shapes = [tuple(sizes[s] for s in JOINED[layout][k].split(",")) for k in range(3)]
+    return [whole_numbers(shape, "f4", k) for k, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("usual", [False, True])
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("layout", JOINED)
+def test_borders_anywhere(layout: str, isa: str, usual: bool) -> None:
+    """In the forms that such sizes get, and in the code for all sizes; sums are exact."""
+    kernel = whole(graph(layout), isa, usual=usual)
+    for i, j in BORDERS:
+        for other, third in ((1, 3), (7, 33), (40, 70), (300, 20)):
+            arrays = sized(layout, i, j, other, third)
+            (wanted,), (found,) = kernel.expected(*arrays), kernel(*arrays)
+            assert np.array_equal(found, wanted), (i, j, other, third)
+    for i, j in ((3, 30), (63, 193)):
+        arrays = sized(layout, i, j, 40, 70)
+        for at_end in (True, False):
+            (found,) = run_guarded(kernel, arrays, at_end=at_end)
+            assert np.array_equal(found, kernel.expected(*arrays)[0])
+
+
+@pytest.mark.parametrize("layout", JOINED)
+@pytest.mark.parametrize("part", ["computed", "backwards"])
+def test_parts_that_are_more_than_arrays(layout: str, part: str) -> None:
+    for usual in (False, True):
+        kernel = whole(graph(layout, part), usual=usual)
+        for i, j in BORDERS:
+            arrays = sized(layout, i, j, 40, 70)
+            assert np.array_equal(kernel(*arrays)[0], kernel.expected(*arrays)[0]), (i, j)
+
+
+MANY = """graph f({inputs}, w: f32[{total},n], v: f32[n,k], u: f32[k,{total}]) {{
+ a = concat({names}) {{axis=1}}
+ y = contract(a, w) {{spec="m,k; k,n -> m,n"}}
+{then} return {results}
+}}"""
+AGAIN = """ z = max(y, 0.0:f32)
+ x = contract(z, v) {spec="m,k; k,n -> m,n"}
+ s = min(x, 3.0:f32)
+ b = contract(s, u) {spec="m,k; k,n -> m,n"}
+ d = contract(z, a) {spec="k,m; k,n -> m,n"}
+"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("again", [False, True])
+def test_many_parts(isa: str, again: bool) -> None:
+    """Beside other products too, where rows are streamed and operands are packed block by block."""
+    rng = np.random.default_rng(7)
+    for widths in ((3,) * 21, (1, 0, 31, 2, 255, 1, 40), (64, 64), (257, 300, 5)):
+        names = [f"p{k}" for k in range(len(widths))]
+        inputs = ", ".join(f"{n}: f32[m,{d}]" for n, d in zip(names, widths, strict=True))
+        then, results = (AGAIN, "b, d") if again else ("", "y")
+        text = MANY.format(inputs=inputs, total=sum(widths), names=", ".join(names), then=then,
+                           results=results)  # fmt: skip
+        if not again:
+            text = re.sub(r", v: .*\) \{\n", ") {\n", text)
+        kernel = whole(text, isa)
+        for m in (1, 9, 70):
+            shapes = [(m, d) for d in widths] + [(sum(widths), 20), (20, 6), (6, sum(widths))]
+            arrays = [rng.integers(-2, 3, s).astype("f4") for s in shapes]
+            arrays = arrays if again else arrays[:-2]
+            for found, wanted in zip(kernel(*arrays), kernel.expected(*arrays), strict=True):
+                assert np.array_equal(found, wanted), (widths, m)
+
+
+def emitted(layout: str, form: str) -> str:
+    return str(emit(whole(graph(layout)).kernel, Target.for_isa("avx512"), form=form))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["", "tall"])
+@pytest.mark.parametrize("layout", ["left, summed", "left, rows", "right, summed"])
+def test_nothing_is_selected_while_packing(layout: str, form: str) -> None:
+    assert not re.search(r"select +<\d+ x i1>", emitted(layout, form))
+
+
+def test_panels_are_packed_by_whole_vectors_of_one_part() -> None:
+    """But for those in which one part ends and the other one begins."""
+    assert len(re.findall(r"load <32 x float>", emitted("right, columns", ""))) == 2
