@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
 from smelt.codegen.build import asm_text, form_for
+from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.target import Target
@@ -131,6 +133,28 @@ def test_lines_that_come_next_are_asked_for(spec: str) -> None:
         )
         found = run_guarded(kernel, [x, y], at_end=True)[0]
         assert np.array_equal(found, kernel.expected(x, y)[0]), (k, n)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_long_lines_are_multiplied_piece_by_piece(dtype: str) -> None:
+    """Of a few rows long pieces, so that the sums over lanes at their ends take little time; where
+    there are more, all rows of a piece stay in the first cache."""
+    code = (f"graph f(x: {dtype}[m,k], y: {dtype}[n,k]) {{\n"
+            ' s = contract(x, y) {spec="m,k; n,k -> m,n"}\n return s\n}')  # fmt: skip
+    kernel = whole(code)
+    rng = np.random.default_rng(1)
+    for k in (255, 256, 257, 511, 513, 1023, 1024, 1025, 2047, 2049, 2300):
+        for m in (5, 8, 9, 16):
+            x, y = (rng.integers(-1, 2, (n, k)).astype(kernel.graph.inputs[0].type.dtype.numpy)
+                    for n in (m, 7))  # fmt: skip
+            (wanted,), (found,) = kernel.expected(x, y), kernel(x, y)
+            assert np.array_equal(np.float64(found), np.float64(wanted)), (m, k)
+
+
+def test_pieces_are_as_long_as_the_first_cache_holds() -> None:
+    kernel = whole(matrices("f32", "m,k; n,k -> m,n"))
+    text = str(emit(kernel.kernel, Target.for_isa("avx512"), form="rows").llvm)
+    assert re.search(r"select +i1 %\S+, i64 1024, i64 512", text)
 
 
 def test_few_rows_in_the_usual_code_too() -> None:

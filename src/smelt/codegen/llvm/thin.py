@@ -50,8 +50,11 @@ AHEAD = 2048
 """Bytes between what dot products read and what they ask for."""
 NEXT = 1024
 """The same of lines along n."""
-CHUNK = 256
-"""Summed positions that several rows of the left operand are multiplied with at a time."""
+CHUNK = 4096
+"""Bytes of each row of the left operand that are multiplied at a time where all of them stay in the
+first cache: the sums over lanes at a piece's end take as long as half a kilobyte of it."""
+CHUNK_MANY = 2048
+"""The same of more rows, which are visited one group after another."""
 SHORT = 6
 """Values up to which a line counts as cheap to compute."""
 
@@ -214,14 +217,20 @@ class ThinEmitter:
             with then:
                 self._sweep(few, FEW)
             with otherwise:
-                self.home.loop(*self.ranges[self.c.k], CHUNK, lambda at: self._chunk(at, several))
+                each = self.c.together / self.c.unit.itemsize
+                many, most = (number(int(size * each)) for size in (CHUNK_MANY, CHUNK))
+                one = b.icmp_signed("<=", self.rows, number(several))
+                size = b.select(one, most, many)
+                self.home.loop(
+                    *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, several)
+                )
 
-    def _chunk(self, at: Value, rows: int) -> None:
+    def _chunk(self, at: Value, size: Value, rows: int) -> None:
         """One piece of k, whose rows of the left operand stay in the first cache."""
         b, (low, high) = self.b, self.ranges[self.c.k]
-        end = b.add(at, number(CHUNK))
+        end = b.add(at, size)
         self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
-        self._sweep(rows, FEW // 2, b.icmp_signed("<", number(CHUNK), b.sub(high, low)))
+        self._sweep(rows, FEW // 2, b.icmp_signed("<", size, b.sub(high, low)))
         self.ranges[self.c.k] = low, high
 
     def _sweep(self, rows: int, count: int, pieces: Value | None = None) -> None:
