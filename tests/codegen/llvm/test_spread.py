@@ -139,3 +139,42 @@ def test_a_running_fold_along_other_axes_stays() -> None:
     (phase,) = program(kernel).phases
     schedule(phase, AVX512)
     assert any(i.kind == "scan" for i in phase.items)
+
+
+FAR = """graph f(x: {t}[5,n,9,{c}]) {{
+  p = permute(x) {{perm=(2,0,1,3)}}
+  y = pad(p) {{low=(0,0,3,0), high=(0,0,40,0), value=0.0}}
+  r = mul(y, y)
+  return r
+}}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("t", "c"), [("f32", 2), ("f32", 3), ("f64", 2), ("i8", 4), ("f16", 2)])
+def test_pairs_that_are_read_far_apart(t: str, c: int, isa: str) -> None:
+    """With margins, between forbidden pages: as many columns or rows as the machine's lanes say."""
+    made = whole(FAR.format(t=t, c=c), isa, n=100)
+    rng = np.random.default_rng(5)
+    for n in (1, 16, 37, 100):
+        x = rng.integers(-9, 9, (5, n, 9, c)).astype(made.graph.inputs[0].type.dtype.numpy)
+        for at_end in (True, False):
+            found = run_guarded(made, [x], at_end=at_end, one_by_one=at_end)[0]
+            np.testing.assert_array_equal(found, made.expected(x)[0])
+
+
+@pytest.mark.parametrize(("isa", "t", "c", "columns"), [
+    ("avx512", "f32", 2, 2), ("avx512", "f32", 3, 1), ("avx512", "f64", 2, 1),
+    ("avx2", "f32", 2, 1),
+])  # fmt: skip
+def test_rows_that_fill_an_eighth_of_a_vector_are_columns(
+    isa: Any, t: str, c: int, columns: int
+) -> None:
+    """Parts of complex numbers, turned: vectors of two lanes would be nearly empty."""
+    kernel = parse(f"""
+    kernel k(x: {t}[n,64,{c}]) -> y: {t}[64,n,{c}]
+      grid i in 64, n, c in {c}
+      y[i,n,c] = x[n,i,c] + x[n,i,c]
+    """)
+    (phase,) = program(kernel).phases
+    schedule(phase, Target.for_isa(isa))
+    assert len(phase.stores) == columns

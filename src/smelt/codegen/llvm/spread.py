@@ -40,6 +40,10 @@ CHEAP = 5.0
 """Cycles a vector of what columns have in common up to which a row that is one vector computes it
 again in each lane: a division, but no function."""
 
+THIN = 8
+"""Rows of so small a part of the lanes are columns also where what is read lies far apart: asking
+for elements is less than as many vectors that are nearly empty, and all else is done at once."""
+
 
 def spread(phase: Phase, lanes: int) -> None:
     """Writes out the columns of short rows of results."""
@@ -57,7 +61,7 @@ def spread(phase: Phase, lanes: int) -> None:
     varying = {i for s in phase.stores for i in reached(s.value, {*short})}
     length = phase.axes[row]
     few = isinstance(length, int) and length < 2 * lanes
-    near = _are_near(phase, row, [*short])
+    near = _are_near(phase, row, [*short]) or (THIN * count <= lanes and _is_walked(phase, row))
     cheap = _shared(phase, {*short}) <= (CHEAP if count <= lanes else 0.0)
     full = count >= (lanes if read else _filled(phase, row, lanes)) and cheap
     kept = not all(_runs_short(i, {*short}) for i in phase.items if i.kind == "scan")
@@ -141,6 +145,12 @@ def _are_near(phase: Phase, row: str, short: Sequence[str]) -> bool:
             here = sum(k * x for (k, _), x in zip(known, at, strict=True))
             teeth.add((here + constant(access.offset)) % step)
     return all(is_dense(step, len(teeth)) for (_, step), teeth in combs.items())
+
+
+def _is_walked(phase: Phase, row: str) -> bool:
+    """Whether everything is read in steps along a row, however long."""
+    loads = (i.payload.offset for i in phase.items if isinstance(i.payload, Access))
+    return all(coefficient(e, row) is not None for e in loads)
 
 
 def _columns(phase: Phase, s: StoreItem) -> list[str]:
