@@ -154,6 +154,20 @@ def test_only_numbers_among_those_that_vary() -> None:
     ] * (found.graph.inputs[0].type.shape[1])
 
 
+def test_what_counts_by_its_meaning_is_a_number() -> None:
+    """Both parts of complex numbers are two in every call, also where a batch is two now."""
+    graph = parse("""graph f(x: f32[2,5,2]) {
+  a = slice(x) {starts=(0, 0, 0), sizes=(2, 5, 1), steps=(1, 1, 1)}
+  y = reshape(a) {shape=(2, 5)}
+  return y
+}""")
+    found = made(graph, counts={graph.inputs[0]: (2,)})
+    n0, n1, two = found.graph.inputs[0].type.shape
+    assert two == 2
+    assert found.graph.outputs[0].type.shape == (n0, n1)
+    assert found.sizes == {"n0": 2, "n1": 5}
+
+
 @st.composite
 def programs(draw: Draw) -> Graph:
     """Views and sums of one operand in any order, beside positions and a row of parameters."""

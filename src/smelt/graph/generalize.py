@@ -75,7 +75,7 @@ class Generalized:
 
 def generalize(
     graph: Graph, *, fixed: Collection[Node] = (), hints: Mapping[str, int] | None = None,
-    among: Collection[int] | None = None,
+    among: Collection[int] | None = None, counts: Mapping[Node, Collection[int]] | None = None,
 ) -> Generalized | None:  # fmt: skip
     """The graph with its numbers made sizes, all named in order of appearance; None where there are
     too many, or no elements.
@@ -85,11 +85,14 @@ def generalize(
         fixed: inputs whose dimensions never vary, beside those that are constant.
         hints: values of the sizes that it has already.
         among: numbers that may vary; None for all.
+        counts: dimensions of inputs that are what they are by what the input is, as both parts of
+            complex numbers are two.
 
     Raises ShapeError where dimensions that an operator wants to be equal were not.
     """
     for apart in (True, False):
-        found = _Walk(graph, frozenset(fixed), hints or {}, among, apart=apart).found()
+        told = {**(counts or {}), **{x: range(x.type.rank) for x in fixed}}
+        found = _Walk(graph, told, hints or {}, among, apart=apart).found()
         if found is not None:
             return found
     return None
@@ -99,7 +102,7 @@ class _Walk:
     """Dimensions of every node, found again until nothing changes."""
 
     def __init__(
-        self, graph: Graph, fixed: frozenset[Node], hints: Mapping[str, int],
+        self, graph: Graph, fixed: Mapping[Node, Collection[int]], hints: Mapping[str, int],
         among: Collection[int] | None, *, apart: bool,
     ) -> None:  # fmt: skip
         """Sizes of inputs are told `apart` until an operator asks them to be equal, as a tracer
@@ -221,10 +224,12 @@ def _fixed(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _input(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Input)
-    if node.op.constant or node in w.fixed:
-        return node.type.shape
+    fixed = range(node.type.rank) if node.op.constant else w.fixed.get(node, ())
     found: list[Index] = []
     for k, (d, n) in enumerate(zip(node.type.shape, w.numbers[node], strict=True)):
+        if k in fixed:
+            found.append(d)
+            continue
         free = isinstance(d, int) and n > 1 and (w.among is None or n in w.among)
         where = (node, k) if w.apart else n
         found.append(w.sizes.now(w.sizes.free(where, n)) if free else

@@ -30,6 +30,7 @@ __all__ = [
     "is_guarded",
     "laid_out",
     "memory_order",
+    "parts_at",
     "plain",
     "seen",
     "whole",
@@ -74,6 +75,16 @@ def is_guarded(node: Any) -> bool:
 def is_fixed(node: Any) -> bool:
     """Whether an argument is a parameter or a buffer of the model: its dimensions never vary."""
     return bool(node.meta.get("smelt_fixed"))
+
+
+def parts_at(node: Any) -> int | None:
+    """Where in memory order both parts of complex numbers lie, which are two whatever else is, if
+    a value shows them."""
+    if node.target is not torch.ops.aten.view_as_real.default:
+        return None
+    fake = node.meta["val"]
+    order = memory_order(fake) or [*range(fake.dim())]
+    return order.index(fake.dim() - 1)
 
 
 def declared(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:

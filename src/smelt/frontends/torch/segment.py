@@ -21,7 +21,7 @@ import torch
 from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.frontends.torch.in_place import Places
-from smelt.frontends.torch.layout import is_fixed, memory_order
+from smelt.frontends.torch.layout import is_fixed, memory_order, parts_at
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.plans import found_or_made
 from smelt.frontends.torch.sizes import Sizes
@@ -299,10 +299,12 @@ def _sized(stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | No
     reads = [at for at, _, _ in stage.reads]
     whole = _telling(replace(graph, outputs=(*graph.outputs, *reads)))
     fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
+    counts = {_input_node(v.node): [at]
+              for x, v in stage.inputs.items() if (at := parts_at(x)) is not None}  # fmt: skip
     found = None
     try:
         if among is not None:
-            found = generalize(whole, fixed=fixed, hints=sizes.hints, among=among)
+            found = generalize(whole, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
     except SmeltError:  # the numbers are right as well
         if knobs.STRICT.get():
             raise
