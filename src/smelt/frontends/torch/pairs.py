@@ -286,12 +286,37 @@ def _zeros_like(x: Any, *, dtype: Any = None, memory_format: Any = None, **optio
 
 @_moved
 def _product(x: Any, y: Any) -> Any:
-    """One product of real matrices, twice as long in the sum and in columns: rows of `x` as they
-    lie, and of `y` each row twice, as it lies and times the imaginary unit."""
+    """A product of complex matrices is one of real ones: as many sums of products, and an operand
+    or the result written once more, whichever is less."""
+    m, k, n = _told(x.shape[-2]), _told(y.shape[-2]), _told(y.shape[-1])
+    return _in_rows(x, y) if m * (k + 3 * n) < 2 * k * n else _in_columns(x, y)
+
+
+def _in_columns(x: Any, y: Any) -> Any:
+    """Twice as long in the sum and in columns: rows of `x` as they lie, and of `y` each row twice,
+    as it lies and times the imaginary unit."""
     c, d = _parts(y)
     both = torch.stack((torch.stack((c, d), -1), torch.stack((-d, c), -1)), -3)
     both = both.flatten(-2).flatten(-3, -2)
     return _whole((_pair(x).flatten(-2) @ both).unflatten(-1, (y.shape[-1], 2)))
+
+
+def _in_rows(x: Any, y: Any) -> Any:
+    """Twice as long in rows and in columns: of `x` the real and the imaginary parts, `y` as it lies
+    (many weights meet a few rows), and of what comes out one half times the imaginary unit."""
+    turned = y.is_conj()
+    pairs = ATEN.view_as_real.default(ATEN._conj.default(y) if turned else y).flatten(-2)
+    parts = torch.stack(_parts(x), -3).flatten(-3, -2) @ pairs
+    parts = parts.unflatten(-1, (y.shape[-1], 2)).unflatten(-3, (2, x.shape[-2]))
+    a, b = parts.select(-4, 0).unbind(-1), parts.select(-4, 1).unbind(-1)
+    if turned:
+        return _joined(a[0] + b[1], b[0] - a[1])
+    return _joined(a[0] - b[1], a[1] + b[0])
+
+
+def _told(n: Any) -> int:
+    """A size as it is in the call that is traced, without asking that it stays so."""
+    return n if isinstance(n, int) else n.node.hint or 1
 
 
 def _plus_product(x: Any, y: Any, z: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
