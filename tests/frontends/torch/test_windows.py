@@ -35,6 +35,13 @@ CONVOLUTIONS = {
     ),
     "single channels, apart": ((2, 3, 9, 8), (3, 1, 5, 5), {"groups": 3, "stride": 2}, 1),
     "single channels, few taps": ((2, 3, 9, 8), (3, 1, 3, 3), {"groups": 3, "padding": 1}, 1),
+    "single channels of a line": ((2, 6, 11), (6, 1, 4), {"groups": 6, "padding": 3}, 0),
+    "single channels of a line, apart": (
+        (2, 3, 13), (3, 1, 3), {"groups": 3, "stride": 2, "padding": 1}, 1,
+    ),
+    "single channels of a line, dilated": (
+        (3, 2, 13), (2, 1, 3), {"groups": 2, "dilation": 3, "padding": 6}, 0,
+    ),
     "a wide margin": ((2, 3, 6, 6), (3, 1, 4, 4), {"groups": 3, "padding": 4}, 1),
     "two outputs a channel": ((2, 3, 9, 8), (6, 1, 5, 5), {"groups": 3, "padding": 2}, 2),
     "several channels": ((2, 3, 9, 8), (6, 3, 3, 3), {"padding": 1}, 2),

@@ -312,8 +312,8 @@ def _convolution_backward(
     step, around, apart = (each(given, count) for given in (stride, padding, dilation))
     if wanted[0]:
         return _of_image(grad, x, weight, step, around, apart, groups), None, None
-    if not one and math.prod(extent) <= MOST_TAPS:
-        raise UnsupportedError("gradients of small windows of a channel: torch's are as fast")
+    if not one and count > 1 and math.prod(extent) <= MOST_TAPS:
+        raise UnsupportedError("gradients of small windows over images: torch's are as fast")
     x = _margin(x, around, 0.0, (0,) * count)
     if single and not one:
         return None, _of_taps(grad, x, weight, step, apart), None
