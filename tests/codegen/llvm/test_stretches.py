@@ -124,3 +124,55 @@ def test_nothing_is_selected_while_packing(layout: str, form: str) -> None:
 def test_panels_are_packed_by_whole_vectors_of_one_part() -> None:
     """But for those in which one part ends and the other one begins."""
     assert len(re.findall(r"load <32 x float>", emitted("right, columns", ""))) == 2
+
+
+FIRST = """graph f({inputs}, k: f32[o,{total},3,3]) {{
+ a = concat({names}) {{axis=1}}
+ v0 = pad(a) {{low=(0, 0, 1, 1), high=(0, 0, 1, 1), value=0}}
+ v1 = window(v0) {{axis=2, extent=3, step={step}}}
+ v2 = window(v1) {{axis=3, extent=3, step={step}}}
+ v3 = contract(v2, k) {{spec="b,c,h,w,u,v; o,c,u,v -> b,o,h,w"}}
+ return v3
+}}"""
+LAST = """graph f({inputs}, k: f32[3,3,{total},o]) {{
+ a = concat({names}) {{axis=3}}
+ v0 = pad(a) {{low=(0, 1, 1, 0), high=(0, 1, 1, 0), value=0}}
+ v1 = window(v0) {{axis=1, extent=3, step={step}}}
+ v2 = window(v1) {{axis=2, extent=3, step={step}}}
+ v3 = contract(v2, k) {{spec="b,h,w,c,u,v; u,v,c,o -> b,h,w,o"}}
+ return v3
+}}"""
+CHANNELS = ((3, 4), (1, 0, 31, 2, 40), (64, 64), (5,) * 12)
+
+
+def convolution(source: str, widths: tuple[int, ...], step: int = 1) -> str:
+    names = [f"p{k}" for k in range(len(widths))]
+    shape = "b,{},h,w" if source is FIRST else "b,h,w,{}"
+    inputs = ", ".join(f"{n}: f32[{shape.format(d)}]" for n, d in zip(names, widths, strict=True))
+    return source.format(inputs=inputs, total=sum(widths), names=", ".join(names), step=step)
+
+
+@pytest.mark.parametrize("usual", [False, True])
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("source", [FIRST, LAST])
+def test_channels_of_several_images(source: str, isa: str, usual: bool) -> None:
+    for widths in CHANNELS:
+        for step in (1, 2):
+            kernel = whole(convolution(source, widths, step), isa, usual=usual)
+            for b, h, w, o in ((1, 1, 2, 3), (2, 9, 20, 17)):
+                last = source is LAST
+                shapes = [(b, h, w, d) if last else (b, d, h, w) for d in widths]
+                total = sum(widths)
+                shapes.append((3, 3, total, o) if last else (o, total, 3, 3))
+                arrays = [whole_numbers(s, "f4", k) for k, s in enumerate(shapes)]
+                (wanted,) = kernel.expected(*arrays)
+                assert np.array_equal(kernel(*arrays)[0], wanted), (widths, step, b, h, w)
+                assert np.array_equal(run_guarded(kernel, arrays, at_end=True)[0], wanted)
+
+
+@pytest.mark.parametrize("source", [FIRST, LAST])
+def test_no_channel_is_selected(source: str) -> None:
+    made = whole(convolution(source, (32, 32, 32))).kernel
+    text = str(emit(made, Target.for_isa("avx512")).llvm)
+    one_or_the_other = r"select +<(\d+) x i1> %\S+ <\1 x float> %\S+ <\1 x float> %"
+    assert not re.search(one_or_the_other, text)  # but for zeros around the image

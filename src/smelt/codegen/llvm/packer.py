@@ -8,7 +8,7 @@ goes to a place that is linear in its axes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm.indexing import number, splat
@@ -19,7 +19,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.places import Slid
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.stretches import Stretched, in_stretches, stretched
+from smelt.codegen.llvm.stretches import in_stretches, stretched
 from smelt.codegen.llvm.tasks import turned_side
 from smelt.types.expr import Index
 
@@ -76,16 +76,18 @@ class Packer:
         it where that is turned."""
         self.starts = {a: self.home.ranges[a][0] for a in nest.order}
         inner = scope or Scope(self.home.top)
-        axes: list[Stretched] = []
-        if unit := self.unit(nest):
-            axes = stretched(self.home, nest, unit)
+        plain = self.plain(nest)
+        axes = [a for a in stretched(self.home, nest, self.unit(nest)) if a.name in plain]
         self.parted = bool(axes)
         in_stretches(self.home, axes, lambda: self._pack(nest, inner))
 
+    def plain(self, nest: Nest) -> Collection[str]:
+        """The axes of a nest that are walked within their extents, so that parts may be cut off."""
+        return ()
+
     def unit(self, nest: Nest) -> int:
-        """What vectors that a nest packs have to begin at multiples of, where its axes are those of
-        arrays; else 0."""
-        return 0
+        """What vectors that a nest packs have to begin at multiples of."""
+        return 1
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
         home = self.home

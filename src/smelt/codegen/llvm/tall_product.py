@@ -11,6 +11,7 @@ The left operand is multiplied where it lies, or else some rows of it are packed
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal
 
 from llvmlite import ir
@@ -190,9 +191,11 @@ class TallEmitter(Packer):
 
         self._pieces(c.n, lambda: self._pieces(c.k, turn))
 
+    def plain(self, nest: Nest) -> Collection[str]:
+        return () if nest.turned else nest.order
+
     def unit(self, nest: Nest) -> int:
-        panels = nest.packed == "right" and self.c.wide
-        return 0 if nest.turned else self.c.tile.columns if panels else 1
+        return self.c.tile.columns if nest.packed == "right" and self.c.wide else 1
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Where the vector at a scope goes, in elements."""

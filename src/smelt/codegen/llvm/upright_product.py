@@ -7,6 +7,7 @@ that it reads, for each channel it broadcasts a number of each and multiplies a 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product as positions
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ class UprightEmitter(Packer):
         self.nest, self.c = nest, c
         self.tap: Value = number(0)
         """The tap whose weights are packed."""
+
+    def plain(self, nest: Nest) -> Collection[str]:
+        return (self.c.depth,) if nest.packed == "right" else ()
 
     def run(self) -> None:
         """The whole product of this task into its scratch array."""

@@ -8,6 +8,7 @@ element lies that it is multiplied with; so a register tile reads consecutive co
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product as positions
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,9 @@ class WindowedEmitter(Packer):
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
         self.apart = dict(zip(c.left_order(), (number(PITCH), number(1)), strict=True))
+
+    def plain(self, nest: Nest) -> Collection[str]:
+        return (self.c.depth,) if nest.packed == "right" else ()
 
     def run(self) -> None:
         """The whole product of this task into its scratch array."""
