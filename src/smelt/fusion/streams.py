@@ -137,7 +137,7 @@ class _Price:
         self.found, self.cascade = found, cascade
         self.name = f"a{a}"
         self.sizes = {f"a{k}": model.extents[e] for k, e in enumerate(region.axes)}
-        inside = columns(cascade.states, found.roots.values(), self.name)
+        inside = columns(cascade.states, found.roots.values(), self.name, self.sizes)
         self.grid = {f"a{k}" for k in bits(region.grid & ~(1 << a))} - inside
         self.cut: dict[str, int] = {}
         """Grid axes that tasks take in blocks."""

@@ -105,9 +105,8 @@ class _Streamed:
         self.read = Reader(d, axis)
         self.terms = self.read.terms
         self.stores = [s for s in d.body if isinstance(s, Store)]
-        roots = [t for s in self.stores for t in self._roots(s)]
-        self.cascade: Cascade = analyse(self.terms, roots, axis)
-        self.inside = {axis, *columns(self.cascade.states, roots, axis)}
+        self.roots = [t for s in self.stores for t in self._roots(s)]
+        self.cascade: Cascade = analyse(self.terms, self.roots, axis)
         self.top = _Scope()
         self.grid: list[str] = []
         self.hints: Mapping[str, int] = {}
@@ -122,7 +121,9 @@ class _Streamed:
     def kernel(self, name: str, hints: Mapping[str, int]) -> Kernel:
         """All sweeps."""
         d, self.hints = self.d, hints
-        grid = [a for a in roles.independent(d, self.read.facts) if a.name not in self.inside]
+        sizes = {a: roles.number(n.extent, hints) for a, n in d.axes.items()}
+        inside = {self.axis, *columns(self.cascade.states, self.roots, self.axis, sizes)}
+        grid = [a for a in roles.independent(d, self.read.facts) if a.name not in inside]
         self.grid = [a.name for a in grid]
         cut, size = self._blocks(grid, hints)
         blocks: list[Block | Split] = [*cut]

@@ -18,7 +18,7 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.errors import DonatedError, OutOfMemory, OutsideError, SmeltError
+from smelt.errors import DonatedError, OutOfMemory, SmeltError
 from smelt.frontends.array.jit import Jit
 from smelt.runtime import calls, native_call, native_call_code
 from smelt.runtime.memory import RING_LIMIT, Block, trim, usage
@@ -222,33 +222,6 @@ def test_nests_of_results() -> None:
 
 
 # References
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        lambda x, i: x[i],
-        lambda x, i: (x[i], x[i] * 2),
-        lambda x, i: {"found": [x[i]], "twice": x[i] * 2},
-    ],
-)
-def test_positions_outside_are_refused_and_forgotten(code: Callable[..., Any]) -> None:
-    """Whether all are inside is a truth value that the program writes: no result of the caller's,
-    however results nest, and nothing that the next call sees."""
-    x, inside, outside = rng.random((9, 5)), np.array([2, 8, -9]), np.array([2, 9, 0])
-    f = sm.jit(code)
-    first = warm(f, x, inside)
-    before = sys.getrefcount(x), sys.getrefcount(outside)
-    for _ in range(20):
-        with pytest.raises(OutsideError):
-            f(x, outside)
-        again = f(x, inside)
-        assert type(again) is type(first)
-        parts = again if isinstance(again, tuple) else (again,)
-        parts = (again["found"][0], again["twice"]) if isinstance(again, dict) else parts
-        for k, part in enumerate(parts):
-            np.testing.assert_array_equal(part, x[inside] * (k + 1))
-    assert (sys.getrefcount(x), sys.getrefcount(outside)) == before
 
 
 def test_references_are_balanced() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import smelt as sm
 from smelt.errors import OutsideError
+from smelt.runtime import calls
 
 X = np.arange(10.0)
 TABLE = np.arange(20.0).reshape(10, 2)
@@ -205,3 +208,31 @@ def test_what_a_caller_promises_is_not_looked_at() -> None:
         assert float(f(x, at)[0]) == 1.0
     with pytest.raises(sm.errors.OutsideError):
         f(x, at)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda x, i: x[i],
+        lambda x, i: (x[i], x[i] * 2),
+        lambda x, i: {"found": [x[i]], "twice": x[i] * 2},
+    ],
+)
+def test_positions_outside_are_refused_and_forgotten(code: Callable[..., Any]) -> None:
+    """Whether all are inside is a truth value that the program writes: no result of the caller's,
+    however results nest, and nothing that the next call sees."""
+    x, inside, outside = TABLE, at(2, 8, -9), at(2, 10, 0)
+    f = sm.jit(code)
+    first = [f(x, inside) for _ in range(4)][-1]
+    assert not calls.is_possible() or f.line is not None
+    before = sys.getrefcount(x), sys.getrefcount(outside)
+    for _ in range(20):
+        with pytest.raises(OutsideError):
+            f(x, outside)
+        again = f(x, inside)
+        assert type(again) is type(first)
+        parts = again if isinstance(again, tuple) else (again,)
+        parts = (again["found"][0], again["twice"]) if isinstance(again, dict) else parts
+        for k, part in enumerate(parts):
+            np.testing.assert_array_equal(part, x[inside] * (k + 1))
+    assert (sys.getrefcount(x), sys.getrefcount(outside)) == before

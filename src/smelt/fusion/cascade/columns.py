@@ -10,7 +10,8 @@ that c belongs inside.  A stream that also writes what it makes along its axis i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import prod
 
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
@@ -21,12 +22,16 @@ LEAST_COST = 4.0
 scaling it cost less."""
 FOLDED = 4.0
 """The least that a fold within an element costs."""
+MOST = 1024
+"""Columns of which a task keeps the sums for its rows: all of them stay in L2."""
 
 
-def columns(states: Iterable[State], roots: Iterable[Term], axis: str) -> frozenset[str]:
+def columns(
+    states: Iterable[State], roots: Iterable[Term], axis: str, sizes: Mapping[str, int]
+) -> frozenset[str]:
     """The axes of a stream's carried products along `axis` that only operands have which are not
-    made, in products whose other operand is; none where some of its `roots` are written along
-    it."""
+    made, in products whose other operand is; none where these are many positions at a call's
+    `sizes`, or some of the `roots` are written along `axis`."""
     if any(axis in t.axes for t in roots):
         return frozenset()
     found: set[str] = set()
@@ -35,7 +40,7 @@ def columns(states: Iterable[State], roots: Iterable[Term], axis: str) -> frozen
             for made, other in (s.block.args, s.block.args[::-1]):
                 if _cost(made) >= LEAST_COST > _cost(other):
                     found |= other.axes - made.axes
-    return frozenset(found)
+    return frozenset(found) if prod(sizes[a] for a in found) <= MOST else frozenset()
 
 
 def _cost(t: Term) -> float:
