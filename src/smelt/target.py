@@ -93,6 +93,12 @@ _ISAS: dict[Isa, _IsaRow] = {
     "portable": _IsaRow("x86-64", "x86_64", _V1, 16, 16),
 }
 
+_SLOW_PAIRS = frozenset(("cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids",
+                         "graniterapids-d"))  # fmt: skip
+"""Processors, in LLVM's names, that start a vdpbf16ps every other cycle but two multiply-adds in
+each: half the products of float32 numbers in the same time.  Their fast way with bfloat16 is AMX,
+which a virtual machine may hide."""
+
 DEFAULT_OP_NS: dict[str, float] = {
     "add": 0.11,
     "mul": 0.11,
@@ -161,6 +167,12 @@ class Target:
     def has(self, feature: str) -> bool:
         """Whether the instruction set has LLVM's `feature` (`"avx512bf16"`, without a sign)."""
         return feature in self.features
+
+    @property
+    def multiplies_bfloats(self) -> bool:
+        """Whether a vector of pairs of bfloat16 numbers is multiplied and summed in less time than
+        the same numbers in float32."""
+        return self.isa == "avx512" and self.has("avx512bf16") and self.cpu not in _SLOW_PAIRS
 
     def lanes(self, itemsize: int) -> int:
         """How many elements of `itemsize` bytes fill one vector register."""

@@ -99,10 +99,10 @@ def group_of(
         sides = [_is_bfloat(x, buffers) for x in (left, right)]
         loaded = [isinstance(x.payload, Access) for x in (left, right)]
         known = all(is_bfloat or not load for is_bfloat, load in zip(sides, loaded, strict=True))
-        has = target.isa == "avx512" and target.has("avx512bf16")
-        if not (known and has):
+        tiles = matrices and target.isa == "avx512" and target.has("amx-bf16") \
+            and target.has("amx-tile")  # fmt: skip
+        if not known or not (tiles or target.multiplies_bfloats):
             return None
-        tiles = matrices and target.has("amx-bf16") and target.has("amx-tile")
         return Group("bfloats", bf16, matrix="tdpbf16ps" if tiles else "")
     if item.dtype != i32 or target.isa == "neon":
         return None
