@@ -273,3 +273,11 @@ def test_cpu_model(tmp_path: Path) -> None:
     info.write_text("model name\t: Chip 9\n")
     assert cpu_model(info) == "Chip 9"
     assert cpu_model(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("cpu", ["znver5", "x86-64-v4", "emeraldrapids", "cooperlake"])
+def test_pairs_of_bfloats_are_for_processors_that_are_faster_with_them(cpu: str) -> None:
+    target = replace(Target.for_isa("avx512"), cpu=cpu)
+    assert not target.multiplies_bfloats
+    target = replace(target, features=(*target.features, "avx512bf16"))
+    assert target.multiplies_bfloats == (cpu in ("znver5", "x86-64-v4"))

@@ -11,8 +11,8 @@ floor counts two multiply-adds for each element of a head and each pair of a que
 the mask leaves, at the measured peak: a tile that a mask cuts counts with its visible pairs alone.
 Or it is the time in which a sum reads the queries, keys and values once, if that is longer.  The
 last column counts what is visited: scores of the tiles that bands of 24 queries see, and weights of
-what 12 queries see, times values.  With bfloat16, of which the processor multiplies twice as many
-at a time, scores are not rounded on the way (`rounding="fast"`), and their exponentials where the
+what 12 queries see, times values.  With bfloat16, of which some processors multiply twice as
+many at a time, scores are not rounded on the way (`rounding="fast"`), and their exponentials where the
 second product takes them, as in PyTorch's own kernel.
 """
 
@@ -231,7 +231,7 @@ def _torch(torch: Any, case: Case, given: list[Array]) -> Call:
 def arithmetic_ns(case: Case) -> float:
     """Nanoseconds that one core needs at least for the multiply-adds of the visible pairs."""
     target = driver.host()
-    pairs = case.dtype == bf16 and target.has("avx512bf16")
+    pairs = case.dtype == bf16 and (target.multiplies_bfloats or target.has("amx-bf16"))
     rate = target.fma_gflops * (2 if pairs else 1)
     return 4 * case.heads * case.pairs * case.dim / rate
 

@@ -171,7 +171,7 @@ def _tensor(torch: Any, case: Case, a: Array) -> Any:
 def floor_ns(case: Case) -> float:
     """Nanoseconds that one core needs at least for the arithmetic, or for reading the operands."""
     target = driver.host()
-    pairs = case.dtype == bf16 and target.has("avx512bf16")
+    pairs = case.dtype == bf16 and (target.multiplies_bfloats or target.has("amx-bf16"))
     fours = case.dtype == i8 and (target.has("avx512vnni") or target.has("avxvnni"))
     rate = target.fma_gflops * (4 if fours else 2 if pairs or case.dtype == i8 else 1)
     nbytes = case.dtype.itemsize * (int(np.prod(case.left)) + int(np.prod(case.right)))

@@ -20,6 +20,8 @@ from smelt.blocks import (
     HEIGHT,
     SMALL,
     TALL_COLUMNS,
+    THIN,
+    WIDE_ACROSS,
     WIDE_DEPTH,
     WIDE_LEAST,
     WIDE_PANEL,
@@ -59,27 +61,30 @@ def test_form_follows_from_sizes(isa: str) -> None:
     least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
     assert form_for(forms, least) == "wide"
     for name, other in (("m", SMALL), ("n", TALL_COLUMNS)):
-        assert form_for(forms, {**least, name: other}) == ""
+        assert form_for(forms, {**least, name: other}) == ("few" if name == "m" else "")
     assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"
     turned = whole(matrices("f32", "k,m; k,n -> m,n"), isa)  # rows of the left operand lie across
-    assert form_for(turned.forms, least) == "deep"
-    assert form_for(turned.forms, {**least, "m": SMALL}) == ""
+    assert form_for(turned.forms, least) == "wide"
+    assert form_for(turned.forms, {**least, "m": WIDE_ACROSS + 1}) == "deep"
+    assert form_for(turned.forms, {**least, "m": SMALL}) == "few"
+    for few in ({"m": THIN}, {"m": SMALL, "n": TALL_COLUMNS}, {"m": SMALL, "k": WIDE_DEPTH + 1}):
+        assert form_for(forms, {**least, **few}) != "few"
     few = whole('graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) '
                 '{spec="m,k; k,n -> m,n"}\n return s\n}', isa)  # fmt: skip
-    assert not {"wide", "deep"} & {form for form, _ in few.forms}
+    assert {"few", "wide", "deep"} & {form for form, _ in few.forms} == {"few"}
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_layout(isa: str, dtype: str) -> None:
-    for right in ("k,n", "n,k"):
-        kernel = forced(matrices(dtype, f"m,k; {right} -> m,n"), isa)
+    for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
+        kernel = forced(matrices(dtype, f"{left}; {right} -> m,n"), isa)
         for m, n, k in SIZES:
-            shape = (k, n) if right == "k,n" else (n, k)
-            x, y = whole_numbers((m, k), TYPES[dtype], m), whole_numbers(shape, TYPES[dtype], n)
+            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
+            x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
             for at_end in (False, True):
                 found = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
-                assert np.array_equal(found, kernel.expected(x, y)[0]), (right, m, n, k)
+                assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
 
 
 @pytest.mark.parametrize("right", ["k,n", "n,k"])

@@ -188,7 +188,7 @@ class DeepEmitter(TallEmitter):
         vectors = [element_address(b, first, number(v * c.tile.lanes), c.item.dtype)
                    for v in range(c.tile.vectors)]  # fmt: skip
 
-        def one(k: Value, totals: list[Value]) -> list[Value]:
+        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
             line = b.mul(k, number(c.tile.columns))
             places = (element_address(b, v, line, c.item.dtype) for v in vectors)
             across = [load_vector(self.m, place, c.item.dtype, None) for place in places]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.deep_product import DeepEmitter
+from smelt.codegen.llvm.few_product import FewEmitter
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.stencil import Stencil
 from smelt.codegen.llvm.stencil_product import StencilEmitter
@@ -29,7 +30,7 @@ def placed_emitter(home: NestEmitter, nest: Nest, c: Placed) -> PlacedEmitter:
     if isinstance(c, Windowed):
         return WindowedEmitter(home, nest, c)
     if isinstance(c, Tall):
-        return (DeepEmitter if c.deep else TallEmitter)(home, nest, c)
+        return (DeepEmitter if c.deep else FewEmitter if c.few else TallEmitter)(home, nest, c)
     return (
         StencilEmitter(home, nest, c) if isinstance(c, Stencil) else UprightEmitter(home, nest, c)
     )

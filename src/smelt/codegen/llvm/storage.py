@@ -107,7 +107,8 @@ class Storage:
         panel = WIDE_PANEL // size + beyond if c.wide else TALL_DEPTH * TALL_COLUMNS
         self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
         if not c.direct:
-            self._reserve((c.item, LEFT_PART), c.staged * TALL_DEPTH, c.item.dtype)
+            depth = self.s.local[c.k] if c.few else TALL_DEPTH
+            self._reserve((c.item, LEFT_PART), mul(c.staged, depth), c.item.dtype)
         if c.late:
             self._reserve((c.item, SUMS_PART), c.staged * TALL_COLUMNS, c.item.dtype)
         for j, s in enumerate(self.s.phase.stores if c.dense else ()):

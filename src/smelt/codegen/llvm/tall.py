@@ -11,7 +11,8 @@ there, row by row, before it is stored; only the small right operand is packed, 
 A *wide* product has more columns, and enough rows to pay for packing: a task takes some of both.
 What it packs stays in L2, in panels as wide as a tile that are read from their begin to their end.
 Where the left operand has to be packed too, or too many positions are summed for one pass over all
-of them, the product is *deep*: a task takes the summed positions block by block.
+of them, the product is *deep*: a task takes the summed positions block by block.  Of *few* rows
+each panel is packed by the tile that multiplies it first (`smelt.codegen.llvm.few_product`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from smelt.blocks import (
     TALL_SINGLE,
     TALL_STAGED,
     THIN,
+    WIDE_ACROSS,
     WIDE_DEPTH,
     WIDE_STAGED,
     deep_blocks,
@@ -45,7 +47,8 @@ from smelt.types.dtype import f32, f64, i32
 from smelt.types.expr import Index, axes_of, floordiv, maximum, minimum, product, sub
 
 LONGEST = 6.0
-"""Cycles a vector of what reads the sums up to which it is written out for every row of a tile."""
+"""Cycles a vector of what reads the sums up to which it is written out for every row of a tile, and
+of what each task of few rows computes of the left operand again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class Tall:
     """Whether a task takes but some of the columns, whose operand it packs in panels of a tile."""
     deep: bool = False
     """Whether a task takes the summed positions block by block, and adds its sums up in scratch."""
+    few: bool = False
+    """Whether all rows are taken panel by panel: too few to wait for what is packed for them."""
     across: bool = False
     """Whether the left operand is packed by vectors along its rows."""
 
@@ -80,7 +85,7 @@ class Tall:
     @property
     def staged(self) -> int:
         """Rows that are taken together."""
-        return WIDE_STAGED if self.wide else TALL_STAGED
+        return SMALL if self.few else WIDE_STAGED if self.wide else TALL_STAGED
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -133,7 +138,7 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
         return None
     steps = [coefficient(s.access.offset, m) for s in phase.stores]
     rows, vectors = (8, 2) if target.registers >= 32 else (8 if target.registers >= 16 else 4, 1)
-    wide, lanes = form in ("wide", "deep"), target.vector_bytes // item.dtype.itemsize
+    wide, lanes = form in ("wide", "deep", "few"), target.vector_bytes // item.dtype.itemsize
     if wide and target.registers >= 32:
         rows = 12  # a panel comes from L2: more rows share what is read of it
     access, direct = left.payload, _lies_open(left, item, (m, k), phase)
@@ -143,6 +148,7 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
         item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, wide=wide,
         dense=not wide and all(s == phase.axes[n] for s in steps),
         late=_cost(readers(phase, item)) > LONGEST, deep=form == "deep",
+        few=form == "few",
         across=form == "deep" and not direct
         and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], item)),
     )  # fmt: skip
@@ -156,7 +162,8 @@ def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     rows = phase.axes[found.m]
     if isinstance(rows, int) and rows <= THIN:
         return
-    group = group_of(found.item, found.left, found.right, phase.dtypes, target)
+    group = group_of(found.item, found.left, found.right, phase.dtypes, target,
+                     matrices=True)  # fmt: skip
     deep = TALL_DEPTH if group is None else TALL_SINGLE
     limits = (phase.axes[found.n], TALL_COLUMNS), (phase.axes[found.k], deep)
     if not any(isinstance(e, int) and e > most for e, most in limits):
@@ -170,14 +177,30 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     if found is None or target.registers < 32:
         return
     m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
-    if group_of(found.item, found.left, found.right, phase.dtypes, target) is not None:
+    operands = found.item, found.left, found.right
+    if group_of(*operands, phase.dtypes, target, matrices=True) is not None:
         return
+    lies, depth = _lies_open(found.left, found.item, (found.m, found.k), phase), (k, WIDE_DEPTH)
+    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0), depth
+    if _fit(limits) and (lies or _is_cheap(phase, found)):
+        yield "few", limits
     limits = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
-    if any(isinstance(e, int) and e > most for e, most in limits):
+    if not _fit(limits):
         return
-    if found.direct and not (isinstance(k, int) and k > WIDE_DEPTH):
-        yield "wide", (*limits, (k, WIDE_DEPTH))
+    near = (*limits, depth) if found.direct else (*limits, depth, (m, WIDE_ACROSS))
+    if lies and _fit(near):
+        yield "wide", near
     yield "deep", limits
+
+
+def _is_cheap(phase: Phase, c: Tall) -> bool:
+    """Whether every task may pack all of the left operand, which lies in rows, in no time."""
+    return not c.across and _cost(needed(phase, [c.left], c.item)) <= LONGEST
+
+
+def _fit(limits: Limits) -> bool:
+    """Whether there are sizes within some limits."""
+    return not any(isinstance(e, int) and e > most for e, most in limits)
 
 
 def needed(phase: Phase, roots: list[Item], product: Item) -> list[Item]:

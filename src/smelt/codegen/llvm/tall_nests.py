@@ -12,7 +12,7 @@ from smelt.target import Target
 
 def scheduled(phase: Phase, target: Target, form: Form) -> Schedule:
     """The loops of a phase in a form of its kernel."""
-    found = tall(phase, target, form) if form in ("tall", "wide", "deep") else None
+    found = tall(phase, target, form) if form in ("tall", "few", "wide", "deep") else None
     return schedule(phase, target, form) if found is None else _tall(phase, found)
 
 

@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
-from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import (
     element_address,
@@ -63,8 +63,8 @@ class TallEmitter(Packer):
         self.left_steps: list[Value] = []
         low, high = home.ranges[c.k]
         self.depth = self.b.sub(high, low)
-        low, high = home.ranges[c.n]
-        self.columns = self.b.sub(high, low)
+        self.column, high = home.ranges[c.n]
+        self.columns = self.b.sub(high, self.column)
         self.pitch = self._whole(self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes)
         """Elements between packed lines of the right operand, and between rows of sums."""
         self.strides = {c.k: self.pitch, c.n: number(1)}
@@ -150,14 +150,10 @@ class TallEmitter(Packer):
         dtype = home.home.dtypes[access.buffer]
         origin = b.add(top.offset(access), b.mul(low, self.depth))
         base = element_address(b, home.home.buffers[access.buffer], origin, dtype)
-        chain = [c.left]
-        while chain[-1].kind == "cast":
-            chain.append(chain[-1].args[0])
 
         def put(at: Value, mask: Value | None) -> None:
             found = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
-            for outer, inner in zip(chain[-2::-1], chain[:0:-1], strict=True):
-                found = cast(self.m, found, inner.dtype, outer.dtype)
+            found = converted(self.m, found, c.left)
             store_vector(self.m, self.at(LEFT_PART, at), found, c.item.dtype, None)
 
         each_vector(b, home, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
@@ -202,8 +198,8 @@ class TallEmitter(Packer):
         c, b = self.c, self.b
         if not c.wide or nest.packed != "right":
             return super().offset(nest, scope)
-        at = [b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.n)]
-        return self._packed(*at)
+        k, column = scope.axis(c.k), scope.axis(c.n)
+        return self._packed(b.sub(k, self.starts[c.k]), b.sub(column, self.column))
 
     def _packed(self, k: Value, column: Value) -> Value:
         """Where an element of the right operand is packed."""
@@ -257,6 +253,10 @@ class TallEmitter(Packer):
 
     def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
         """All columns of some rows; or whole panels of them, or what is beside these."""
+        self._across(self._tile(row, count), self.c.tile.vectors, part)
+
+    def _tile(self, row: Value, count: int) -> Any:
+        """What computes and stores some columns of some rows."""
         b, c = self.b, self.c
         at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
         first = element_address(b, self.base, at, self.stored)
@@ -266,7 +266,7 @@ class TallEmitter(Packer):
         lanes = c.tile.lanes
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
-            totals = self._sums(starts, b.sub(at, self.home.ranges[c.n][0]), vectors, mask)
+            totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
             for j, total in enumerate(totals):
                 i, v = divmod(j, vectors)
                 here = b.add(at, number(v * lanes)) if v else at
@@ -276,7 +276,7 @@ class TallEmitter(Packer):
                 else:
                     self._read(places[i], here, mask, total)
 
-        self._across(columns, c.tile.vectors, part)
+        return columns
 
     def _places(self, row: Value, count: int) -> list[Scope]:
         """The scopes of some rows."""
@@ -356,25 +356,43 @@ class TallEmitter(Packer):
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:  # fmt: skip
         """The sums of some rows and vectors of columns over all of k."""
-        b, c, lanes = self.b, self.c, self.c.tile.lanes
+        b, c = self.b, self.c
 
-        def one(k: Value, totals: list[Value]) -> list[Value]:
-            first = self.at(RIGHT_PART, self._packed(k, column))
-            places = [element_address(b, first, number(v * lanes), c.item.dtype)
-                      for v in range(vectors)]  # fmt: skip
-            across = [load_vector(self.m, place, c.item.dtype, mask) for place in places]
-            self._ask(starts, k)
+        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            across = self._line(k, column, vectors, mask)
+            if nth == 0:
+                self._ask(starts, k, column)
             ones = [self._one(start, b.mul(k, self.left_steps[1])) for start in starts]
             return [multiply_add(self.m, ones[j // vectors], across[j % vectors], total, c.item)
                     for j, total in enumerate(totals)]  # fmt: skip
 
-        zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
-        return self._added(number(0), self.depth, 1, one, zeros)
+        begin, done = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors), number(0)
+        if (step := self._unrolled(len(starts))) > 1:
+            done = self._whole(self.depth, step)
+            begin = self._added(number(0), done, step, one, begin)
+        return self._added(done, self.depth, 1, one, begin)
+
+    def _unrolled(self, height: int) -> int:
+        """Positions that the loop of a tile takes at once."""
+        return 1
+
+    def _line(
+        self, k: Value, column: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """Some vectors of one line of the right operand."""
+        places = self._panel(k, column, vectors)
+        return [load_vector(self.m, place, self.c.item.dtype, mask) for place in places]
+
+    def _panel(self, k: Value, column: Value, vectors: int) -> list[Value]:
+        """Where they are packed."""
+        first = self.at(RIGHT_PART, self._packed(k, column))
+        return [element_address(self.b, first, number(v * self.c.tile.lanes), self.c.item.dtype)
+                for v in range(vectors)]  # fmt: skip
 
     def _added(
         self, low: Value, high: Value, step: int, one: Any, begin: list[Value]
     ) -> list[Value]:  # fmt: skip
-        """`one(k, sums)` for all k from `low` to `high`, so many in each round."""
+        """`one(k, sums, nth)` for all k from `low` to `high`, so many in each round."""
         b, before = self.b, self.b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.cbranch(b.icmp_signed("<", low, high), loop, done)
@@ -384,7 +402,7 @@ class TallEmitter(Packer):
         totals: list[Value] = [b.phi(x.type) for x in begin]
         following = totals
         for nth in range(step):
-            following = one(b.add(k, number(nth)) if nth else k, following)
+            following = one(b.add(k, number(nth)) if nth else k, following, nth)
         after, end = b.add(k, number(step)), b.block
         k.add_incoming(after, end)
         b.cbranch(b.icmp_signed("<", after, high), loop, done)
@@ -398,7 +416,7 @@ class TallEmitter(Packer):
             found[-1].add_incoming(value, end)
         return found
 
-    def _ask(self, starts: list[Value], k: Value) -> None:
+    def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
         """Has the processor fetch what later tiles read: a tile's rows are too many and too short
         for it to guess."""
         b = self.b
@@ -413,6 +431,16 @@ class TallEmitter(Packer):
         """An element of the left operand in all lanes."""
         at = element_address(self.b, start, offset, self.stored)
         return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
+
+
+def converted(m: LLVMMachine, value: Value, item: Item) -> Value:
+    """What was loaded for an item, as the type to which this converts it."""
+    chain = [item]
+    while chain[-1].kind == "cast":
+        chain.append(chain[-1].args[0])
+    for outer, inner in zip(chain[-2::-1], chain[:0:-1], strict=True):
+        value = cast(m, value, inner.dtype, outer.dtype)
+    return value
 
 
 def copied(
@@ -443,4 +471,4 @@ def each_vector(
     home.loop(whole, count, lanes, masked)
 
 
-__all__ = ["TallEmitter"]
+__all__ = ["TallEmitter", "converted"]

@@ -1,0 +1,129 @@
+"""Products of few rows, whose first tile packs what it multiplies: layouts, tiles, surroundings."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
+from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
+from tests.codegen.llvm.test_wide import forced
+from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
+
+from smelt import lower
+from smelt.blocks import SMALL, TALL_COLUMNS, THIN, WIDE_DEPTH
+from smelt.codegen.build import form_for
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import assembly
+from smelt.graph.text import parse
+from smelt.target import Target
+from smelt.types.dtype import bf16
+
+PLAIN = matrices("f32", "m,k; k,n -> m,n")
+ISAS = [isa for isa in RUNNABLE if any(form == "few" for form, _ in whole(PLAIN, isa).forms)]
+LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
+SIZES = (
+    (1, 1, 1), (8, 32, 0), (12, 32, 1), (13, 33, 5), (24, 64, 3), (31, 95, 17), (52, 161, 4),
+    (70, 47, 30), (SMALL, TALL_COLUMNS + 1, 7), (SMALL + 5, 40, 6), (17, 3 * TALL_COLUMNS + 50, 9),
+)  # fmt: skip
+pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_layout(isa: str, dtype: str) -> None:
+    for left, right in LAYOUTS:
+        kernel = forced(matrices(dtype, f"{left}; {right} -> m,n"), isa, "few")
+        for m, n, k in SIZES:
+            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
+            x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
+            for at_end in (False, True):
+                found = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
+                assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_is_left_over_of_tiles(isa: str) -> None:
+    """Every number of rows that whole tiles leave, at either end of what may be touched."""
+    kernel = forced(PLAIN, isa, "few")
+    y = whole_numbers((5, 40), "f4", 2)
+    for m in range(1, 62):
+        x = whole_numbers((m, 5), "f4", m)
+        for at_end in (False, True):
+            assert np.array_equal(run_guarded(kernel, [x, y], at_end=at_end)[0], x @ y), m
+
+
+@pytest.mark.parametrize(("left", "right"), LAYOUTS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_same_bits_as_the_usual_form(isa: str, left: str, right: str) -> None:
+    code = matrices("f32", f"{left}; {right} -> m,n")
+    kernel, usual = whole(code, isa), whole(code, isa, usual=True)
+    rng = np.random.default_rng(5)
+    for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 401), (65, 300, WIDE_DEPTH)):
+        x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
+        y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
+        assert form_for(kernel.forms, kernel.sizes([x, y])) == "few"
+        assert np.array_equal(kernel(x, y)[0], usual(x, y)[0])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", a) for a in AFTER if a != "turned"] + [("right", a) for a in ("bias", "long")],
+)
+@pytest.mark.parametrize("isa", ISAS)
+def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
+    lines, left, right = (" q = sub(w, 1.0:f32)", "x", "q") if before else BEFORE[""]
+    code = HEAD.format(before=lines, left=left, right=right, after=AFTER[after])
+    kernel = forced(code, isa, "few")
+    rng = np.random.default_rng(3)
+    for m, n, k in ((1, 1, 1), (13, 16, 5), (35, 37, 3), (70, 141, 20)):
+        shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
+        by_name = {
+            name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()
+        } | {"i": rng.integers(0, m, m)}  # fmt: skip
+        arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
+        read = [by_name[p.name] for p in kernel.kernel.inputs]
+        found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
+        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            assert np.array_equal(got, wanted), (m, n, k)
+
+
+@pytest.mark.parametrize(("left", "right"), [("q", "w"), ("x", "q")])
+@pytest.mark.parametrize("isa", ISAS)
+def test_converted_operands(isa: str, left: str, right: str) -> None:
+    """Rows of a converted left operand are packed at once; lines of a right one on the way."""
+    given = "x" if left == "q" else "w"
+    types = {"x": "f32", "w": "f32", given: "bf16"}
+    code = (f"graph f(x: {types['x']}[m,k], w: {types['w']}[k,n]) {{\n"
+            f" q = cast({given}) {{dtype=f32}}\n"
+            f' s = contract({left}, {right}) {{spec="m,k; k,n -> m,n"}}\n'
+            " return s\n}")  # fmt: skip
+    kernel = forced(code, isa, "few")
+    rng = np.random.default_rng(6)
+    for m, n, k in ((1, 1, 1), (17, 33, 9), (75, 150, 31)):
+        shapes = {"x": (m, k), "w": (k, n)}
+        x, w = (rng.integers(-4, 5, shapes[name]).astype(
+            bf16.numpy if types[name] == "bf16" else "f4") for name in "xw")  # fmt: skip
+        for at_end in (False, True):
+            found = run_guarded(kernel, [x, w], at_end=at_end)[0]
+            assert np.array_equal(found, x.astype("f4") @ w.astype("f4")), (m, n, k)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_inner_loops_stay_in_registers(dtype: str) -> None:
+    """Four positions at once of a tile that multiplies what is packed, one of that which packs it,
+    with two stores: no sum leaves its register."""
+    kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; k,n -> m,n"))), "eager", {})
+    text = assembly(emit(kernel, Target.for_isa("avx512"), form="few").llvm,
+                    Target.for_isa("avx512"), 2)  # fmt: skip
+    loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 96)]
+    spilled = r"(?m)zmm\d+, -?\d*\(%r[sb]p|-?\d*\(%r[sb]p\), %zmm"
+    assert not any(re.search(spilled, x) for x in loops)
+    stores = {len(re.findall("fmadd", x)): [] for x in loops}
+    for x in loops:
+        stores[len(re.findall("fmadd", x))].append(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)))
+    assert stores[96] == [0]
+    assert sorted(stores[24]) == [0, 2]
