@@ -12,8 +12,8 @@ the mask leaves, at the measured peak: a tile that a mask cuts counts with its v
 Or it is the time in which a sum reads the queries, keys and values once, if that is longer.  The
 last column counts what is visited: scores of the tiles that bands of 24 queries see, and weights of
 what 12 queries see, times values.  With bfloat16, of which some processors multiply twice as
-many at a time, scores are not rounded on the way (`rounding="fast"`), and their exponentials where the
-second product takes them, as in PyTorch's own kernel.
+many at a time, scores are not rounded on the way (`rounding="fast"`), and their exponentials where
+the second product takes them, as in PyTorch's own kernel.
 """
 
 from __future__ import annotations
