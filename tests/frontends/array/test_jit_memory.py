@@ -65,6 +65,35 @@ def test_wrong_out() -> None:
     assert not buffer.any()
 
 
+def test_repeated_calls_into_arrays_are_looked_at_as_the_first_one() -> None:
+    """Which are answered in a few microseconds, where the array is like one that was right."""
+    f = sm.jit(lambda x, y: sm.flip(x) + 2 * y)
+    g = sm.jit(lambda d: d["x"] * 2 + d["n"])
+    for k in range(4):
+        x, y = np.arange(6.0) + k, np.arange(6.0) * k
+        right = x[::-1] + 2 * y
+        for out in (np.empty(6), np.empty(12)[::2], np.empty(12)[::-2]):
+            assert f(x, y, out=out) is out
+            assert np.array_equal(out, right)
+            assert g({"x": x, "n": k}, out=out) is out
+            assert np.array_equal(out, x * 2 + k)
+        assert f(x, y, out=x) is x and np.array_equal(x, right)
+        buffer = np.arange(8.0)
+        with pytest.raises(sm.errors.AliasError):
+            f(buffer[:6], y, out=buffer[2:])
+        locked = np.zeros(6)
+        locked.flags.writeable = False
+        with pytest.raises(sm.errors.OutArgumentError):
+            f(y, y, out=locked)
+        for wrong in (np.empty(7), np.empty(6, "f4"), np.empty(6, ">f8")):
+            with pytest.raises(sm.errors.OutArgumentError):
+                f(y, y, out=wrong)
+        given, pending = sm.asarray(np.full(6, 3.0)), np.zeros(6)
+        later = sm.asarray(pending) + given  # reads what `pending` holds before it is overwritten
+        f(y, y, out=pending)
+        assert np.array_equal(np.asarray(later), np.full(6, 3.0))
+
+
 def test_donated_arrays_cannot_be_read() -> None:
     x = sm.asarray(np.ones(8), copy=True)
     alias = x[...]

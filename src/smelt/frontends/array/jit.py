@@ -21,7 +21,7 @@ import numpy as np
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound, Options
-from smelt.frontends.array.flush import realise
+from smelt.frontends.array.flush import flush, realise
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.results import deliver, measure, pack
@@ -43,6 +43,8 @@ _EXACT_LIMIT = 512
 _RECORDINGS_LIMIT = 256
 _READABLE = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
+_WRITTEN = 0x501
+"""The same and WRITEABLE."""
 
 
 class Jit(Generic[P, R]):
@@ -68,8 +70,11 @@ class Jit(Generic[P, R]):
         if STATE.tapes:  # what is differentiated is recorded, not run
             bound = self.options.bind(args, kwargs)
             return bound.call(bound.leaves)
+        out = None
         if kwargs or not self._plain:
-            return self._nested(args, kwargs)
+            out = kwargs.get("out") if len(kwargs) == 1 and self._plain else None
+            if out.__class__ is not np.ndarray or self.options.takes_out:
+                return self._nested(args, kwargs)
         key: list[Any] = [fingerprint()]
         buffers: list[Buffer] = []
         data: Any
@@ -83,6 +88,8 @@ class Jit(Generic[P, R]):
             buffers.append(data)
             flags = data.flags.num & _READABLE
             key += data.dtype, data.shape, flags if flags & 1 else (flags, layout(data))
+        if out is not None:
+            return self._into(out, key, buffers, lambda: self.options.bind(args, {}))
         exact = tuple(key)
         found = self._exact.get(exact)
         if found is None:
@@ -102,7 +109,7 @@ class Jit(Generic[P, R]):
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
         bound = self.options.bind(args, kwargs)
-        if out is not None or self.options.donate:
+        if self.options.donate or (out is not None and out.__class__ is not np.ndarray):
             return self._general(bound, None, out)
         key: list[Any] = [fingerprint(), bound.tree, bound.statics]
         buffers: list[Buffer] = []
@@ -113,11 +120,13 @@ class Jit(Generic[P, R]):
                 continue
             data = _memory(x)
             if data is None:
-                return self._general(bound, None, None)
+                return self._general(bound, None, out)
             buffers.append(data)
             flags = data.flags.num & _READABLE
             key += data.dtype, data.shape, flags if flags & 1 else (flags, layout(data))
             key.append(_KINDS.get(x.__class__))
+        if out is not None:
+            return self._into(out, key, buffers, lambda: bound)
         exact: Hashable = tuple(key)
         found = self._exact.get(exact)
         if found is _BY_VALUE:
@@ -130,6 +139,16 @@ class Jit(Generic[P, R]):
             notice(self, found, args, kwargs, bound.leaves)
         return results
 
+    def _into(
+        self, out: Any, key: list[Any], buffers: list[Buffer], bound: Callable[[], Bound]
+    ) -> Any:  # fmt: skip
+        """A call into an array of the caller's, `key` being what is known of the arguments."""
+        exact = (*key, "out", out.dtype, out.shape, out.flags.num & _WRITTEN)
+        found = self._exact.get(exact)
+        if found is not None and _write(found, buffers, out):
+            return out
+        return self._general(bound(), exact, out)
+
     def _general(self, bound: Bound, exact: Hashable, out: Any) -> Any:
         """Any call; `exact` is the key under which it will be found next time."""
         if any(_traced(x) for x in bound.leaves):
@@ -139,7 +158,8 @@ class Jit(Generic[P, R]):
         arguments = as_arguments(bound)
         trace, sizes = self.find(bound, arguments)
         found = deliver(trace, sizes, arguments, bound, out)
-        if exact is not None and _repeatable(trace, bound, arguments):
+        simple = out is None or (trace.single and not trace.fixed)
+        if exact is not None and simple and _repeatable(trace, bound, arguments):
             if len(self._exact) >= _EXACT_LIMIT:
                 self._exact.clear()
             if trace.fixed and exact[-1].__class__ is not tuple:  # type: ignore[index]
@@ -244,6 +264,21 @@ def _again(found: Exact, buffers: list[Buffer]) -> Any:
     if trace.single:
         return Array.of(leaf(results[0]))
     return pack(trace, [Array.of(leaf(data)) for data in results])
+
+
+def _write(found: Exact, buffers: list[Buffer], out: Buffer) -> bool:
+    """Whether an equal call could be made again into the same kind of array, apart from all else:
+    then it has been."""
+    trace, sizes = found.trace, found.sizes
+    if not trace.whole:
+        buffers = [buffers[k] for k in trace.arguments]
+    if trace.captured:
+        buffers += [realise(x) for x in trace.captured]
+    if any(np.may_share_memory(out, x) for x in buffers):
+        return False
+    flush()  # what is pending reads the old values
+    trace.run(buffers, sizes, (out, *[None] * (len(trace.graph.outputs) - 1)))
+    return True
 
 
 class SteeredJit(Jit[P, R]):
