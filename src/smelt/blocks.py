@@ -203,9 +203,11 @@ WIDE_STAGED = 48
 WIDE_DEPTH, WIDE_PANEL = 2048, 1 << 19
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
 its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
-WIDE_ACROSS = 320
-"""Rows up to which a left operand that lies along them is multiplied as it lies: the lines of more
-are too far apart."""
+FEW = 12
+"""Rows from which on a right operand that lies in rows is packed as it is multiplied first."""
+WIDE_ACROSS = 160_000
+"""Elements up to which a left operand that lies along its rows is multiplied as it lies: more do
+not stay in L2."""
 DEEP, DEEP_PITCH = 192, 208
 """Summed positions that a deep product takes at once, and elements between packed rows of them: no
 power of two, which would share a cache's sets."""

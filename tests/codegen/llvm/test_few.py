@@ -14,7 +14,7 @@ from tests.codegen.llvm.test_wide import forced
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
-from smelt.blocks import SMALL, TALL_COLUMNS, THIN, WIDE_DEPTH
+from smelt.blocks import FEW, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN, WIDE_DEPTH
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -30,6 +30,19 @@ SIZES = (
     (70, 47, 30), (SMALL, TALL_COLUMNS + 1, 7), (SMALL + 5, 40, 6), (17, 3 * TALL_COLUMNS + 50, 9),
 )  # fmt: skip
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_form_follows_from_sizes(isa: str) -> None:
+    forms = whole(PLAIN, isa).forms
+    least = {"m": FEW, "n": THIN + 1, "k": WIDE_DEPTH}
+    assert form_for(forms, least) == form_for(forms, {**least, "m": SMALL}) == "few"
+    for name, other in (("m", FEW - 1), ("m", SMALL + 1), ("n", THIN), ("k", WIDE_DEPTH + 1)):
+        assert form_for(forms, {**least, name: other}) != "few"
+    assert form_for(forms, {**least, "k": TALL_DEPTH}) == "tall"
+    turned = whole(matrices("f32", "m,k; n,k -> m,n"), isa).forms  # lines run along k
+    assert form_for(turned, {**least, "m": THIN}) == "rows"
+    assert form_for(turned, {**least, "m": THIN + 1}) == "few"
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -25,9 +25,7 @@ from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tall_product import TallEmitter, converted
 from smelt.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import axes_of
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -86,11 +84,8 @@ class FewEmitter(TallEmitter):
     def _lie(self) -> Lines | None:
         """How the right operand lies in rows; None if it does not."""
         b, c, home = self.b, self.c, self.home
-        access = load_of(c.right)
-        apart = None if access is None else coefficient(access.offset, c.k)
-        if access is None or access.positions or apart is None or axes_of(apart):
-            return None
-        if coefficient(access.offset, c.n) != 1:
+        access, apart = load_of(c.right), c.lines()
+        if access is None or apart is None:
             return None
         top, dtype = home.open(self.nest.packs[1], Scope(home.top)), home.home.dtypes[access.buffer]
         step = home.index(apart, top)

@@ -14,7 +14,7 @@ from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.tall import tall_forms, wide_forms
+from smelt.codegen.llvm.tall import few_forms, tall_forms, wide_forms
 from smelt.codegen.llvm.tall_nests import scheduled
 from smelt.codegen.llvm.windowed import line_forms
 from smelt.dataclass import dataclass
@@ -57,7 +57,8 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
     found: list[dict[Form, Limits]] = []
     for phase in program(kernel).phases:
         # Of the phase as it is before it is scheduled.
-        short, wide = dict(tall_forms(phase, target)), dict(wide_forms(phase, target))
+        short = dict((*tall_forms(phase, target), *few_forms(phase, target)))
+        wide = dict(wide_forms(phase, target))
         s = schedule(phase, target)
         if any(c.panels for c in s.blocked):
             short, wide = {}, {}

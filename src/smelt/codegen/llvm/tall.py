@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import (
+    FEW,
     SMALL,
     TALL_BYTES,
     TALL_COLUMNS,
@@ -44,7 +45,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
-from smelt.types.expr import Index, axes_of, floordiv, maximum, minimum, product, sub
+from smelt.types.expr import Index, axes_of, floordiv, maximum, minimum, mul, product, sub
 
 LONGEST = 6.0
 """Cycles a vector of what reads the sums up to which it is written out for every row of a tile, and
@@ -94,6 +95,15 @@ class Tall:
 
     outer = ()
     """Summed axes beside `k`: none."""
+
+    def lines(self) -> Index | None:
+        """Elements between rows of the right operand, which run along the columns; None if they do
+        not, or are computed."""
+        access = load_of(self.right)
+        if access is None or access.positions or coefficient(access.offset, self.n) != 1:
+            return None
+        apart = coefficient(access.offset, self.k)
+        return None if apart is None or axes_of(apart) else apart
 
     def left_order(self) -> tuple[str, ...]:
         return (self.k, self.m) if self.across else (self.m, self.k)
@@ -162,40 +172,52 @@ def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     rows = phase.axes[found.m]
     if isinstance(rows, int) and rows <= THIN:
         return
-    group = group_of(found.item, found.left, found.right, phase.dtypes, target,
-                     matrices=True)  # fmt: skip
-    deep = TALL_DEPTH if group is None else TALL_SINGLE
+    deep = TALL_SINGLE if _is_grouped(found, phase, target) else TALL_DEPTH
     limits = (phase.axes[found.n], TALL_COLUMNS), (phase.axes[found.k], deep)
     if not any(isinstance(e, int) and e > most for e, most in limits):
         yield "tall", limits
+
+
+def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
+    """The form for few rows, whose right operand is packed as it is multiplied first."""
+    found = tall(phase, target, "few")
+    if found is None or target.registers < 32 or _is_grouped(found, phase, target):
+        return
+    m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
+    least = THIN + 1 if found.lines() is None else FEW
+    limits = (m, SMALL), (sub(least, m), 0), (sub(THIN + 1, n), 0), (k, WIDE_DEPTH)
+    if _fit(limits) and (found.direct or _is_cheap(phase, found)):
+        yield "few", limits
 
 
 def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     """The same for many columns, where their operand is packed for many rows: in one pass over all
     summed positions where the left one's rows are multiplied as they lie, or else in blocks."""
     found = tall(phase, target, "deep")
-    if found is None or target.registers < 32:
+    if found is None or target.registers < 32 or _is_grouped(found, phase, target):
         return
     m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
-    operands = found.item, found.left, found.right
-    if group_of(*operands, phase.dtypes, target, matrices=True) is not None:
-        return
-    lies, depth = _lies_open(found.left, found.item, (found.m, found.k), phase), (k, WIDE_DEPTH)
-    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0), depth
-    if _fit(limits) and (lies or _is_cheap(phase, found)):
-        yield "few", limits
     limits = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
     if not _fit(limits):
         return
-    near = (*limits, depth) if found.direct else (*limits, depth, (m, WIDE_ACROSS))
-    if lies and _fit(near):
+    near = (*limits, (k, WIDE_DEPTH))
+    if not found.direct:
+        near = (*near, (mul(m, k), WIDE_ACROSS))
+    if _fit(near) and _lies_open(found.left, found.item, (found.m, found.k), phase):
         yield "wide", near
     yield "deep", limits
 
 
+def _is_grouped(c: Tall, phase: Phase, target: Target) -> bool:
+    """Whether factors are packed in groups, or instructions multiply matrices of them."""
+    return group_of(c.item, c.left, c.right, phase.dtypes, target, matrices=True) is not None
+
+
 def _is_cheap(phase: Phase, c: Tall) -> bool:
     """Whether every task may pack all of the left operand, which lies in rows, in no time."""
-    return not c.across and _cost(needed(phase, [c.left], c.item)) <= LONGEST
+    packed = needed(phase, [c.left], c.item)
+    across = any(runs_across(i, c.k, c.m, c.tile.lanes) for i in packed)
+    return not across and _cost(packed) <= LONGEST
 
 
 def _fit(limits: Limits) -> bool:
