@@ -53,6 +53,27 @@ def test_packing_all_of_an_operand_once_is_not_charged_for() -> None:
     assert price(few, replace(once, taken=2 * once.taken)) > 0.0
 
 
+def test_few_rows_pack_on_the_way_only_in_a_kernel_of_their_own() -> None:
+    few, once = Operand(64, 0.0, lies=False), Operand(1024, STEPS / 64, lies=False)
+    assert packing_ns(MACHINE, (few, once), 1024, STEPS, 4) == 0.0
+    beside = packing_ns(MACHINE, (few, once), 1024, STEPS, 4, alone=False)
+    assert beside > 0.05 * once.taken
+    many = Operand(193, 0.0, lies=False), Operand(1024, STEPS / 193, lies=False)
+    assert packing_ns(MACHINE, many, 1024, STEPS, 4, alone=False) == 0.0
+
+
+def test_gradients_of_a_small_batch_stand_alone() -> None:
+    """Of 32 rows: the hidden gradient and that of the weights share an operand of 64 KiB, and each
+    is a kernel of few rows, or of short sums, by itself."""
+    f = Formula()
+    g, h, w = f.input("g", 32, 512), f.input("h", 32, 512), f.input("w", 512, 512)
+    whole = f.of("mul", h, f.of("erf", h))
+    inner = f.of("mul", f.matmul(g, w), f.of("exp", f.of("mul", h, h)))
+    weights = f.matmul(f.permute(g, 1, 0), whole)
+    found = f.plan(inner, weights, f.fold("sum", inner, 0, keep=True))
+    assert [sum(map(is_contraction, c.nodes)) for c in found.clusters].count(1) == 2
+
+
 FAR = replace(
     MACHINE, l2_bytes=2 << 20, fma_gflops=248.0,
     one_thread=replace(MACHINE.one_thread, l3=Rates(30, 30, 30), dram=Rates(17, 11, 17)),

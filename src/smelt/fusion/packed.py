@@ -43,14 +43,16 @@ class Operand:
 
 
 def packing_ns(
-    target: Target, operands: tuple[Operand, Operand], depth: int, steps: float, itemsize: int
+    target: Target, operands: tuple[Operand, Operand], depth: int, steps: float, itemsize: int,
+    *, alone: bool = True,
 ) -> float:  # fmt: skip
     """Nanoseconds on one core of packing the operands of a product of so many steps, each the sum
     of `depth` of them, beyond what blocks of the usual heights take, and beyond packing all of an
     operand once.
 
     Rows that lie along the summed axis are multiplied where they lie.  Few rows or columns leave
-    the other operand unpacked, and so does a product that is small altogether.
+    the other operand unpacked, and so does a product that is small altogether.  What few rows
+    multiply is packed on the way where the product is `alone`; beside others all of it counts.
 
     >>> machine = Target.for_isa("avx512")
     >>> usual, narrow = Operand(1024, 1e6, lies=False), Operand(1024, 5e6, lies=False)
@@ -58,13 +60,19 @@ def packing_ns(
     0.0
     >>> packing_ns(machine, (usual, narrow), 1024, 1e8, 4) > 1e5
     True
+    >>> few = Operand(64, 65536.0, lies=True)
+    >>> packing_ns(machine, (few, usual), 1024, 64e6, 4)
+    0.0
+    >>> packing_ns(machine, (few, usual), 1024, 64e6, 4, alone=False) > 1e4
+    True
     """
     least, most = sorted(x.own for x in operands)
     if least <= THIN or (most <= SMALL and depth <= SMALL_DEPTH):
         return 0.0
     each = [
         0.0 if x.made else
-        max(x.taken - steps / min(SHARED_BYTES / itemsize, other.own), 0.0)
+        max(x.taken - (steps / min(SHARED_BYTES / itemsize, other.own) if alone or other.own > SMALL
+                       else 0.0), 0.0)
         * _element_ns(target, x.own * depth * itemsize, itemsize)
         for x, other in (operands, operands[::-1])
     ]  # fmt: skip
@@ -97,7 +105,9 @@ def region_packing_ns(
         )  # fmt: skip
         depth = prod(sizes[a] for a in bits(over))
         itemsize = unit.node.type.dtype.compute.itemsize
-        found += packing_ns(target, (one, other), depth, evaluations(every | over), itemsize)
+        steps = evaluations(every | over)
+        found += packing_ns(target, (one, other), depth, steps, itemsize,
+                            alone=len(region.ended) == 1)  # fmt: skip
     return found
 
 
