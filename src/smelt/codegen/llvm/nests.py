@@ -247,8 +247,8 @@ class _Planner:
 
     def _apart_items(self) -> set[Item]:
         """What is computed in nests of its own, once: scans that a contraction packs, block by
-        block, or that something with more axes reads; loads that gather, in a phase of scalar
-        operators alone, where other loops would gather the same again."""
+        block, or that something with more axes reads; functions that it reads; loads that gather,
+        in a phase of scalar operators alone, where other loops would gather the same again."""
         found = set[Item]()
         reach: dict[Item, set[str]] = {i: set(self._domain(i)) for i in self.phase.items}
         for s in self.phase.stores:
@@ -260,13 +260,20 @@ class _Planner:
         scalar = not self.phase.regions() and all(i.kind not in FOLDS for i in self.phase.items)
         for item in reversed(self.phase.items):
             again = item.kind == "scan" or (scalar and gathers(item, self.vector))
-            if again and reach[item] - self._domain(item):
+            beyond = reach[item] - self._domain(item)
+            if beyond and (again or self._is_repeated(item, beyond)):
                 found.add(item)
             inner = item.kind == "fold" or item in found
             for a in item.args:
                 reach[a] |= {"packed"} if item.kind == "dot" else \
                     self._domain(item) if inner else reach[item]  # fmt: skip
         return found
+
+    def _is_repeated(self, item: Item, beyond: set[str]) -> bool:
+        """Whether loops over the axes beyond an item's own would compute what is dear again:
+        vectors run along one of its own, so that no place outside of those loops has it."""
+        outside = any(self.local.get(a, 1) != 1 for a in beyond)
+        return outside and self.vector in self._domain(item) and self._is_dear(item, DEAR)
 
     def _domain(self, item: Item) -> frozenset[str]:
         """Local axes that a fold or a kept value is computed over."""

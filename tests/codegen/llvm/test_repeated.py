@@ -1,0 +1,55 @@
+"""What is dear and has fewer axes than what reads it is computed once, not for every position of
+the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.native import native_kernel
+from tests.codegen.llvm.whole import RUNNABLE
+
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.short import with_sizes
+from smelt.kernel.text import parse
+from smelt.target import Isa, Target
+
+FORCES = """
+kernel k(x: f32[n,c]) -> y: f32[n,c]
+  grid n
+  v0 = x[n,c]
+  stream m in n/256 with s = f64(0) [c]
+    v1 = x[m,c]
+    v2 = v0 - v1
+    v3 = square(v2)
+    v4 = sum(v3 over c)
+    v5 = v4 + 0.5
+    v6 = pow(v5, -1.5)
+    v7 = v2 * v6
+    s' = s + sum(v7 over m as f64)
+  v8 = f32(s)
+  y[n,c] = v8
+"""
+
+
+@pytest.mark.parametrize("c", [3, 8])
+@pytest.mark.parametrize(("dear", "times"), [("pow(v5, -1.5)", 1), ("v5 * 3", 0)])
+def test_dear_weights_have_a_loop_without_the_columns(c: int, dear: str, times: int) -> None:
+    kernel = with_sizes(parse(FORCES.replace("pow(v5, -1.5)", dear)), {"c": c})
+    (phase,) = program(kernel).phases
+    made = schedule(phase, Target.for_isa("avx512"))
+    assert len([i for i in made.kept if i.payload == "pow"]) == times
+    again = [n for n in made.nests if "c" in n.order and any(i.payload == "pow" for i in n.items)]
+    assert not again
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("c", [1, 3, 8, 17])
+def test_forces_are_right(c: int, isa: Isa) -> None:
+    kernel = native_kernel(with_sizes(parse(FORCES), {"c": c}), isa)
+    for n in (1, 7, 257, 300):
+        x = np.random.default_rng(n).standard_normal((n, c)).astype(np.float32)
+        d = x[:, None].astype("f8") - x[None]
+        expected = (d * ((d**2).sum(-1) + 0.5)[..., None] ** -1.5).sum(1)
+        found = kernel({"x": x})["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * n)
