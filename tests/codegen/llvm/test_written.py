@@ -144,3 +144,49 @@ def test_what_all_rows_share_does_not_count(fold: str) -> None:
             for at_end in (False, True):
                 (found,) = run_guarded(kernel, [x, w], at_end=at_end)
                 np.testing.assert_allclose(found, kernel.expected(x, w)[0], rtol=1e-6, atol=1e-6)
+
+
+COLOURS = """graph f(x: {t}[n,{k}], w: f32[{c},{k}]) {{
+  a = cast(x) {{dtype=f32}}
+  b = contract(a, w) {{spec="n,k; c,k -> n,c"}}
+  d = {after}(b)
+  return d
+}}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("t", "after", "slim"), [
+    ("u8", "abs", True), ("f16", "exp", True), ("f32", "tanh", True), ("f32", "abs", False),
+])  # fmt: skip
+def test_few_columns_of_computed_rows_are_written_out(
+    t: str, after: str, slim: bool, isa: Isa
+) -> None:
+    """Vectors run along the rows, and each column's functions are computed once; rows as they lie
+    that nothing dear reads have tiles of their own."""
+    for c, k in ((3, 3), (4, 8), (2, 5), (5, 3)):
+        kernel = whole(COLOURS.format(t=t, c=c, k=k, after=after), isa, n=500)
+        (phase,) = program(kernel.kernel).phases
+        short_products(phase)
+        assert ("dot" not in {i.kind for i in phase.items}) == (slim and c <= 4)
+        rng = np.random.default_rng(c)
+        for n in (1, 17, 300):
+            x = rng.integers(0, 3, (n, k)).astype(kernel.graph.inputs[0].type.dtype.numpy)
+            w = rng.standard_normal((c, k), "f4")
+            for at_end in (False, True):
+                (found,) = run_guarded(kernel, [x, w], at_end=at_end)
+                np.testing.assert_allclose(found, kernel.expected(x, w)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_functions_that_columns_share_are_computed_once() -> None:
+    """Short rows do not become one run, whose lanes would compute them for each column."""
+    text = """graph f(x: f32[n,3], s: f32[n,1]) {{
+      e = {0}(s)
+      w = expand(e) {{shape=(n, 3)}}
+      y = mul(x, w)
+      return y
+    }}"""
+    for function, columns in (("exp", 3), ("abs", 1)):
+        kernel = lower.run(one_cluster(parse(text.format(function))), "eager", {})
+        (phase,) = program(kernel).phases
+        (nest,) = schedule(phase, Target.for_isa("avx512")).nests
+        assert len(nest.stores) == columns

@@ -34,7 +34,7 @@ from smelt.codegen.llvm.items import (
 from smelt.codegen.llvm.nest_axes import lines_axis, results_axis
 from smelt.codegen.llvm.peeks import covered, finish_sums
 from smelt.codegen.llvm.pieces import pieces
-from smelt.codegen.llvm.spread import spread
+from smelt.codegen.llvm.spread import shares_dear, spread
 from smelt.codegen.llvm.stages import WIDE, Stage, stages
 from smelt.codegen.llvm.stencil import stencils
 from smelt.codegen.llvm.tasks import Placed, Products, gathers, task_blocks, turned_side
@@ -138,8 +138,10 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         products = products or contractions(phase, target, form)
         finish_sums(phase)
     scans = any(i.kind == "scan" for i in phase.items)
-    if not products and is_map(phase, scans=True) and (scans or not flatten(phase, target)):
-        spread(phase, lanes_of(phase, target))
+    if not products and is_map(phase, scans=True):
+        apart = (scans or shares_dear(phase)) and spread(phase, lanes_of(phase, target))
+        if not apart and not scans and not flatten(phase, target):
+            spread(phase, lanes_of(phase, target))
     vector = vector_axis(phase, candidates(phase))
     fit_rows(phase, vector)
     if products and phase.stores:

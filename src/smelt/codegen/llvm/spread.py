@@ -45,18 +45,25 @@ THIN = 8
 for elements is less than as many vectors that are nearly empty, and all else is done at once."""
 
 
-def spread(phase: Phase, lanes: int) -> None:
-    """Writes out the columns of short rows of results."""
+def shares_dear(phase: Phase) -> bool:
+    """Whether columns of short rows have in common what a run of all of them (`flatten`) would
+    compute again in each lane: a function."""
+    short = {a for s in phase.stores for a in _columns(phase, s)}
+    return bool(short) and _shared(phase, short) > CHEAP
+
+
+def spread(phase: Phase, lanes: int) -> bool:
+    """Writes out the columns of short rows of results; says whether it did."""
     rows = {_row_of(phase, s) for s in phase.stores}
     if len(rows) != 1 or (row := rows.pop()) is None:
-        return
+        return False
     columns = [_columns(phase, s) for s in phase.stores]
     read = [] if any(columns) else _read_columns(phase, row)
     if read:
         columns = [read] * len(phase.stores)
     short = dict.fromkeys(a for own in columns for a in own)
     if any({*short} & s.axes != {*own} for s, own in zip(phase.stores, columns, strict=True)):
-        return
+        return False
     count = prod(n for a in short if isinstance(n := phase.axes[a], int))
     varying = {i for s in phase.stores for i in reached(s.value, {*short})}
     length = phase.axes[row]
@@ -66,7 +73,7 @@ def spread(phase: Phase, lanes: int) -> None:
     full = count >= (lanes if read else _filled(phase, row, lanes)) and cheap
     kept = not all(_runs_short(i, {*short}) for i in phase.items if i.kind == "scan")
     if not short or few or not near or full or kept or count * len(varying) > MOST:
-        return
+        return False
     phase.stores[:] = [x for s, own in zip(phase.stores, columns, strict=True)
                        for x in _apart(phase, s, own)]  # fmt: skip
     for a in short:
@@ -75,6 +82,7 @@ def spread(phase: Phase, lanes: int) -> None:
     phase.lanes = row
     join_equal(phase)
     prune(phase)
+    return True
 
 
 def _filled(phase: Phase, row: str, lanes: int) -> int:
@@ -229,4 +237,4 @@ def _side_by_side(group: list[StoreItem], step: int) -> bool:
     return step > 1 and apart == [*range(step)] and not any(s.where for s in group)
 
 
-__all__ = ["interleaved", "short_row", "spread"]
+__all__ = ["interleaved", "shares_dear", "short_row", "spread"]

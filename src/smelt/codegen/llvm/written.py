@@ -32,7 +32,9 @@ from smelt.codegen.llvm.items import (
     cut_axes,
 )
 from smelt.codegen.llvm.spread import short_row
+from smelt.codegen.llvm.tall import LONGEST, readers
 from smelt.ops.combine import AS_GOOD, CHOICE, COMBINES, SUM_OF_PRODUCTS, Combine
+from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f32, f64, i32
 from smelt.types.expr import Index
@@ -51,6 +53,8 @@ LANES = 64
 """Positions that a product of a batch may have for vectors to hold several of them."""
 TINY = 8
 """Products of a sum of theirs at most, each of which has lanes of its own to be found."""
+SLIM, ROWS = 4, 128
+"""Columns at most and rows at least of a product whose vectors run along its rows."""
 NEAREST = 3
 """Steps between neighbouring windows at most, so that loads share lines."""
 
@@ -185,7 +189,10 @@ def _is_short_sum(phase: Phase, dot: Item) -> bool:
     if len(sizes) < len(over) or over & bound or any(folds(a, over) for a in dot.args):
         return False
     if not 0 < prod(sizes) <= SHORT_SUM or not (
-        left <= right or right <= left or _is_tiny(phase, dot, prod(sizes), left ^ right)
+        left <= right
+        or right <= left
+        or _is_tiny(phase, dot, prod(sizes), left ^ right)
+        or _is_slim(phase, dot, prod(sizes), (left - right, right - left))
     ):
         return False
     terms, read = prod(sizes), [i for a in dot.args for i in reached(a, over)]
@@ -209,6 +216,25 @@ def _is_tiny(phase: Phase, dot: Item, terms: int, own: frozenset[str]) -> bool:
     known = [n for n in extents if isinstance(n, int)]
     batch = dot.axes - own
     return len(known) == len(extents) and prod(known) <= LANES and terms <= TINY and bool(batch)
+
+
+def _is_slim(
+    phase: Phase, dot: Item, terms: int, own: tuple[frozenset[str], frozenset[str]]
+) -> bool:
+    """Whether many rows meet few columns of few elements (colours, points in space), and rows are
+    computed, or a function reads the results: vectors along a row are nearly empty, those along the
+    rows hold one column each.  Rows that are multiplied as they lie have tiles of their own."""
+    if terms > TINY or dot.dtype.itemsize > f32.itemsize:
+        return False
+    after = (i.payload for i in readers(phase, dot) if i.kind == "apply")
+    dear = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > LONGEST
+    for (few, many), rows in zip((own, own[::-1]), dot.args[::-1], strict=True):
+        columns = prod(n if isinstance(n := phase.axes[a], int) else SLIM + 1 for a in few)
+        known = [n for a in many if isinstance(n := phase.axes[a], int)]
+        whole = len(known) < len(many) or prod(known) >= ROWS
+        if columns <= SLIM and many and whole and (dear or rows.kind != "load"):
+            return True
+    return False
 
 
 def _write_products(phase: Phase, dot: Item) -> None:
