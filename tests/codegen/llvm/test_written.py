@@ -190,3 +190,29 @@ def test_functions_that_columns_share_are_computed_once() -> None:
         (phase,) = program(kernel).phases
         (nest,) = schedule(phase, Target.for_isa("avx512")).nests
         assert len(nest.stores) == columns
+
+
+LAYERS = """graph f(x: f32[n,{k}], a: f32[{k},{c}], b: f32[{c},2]) {{
+  u = contract(x, a) {{spec="n,k; k,c -> n,c"}}
+  v = tanh(u)
+  y = contract(v, b) {{spec="n,c; c,d -> n,d"}}
+  return y
+}}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("k", "c", "written"), [(3, 8, True), (8, 8, True), (3, 9, False)])
+def test_layers_of_small_networks_stay_in_registers(
+    k: int, c: int, written: bool, isa: Isa
+) -> None:
+    """Columns that are summed again are not stored side by side: there may be eight of them."""
+    kernel = whole(LAYERS.format(k=k, c=c), isa, n=500)
+    (phase,) = program(kernel.kernel).phases
+    short_products(phase)
+    assert ("dot" not in {i.kind for i in phase.items}) == written
+    rng = np.random.default_rng(c)
+    for n in (1, 17, 300):
+        given = [rng.standard_normal(s, "f4") for s in ((n, k), (k, c), (c, 2))]
+        for at_end in (False, True):
+            (found,) = run_guarded(kernel, given, at_end=at_end)
+            np.testing.assert_allclose(found, kernel.expected(*given)[0], rtol=1e-5, atol=1e-5)

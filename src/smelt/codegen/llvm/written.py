@@ -54,7 +54,8 @@ LANES = 64
 TINY = 8
 """Products of a sum of theirs at most, each of which has lanes of its own to be found."""
 SLIM, ROWS = 4, 128
-"""Columns at most and rows at least of a product whose vectors run along its rows."""
+"""Columns at most and rows at least of a product whose vectors run along its rows, where columns
+are stored side by side; where they are summed again (in a small network), `TINY` of them."""
 NEAREST = 3
 """Steps between neighbouring windows at most, so that loads share lines."""
 
@@ -226,13 +227,15 @@ def _is_slim(
     rows hold one column each.  Rows that are multiplied as they lie have tiles of their own."""
     if terms > TINY or dot.dtype.itemsize > f32.itemsize:
         return False
+    stored = frozenset[str]().union(*(s.axes for s in phase.stores))
     after = (i.payload for i in readers(phase, dot) if i.kind == "apply")
     dear = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > LONGEST
     for (few, many), rows in zip((own, own[::-1]), dot.args[::-1], strict=True):
-        columns = prod(n if isinstance(n := phase.axes[a], int) else SLIM + 1 for a in few)
+        most = TINY if few.isdisjoint(stored) else SLIM
+        columns = prod(n if isinstance(n := phase.axes[a], int) else most + 1 for a in few)
         known = [n for a in many if isinstance(n := phase.axes[a], int)]
         whole = len(known) < len(many) or prod(known) >= ROWS
-        if columns <= SLIM and many and whole and (dear or rows.kind != "load"):
+        if columns <= most and many and whole and (dear or rows.kind != "load"):
             return True
     return False
 
