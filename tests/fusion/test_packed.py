@@ -63,15 +63,15 @@ def test_few_rows_pack_on_the_way_only_in_a_kernel_of_their_own() -> None:
 
 
 def test_gradients_of_a_small_batch_stand_alone() -> None:
-    """Of 32 rows: the hidden gradient and that of the weights share an operand of 64 KiB, and each
-    is a kernel of few rows, or of short sums, by itself."""
+    """Of 32 rows: neither do that of the weights and the hidden one share a kernel for the operand
+    that both read, nor is the latter's sum over rows found where that is made."""
     f = Formula()
     g, h, w = f.input("g", 32, 512), f.input("h", 32, 512), f.input("w", 512, 512)
     whole = f.of("mul", h, f.of("erf", h))
     inner = f.of("mul", f.matmul(g, w), f.of("exp", f.of("mul", h, h)))
     weights = f.matmul(f.permute(g, 1, 0), whole)
     found = f.plan(inner, weights, f.fold("sum", inner, 0, keep=True))
-    assert [sum(map(is_contraction, c.nodes)) for c in found.clusters].count(1) == 2
+    assert sorted(sum(map(is_contraction, c.nodes)) for c in found.clusters) == [0, 1, 1]
 
 
 FAR = replace(
