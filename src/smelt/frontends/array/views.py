@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import STATE, Value, record
-from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, split_groups
 from smelt.types.expr import Index, evaluate, floordiv, product, text
 from smelt.types.tensor import Shape, shape_text
 
@@ -83,6 +84,9 @@ def reshape(x: Value, shape: Shape) -> Value:
     source = shape_of(x)
     if any(isinstance(d, int) and d < -1 for d in shape) or shape.count(-1) > 1:
         raise ShapeError(op="reshape", operands=x.told, reason=_impossible(shape, scope))
+    if scope is not None:
+        _align(source, shape, scope)
+        source = shape_of(x)
     if -1 in shape:
         shape = _solve(x, source, shape, scope)
     if shape == source:
@@ -100,6 +104,27 @@ def reshape(x: Value, shape: Shape) -> Value:
 def _impossible(shape: Shape, scope: Scope | None) -> str:
     shape = shape if scope is None else tuple(scope.hint(d) for d in shape)
     return f"its elements do not fill the shape [{shape_text(shape)}]"
+
+
+def _align(source: Shape, shape: Shape, scope: Scope) -> None:
+    """Has a size that numbers of the new shape stand for be that number from now on.
+
+    x.reshape(4, -1, 4, 32) of x[b,n,d], called with [4,512,128]: b is 4, d is 128, and n is what is
+    left.  Other sizes would fit as well, but not row by row: the new array's would be spread over
+    several, and what is asked for is hardly ever that.
+    """
+    before, after = ([d if d == -1 else scope.hint(d) for d in s] for s in (source, shape))
+    total, rest = math.prod(before), math.prod(d for d in after if d != -1)
+    if not total or not rest or total % rest:
+        return
+    after = [total // rest if d == -1 else d for d in after]
+    s = t = 0
+    for old, new in split_groups(tuple(before), tuple(after)):
+        mine, goal = source[s : s + len(old)], shape[t : t + len(new)]
+        s, t = s + len(old), t + len(new)
+        numbers = all(isinstance(d, int) and d != -1 for d in goal)
+        if numbers and sum(not isinstance(scope.canon(d), int) for d in mine) == 1:
+            scope.same(product(mine), product(goal))
 
 
 def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:

@@ -1,0 +1,62 @@
+"""Reshapes to written numbers: sizes that they stand for are known, whatever else is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import smelt as sm
+
+
+def recordings(f: Any) -> int:
+    return sum(len(traces) for traces in f.traces.values())
+
+
+def heads(x: Any, w: Any) -> Any:
+    return sm.permute_dims(sm.reshape(x @ w, (4, -1, 2, 8)), (0, 2, 1, 3))
+
+
+def test_sizes_that_numbers_stand_for_are_known() -> None:
+    """Places are split row by row: nothing is divided by a size."""
+    rng = np.random.default_rng(0)
+    f = sm.jit(heads)
+    w = rng.integers(-3, 4, (16, 16)).astype("f4")
+    for n in (5, 7, 12):
+        x = rng.integers(-3, 4, (4, n, 16)).astype("f4")
+        want = (x @ w).reshape(4, n, 2, 8).transpose(0, 2, 1, 3)
+        assert np.array_equal(np.asarray(f(x, w)), want)
+    assert recordings(f) == 1
+    report = sm.explain(f, x, w)
+    assert not any("//" in k.text for k in report.kernels)
+
+
+def test_other_sizes_that_fit_are_right_as_well() -> None:
+    f = sm.jit(lambda x: sm.reshape(x, (4, -1, 3)) + 1)
+    for shape in ((4, 5, 3), (4, 9, 3), (2, 10, 6), (8, 5, 3), (2, 6, 1), (1, 4, 3), (4, 0, 3)):
+        x = np.arange(np.prod(shape), dtype="f4").reshape(shape)
+        assert np.array_equal(np.asarray(f(x)), x.reshape(4, -1, 3) + 1), shape
+    with pytest.raises(sm.errors.ShapeError):
+        f(np.zeros((5, 5, 5), "f4"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_reshape_at_any_sizes(data: Any) -> None:
+    """The recording of one call serves, or not, further calls: they are right either way."""
+    goal = data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3))
+    goal[data.draw(st.integers(0, len(goal) - 1))] = -1
+    f = sm.jit(lambda x: sm.reshape(x * 2, tuple(goal)))
+    for _ in range(3):
+        shape = data.draw(st.lists(st.integers(0, 6), min_size=3, max_size=3))
+        x = np.arange(np.prod(shape), dtype="f4").reshape(shape)
+        try:
+            want = (x * 2).reshape(goal)
+        except ValueError:
+            with pytest.raises(sm.errors.ShapeError):
+                f(x)
+            continue
+        assert np.array_equal(np.asarray(f(x)), want), (shape, goal)
