@@ -113,7 +113,8 @@ def _align(source: Shape, shape: Shape, scope: Scope) -> None:
     left.  Other sizes would fit as well, but not row by row: the new array's would be spread over
     several, and what is asked for is hardly ever that.
     """
-    before, after = ([d if d == -1 else scope.hint(d) for d in s] for s in (source, shape))
+    before = [scope.hint(d) for d in source]
+    after = [-1 if d == -1 else scope.hint(d) for d in shape]
     total, rest = math.prod(before), math.prod(d for d in after if d != -1)
     if not total or not rest or total % rest:
         return
