@@ -125,6 +125,18 @@ def test_converted_operands(isa: str, left: str, right: str) -> None:
             assert np.array_equal(found, x.astype("f4") @ w.astype("f4")), (m, n, k)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
+    """As many as a task can have, whose last one ends within a vector."""
+    code = ("graph f(x: f32[m,k], w: f32[k,n]) {\n q = abs(x)\n"
+            ' s = contract(q, w) {spec="m,k; k,n -> m,n"}\n return s\n}')  # fmt: skip
+    kernel = forced(code, isa, "few")
+    for k in (1, 7, 33):
+        x, w = whole_numbers((SMALL, k), "f4", 1), whole_numbers((k, 40), "f4", 2)
+        found = run_guarded(kernel, [x, w], at_end=True)[0]
+        assert np.array_equal(found, abs(x) @ w), k
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_inner_loops_stay_in_registers(dtype: str) -> None:
     """Four positions at once of a tile that multiplies what is packed, one of that which packs it,
