@@ -27,7 +27,8 @@ ISAS = [isa for isa in RUNNABLE if any(form == "few" for form, _ in whole(PLAIN,
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
     (1, 1, 1), (8, 32, 0), (12, 32, 1), (13, 33, 5), (24, 64, 3), (31, 95, 17), (52, 161, 4),
-    (70, 47, 30), (SMALL, TALL_COLUMNS + 1, 7), (SMALL + 5, 40, 6), (17, 3 * TALL_COLUMNS + 50, 9),
+    (70, 47, 30), (SMALL, TALL_COLUMNS + 1, 7), (SMALL + 5, 40, 6), (SMALL + 20, 70, 5),
+    (17, 3 * TALL_COLUMNS + 50, 9),
 )  # fmt: skip
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 

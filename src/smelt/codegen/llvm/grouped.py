@@ -99,8 +99,8 @@ def group_of(
         sides = [_is_bfloat(x, buffers) for x in (left, right)]
         loaded = [isinstance(x.payload, Access) for x in (left, right)]
         known = all(is_bfloat or not load for is_bfloat, load in zip(sides, loaded, strict=True))
-        tiles = matrices and target.isa == "avx512" and target.has("amx-bf16") \
-            and target.has("amx-tile")  # fmt: skip
+        more = ("avx512bf16", "amx-bf16", "amx-tile")
+        tiles = matrices and target.isa == "avx512" and all(map(target.has, more))
         if not known or not (tiles or target.multiplies_bfloats):
             return None
         return Group("bfloats", bf16, matrix="tdpbf16ps" if tiles else "")
