@@ -36,9 +36,10 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
-    least = {"m": FEW, "n": THIN + 1, "k": WIDE_DEPTH}
+    panel = 2 * Target.for_isa(isa).vector_bytes // 4
+    least = {"m": FEW, "n": panel, "k": WIDE_DEPTH}
     assert form_for(forms, least) == form_for(forms, {**least, "m": SMALL}) == "few"
-    for name, other in (("m", FEW - 1), ("m", SMALL + 1), ("n", THIN), ("k", WIDE_DEPTH + 1)):
+    for name, other in (("m", FEW - 1), ("m", SMALL + 1), ("n", panel - 1), ("k", WIDE_DEPTH + 1)):
         assert form_for(forms, {**least, name: other}) != "few"
     assert form_for(forms, {**least, "k": TALL_DEPTH}) == "tall"
     turned = whole(matrices("f32", "m,k; n,k -> m,n"), isa).forms  # lines run along k

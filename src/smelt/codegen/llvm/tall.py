@@ -185,7 +185,8 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
         return
     m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
     least = THIN + 1 if found.lines() is None else FEW
-    limits = (m, SMALL), (sub(least, m), 0), (sub(THIN + 1, n), 0), (k, WIDE_DEPTH)
+    panel = max(THIN + 1, found.tile.columns)
+    limits = (m, SMALL), (sub(least, m), 0), (sub(panel, n), 0), (k, WIDE_DEPTH)
     if _fit(limits) and (found.direct or _is_cheap(phase, found)):
         yield "few", limits
 
