@@ -10,7 +10,7 @@ import pytest
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
-from tests.codegen.llvm.test_wide import forced
+from tests.codegen.llvm.test_wide import forced, is_right_in_every_layout
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 import smelt as sm
@@ -47,14 +47,7 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_layout(isa: str, dtype: str) -> None:
-    for left, right in LAYOUTS:
-        kernel = forced(matrices(dtype, f"{left}; {right} -> m,n"), isa, "deep")
-        for m, n, k in SIZES:
-            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
-            x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
-            for at_end in (False, True):
-                found = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
-                assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
+    is_right_in_every_layout(isa, dtype, "deep", SIZES)
 
 
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)

@@ -5,10 +5,9 @@
         for other rows:          multiplies the packed panel; asks memory for the next panel's lines
 
 With 64 rows a panel is multiplied six times, and packing it by itself takes as long as two of them:
-lines of 32 columns lie far apart, and the processor foresees none of them.  So all tiles of a panel
-share the work of asking for the next one's lines, evenly, which leaves memory as much time as the
-multiply-adds take.  Where the right operand is computed, or lies along the summed axis, it is
-packed before, as for a wide product.
+lines of 32 columns lie far apart, and the processor foresees none of them.  So whole tiles of a
+panel ask for the next one's lines meanwhile, two rows of it in a round at most.  Where the right
+operand is computed, or lies along the summed axis, it is packed before, as for a wide product.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = Any
-HEIGHTS = (12, 8, 4, 1)
-"""Rows of tiles: as many as registers allow, then what is left over."""
 AHEAD = 24
 """Lines of a panel that nobody asked for between the one that is packed and the one asked for."""
 UNROLLED = 4
@@ -63,6 +60,8 @@ class FewEmitter(TallEmitter):
         self.lines: Lines | None = None
         self.packs = False
         """Whether the tile at hand packs what it multiplies."""
+        self.tiles: Value = None
+        """How many whole tiles the rows have."""
         self.asks: Value = None
         """Of a whole tile: how many positions those before it in this panel multiplied."""
 
@@ -102,7 +101,7 @@ class FewEmitter(TallEmitter):
     def _results(self, low: Value, high: Value) -> None:
         """Panel by panel, all rows of each; then columns beside whole panels."""
         b, c, home = self.b, self.c, self.home
-        full, lower, _ = c.heights
+        full, _, lower, _ = c.heights
         ends = self._ends(low, high)
 
         def tile(row: Value, size: int, at: Value) -> None:
@@ -121,7 +120,7 @@ class FewEmitter(TallEmitter):
                     self.packs = True
                     tile(low, full, at)
                     self.packs = False
-            for size, (start, end) in zip(HEIGHTS, pairwise((first, *ends)), strict=True):
+            for size, (start, end) in zip(c.heights, pairwise((first, *ends)), strict=True):
                 home.loop(start, end, size, lambda row, size=size: tile(row, size, at))
 
         (begin, _), wide = home.ranges[c.n], c.tile.columns
@@ -136,7 +135,7 @@ class FewEmitter(TallEmitter):
         """Where the tiles of each height end.  Of low ones each reads a whole panel as well: four
         rows that are left over and a high tile's are two of eight."""
         b, rows = self.b, self.b.sub(high, low)
-        full, half, quarter, _ = HEIGHTS
+        full, half, quarter, _ = self.c.heights
         left = b.urem(rows, number(full))
         odd = b.and_(b.icmp_signed(">=", left, number(quarter)),
                      b.icmp_signed("<", left, number(half)))  # fmt: skip
@@ -148,7 +147,7 @@ class FewEmitter(TallEmitter):
     # ---- the right operand -----------------------------------------------------------------------
 
     def _unrolled(self, height: int) -> int:
-        return UNROLLED if height == HEIGHTS[0] and not self.packs else 1
+        return UNROLLED if height == self.c.tile.rows and not self.packs else 1
 
     def _line(
         self, k: Value, column: Value, vectors: int, mask: Value | None

@@ -91,6 +91,8 @@ class Tall:
     @property
     def heights(self) -> tuple[int, ...]:
         """Rows of a tile, and those of the tiles for what is left over."""
+        if self.few:
+            return (self.tile.rows, 8, 4, 1)
         return (self.tile.rows, 4, 1) if self.wide else (self.tile.rows, 1)
 
     outer = ()
