@@ -203,8 +203,6 @@ WIDE_STAGED = 48
 WIDE_DEPTH, WIDE_PANEL = 2048, 1 << 19
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
 its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
-FEW = 12
-"""Rows from which on a right operand that lies in rows is packed as it is multiplied first."""
 WIDE_ACROSS = 160_000
 """Elements up to which a left operand that lies along its rows is multiplied as it lies: more do
 not stay in L2."""

@@ -7,10 +7,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.forms import TYPES, forced, is_right_in_every_layout
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
-from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
-from tests.codegen.llvm.test_wide import forced, is_right_in_every_layout
+from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 import smelt as sm

@@ -7,14 +7,14 @@ from itertools import product
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.forms import TYPES, forced, is_right_in_every_layout
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
-from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
-from tests.codegen.llvm.test_wide import forced, is_right_in_every_layout
+from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
-from smelt.blocks import FEW, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN, WIDE_DEPTH
+from smelt.blocks import SMALL, TALL_COLUMNS, TALL_DEPTH, THIN, WIDE_DEPTH
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -37,14 +37,13 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
     panel = 2 * Target.for_isa(isa).vector_bytes // 4
-    least = {"m": FEW, "n": panel, "k": WIDE_DEPTH}
+    least = {"m": THIN + 1, "n": panel, "k": WIDE_DEPTH}
     assert form_for(forms, least) == form_for(forms, {**least, "m": SMALL}) == "few"
-    for name, other in (("m", FEW - 1), ("m", SMALL + 1), ("n", panel - 1), ("k", WIDE_DEPTH + 1)):
+    for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", WIDE_DEPTH + 1)):
         assert form_for(forms, {**least, name: other}) != "few"
-    assert form_for(forms, {**least, "k": TALL_DEPTH}) == "tall"
-    turned = whole(matrices("f32", "m,k; n,k -> m,n"), isa).forms  # lines run along k
-    assert form_for(turned, {**least, "m": THIN}) == "rows"
-    assert form_for(turned, {**least, "m": THIN + 1}) == "few"
+    assert form_for(forms, {**least, "m": THIN}) == "rows"
+    assert form_for(forms, {**least, "k": TALL_DEPTH}) == "few"
+    assert form_for(forms, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -134,16 +133,16 @@ def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_inner_loops_stay_in_registers(dtype: str) -> None:
-    """Four positions at once of a tile that multiplies what is packed, one of that which packs it,
+    """Two positions at once of a tile that multiplies what is packed, one of that which packs it,
     with two stores: no sum leaves its register."""
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; k,n -> m,n"))), "eager", {})
     text = assembly(emit(kernel, Target.for_isa("avx512"), form="few").llvm,
                     Target.for_isa("avx512"), 2)  # fmt: skip
-    loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 96)]
-    spilled = r"(?m)zmm\d+, -?\d*\(%r[sb]p|-?\d*\(%r[sb]p\), %zmm"
+    loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 48)]
+    spilled = r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm"
     assert not any(re.search(spilled, x) for x in loops)
     stores = {len(re.findall("fmadd", x)): [] for x in loops}
     for x in loops:
         stores[len(re.findall("fmadd", x))].append(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)))
-    assert stores[96] == [0]
+    assert stores[48] == [0]
     assert sorted(stores[24]) == [0, 2]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
+from tests.codegen.llvm.forms import TYPES, is_right_in_every_layout
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, whole
@@ -15,7 +14,6 @@ from smelt.codegen.build import form_for
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.tall_nests import scheduled
 
-TYPES = {"f32": "f4", "f64": "f8", "i32": "i4"}
 SIZES = (
     (1, 1, 1), (8, 16, 0), (9, 17, 5), (TALL_STAGED + 1, 15, 3), (2 * TALL_STAGED - 1, 31, 16),
     (70, 33, 17), (3000, 3, 2), (41, TALL_COLUMNS, TALL_DEPTH), (33, TALL_COLUMNS - 1, 65),
@@ -47,16 +45,7 @@ def test_fixed_columns_are_tall_and_fixed_few_rows_are_not() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_every_layout(isa: str, dtype: str) -> None:
-    for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
-        kernel = whole(matrices(dtype, f"{left}; {right} -> m,n"), isa)
-        for m, n, k in SIZES:
-            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
-            x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
-            assert form_for(kernel.forms, kernel.sizes([x, y])) == "tall"
-            (found,) = kernel(x, y)
-            assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
-            inside = run_guarded(kernel, [x, y], at_end=m % 2 == 0, one_by_one=m < 100)[0]
-            assert np.array_equal(inside, found), (left, right, m, n, k)
+    is_right_in_every_layout(isa, dtype, "tall", SIZES)
 
 
 @pytest.mark.parametrize("right", ["k,n", "n,k"])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.forms import TYPES, forced, is_right_in_every_layout
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
-from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD, TYPES
-from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
+from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 import smelt as sm
 from smelt import lower
@@ -27,11 +26,10 @@ from smelt.blocks import (
     WIDE_TASKS,
     wide_blocks,
 )
-from smelt.codegen.build import build, form_for
+from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.graph.text import parse
-from smelt.runtime.loader import load
 from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size
 
@@ -42,30 +40,6 @@ SIZES = (
     (33, TALL_COLUMNS + 1, 19), (145, 2 * TALL_COLUMNS + 17, 3), (40, TALL_COLUMNS, 300),
 )  # fmt: skip
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
-
-
-@cache
-def forced(code: str, isa: str, form: str = "wide") -> Whole:
-    """The kernel in one of these forms whatever the sizes: for calls that see its functions."""
-    kernel = whole(code, isa)
-    assert form in [name for name, _ in kernel.forms]
-    made = build(kernel.kernel, kernel.target, form=form)
-    loaded = load(made.code, [f.symbol for f in made.functions])
-    return replace(kernel, built=made, loaded=loaded, forms=())
-
-
-def is_right_in_every_layout(
-    isa: str, dtype: str, form: str, every: tuple[tuple[int, int, int], ...]
-) -> None:  # fmt: skip
-    """Of integers, whose sums are exact, at either end of what may be touched."""
-    for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
-        kernel = forced(matrices(dtype, f"{left}; {right} -> m,n"), isa, form)
-        for m, n, k in every:
-            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
-            x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
-            for at_end in (False, True):
-                found = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
-                assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -2,12 +2,14 @@
 
     for 32 columns:
         for the first 12 rows:   for each line k of the right operand: packs it, and multiplies it
-        for other rows:          multiplies the packed panel; asks memory for the next panel's lines
+        for other rows:          multiplies the packed panel
+        all of them:             ask memory for lines of panels to come
 
 With 64 rows a panel is multiplied six times, and packing it by itself takes as long as two of them:
-lines of 32 columns lie far apart, and the processor foresees none of them.  So whole tiles of a
-panel ask for the next one's lines meanwhile, two rows of it in a round at most.  Where the right
-operand is computed, or lies along the summed axis, it is packed before, as for a wide product.
+lines of 32 columns lie far apart, and the processor foresees none of them.  So whole tiles of two
+panels ask for the next two's lines meanwhile, row by row: memory gives a run of four lines sooner
+than two times two.  Where the right operand is computed, or lies along the summed axis, it is
+packed before, as for a wide product.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 Value = Any
 AHEAD = 24
 """Lines of a panel that nobody asked for between the one that is packed and the one asked for."""
-UNROLLED = 4
+TOGETHER = 2
+"""Panels whose lines are asked for row by row, while those before them are multiplied."""
+UNROLLED = 2
 """Positions that the loop of a whole tile takes at once."""
 FRACTION = 16
 """Bits behind the point of how many lines are asked for with each one that is multiplied."""
@@ -49,7 +53,7 @@ class Lines:
     each: int
     """Lines of a cache in a row of a panel."""
     rate: Value
-    """Rows of the next panel to ask for with each summed position of a whole tile."""
+    """Rows of a panel to ask for with each summed position of a whole tile."""
 
 
 class FewEmitter(TallEmitter):
@@ -58,12 +62,15 @@ class FewEmitter(TallEmitter):
     def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
         super().__init__(home, nest, c)
         self.lines: Lines | None = None
+        self.packing: Value = None
+        """Of a whole tile: whether it is the first one, which packs what it multiplies."""
         self.packs = False
-        """Whether the tile at hand packs what it multiplies."""
+        """Whether what is emitted is for that one."""
         self.tiles: Value = None
         """How many whole tiles the rows have."""
-        self.asks: Value = None
-        """Of a whole tile: how many positions those before it in this panel multiplied."""
+        self.asks: tuple[Value, Value] | None = None
+        """Of a whole tile: how many positions those before it multiplied in panels together, and
+        the first column of the next ones."""
 
     def _pack_right(self) -> None:
         """What tiles do not pack: columns beside whole panels, or everything."""
@@ -91,9 +98,8 @@ class FewEmitter(TallEmitter):
         at = b.add(b.add(top.offset(access), b.mul(home.ranges[c.k][0], step)), self.column)
         base = element_address(b, home.home.buffers[access.buffer], at, dtype)
         each = max(c.tile.columns * dtype.itemsize // LINE, 1)
-        later = b.sub(self.tiles, number(1))  # whole tiles behind the one that packs
-        later = b.select(b.icmp_signed("<", later, number(1)), number(1), later)
-        rate = b.udiv(b.add(number(1 << FRACTION), later), later)
+        asking = b.select(b.icmp_signed("<", self.tiles, number(1)), number(1), self.tiles)
+        rate = b.udiv(b.add(number(1 << FRACTION), asking), asking)
         return Lines(base, step, dtype, each, rate)
 
     # ---- rows ------------------------------------------------------------------------------------
@@ -101,32 +107,23 @@ class FewEmitter(TallEmitter):
     def _results(self, low: Value, high: Value) -> None:
         """Panel by panel, all rows of each; then columns beside whole panels."""
         b, c, home = self.b, self.c, self.home
-        full, _, lower, _ = c.heights
-        ends = self._ends(low, high)
+        full, ends = c.heights[0], self._ends(low, high)
 
         def tile(row: Value, size: int, at: Value) -> None:
-            self.asks = None
+            self.asks = self.packing = None
             if size == full and self.lines is not None:
-                before = b.sub(b.udiv(b.sub(row, low), number(full)), number(1))
-                self.asks = b.mul(before, self.depth)
+                self.asks = self._asks(at, b.udiv(b.sub(row, low), number(full)))
+                self.packing = b.icmp_signed("==", row, low)
             self._tile(row, size)(at, c.tile.vectors, None)
 
         def panel(at: Value) -> None:
-            first = low
-            if self.lines is not None:
-                first = b.add(low, number(full))
-                first = b.select(b.icmp_signed("<=", first, high), first, low)
-                with b.if_then(b.icmp_signed("<", low, first)):
-                    self.packs = True
-                    tile(low, full, at)
-                    self.packs = False
-            for size, (start, end) in zip(c.heights, pairwise((first, *ends)), strict=True):
+            for size, (start, end) in zip(c.heights, pairwise((low, *ends)), strict=True):
                 home.loop(start, end, size, lambda row, size=size: tile(row, size, at))
 
         (begin, _), wide = home.ranges[c.n], c.tile.columns
         home.loop(begin, b.add(begin, self._whole(self.columns, wide)), wide, panel)
-        self.asks = None
-        home.loop(low, ends[2], lower, lambda row: self._rows(row, lower, "rest"))
+        self.asks = self.packing = None
+        self._beside(low, ends[2])
         home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
         if c.late:
             home.loop(low, high, 1, self._late)
@@ -146,8 +143,27 @@ class FewEmitter(TallEmitter):
 
     # ---- the right operand -----------------------------------------------------------------------
 
+    def _sums(
+        self, starts: list[Value], column: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """The sums of a tile; what reads them is the same whether they are packed meanwhile."""
+        if self.packing is None:
+            return super()._sums(starts, column, vectors, mask)
+        b, ways = self.b, list[tuple[Value, list[Value]]]()
+        with b.if_else(self.packing) as branches:
+            for self.packs, branch in zip((True, False), branches, strict=True):
+                with branch:
+                    totals = super()._sums(starts, column, vectors, mask)
+                    ways.append((b.block, totals))
+        found: list[Value] = []
+        for one in zip(*(totals for _, totals in ways), strict=True):
+            found.append(b.phi(one[0].type))
+            for (block, _), total in zip(ways, one, strict=True):
+                found[-1].add_incoming(total, block)
+        return found
+
     def _unrolled(self, height: int) -> int:
-        return UNROLLED if height == self.c.tile.rows and not self.packs else 1
+        return UNROLLED if self.asks is not None and not self.packs else 1
 
     def _line(
         self, k: Value, column: Value, vectors: int, mask: Value | None
@@ -165,18 +181,25 @@ class FewEmitter(TallEmitter):
             store_vector(self.m, place, found[-1], self.c.item.dtype, None)
         return found
 
+    def _asks(self, column: Value, nth: Value) -> tuple[Value, Value]:
+        """What the nth tile of a panel has to know of those before it."""
+        b, wide = self.b, self.c.tile.columns
+        at = b.sub(column, self.column)
+        panel = b.and_(b.udiv(at, number(wide)), number(TOGETHER - 1))
+        before = b.mul(b.add(b.mul(panel, self.tiles), nth), self.depth)
+        later = b.mul(b.sub(number(TOGETHER), panel), number(wide))
+        return before, b.add(at, later)
+
     def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
-        """Asks for this round's share of the next panel's lines.  Rows of the left operand stay in
-        cache from panel to panel."""
-        if self.asks is None or self.packs or self.lines is None:
+        """Asks for this round's share of the lines of the next panels together: one line of a panel
+        at most.  Rows of the left operand stay in cache from panel to panel."""
+        if self.asks is None or self.lines is None:
             return
-        b, lines = self.b, self.lines
-        row = b.lshr(b.mul(b.add(self.asks, k), lines.rate), number(FRACTION))
-        at = b.add(b.mul(row, lines.apart), b.add(column, number(self.c.tile.columns)))
-        for nth in range(UNROLLED // 2):
-            self._fetch(
-                lines, b.add(at, b.mul(number(nth), lines.apart)) if nth else at, lines.each
-            )
+        b, lines, (before, first) = self.b, self.lines, self.asks
+        at = b.lshr(b.mul(b.add(before, k), lines.rate), number(FRACTION))
+        panel = b.mul(b.and_(at, number(TOGETHER - 1)), number(self.c.tile.columns))
+        row = b.mul(b.udiv(at, number(TOGETHER)), lines.apart)
+        self._fetch(lines, b.add(first, b.add(row, panel)), lines.each)
 
     def _fetch(self, lines: Lines, at: Value, count: int) -> None:
         for line in range(count):

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import (
-    FEW,
     SMALL,
     TALL_BYTES,
     TALL_COLUMNS,
@@ -167,16 +166,17 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
 
 
 def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
-    """The form for few columns and summed positions, where the phase allows it."""
+    """The form for few columns and summed positions, where the phase allows it: of fewer rows
+    operands are multiplied as they lie."""
     found = tall(phase, target)
     if found is None:
         return
-    rows = phase.axes[found.m]
-    if isinstance(rows, int) and rows <= THIN:
-        return
-    deep = TALL_SINGLE if _is_grouped(found, phase, target) else TALL_DEPTH
-    limits = (phase.axes[found.n], TALL_COLUMNS), (phase.axes[found.k], deep)
-    if not any(isinstance(e, int) and e > most for e, most in limits):
+    m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
+    packed = _is_grouped(found, phase, target)
+    # Reading parts of vectors costs nothing only where there are registers for masks.
+    few = THIN if packed or target.registers < 32 else SMALL
+    limits = (n, TALL_COLUMNS), (k, TALL_SINGLE if packed else TALL_DEPTH), (sub(few + 1, m), 0)
+    if _fit(limits):
         yield "tall", limits
 
 
@@ -186,9 +186,8 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     if found is None or target.registers < 32 or _is_grouped(found, phase, target):
         return
     m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
-    least = THIN + 1 if found.lines() is None else FEW
     panel = max(THIN + 1, found.tile.columns)
-    limits = (m, SMALL), (sub(least, m), 0), (sub(panel, n), 0), (k, WIDE_DEPTH)
+    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(panel, n), 0), (k, WIDE_DEPTH)
     if _fit(limits) and (found.direct or _is_cheap(phase, found)):
         yield "few", limits
 

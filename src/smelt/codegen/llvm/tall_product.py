@@ -231,11 +231,19 @@ class TallEmitter(Packer):
             end = b.sub(high, b.urem(b.sub(high, done), number(size)))
             loop(done, end, size, lambda row, size=size: self._rows(row, size, part))
             done = end
-        if part:  # the code of high tiles is long: what is beside whole panels takes low ones
-            loop(low, done, c.heights[-2], lambda row: self._rows(row, c.heights[-2], "rest"))
+        if part:
+            self._beside(low, done)
         loop(done, high, 1, lambda row: self._rows(row, 1))
         if self.c.late:
             loop(low, high, 1, self._late)
+
+    def _beside(self, low: Value, high: Value) -> None:
+        """Columns beside whole panels: tiles of a vector, as high as others and lower ones."""
+        done, (full, *_, lower, _) = low, self.c.heights
+        for size in (full, lower):
+            end = self.b.sub(high, self.b.urem(self.b.sub(high, done), number(size)))
+            self.home.loop(done, end, size, lambda row, size=size: self._rows(row, size, "rest"))
+            done = end
 
     def _copy(self, low: Value, high: Value) -> None:
         """Rows of results from scratch to where they belong.  They were stored whole vector by
@@ -296,7 +304,7 @@ class TallEmitter(Packer):
     ) -> None:  # fmt: skip
         """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
         first for what is less than a vector, which may be stored over the begin of the next row.
-        Of `part` "whole" only where there are so many, of "rest" the others."""
+        Of `part` "whole" only where there are so many, of "rest" the others, one by one."""
         b, home, c = self.b, self.home, self.c
         (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
@@ -307,10 +315,10 @@ class TallEmitter(Packer):
             put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
 
         if part != "whole":
-            home.loop(whole, high, lanes, masked)
+            home.loop(many if part == "rest" else whole, high, lanes, masked)
         if part != "rest":
             home.loop(low, many, wide, lambda at: put(at, vectors, None))
-        if wide > lanes and part != "whole":
+        if wide > lanes and not part:
             home.loop(many, whole, lanes, lambda at: put(at, 1, None))
 
     # ---- what reads the sums ---------------------------------------------------------------------
