@@ -9,6 +9,7 @@ from tests.codegen.llvm.whole import Whole, one_cluster
 from smelt import lower
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.windowed import Windowed
 from smelt.graph.text import parse
 from smelt.target import Target
 
@@ -30,6 +31,15 @@ def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarra
 
 def products(source: str) -> list[type]:
     """What the products of a graph become, as one kernel."""
+    return [type(c) for c in _made(source)]
+
+
+def lying(source: str) -> list[bool]:
+    """Whether the left operands of a graph's products over windows are multiplied as they lie."""
+    return [c.lies for c in _made(source) if isinstance(c, Windowed)]
+
+
+def _made(source: str) -> list[object]:
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
     made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
-    return [type(c) for s in made for c in s.products.values()]
+    return [c for s in made for c in s.products.values()]

@@ -137,24 +137,24 @@ class Contraction:
         axes = (self.m or "", self.k)
         unit = axes if self.kind == "small" else axes[1:]
         plain = not self.thin and self.group is None
-        return plain and _lies_open(self.left, self.item.dtype, axes, unit)
+        return plain and lies_open(self.left, self.item.dtype, axes, unit)
 
     def reads_lines(self) -> bool:
         """Whether the right operand of a thin product lies in plain lines along n."""
-        open_ = _lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
+        open_ = lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
         return self.thin and self.along == self.n and self.group is None and open_
 
     def reads_right(self) -> bool:
         """Whether the right operand is read as it lies by tiles."""
         axes = (self.k, self.n)
         plain = self.kind == "small" and self.group is None
-        lies = plain and _lies_open(self.right, self.item.dtype, axes, axes[1:])
+        lies = plain and lies_open(self.right, self.item.dtype, axes, axes[1:])
         return self.panels or lies
 
     def lies_in_rows(self) -> bool:
         """Whether the right operand lies in plain rows, which are not packed if they are short."""
         plain = self.kind == "packed" and self.group is None and not self.panels
-        return plain and _lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
+        return plain and lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
 
     @property
     def deep(self) -> bool:
@@ -411,7 +411,7 @@ def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return left, (c.k, c.n) if c.along != c.k else (c.n, c.k)
 
 
-def _lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
+def lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
     """Whether an operand is a plain load that walks `axes` at fixed steps, one of `unit` by one."""
     access = item.payload
     if not isinstance(access, Access) or access.limits or item.args or item.dtype != dtype:

@@ -25,6 +25,8 @@ from smelt.codegen.llvm.contract import (
     SKEW,
     Tile,
     lies_in_panels,
+    lies_open,
+    load_of,
     runs_along,
     stored_axis,
     tile_of,
@@ -47,8 +49,9 @@ from smelt.target import Target
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, floordiv, maximum, mul
 
-DEPTH = 400
-"""Summed positions of one block at most: rows of the left operand stay in L1, its block in L2."""
+DEPTH, BLOCK = 400, 256
+"""Summed positions of one block at most where one position has so many taps, and of others: what a
+tile reads of the right operand stays in L1 for the next one."""
 PITCH = DEPTH + SKEW
 """Elements between rows of the packed left operand."""
 NARROW = 64
@@ -78,6 +81,8 @@ class Windowed:
     flat: str
     """The axis over `depth` and `others` along which the left operand is packed."""
     tile: Tile
+    lies: bool = False
+    """Whether rows of the left operand follow their summed positions in memory."""
 
     @property
     def taps(self) -> int:
@@ -87,7 +92,7 @@ class Windowed:
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        return block_of(self.taps, DEPTH)
+        return block_of(self.taps, BLOCK)
 
     @property
     def n(self) -> str:
@@ -280,8 +285,14 @@ class _Plan:
         self.item.args = (left, right)
         renumber(self.phase)
         lanes = target.vector_bytes // self.item.dtype.itemsize
+        access = load_of(left)
+        lies = (
+            access is not None
+            and lies_open(left, self.item.dtype, (self.m, flat), (flat,))
+            and self.phase.dtypes[access.buffer] == self.item.dtype
+        )
         return Windowed(self.item, left, right, self.m, tuple(self.columns), self.depth,
-                        self.others, extents, flat, tile_of(target, lanes))  # fmt: skip
+                        self.others, extents, flat, tile_of(target, lanes), lies)  # fmt: skip
 
 
 def _plan(item: Item, phase: Phase, form: Form, *, ordinary: bool = False) -> _Plan | None:

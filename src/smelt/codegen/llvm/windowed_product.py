@@ -10,22 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import product as positions
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
-from smelt.codegen.llvm.contract import Tile
+from smelt.codegen.llvm.contract import Tile, load_of
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.packer import Packer
+from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.tiling import every_tile, function_apart
 from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.target import Target
+from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 
 if TYPE_CHECKING:
@@ -78,13 +81,36 @@ class WindowedEmitter(Packer):
         if c.flat != c.depth:
             self.home.ranges[c.flat] = (self.b.mul(low, taps), self.b.mul(high, taps))
         left, right = self.nest.packs
-        self.pack(left)
+        self._left(left)
         kept = {k.axis: self.home.ranges[k.axis] for k in c.columns}
         for column in c.columns:  # the range of places, also where they are the columns
             self.home.ranges[column.axis] = self.home.ranges[column.place]
         self.pack(right)
         self.home.ranges.update(kept)
         self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
+
+    def _left(self, nest: Nest) -> None:
+        """This block of the left operand: where it lies, if tiles end where its rows do, or else
+        packed; and elements between its rows."""
+        b, c, home = self.b, self.c, self.home
+        packed = self.at(LEFT_PART, number(0)), number(PITCH)
+        access = load_of(c.left)
+        if not c.lies or access is None:
+            self.pack(nest)
+            self.left, self.apart_rows = packed
+            return
+        low, high = home.ranges[c.m]
+        rows, even = b.sub(high, low), gcd(c.tile.rows, c.fewer)
+        whole = b.and_(b.icmp_signed("==", b.urem(rows, number(even)), number(0)),
+                       b.icmp_signed(">=", rows, number(c.fewer)))  # fmt: skip
+        with b.if_then(b.not_(whole)):
+            self.pack(nest)
+        top = home.open(nest, Scope(home.top))
+        apart = home.index(coefficient(access.offset, c.m) or 0, top)
+        at = b.add(top.offset(access), b.add(b.mul(low, apart), home.ranges[c.flat][0]))
+        lying = element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
+        self.left = b.select(whole, lying, packed[0])
+        self.apart_rows = b.select(whole, apart, packed[1])
 
     # ---- before the first block ------------------------------------------------------------------
 
@@ -136,15 +162,15 @@ class WindowedEmitter(Packer):
         """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
         b, item = self.b, self.c.item
         to = self.at(0, b.add(b.mul(row, self.row), column))
-        left = self.at(LEFT_PART, b.mul(row, number(PITCH)))
+        left = element_address(b, self.left, b.mul(row, self.apart_rows), item.dtype)
         right = self.at(RIGHT_PART, column)
         table = self.home.storage.at[item, TABLE_PART]
         function = tile_function(b.module, item, tile, self.home.home.target)
-        b.call(function, [to, self.row, left, right, table, depth, first])
+        b.call(function, [to, self.row, left, self.apart_rows, right, table, depth, first])
 
 
 PTR = ir.PointerType()
-TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, ir.IntType(1)])
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, I64, PTR, PTR, I64, ir.IntType(1)])
 
 
 def tile_function(module: ir.Module, item: Item, tile: Tile, target: Target) -> ir.Function:
@@ -157,8 +183,8 @@ def tile_function(module: ir.Module, item: Item, tile: Tile, target: Target) -> 
 
 
 def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
-    """sums[i, v] += left[i*PITCH + k] * right[table[k] + v] for k below depth; from 0 if fresh."""
-    to, stride, left, right, table, depth, fresh = f.args
+    """sums[i, v] += left[i*apart + k] * right[table[k] + v] for k below depth; from 0 if fresh."""
+    to, stride, left, apart, right, table, depth, fresh = f.args
     dtype, height = item.dtype, tile.rows
     b = ir.IRBuilder(f.append_basic_block("entry"))
     m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
@@ -182,7 +208,7 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     column = element_address(b, left, k, dtype)
     following: list[Value] = []
     for i in range(height):
-        place = element_address(b, column, number(i * PITCH), dtype)
+        place = element_address(b, column, b.mul(apart, number(i)), dtype)
         wide = splat(b, load_scalar(scalar, place, dtype, None), tile.lanes)
         following += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], item)
                       for v in range(tile.vectors)]  # fmt: skip
