@@ -5,9 +5,10 @@
         for 12 rows, for 32 columns:  sums += left * right, in registers; in scratch between blocks
         (of the last block) what reads the sums gets them from the registers
 
-Blocks of both operands and the sums stay in L2 together, however many positions are summed.  A left
-operand that lies along its rows is packed in strips of a vector's rows, position by position: whole
-vectors of it are stored as they are read, and nothing is turned.
+Blocks of both operands and the sums stay in L2 together, however many positions are summed; tiles
+ask memory for what the next block packs.  A left operand that lies along its rows is packed in
+strips of a vector's rows, position by position: whole vectors of it are stored as they are read,
+and nothing is turned.
 
 There is but one tile.  Where rows or columns are left over, it computes some that nobody asked for,
 from what happens to lie behind the packed ones, and those that are asked for are read from scratch.
@@ -17,9 +18,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from llvmlite import ir
+
 from smelt.blocks import DEEP, DEEP_PITCH
-from smelt.codegen.llvm.ahead import ask_ahead
+from smelt.codegen.llvm.ahead import LINE, ask_ahead
+from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
@@ -28,6 +33,9 @@ from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tall_product import TallEmitter
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.tile import begun
+from smelt.dataclass import dataclass
+from smelt.types.affine import coefficient
+from smelt.types.expr import axes_of
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -40,6 +48,19 @@ UNROLLED = 4
 instructions otherwise, which the other thread of a core wants too."""
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Lines of an operand that lie in runs, all of the same length."""
+
+    base: Value
+    apart: Value
+    """Bytes between runs."""
+    length: Value
+    """Bytes of a run."""
+    count: Value
+    """Runs: none if no block follows."""
+
+
 class DeepEmitter(TallEmitter):
     """One deep product in the task that `home` is emitting."""
 
@@ -48,6 +69,7 @@ class DeepEmitter(TallEmitter):
         self.apart = {c.m: number(DEEP_PITCH), c.k: number(1)}
         self.pitch = self._whole(self.b.add(self.columns, number(c.tile.columns - 1)),
                                  c.tile.columns)  # fmt: skip
+        self.later = list[Runs]()
         self.fresh: Value = None
         self.final: Value = None
         """Whether the block at hand is the first one, or the last one."""
@@ -81,6 +103,7 @@ class DeepEmitter(TallEmitter):
         self._open_left()
         if not c.direct:
             self.pack(self.nest.packs[0])
+        self._foresee()
         self.top = home.open(self.nest, Scope(home.top))
         self._know_steps()
         low, high = home.ranges[c.m]
@@ -88,6 +111,52 @@ class DeepEmitter(TallEmitter):
         home.loop(low, high, c.tile.rows, self._tiles)
         with b.if_then(self.final):
             home.loop(low, high, 1, lambda row: self._rest(row, b.icmp_signed("<", row, end)))
+
+    # ---- what the next block packs ---------------------------------------------------------------
+
+    def _foresee(self) -> None:
+        """How the operands lie that the next block packs: packing would wait for both of them.
+        One alone is soon packed, and tiles that read rows where they lie need all registers."""
+        c, packs = self.c, self.nest.packs
+        sides = () if c.direct else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
+        found = (self._runs(*side) for side in sides)
+        self.later = [runs for runs in found if runs is not None]
+
+    def _runs(self, item: Item, nest: Nest, across: str) -> Runs | None:
+        """Where the next block's part of an operand lies; None if it is computed or gathered."""
+        b, home, k = self.b, self.home, self.c.k
+        access = load_of(item)
+        if access is None or access.positions:
+            return None
+        steps = {a: coefficient(access.offset, a) for a in (k, across)}
+        along = next((a for a in (across, k) if steps[a] == 1), None)
+        if along is None or any(x is None or axes_of(x) for x in steps.values()):
+            return None
+        top, dtype = home.open(nest, Scope(home.top)), home.home.dtypes[access.buffer]
+        apart = {a: home.index(x or 0, top) for a, x in steps.items()}
+        (first, last), end = home.ranges[across], home.ranges[k][1]
+        at = b.add(b.add(top.offset(access), b.mul(first, apart[across])), b.mul(end, apart[k]))
+        base = element_address(b, home.home.buffers[access.buffer], at, dtype)
+        length, count = b.sub(last, first), number(DEEP)
+        if along == k:
+            length, count = count, length
+        size, other = number(dtype.itemsize), k if along == across else across
+        count = b.select(self.final, number(0), count)
+        return Runs(base, b.mul(apart[other], size), b.mul(length, size), count)
+
+    def _asked(self, row: Value, column: Value) -> list[tuple[Value, Value]]:
+        """Where the runs begin that a tile of this block asks for, one of each operand, and their
+        bytes."""
+        b, tile, found = self.b, self.c.tile, list[tuple[Value, Value]]()
+        panels = b.udiv(self.pitch, number(tile.columns))
+        nth = b.mul(b.udiv(row, number(tile.rows)), panels)
+        nth = b.add(nth, b.udiv(column, number(tile.columns)))
+        for runs in self.later:
+            some = b.icmp_signed("<", nth, runs.count)
+            at = b.mul(b.select(some, nth, number(0)), runs.apart)
+            first = b.gep(runs.base, [at], source_etype=ir.IntType(8))
+            found.append((first, b.select(some, runs.length, number(0))))
+        return found
 
     # ---- operands --------------------------------------------------------------------------------
 
@@ -145,11 +214,12 @@ class DeepEmitter(TallEmitter):
         read = b.and_(lower, self.final)
 
         def panel(at: Value) -> None:
+            asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if self.later else []
             kept = self._kept(row, at)
             begin = begun(self.m, kept, c.item.dtype, self.fresh)
             for place in self._kept(row, b.add(at, number(c.tile.columns))):
                 prefetch(b, place, near=True)
-            totals = self._total(starts, b.sub(at, low), begin)
+            totals = self._total(starts, b.sub(at, low), begin, asked)
             if c.late:
                 self._keep(kept, totals)
                 return
@@ -181,14 +251,21 @@ class DeepEmitter(TallEmitter):
         for place, total in zip(places, totals, strict=True):
             store_vector(self.m, place, total, self.c.item.dtype, None)
 
-    def _total(self, starts: list[Value], column: Value, begin: list[Value]) -> list[Value]:
-        """A tile's sums with those over this block added."""
+    def _total(
+        self, starts: list[Value], column: Value, begin: list[Value],
+        asked: list[tuple[Value, Value]],
+    ) -> list[Value]:  # fmt: skip
+        """A tile's sums with those over this block added; each round asks for a line of runs."""
         b, c = self.b, self.c
         first = self.at(RIGHT_PART, self._packed(number(0), column))
         vectors = [element_address(b, first, number(v * c.tile.lanes), c.item.dtype)
                    for v in range(c.tile.vectors)]  # fmt: skip
 
         def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            for first, length in asked if nth == 0 and step > 1 else ():
+                there = b.mul(k, number(LINE // UNROLLED))
+                there = b.select(b.icmp_signed("<", there, length), there, length)
+                prefetch(b, b.gep(first, [there], source_etype=ir.IntType(8)))
             line = b.mul(k, number(c.tile.columns))
             places = (element_address(b, v, line, c.item.dtype) for v in vectors)
             across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
@@ -199,8 +276,9 @@ class DeepEmitter(TallEmitter):
                           for v, x in enumerate(across)]  # fmt: skip
             return found
 
-        whole = self._whole(self.depth, UNROLLED)
-        begin = self._added(number(0), whole, UNROLLED, one, begin)
+        whole, step = self._whole(self.depth, UNROLLED), UNROLLED
+        begin = self._added(number(0), whole, step, one, begin)
+        step = 1
         return self._added(whole, self.depth, 1, one, begin)
 
     # ---- what reads the sums later ---------------------------------------------------------------
