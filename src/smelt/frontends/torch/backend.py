@@ -35,6 +35,7 @@ from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.pairs_views import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
+from smelt.frontends.torch.resized import with_own_way_back
 from smelt.frontends.torch.scattered import accumulated
 from smelt.frontends.torch.table import decompositions
 from smelt.runtime.frames import roomy
@@ -68,6 +69,7 @@ def backend(
     settings = {**MODES[mode or "default"], **(options or {})}
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _note_break(module)
+    with_own_way_back(module)
     held, cast = held_by_eager(module), kept_by_autocast(module)
     decided: list[Kept] = []
     seen: list[int] = []
