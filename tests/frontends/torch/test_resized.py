@@ -49,7 +49,7 @@ def test_gradients_are_torchs_own(name):
     x = randn(2, 3, *(4, 9, 5)[:axes]).double()
 
     def f(x):
-        return F.interpolate(x.sin(), mode=mode, **options)
+        return F.interpolate(input=x.sin(), mode=mode, **options)
 
     with record() as found:
         y, grad = gradients(torch.compile(f, backend="smelt"), x)

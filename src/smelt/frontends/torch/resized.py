@@ -62,11 +62,13 @@ def _nests(node: torch.fx.Node) -> bool:
 
 
 def _resized(
-    x: torch.Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    input: torch.Tensor,  # noqa: A002 - as torch calls it
+    size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`functional.interpolate`, with the same arguments and result."""
+    x = input
     options: Any = {
         "size": size, "scale_factor": scale_factor, "mode": mode, "align_corners": align_corners,
         "recompute_scale_factor": recompute_scale_factor, "antialias": antialias,
