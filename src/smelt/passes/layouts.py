@@ -21,7 +21,7 @@ only where permutations meet and fewer are left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from smelt.graph import build
@@ -37,7 +37,7 @@ from smelt.ops.view import Permute, Reshape, Window, split_groups
 from smelt.passes.compose import lifted, settle
 from smelt.types.expr import Index, axes_of
 
-__all__ = ["layouts", "memory_order"]
+__all__ = ["RULES", "layouts", "memory_order", "permutations", "travelled"]
 
 
 def layouts(graph: Graph) -> Graph:
@@ -65,26 +65,30 @@ def layouts(graph: Graph) -> Graph:
       return v3
     }
     """
+    turned = travelled(graph, RULES | {Contract: _contract})
+    return turned if permutations(turned) < permutations(graph) else graph
+
+
+def travelled(graph: Graph, rules: Mapping[type[TensorOp], Rule]) -> Graph:
+    """The graph with permutations moved from operands to results wherever the rules say how; it
+    may have more of them than before."""
     made: dict[Node, bool] = {}  # of numbers and counting alone: it lies nowhere
 
     def change(node: Node) -> Node:
         own = [x for x in node.inputs if made.get(x, False)]
         if isinstance(node.op, (Map, Cast)):
             new = _map(node, own)
-        elif isinstance(node.op, Contract):
-            new = _contract(node)
-        elif node.op.is_view and type(node.op) not in _RULES:
+        elif node.op.is_view and type(node.op) not in rules:
             new = settle(node)
         else:
-            new = _moved(node)
+            new = _moved(node, rules)
         made[new] = not isinstance(node.op, Input) and len(own) == len(node.inputs)
         return new
 
-    turned = rebuild(graph, change)
-    return turned if _permutations(turned) < _permutations(graph) else graph
+    return rebuild(graph, change)
 
 
-def _permutations(graph: Graph) -> int:
+def permutations(graph: Graph) -> int:
     """Permutations that somebody reads other than contractions, which walk axes in any order."""
     read = {x for node in graph.nodes() if not isinstance(node.op, Contract) for x in node.inputs}
     return sum(isinstance(x.op, Permute) for x in {*read, *graph.outputs})
@@ -98,11 +102,15 @@ def _turned(node: Node, perm: tuple[int, ...], op: TensorOp, *inputs: Node) -> N
 
 
 Perm = tuple[int, ...]
+Rule = Callable[[Node, Perm], Node]
+"""An operator whose first operand is turned, on what that lies as."""
 
 
-def _moved(node: Node) -> Node:
-    """An operator whose first operand is turned, on what that lies as."""
-    rule, perm = _RULES.get(type(node.op)), _perm(node.inputs[0]) if node.inputs else None
+def _moved(node: Node, rules: Mapping[type[TensorOp], Rule]) -> Node:
+    rule = rules.get(type(node.op))
+    if rule is _contract:
+        return _contract(node, ())
+    perm = _perm(node.inputs[0]) if node.inputs else None
     return node if rule is None or perm is None else rule(node, perm)
 
 
@@ -194,8 +202,8 @@ def _gather(node: Node, perm: Perm) -> Node:
 # ---- contractions ----------------------------------------------------------------------------
 
 
-def _contract(node: Node) -> Node:
-    """A contraction whose result lies as its data does."""
+def _contract(node: Node, _: Perm) -> Node:
+    """A contraction whose result lies as its data does, turned or not."""
     op = node.op
     assert isinstance(op, Contract)
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
@@ -247,7 +255,7 @@ def memory_order(x: Node) -> list[int]:
     return list(range(x.type.rank))
 
 
-_RULES: dict[type[TensorOp], Callable[[Node, Perm], Node]] = {
+RULES: dict[type[TensorOp], Rule] = {
     Gather: _gather,
     Reduce: _reduce,
     Reshape: _reshape,

@@ -168,12 +168,14 @@ def record(
     refuse: Callable[[], NoReturn] | None = None,
     *,
     single: bool,
+    turns: Sequence[tuple[int, ...] | None],
 ) -> Record | None:
     """Write a call down; None for one that only Python can make.
 
     `captured` are further inputs, as values and their elements; input k of the plan is argument
     `sources[k]`, or beyond them a captured one.  `types` are those of the results; `single` gives
-    the only one as it is, `pack` makes of the tuple of results what is returned.  With `refuse` the
+    the only one as it is, `pack` makes of the tuple of results what is returned.  `turns` are which
+    dimensions of what the plan writes each result has, None for all as they are.  With `refuse` the
     plan has one result more, a truth value that nobody is given: where it is true, `refuse` raises.
     """
     arrays = [a.example for a in arguments] + [a for _, a in captured]
@@ -205,6 +207,7 @@ def record(
             "NESTS": _nest_rows(nests, kept),
             "CAPTURED": array("q", [w for v, a in captured for w in (id(v), id(a))]),
         },
+        turns,
     )  # fmt: skip
 
 
@@ -246,15 +249,16 @@ def _is_simple(p: Prepared, places: int) -> bool:
 def _written(
     p: Prepared, kept: list[Any], frame: array[int], places: Sequence[int],
     types: Sequence[object], words: Mapping[str, int], tables: Mapping[str, array[int]],
+    turns: Sequence[tuple[int, ...] | None] = (),
 ) -> Record:  # fmt: skip
     """`words` and `tables` with what follows from sizes alone; `places` say where the addresses
     stand that the plan asks for."""
     rings = knobs.POOL_LIMIT.get() >= 2 * RING_LIMIT * RING_BLOCKS
     results = array("q")
     given = p.results[:-1] if words.get("REFUSE") else p.results
-    fresh = [r[1:4] for r in given if r[-1] < 0]
-    for (shape, dtype, nbytes), type_ in zip(fresh, types, strict=True):
-        results += result_row(shape, dtype, nbytes, type_, kept, ring=rings)
+    fresh = [(r[1:4], p) for r, p in zip(given, turns or [None] * len(given)) if r[-1] < 0]
+    for ((shape, dtype, nbytes), turn), type_ in zip(fresh, types, strict=True):
+        results += result_row(shape, dtype, nbytes, type_, kept, ring=rings, turn=turn)
     arena = array("q")
     if p.arena_bytes:
         arena = result_row((), np.uint8, p.arena_bytes, None, kept, ring=rings)

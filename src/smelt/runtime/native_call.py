@@ -107,8 +107,8 @@ MOST_ITEMS: Final = 256
 READABLE: Final = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
 
-RESULT_WORDS: Final = 6
-"""descr, rank, dimensions, type, ring (0: none), maker of fresh memory"""
+RESULT_WORDS: Final = 7
+"""descr, rank, dimensions, type, ring (0: none), maker of fresh memory, strides (0: contiguous)"""
 
 # CPython 3.11 to 3.14 with the interpreter lock, and NumPy 2: checked when this is loaded.
 OBJECT: Final = {"REFERENCES": 0, "KIND": 8}

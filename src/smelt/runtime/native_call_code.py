@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
+from math import prod
 from typing import Any, Final, NamedTuple
 
 import llvmlite
@@ -242,6 +243,7 @@ def _makes_arrays(function: int) -> bool:
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
     dtype, plain = np.dtype(np.float32), object()
     row = result_row((2, 3), dtype, 24, None, kept := [], ring=False)
+    turned = result_row((2, 3), dtype, 24, None, kept, ring=False, turn=(1, 0))
     references, where = sys.getrefcount(dtype), ctypes.c_int64()
     data: Array = make(row.buffer_info()[0], ctypes.addressof(where))
     good = (
@@ -253,6 +255,11 @@ def _makes_arrays(function: int) -> bool:
         and sys.getrefcount(data) == sys.getrefcount(plain)
     )  # fmt: skip
     data[...] = 1.0
+    data = make(turned.buffer_info()[0], ctypes.addressof(where))
+    good = (
+        good and (data.shape, data.strides) == ((3, 2), (4, 12))
+        and data.flags.num == allocate(24).array((2, 3), dtype).T.flags.num
+    )  # fmt: skip
     del data
     return good and references == sys.getrefcount(dtype)
 
@@ -280,16 +287,22 @@ def _makes_results(face: Face, function: int) -> bool:
 
 
 def result_row(
-    shape: tuple[int, ...], dtype: Any, nbytes: int, type_: object, kept: list[Any], *, ring: bool
-) -> array[int]:
-    """A row of a record's results; what it refers to is added to `kept`."""
+    shape: tuple[int, ...], dtype: Any, nbytes: int, type_: object, kept: list[Any], *, ring: bool,
+    turn: Sequence[int] | None = None,
+) -> array[int]:  # fmt: skip
+    """A row of a record's results; what it refers to is added to `kept`.  `turn` are which
+    dimensions of `shape`, as memory holds them, the result has; None for all in order."""
     dtype = np.dtype(dtype)
-    dims = array("q", shape)
+    dims, steps = array("q", shape), array("q")
+    if turn is not None:
+        below = [dtype.itemsize * prod(shape[k + 1 :]) for k in turn]
+        dims, steps = array("q", [shape[k] for k in turn]), array("q", below)
     maker = partial(_fresh, nbytes)
-    kept += [dtype, dims, type_, maker]
+    kept += [dtype, dims, steps, type_, maker]
     at = STOCK.ring(nbytes) if ring else 0
     where = dims.buffer_info()[0]
-    return array("q", [id(dtype), len(shape), where, id(type_), at, id(maker)])
+    strides = steps.buffer_info()[0] if steps else 0
+    return array("q", [id(dtype), len(shape), where, id(type_), at, id(maker), strides])
 
 
 def _fresh(nbytes: int) -> Array:

@@ -94,11 +94,12 @@ view:
   %rank.wide = call i64 @number(ptr %row, i64 8)
   %rank = trunc i64 %rank.wide to i32
   %dims = call ptr @word(ptr %row, i64 16)
+  %strides = call ptr @word(ptr %row, i64 48)
   %address = load ptr, ptr %address.at
   %new = call ptr @word(ptr %state, i64 $NEW_ARRAY)
   %ndarray = call ptr @word(ptr %state, i64 $NDARRAY)
-  %array = call ptr %new(ptr %ndarray, ptr %descr, i32 %rank, ptr %dims, ptr null, ptr %address,
-                         i32 $CARRAY, ptr null)
+  %array = call ptr %new(ptr %ndarray, ptr %descr, i32 %rank, ptr %dims, ptr %strides,
+                         ptr %address, i32 $CARRAY, ptr null)
   %no.array = icmp eq ptr %array, null
   br i1 %no.array, label %fail.block, label %base
 base:                                             ; takes the reference, come what may

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from smelt.dataclass import dataclass
 from smelt.graph.inside import Looks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import Found
 
-__all__ = ["compile_graph", "explaining", "outside", "size_names"]
+__all__ = ["Turns", "compile_graph", "explaining", "outside", "size_names", "turned"]
 
 Buffer = np.ndarray[Any, Any]
 
@@ -36,6 +38,44 @@ def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> N
     """Raises OutsideError, which tells the position."""
     import_module("smelt.graph.outside").named(looks, inputs, arrays)
     raise AssertionError("unreachable")
+
+
+def turned(
+    graph: Graph, orders: Sequence[tuple[int, ...] | None]
+) -> tuple[Graph, Turns | None]:  # fmt: skip
+    """The graph for inputs that lie in memory in other orders than that of their dimensions, and
+    how; the graph as it is, which reads them with strides, where results would not lie so too."""
+    if any(orders) and not graph.checks:
+        found = import_module("smelt.passes.turned").turned(graph, orders)
+        if found is not None:
+            return found[0], Turns(tuple(orders), found[1])
+    return graph, None
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Which dimensions of a program's arrays are those of its graph, for arrays that are turned."""
+
+    inputs: tuple[tuple[int, ...] | None, ...]
+    """For each dimension of an input of the graph, which one of the array it is."""
+    outputs: tuple[tuple[int, ...] | None, ...]
+    """For each dimension of a result, which one of the graph's output it is."""
+
+    def read(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """The arrays as the graph reads them; those beyond its turned inputs stay."""
+        given = [x if p is None else x.transpose(p) for x, p in zip(buffers, self.inputs)]
+        return [*given, *buffers[len(given) :]]
+
+    def places(self, out: Sequence[Buffer | None]) -> list[Buffer | None]:
+        """The arrays for results as the graph writes them."""
+        return [
+            x if p is None or x is None else x.transpose(sorted(range(len(p)), key=p.__getitem__))
+            for x, p in zip_longest(out, self.outputs)
+        ]
+
+    def written(self, results: Sequence[Buffer]) -> list[Buffer]:
+        """What the graph has written, as the program's results."""
+        return [x if p is None else x.transpose(p) for x, p in zip(results, self.outputs)]
 
 
 @cache

@@ -148,7 +148,10 @@ def _run(program: Program) -> None:
             ]
             + [teller(sizes[k]) for k in lifted.told]
         )
-    results = compiled.run(buffers, sizes)
+    if lifted.turns is not None:
+        results = lifted.turns.written(compiled.run(lifted.turns.read(buffers), sizes))
+    else:
+        results = compiled.run(buffers, sizes)
     if lifted.looks.flag is not None and results.pop():
         _outside(program)
     for node, data in zip(program.outputs, results, strict=True):

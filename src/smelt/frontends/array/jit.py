@@ -27,7 +27,7 @@ from smelt.frontends.array.number import Number
 from smelt.frontends.array.results import deliver, measure, pack
 from smelt.frontends.array.shortcut import MOST_RECORDS, NUMBERS, Exact, notice
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.value import STATE, Buffer, layout, leaf
+from smelt.frontends.array.value import STATE, Buffer, leaf, lies
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
 from smelt.types.dtype import DTYPES
@@ -87,7 +87,7 @@ class Jit(Generic[P, R]):
                 return self._nested(args, kwargs)
             buffers.append(data)
             flags = data.flags.num & _READABLE
-            key += data.dtype, data.shape, flags if flags & 1 else (flags, layout(data))
+            key += data.dtype, data.shape, flags if flags & 1 else (flags, lies(data))
         if out is not None:
             return self._into(out, key, buffers, lambda: self.options.bind(args, {}))
         exact = tuple(key)
@@ -123,7 +123,7 @@ class Jit(Generic[P, R]):
                 return self._general(bound, None, out)
             buffers.append(data)
             flags = data.flags.num & _READABLE
-            key += data.dtype, data.shape, flags if flags & 1 else (flags, layout(data))
+            key += data.dtype, data.shape, flags if flags & 1 else (flags, lies(data))
             key.append(_KINDS.get(x.__class__))
         if out is not None:
             return self._into(out, key, buffers, lambda: bound)
@@ -156,7 +156,7 @@ class Jit(Generic[P, R]):
                 raise UnsupportedError("out= inside a recording: the result has no memory yet")
             return bound.call(bound.leaves)
         arguments = as_arguments(bound)
-        trace, sizes = self.find(bound, arguments)
+        trace, sizes = self.find(bound, arguments, turns=out is None)
         found = deliver(trace, sizes, arguments, bound, out)
         simple = out is None or (trace.single and not trace.fixed)
         if exact is not None and simple and _repeatable(trace, bound, arguments):
@@ -175,12 +175,15 @@ class Jit(Generic[P, R]):
         trace = record_call(self.options.name, bound.names, arguments, bound.call, bound.donated)
         return Lowered(trace, bound, tuple(arguments))
 
-    def find(self, bound: Bound, arguments: Sequence[Argument]) -> tuple[Trace, tuple[int, ...]]:
-        """The recording that is valid for these arguments, made now if there is none."""
+    def find(
+        self, bound: Bound, arguments: Sequence[Argument], *, turns: bool = True
+    ) -> tuple[Trace, tuple[int, ...]]:
+        """The recording that is valid for these arguments, made now if there is none.  With `turns`
+        its results lie in memory as the arguments do, where those agree."""
         donated = _to_overwrite(bound, arguments)
         key = (
             bound.tree, bound.statics, tuple(signature(a) for a in arguments), donated,
-            fingerprint(),
+            turns, fingerprint(),
         )  # fmt: skip
         traces = self.traces.setdefault(key, [])
         measures = measure(arguments)
@@ -190,7 +193,9 @@ class Jit(Generic[P, R]):
                 if place:
                     traces.insert(0, traces.pop(place))
                 return trace, sizes
-        trace = record_call(self.options.name, bound.names, arguments, bound.call, donated)
+        trace = record_call(
+            self.options.name, bound.names, arguments, bound.call, donated, turns=turns
+        )
         sizes = trace.match(*measures)
         assert sizes is not None, "a recording does not hold for the call it was made in"
         traces.insert(0, trace)
@@ -298,10 +303,12 @@ class SteeredJit(Jit[P, R]):
             found = super().lower(*args, **kwargs)
         return Lowered(found.trace, found.bound, found.arguments, self.settings)
 
-    def find(self, bound: Bound, arguments: Sequence[Argument]) -> tuple[Trace, tuple[int, ...]]:
+    def find(
+        self, bound: Bound, arguments: Sequence[Argument], *, turns: bool = True
+    ) -> tuple[Trace, tuple[int, ...]]:
         """The recording that is valid for these arguments, compiled under the settings."""
         with self.settings:
-            trace, sizes = super().find(bound, arguments)
+            trace, sizes = super().find(bound, arguments, turns=turns)
             assert trace.executable
             return trace, sizes
 

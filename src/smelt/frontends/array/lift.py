@@ -18,11 +18,12 @@ from typing import Any
 
 from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
-from smelt.frontends.array.engine import size_names
+from smelt.frontends.array import engine
+from smelt.frontends.array.engine import Turns, size_names
 from smelt.frontends.array.program import Program, is_free, replace_numbers
 from smelt.frontends.array.rebuild import again
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import Value, layout
+from smelt.frontends.array.value import Value, layout, turned
 from smelt.graph import build, walk
 from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
@@ -59,6 +60,8 @@ class Lifted:
     hints: dict[str, int]
     looks: Looks
     """What tells whether positions are outside; if data does, the graph's last result."""
+    turns: Turns | None = None
+    """How leaves and results are turned; None where all are as in the graph."""
 
 
 def lift(
@@ -199,6 +202,8 @@ class _Lift:
             refused(looks.readers)
         flags = () if looks.flag is None else (looks.flag,)
         graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags), checks=len(flags))
+        orders = [turned(data) for data in program.buffers]
+        graph, turns = engine.turned(graph, [*orders, *[None] * len(constants.inputs)])
         shown = set(size_names(graph))
         told = [n for n in walk.sizes(graph) if n not in shown]
         tellers = [build.input(n, TensorType(bool_, (size(n),)), (0,)) for n in told]
@@ -208,7 +213,7 @@ class _Lift:
         return Lifted(
             graph, sizes.matcher(parameters, names), tuple(constants.fixed), tuple(constants.free),
             tuple(names.index(n) for n in told), {name: sizes.hints[name] for name in names},
-            looks,
+            looks, turns,
         )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from smelt.frontends.array.engine import explaining
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.results import deliver, measure
 from smelt.frontends.array.trace import Argument, Spec, Trace
-from smelt.frontends.array.value import layout
+from smelt.frontends.array.value import lies
 from smelt.graph.text import text
 from smelt.knobs import config
 from smelt.types.dtype import from_numpy
@@ -89,7 +89,7 @@ def signature(a: Argument) -> Hashable:
     data = a.data
     if data is None:
         return (type(a.number), a.number) if a.is_said else type(a.number)
-    return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), layout(data)
+    return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), lies(data)
 
 
 class Lowered:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.frontends.array.value import Buffer, Map, Value, layout, leaf, record
+from smelt.frontends.array.value import Buffer, Map, Value, leaf, lies, record
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
@@ -55,7 +55,7 @@ class Program:
         parts: list[Hashable] = []
         for x, data in zip(self.leaves, self.buffers, strict=True):
             places[x] = len(places)
-            parts += x.type.dtype.name, _split(data.shape, numbers), layout(data)
+            parts += x.type.dtype.name, _split(data.shape, numbers), lies(data)
         for x in order:
             if x.__class__ is Value and isinstance(x.op, Constant):
                 places[x] = -1

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import AliasError, OutArgumentError, StructureError
+from smelt.errors import AliasError, DTypeError, OutArgumentError, StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind import Bound
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
@@ -137,7 +137,7 @@ def _targets(
         if target.shape != shape or target.dtype != dtype:
             raise OutArgumentError(
                 expected=f"{from_numpy(dtype).name}{list(shape)}",
-                found=f"{target.dtype.name}{list(target.shape)}",
+                found=f"{_dtype_name(target.dtype)}{list(target.shape)}",
             )
         if not target.flags.writeable:
             raise OutArgumentError(
@@ -145,6 +145,14 @@ def _targets(
             )
     _check_overlaps(targets, buffers)
     return targets
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """As the result's is written, where it has such a name."""
+    try:
+        return from_numpy(dtype).name
+    except DTypeError:
+        return dtype.name
 
 
 def _nest(tree: Any) -> str:
@@ -168,7 +176,8 @@ def _result_types(
     for r in trace.results:
         if r.kind == "graph":
             out = trace.graph.outputs[r.place].type
-            types.append((out.dtype.numpy, dims_at(out.shape, named)))
+            shape, perm = dims_at(out.shape, named), trace.turns and trace.turns.outputs[r.place]
+            types.append((out.dtype.numpy, tuple(shape[p] for p in perm) if perm else shape))
         elif r.kind == "argument":
             data = _memory(arguments[r.place])
             types.append((data.dtype, data.shape))

@@ -127,14 +127,18 @@ def _record(
     if len(prepared.results) != len(trace.results) + looks or not trace.plain:
         return None
     given = prepared.results[: len(trace.results)]
-    types = [intern(from_numpy(np.dtype(d)), shape) for _, shape, d, _, _ in given]
+    turns = [None] * len(given) if trace.turns is None else trace.turns.outputs
+    types = [
+        intern(from_numpy(np.dtype(d)), shape if p is None else tuple(shape[k] for k in p))
+        for (_, shape, d, _, _), p in zip(given, turns, strict=True)
+    ]
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
     made: Record | None = calls.record(
         prepared, [calls.Argument(*a) for a in arguments if a is not None], nests, captured,
         sources, types,
         None if trace.single or _is_tuple(trace) else partial(pack, trace),
         partial(refused, trace.looks.readers) if looks else None,
-        single=trace.single,
+        single=trace.single, turns=turns,
     )  # fmt: skip
     return made
 

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, StructureError
+from smelt.frontends.array import engine
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.engine import compile_graph, outside, size_names
+from smelt.frontends.array.engine import Turns, compile_graph, outside, size_names
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.rebuild import again, facts
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
-from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout, teller
+from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout, teller, turned
 from smelt.graph import build
 from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
@@ -114,6 +115,8 @@ class Trace:
     reads, tell them."""
     looks: Looks = _NOTHING
     """What tells whether positions are outside; if data does, the graph's last result."""
+    turns: Turns | None = None
+    """How inputs and results are turned; None where all are as in the graph."""
     plain: bool = field(init=False)
     """Every result is an output of the graph, in order."""
     whole: bool = field(init=False)
@@ -136,6 +139,8 @@ class Trace:
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """The graph's inputs: arguments, captured arrays, and those that tell sizes."""
+        if self.turns is not None:
+            buffers = self.turns.read(buffers)
         return [*buffers, *(teller(sizes[k]) for k in self.told)]
 
     def run(
@@ -147,6 +152,10 @@ class Trace:
         What it computes of captured arrays alone is computed once, unless somebody else may write
         to one of them.  Raises OutsideError where a position is outside of its axis.
         """
+        turns = self.turns
+        if turns is not None:
+            out = None if out is None else turns.places(out)
+            return turns.written(self._run(buffers, sizes, out))
         results = self._run(buffers, sizes, out)
         if self.looks.flag is not None and results.pop():
             outside(self.looks, self.graph.inputs, self.complete(buffers, sizes))
@@ -156,7 +165,7 @@ class Trace:
         self, buffers: list[Buffer], sizes: tuple[int, ...], out: Sequence[Buffer | None] | None
     ) -> list[Buffer]:
         compiled = self.executable
-        if self.told:
+        if self.told or self.turns is not None:
             buffers = self.complete(buffers, sizes)
         prelude = compiled.executable.prelude
         if prelude is None:
@@ -176,10 +185,13 @@ def record_call(
     arguments: Sequence[Argument],
     call: Callable[[list[Any]], Any],
     donate: tuple[int, ...] = (),
+    *,
+    turns: bool = True,
 ) -> Trace:
     """Record `call`, which gets the symbolic leaves; `labels` are their names.
 
-    Whatever `call` raises goes through, and leaves no state behind.
+    With `turns` results lie in memory as the arguments do, where those agree.  Whatever `call`
+    raises goes through, and leaves no state behind.
     """
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
@@ -189,7 +201,8 @@ def record_call(
         leaves = [_leaf(scope, placed, *pair) for pair in zip(labels, arguments, strict=True)]
         found, tree = flatten(call([_shown(scope, a, x) for a, x in zip(arguments, leaves)]))
         results, outputs = _results(scope, leaves, found)
-        return _finish(scope, leaves, results, outputs, tree, donate)
+        orders = [None if a.data is None or not turns else turned(a.data) for a in arguments]
+        return _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:
         STATE.scope = outer
         scope.open = False
@@ -289,6 +302,7 @@ def _finish(
     outputs: list[Value],
     tree: Tree,
     donate: tuple[int, ...],
+    orders: Sequence[tuple[int, ...] | None],
 ) -> Trace:
     order = _walk(outputs)
     given = [*leaves, *scope.captured.values()]
@@ -305,13 +319,15 @@ def _finish(
     looks = _looks(scope, found)
     flags = () if looks.flag is None else (looks.flag,)
     graph = Graph(scope.name, inputs, (*found, *flags), checks=len(flags))
+    own = tuple(orders[k] if k < len(leaves) else None for k in used)
+    graph, turns = engine.turned(graph, own)
     shown = size_names(graph)
     told = [name for name in sizes(graph) if name not in shown]
     tellers = tuple(
         build.input(label, TensorType(bool_, (size(name),)), (0,))
         for name, label in zip(told, _labels(told, labels), strict=True)
     )
-    graph = replace(graph, inputs=(*inputs, *tellers))
+    graph = replace(graph, inputs=(*graph.inputs, *tellers))
     names = (*shown, *told)
     graph = replace(graph, facts=facts(scope, names))
     arguments = tuple(k for k in used if k < len(leaves))
@@ -325,7 +341,7 @@ def _finish(
         free, len(leaves),
         _sizer(scope, leaves, results),
         bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
-        tuple(names.index(n) for n in told), looks,
+        tuple(names.index(n) for n in told), looks, turns,
     )  # fmt: skip
 
 

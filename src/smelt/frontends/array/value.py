@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +42,10 @@ __all__ = [
     "intern",
     "layout",
     "leaf",
+    "lies",
     "record",
     "teller",
+    "turned",
 ]  # fmt: skip
 
 Buffer = np.ndarray[Any, Any]
@@ -126,7 +129,7 @@ class Foreign(Value):
         data = self.data
         if self.sample is None and data is not None:
             if data.nbytes <= SNAPSHOT_BYTES:
-                self.data = data.copy()
+                self.data = data.copy(order="K")
                 self.sample = b""
             else:
                 self.sample = _sample(data)
@@ -294,6 +297,25 @@ def is_differentiated(node: Node) -> bool:
             stack.extend(x for x in node.inputs if x not in seen)
             seen.update(node.inputs)
     return False
+
+
+def lies(data: Buffer) -> Hashable:
+    """What a program that reads `data` depends on of its order in memory: None if contiguous."""
+    if data.flags.c_contiguous:
+        return None
+    order = turned(data)
+    return layout(data) if order is None else ("turned", order)
+
+
+def turned(data: Buffer) -> tuple[int, ...] | None:
+    """The dimensions of an array that has no gaps, from the slowest to the fastest, where that is
+    another order than theirs; None for all others."""
+    if data.flags.c_contiguous:
+        return None
+    if data.flags.f_contiguous:
+        return tuple(range(data.ndim - 1, -1, -1))
+    order = tuple(sorted(range(data.ndim), key=lambda d: -data.strides[d]))
+    return order if data.transpose(order).flags.c_contiguous else None
 
 
 def layout(data: Buffer) -> tuple[int | None, ...] | None:
