@@ -130,6 +130,17 @@ def test_bincount(mode: str, dtype: str) -> None:
         assert sm.bincount(np.zeros(0, np.int64)).shape == (0,)
 
 
+def test_the_least_length_is_the_length_where_values_are_unknown() -> None:
+    f: Any = sm.jit(lambda x: sm.bincount(x, minlength=9))
+    x = RNG.integers(0, 9, 100)
+    np.testing.assert_array_equal(np.asarray(f(x)), np.bincount(x, minlength=9))
+    for bad in (9, -1):
+        with pytest.raises(sm.errors.SmeltError):
+            np.asarray(f(np.array([1, bad])))
+    with pytest.raises(sm.errors.SmeltError):
+        sm.jit(sm.bincount)(x)
+
+
 def test_counts_beyond_what_float32_counts() -> None:
     """Weights of 1 added in float32 stay at 2**24."""
     n = 2**24 + 3

@@ -99,14 +99,14 @@ def bincount(
     Args:
         x: a vector of integers, none negative.
         weights: a vector as long as `x`.
-        minlength: the result has at least so many elements.
+        minlength: the result has at least so many elements; inside `jit` exactly so many.
         length: the result has so many elements, and all of `x` must be smaller: for use inside
             `jit`, where the largest element is not known.
 
     Counts are int64.  Weights are added in float64, in their order; the result is of their dtype,
     float64 for integers.
 
-    Raises ShapeError, DTypeError, ArgumentError, TracerError without `length` inside `jit`,
+    Raises ShapeError, DTypeError, ArgumentError, TracerError without either inside `jit`,
     IndexRangeError and OutsideError for elements that are negative, or not smaller than `length`.
     """
     ids = value(x, "bincount")
@@ -115,6 +115,8 @@ def bincount(
     ids = cast(ids, i64) if ids.type.dtype is bool_ else ids
     if not ids.type.dtype.is_integer:
         raise DTypeError(f"bincount: {ids.told} are no integers")
+    if length is None and minlength and ids.scope is not None:
+        length = minlength
     count = _length("bincount", "length", ids, length)
     if length is None:
         count = greater(count, _whole("bincount", "minlength", minlength))
