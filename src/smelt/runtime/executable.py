@@ -18,10 +18,11 @@ import numpy as np
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.errors import OutArgumentError, OutOfMemory
+from smelt.errors import OutOfMemory
 from smelt.kernel.abi import PARALLEL
 from smelt.knobs.values import show_bytes
 from smelt.runtime.memory import Block, address_of, allocate
+from smelt.runtime.places import target
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.threadpools import announce
 from smelt.runtime.threads import pool
@@ -170,9 +171,10 @@ class Executable:
         between: Block | None = None,
     ) -> list[Array]:
         """The results.  `arrays` are the inputs, `sizes` the values of `size_names`, `out` arrays
-        to write results into (None: allocate), `held` the prelude's results for these inputs
-        (None: computed now, kept nowhere), `between` memory for what stands between kernels, at
-        least the `arena_bytes` of these sizes (None: taken for this call).
+        to write into (None: allocate), for each result, or for each value that is computed in
+        order of first return where that is another number, `held` the prelude's results for these
+        inputs (None: computed now, kept nowhere), `between` memory for what stands between kernels,
+        at least the `arena_bytes` of these sizes (None: taken for this call).
 
         Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
         OutOfMemory before anything runs when memory does not suffice.
@@ -183,14 +185,17 @@ class Executable:
         ready = self._ready(arrays, held)
         results: list[Array] = []
         copies: list[tuple[Array, Array]] = []
+        same = len(self.outputs) == len(p.results)
+        each = out if out is not None and not same and len(out) == len(self.outputs) else None
+        wanted = out if each is None else self._wanted(p, arrays, each, copies)
         for k, (_, shape, dtype, nbytes, over) in enumerate(p.results):
-            given = out[k] if out is not None else None
+            given = wanted[k] if wanted is not None else None
             if given is None and over >= 0:
                 results.append(arrays[over])
             elif given is None:
                 results.append(allocate(nbytes).array(shape, dtype))
             else:
-                results.append(self._target(given, shape, dtype, (*arrays, *results), copies))
+                results.append(target(given, shape, dtype, (*arrays, *results), copies))
         frame = p.frame[:]
         where = [address_of(a) for a in arrays]
         where += [address_of(a) for a in results]
@@ -215,9 +220,9 @@ class Executable:
                 self._library(s.call, p, (arrays, results, ready), block)
         for given, temporary in copies:
             given[...] = temporary
-        if len(self.outputs) == len(p.results) and not copies:
-            return results
-        return self._returned(p, arrays, results, out, copies)
+        for given, temporary in copies:
+            results = [given if r is temporary else r for r in results]
+        return results if same else self._returned(p, arrays, results, each)
 
     def run_at(
         self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any],
@@ -271,34 +276,35 @@ class Executable:
             return []
         return self.prelude.compute(arrays) if held is None else held.arrays
 
+    def _wanted(
+        self, p: Prepared, arrays: Sequence[Array], out: Sequence[Array | None],
+        copies: list[tuple[Array, Array]],
+    ) -> list[Array | None]:  # fmt: skip
+        """Where each value that is computed goes, the first place of several; inputs that are
+        returned as they are become copies, made now: something may be written over them."""
+        first: dict[int, Array | None] = {v: None for v, *_ in p.results}
+        for v, given in zip(self.outputs, out, strict=True):
+            if v not in first and given is not None:
+                copies.append((given, arrays[self.values[v].number].copy()))
+            elif v in first and first[v] is None:
+                first[v] = given
+        return list(first.values())
+
     def _returned(
         self, p: Prepared, arrays: Sequence[Array], results: list[Array],
-        out: Sequence[Array | None] | None, copies: list[tuple[Array, Array]],
+        out: Sequence[Array | None] | None,
     ) -> list[Array]:  # fmt: skip
-        """Results by output, inputs that are returned as they are among them."""
-        by_value = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
-        for given, temporary in copies:
-            by_value = {v: given if r is temporary else r for v, r in by_value.items()}
-        return [by_value[v] if v in by_value else arrays[self.values[v].number]
-                for v in self.outputs]  # fmt: skip
-
-    def _target(
-        self, given: Array, shape: tuple[int, ...], dtype: Any, others: Sequence[Array],
-        copies: list[tuple[Array, Array]],
-    ) -> Array:  # fmt: skip
-        """Where a result goes that the caller wants in `given`: there, or in memory of its own
-        where `given` overlaps an input or another result, copied at the end."""
-        if given.shape != shape or given.dtype != dtype:
-            raise OutArgumentError(
-                f"out is {given.dtype}{list(given.shape)}, the result {dtype}{list(shape)}"
-            )
-        if not given.flags.writeable:
-            raise OutArgumentError("out is read-only")
-        if given.flags.c_contiguous and not any(np.may_share_memory(given, a) for a in others):
-            return given
-        temporary: Array = allocate(given.nbytes).array(shape, dtype)
-        copies.append((given, temporary))
-        return temporary
+        """Results by output, inputs that are returned as they are among them: those are in the
+        arrays given for them already, and so is the first of several that share a value."""
+        computed = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
+        found: list[Array] = []
+        for v, given in zip(self.outputs, out or [None] * len(self.outputs), strict=True):
+            made = computed.get(v)
+            if made is not None and given is not None and given is not made:
+                given[...] = made
+            as_it_is = made if made is not None else arrays[self.values[v].number]
+            found.append(as_it_is if given is None else given)
+        return found
 
     def _library(
         self, step: CallStep, p: Prepared,

@@ -36,6 +36,31 @@ def test_out_may_be_the_input() -> None:
     np.testing.assert_array_equal(y, np.arange(6.0))
 
 
+def test_out_takes_what_is_given_back_as_it_is() -> None:
+    """Results that turn out to be arguments, or one another, in every call."""
+    one: Any = sm.jit(lambda x: x * 1)
+    more: Any = sm.jit(lambda x: (x * 1, x * 1.5, x, x * 1.5, sm.reshape(x * 1.5, (4,))))
+    for _ in range(4):
+        x = rng.random((2, 2))
+        out = np.zeros((2, 2))
+        np.testing.assert_array_equal(one(x, out=out), x)
+        outs = (*(np.zeros((2, 2)) for _ in range(4)), np.zeros(4))
+        assert more(x, out=outs) is outs
+        for found, wanted in zip(outs, (x, x * 1.5, x, x * 1.5, x.reshape(4) * 1.5), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_out_may_swap_the_inputs() -> None:
+    x, y = rng.random(3), rng.random(3)
+    a, b = x.copy(), y.copy()
+    swap: Any = sm.jit(lambda x, y: (y * 1, x * 1))
+    swap(x, y, out=(x, y))
+    np.testing.assert_array_equal((x, y), (b, a))
+    z = np.zeros(3)
+    sm.jit(lambda x: (x * 1, x + 1))(x, out=(z, x))
+    np.testing.assert_array_equal((z, x), (b, b + 1))
+
+
 def test_out_may_be_one_of_ours() -> None:
     x = sm.asarray(np.arange(4.0), copy=True)
     pending = x * 10
