@@ -35,7 +35,8 @@ Value = Any
 AHEAD = 24
 """Lines of a panel that nobody asked for between the one that is packed and the one asked for."""
 TOGETHER = 2
-"""Panels whose lines are asked for row by row, while those before them are multiplied."""
+"""Panels whose lines are asked for row by row, while those before them are multiplied: a power of
+two."""
 UNROLLED = 2
 """Positions that the loop of a whole tile takes at once."""
 FRACTION = 16

@@ -49,9 +49,11 @@ from smelt.target import Target
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, floordiv, maximum, mul
 
-DEPTH, BLOCK = 400, 256
-"""Summed positions of one block at most where one position has so many taps, and of others: what a
-tile reads of the right operand stays in L1 for the next one."""
+DEPTH = 400
+"""Taps of one position that are summed in one block at most, for which scratch has room."""
+BLOCK = 256
+"""Summed positions of a block of several such: what a tile reads of the right operand stays in L1
+for the next one."""
 PITCH = DEPTH + SKEW
 """Elements between rows of the packed left operand."""
 NARROW = 64

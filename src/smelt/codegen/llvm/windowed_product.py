@@ -97,7 +97,7 @@ class WindowedEmitter(Packer):
         access = load_of(c.left)
         if not c.lies or access is None:
             self.pack(nest)
-            self.left, self.apart_rows = packed
+            self.left, self.row_step = packed
             return
         low, high = home.ranges[c.m]
         rows, even = b.sub(high, low), gcd(c.tile.rows, c.fewer)
@@ -110,7 +110,7 @@ class WindowedEmitter(Packer):
         at = b.add(top.offset(access), b.add(b.mul(low, apart), home.ranges[c.flat][0]))
         lying = element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
         self.left = b.select(whole, lying, packed[0])
-        self.apart_rows = b.select(whole, apart, packed[1])
+        self.row_step = b.select(whole, apart, packed[1])
 
     # ---- before the first block ------------------------------------------------------------------
 
@@ -162,11 +162,11 @@ class WindowedEmitter(Packer):
         """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
         b, item = self.b, self.c.item
         to = self.at(0, b.add(b.mul(row, self.row), column))
-        left = element_address(b, self.left, b.mul(row, self.apart_rows), item.dtype)
+        left = element_address(b, self.left, b.mul(row, self.row_step), item.dtype)
         right = self.at(RIGHT_PART, column)
         table = self.home.storage.at[item, TABLE_PART]
         function = tile_function(b.module, item, tile, self.home.home.target)
-        b.call(function, [to, self.row, left, self.apart_rows, right, table, depth, first])
+        b.call(function, [to, self.row, left, self.row_step, right, table, depth, first])
 
 
 PTR = ir.PointerType()
