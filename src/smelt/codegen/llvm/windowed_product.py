@@ -1,9 +1,10 @@
-"""Products over windows: both operands packed block by block, and register tiles over them.
+"""Products over windows: blocks of both operands, and register tiles over them.
 
-The left operand's block goes to scratch row by row.  Of the right one, every place that the task's
-columns reach is packed once.  A table says, for each summed position, how far from a column the
-element lies that it is multiplied with; so a register tile reads consecutive columns at
-`table[k] + column`.  Both packings are ordinary nests.
+The left operand's block is multiplied where it lies, if it lies along the summed positions and
+tiles end where its rows do; or else it goes to scratch row by row.  Of the right one, every place
+that the task's columns reach is packed once.  A table says, for each summed position, how far from
+a column the element lies that it is multiplied with; so a register tile reads consecutive columns
+at `table[k] + column`.  Packings are ordinary nests.
 """
 
 from __future__ import annotations
