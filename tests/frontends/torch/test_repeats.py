@@ -97,7 +97,10 @@ def test_parts_that_are_kept_for_gradients(monkeypatch):
         for shape in ((3, 5, 8), (4, 2, 8)):
             x = drawn(*shape) + k
             found, expected = (torch.autograd.grad(g(x).square().sum(), leaves) for g in (fast, f))
-            torch.testing.assert_close(found, expected)
+            for one, other in zip(found, expected, strict=True):
+                # Sums of up to 15 products of three sums of 8 terms, whose signs differ.
+                near = 64 * torch.finfo(other.dtype).eps * float(other.abs().max())
+                torch.testing.assert_close(one, other, rtol=0, atol=near)
         if k == 3:
             by_python.clear()
     assert not by_python
