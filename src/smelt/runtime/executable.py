@@ -220,7 +220,6 @@ class Executable:
                 self._library(s.call, p, (arrays, results, ready), block)
         for given, temporary in copies:
             given[...] = temporary
-        for given, temporary in copies:
             results = [given if r is temporary else r for r in results]
         return results if same else self._returned(p, arrays, results, each)
 

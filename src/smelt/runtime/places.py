@@ -16,7 +16,7 @@ import numpy as np
 from smelt.errors import OutArgumentError
 from smelt.runtime.memory import allocate
 
-__all__ = ["np", "target"]
+__all__ = ["target"]
 
 Array = np.ndarray[Any, Any]
 

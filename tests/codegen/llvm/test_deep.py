@@ -173,12 +173,15 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)
 def test_the_inner_loop_stays_in_registers(left: str, right: str, dtype: str) -> None:
-    """Twelve rows of two vectors, four positions of them in each round."""
+    """Twelve rows of two vectors, four positions of them in each round, which asks memory for a
+    line of both operands' next blocks where both are packed."""
     code = matrices(dtype, f"{left}; {right} -> m,n")
     kernel = lower.run(one_cluster(parse(code)), "eager", {})
     target = Target.for_isa("avx512")
     text = assembly(emit(kernel, target, form="deep").llvm, target, 2)
     bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 96)]
     assert sorted(len(re.findall("fmadd", x)) for x in bodies) == [24, 96]
+    asked = {len(re.findall("fmadd", x)): x.count("prefetch") for x in bodies}
+    assert asked == {24: 0, 96: 0 if left == "m,k" else 2}
     for body in bodies:
         assert not re.search(r"\(%rsp|mul[sp]", body), body

@@ -146,3 +146,6 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
         stores[len(re.findall("fmadd", x))].append(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)))
     assert stores[48] == [0]
     assert sorted(stores[24]) == [0, 2]
+    # Each round asks for a line of two panels to come; the packing one also for lines it reads.
+    asked = [x.count("prefetch") for x in loops]
+    assert sorted(asked) == [2, 2, 4]

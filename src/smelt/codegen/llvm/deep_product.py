@@ -262,10 +262,6 @@ class DeepEmitter(TallEmitter):
                    for v in range(c.tile.vectors)]  # fmt: skip
 
         def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
-            for first, length in asked if nth == 0 and step > 1 else ():
-                there = b.mul(k, number(LINE // UNROLLED))
-                there = b.select(b.icmp_signed("<", there, length), there, length)
-                prefetch(b, b.gep(first, [there], source_etype=ir.IntType(8)))
             line = b.mul(k, number(c.tile.columns))
             places = (element_address(b, v, line, c.item.dtype) for v in vectors)
             across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
@@ -276,9 +272,15 @@ class DeepEmitter(TallEmitter):
                           for v, x in enumerate(across)]  # fmt: skip
             return found
 
-        whole, step = self._whole(self.depth, UNROLLED), UNROLLED
-        begin = self._added(number(0), whole, step, one, begin)
-        step = 1
+        def asking(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            for first, length in () if nth else asked:
+                there = b.mul(k, number(LINE // UNROLLED))
+                there = b.select(b.icmp_signed("<", there, length), there, length)
+                prefetch(b, b.gep(first, [there], source_etype=ir.IntType(8)))
+            return one(k, totals, nth)
+
+        whole = self._whole(self.depth, UNROLLED)
+        begin = self._added(number(0), whole, UNROLLED, asking, begin)
         return self._added(whole, self.depth, 1, one, begin)
 
     # ---- what reads the sums later ---------------------------------------------------------------

@@ -45,20 +45,18 @@ def with_own_way_back(module: torch.fx.GraphModule) -> None:
     such a step may be mapped over further axes, or its way back be differentiated.
     """
     graph = module.graph
-    if any("functorch" in str(getattr(n.target, "__module__", "")) or _nests(n)
-           for n in graph.nodes if n.op == "call_function"):  # fmt: skip
+    steps = graph.find_nodes(op="call_function", target=functional.interpolate)
+    if not steps or any(_differentiates(n) for n in graph.nodes if n.op == "call_function"):
         return
-    changed = False
-    for node in graph.find_nodes(op="call_function", target=functional.interpolate):
+    for node in steps:
         node.target = _resized
-        changed = True
-    if changed:
-        module.recompile()
+    module.recompile()
 
 
-def _nests(node: torch.fx.Node) -> bool:
-    """Whether a call enters or leaves a transform of functions."""
-    return "_nesting" in getattr(node.target, "__name__", "")
+def _differentiates(node: torch.fx.Node) -> bool:
+    """Whether a call belongs to a transform of functions."""
+    module = str(getattr(node.target, "__module__", ""))
+    return "functorch" in module or "_nesting" in getattr(node.target, "__name__", "")
 
 
 def _resized(
