@@ -99,7 +99,7 @@ def _decisions() -> str:
 def _llvm() -> str:
     """The head of the function and its first loop."""
     text = llvm_text(kernel(), TARGET)
-    head = re.search(r"^define .*\n{\n", text, re.MULTILINE)
+    head = re.search(r"^define .*{\n", text, re.MULTILINE)
     loop = re.search(r"^loop:\n(?:  .*\n)+", text, re.MULTILINE)
     assert head and loop
     lines = [head[0].rstrip(), "  ...", loop[0].rstrip(), "  ..."]

@@ -6,7 +6,7 @@ that measures or compiles in the background would do to a short script. So a for
 thread is inside, and the interpreter's end does and lets no other thread in again.
 
 Importing this module imports LLVM, which takes tens of milliseconds: a warm process gets by without
-it. What only writes LLVM's text (`llvmlite.ir`) does not need it.
+it. What only writes LLVM's text (`codegen.llvm.ir`) does not need it.
 
 >>> with alone():
 ...     llvm.get_process_triple() != ""

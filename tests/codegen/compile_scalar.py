@@ -21,8 +21,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-from llvmlite import ir
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.machine import LLVMMachine, emit
 from smelt.codegen.llvm.registers import memory_type
 from smelt.ops.scalar import cast

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.folds import Accumulator, State, across
 from smelt.codegen.llvm.indexing import I64, number
 from smelt.codegen.llvm.items import Folding, Item

@@ -13,8 +13,7 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import depth_terms, number
 from smelt.codegen.llvm.items import Access, chain
 from smelt.codegen.llvm.memory import element_address, prefetch

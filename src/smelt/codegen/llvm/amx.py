@@ -20,8 +20,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import I64, number
 from smelt.codegen.llvm.memory import PTR, element_address, intrinsic
 from smelt.codegen.llvm.tiling import function_apart
@@ -67,8 +66,7 @@ class _Tiles:
     def fill(self) -> None:
         """Whole steps of units, then those that are left over."""
         b, kind = self.b, ir.VectorType(BYTE, 64)
-        self.told = b.gep(b.alloca(kind), [number(0)], source_etype=kind)
-        self.told.type = PTR
+        self.told = b.alloca(kind)
         b.store(ir.Constant(kind, None), self.told, align=1)
         self._put(0, 1, BYTE)  # the one palette that there is
         for tile in range(SUMS, LEFT):

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.indexing import I64, number
 from smelt.codegen.llvm.items import Edge, Folding, Item, Phase, Region, Visit, chain

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
 from smelt.blocks import DEEP, DEEP_PITCH
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE, ask_ahead
 from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.indexing import iota, number, opaque, splat

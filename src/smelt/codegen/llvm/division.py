@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import splat
-from smelt.codegen.llvm.registers import suffix, widened
+from smelt.codegen.llvm.registers import widened
 
 Value = Any
 
@@ -58,7 +57,7 @@ def common_divisor(b: Value) -> Value | None:
     if not isinstance(b, ir.ShuffleVector):
         return None
     first, _, picked = b.operands
-    if not isinstance(first, ir.InsertElement) or any(k.constant for k in picked.constant):
+    if not isinstance(first, ir.InsertElement) or any(picked.constant or ()):
         return None
     return first.operands[1]
 
@@ -74,7 +73,7 @@ def divided(m: Any, x: Value, s: Value, scalar: Value) -> Value:
 
 
 def _name(x: Value) -> str:
-    return f"smelt_divide_{suffix(x.type)}"
+    return f"smelt_divide_{x.type.intrinsic_name}"
 
 
 def _define(m: Any, x: Value, scalar: Value) -> Any:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.registers import I32
 from smelt.ops.coefficients import FITS
 from smelt.types.dtype import DType

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.abreast import Rows
 from smelt.codegen.llvm.folds import across
 from smelt.codegen.llvm.indexing import number, splat

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from llvmlite import ir
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.ops.cast import cast
 from smelt.ops.combine import Combine

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import shares
 from smelt.codegen.llvm.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.items import Access, Program
@@ -119,10 +118,10 @@ class FunctionEmitter:
         args = self.function.args[0]
         for k, name in enumerate(self.words.buffers):
             place = self.b.gep(args, [number(k)], source_etype=I64)
-            self.buffers[name] = self.b.load(place, name=name, typ=PTR)
+            self.buffers[name] = self.b.load(place, typ=PTR, name=name)
         for k, name in enumerate(self.words.sizes):
             place = self.b.gep(args, [number(len(self.words.buffers) + k)], source_etype=I64)
-            self.sizes[name] = self.b.load(place, name=name, typ=I64)
+            self.sizes[name] = self.b.load(place, typ=I64, name=name)
 
     def _decode(self, task: Value, counts: list[tuple[str, Value]]) -> list[Value]:
         """Block numbers of a task, outer to inner."""
@@ -144,9 +143,9 @@ class FunctionEmitter:
         entry = b.block
         b.cbranch(b.icmp_signed("<", first, last), body, done)
         b.position_at_end(body)
-        task = b.phi(I64, "t")
+        task = b.phi(I64)
         task.add_incoming(first, entry)
-        numbers = [b.phi(I64, name) for name, _ in counts]
+        numbers = [b.phi(I64) for _ in counts]
         for phi, value in zip(numbers, start, strict=True):
             phi.add_incoming(value, entry)
         self._block(dict(zip([g for g, _ in counts], numbers, strict=True)))

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.patterned import lane_test

@@ -33,10 +33,11 @@ from itertools import product
 from typing import Any, Literal
 
 import numpy as np
-from llvmlite import ir
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.items import Access, Converting, Item
 from smelt.codegen.llvm.machine import LLVMMachine
+from smelt.codegen.llvm.registers import widened
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
@@ -70,19 +71,6 @@ WORDS = Group("words", i16)
 _OF_BYTES = {(True, True): "tdpbssd", (True, False): "tdpbsud", (False, True): "tdpbusd",
              (False, False): "tdpbuud"}  # fmt: skip
 """AMX's instructions for bytes, by whether the left and the right ones are signed."""
-
-
-class _Bfloat(ir.Type):
-    """LLVM's bfloat, for which llvmlite has no name."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Bfloat)
-
-    def __hash__(self) -> int:
-        return hash("bfloat")
 
 
 # ---- which --------------------------------------------------------------------------------------
@@ -176,7 +164,7 @@ def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
     kind = kind if m.lanes is None else ir.VectorType(kind, m.lanes)
     if group.step == "bfloats":
         if not isinstance(item.payload, (Access, Converting)):  # one that nobody has rounded yet
-            short: Any = _Bfloat() if m.lanes is None else ir.VectorType(_Bfloat(), m.lanes)
+            short = widened(ir.BFloatType(), m.lanes)
             return b.bitcast(b.fptrunc(value, short), kind)
         bits = m.bitcast(value, i32)
         return b.trunc(m.lshr(bits, m.const(i32, 16)), kind)
@@ -227,7 +215,7 @@ def ones(lanes: int) -> Value:
 def step(m: LLVMMachine, group: Group, left: Value, right: Value, total: Value) -> Value:
     """total + the dot product of two units, in every lane."""
     b, width = m.builder, (m.lanes or 1) * 32
-    element: Any = {"bfloats": _Bfloat(), "words": I16, "bytes": I8}[group.step]
+    element: Any = {"bfloats": ir.BFloatType(), "words": I16, "bytes": I8}[group.step]
     kind = ir.VectorType(element, width // (8 * group.dtype.itemsize))
     x, y = b.bitcast(left, kind), b.bitcast(right, kind)
     if group.step == "bfloats":

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
 from smelt.blocks import DEPTH
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.grouped import interleaved, narrow, units
 from smelt.codegen.llvm.indexing import number

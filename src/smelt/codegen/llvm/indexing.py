@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from math import gcd, prod
 from typing import Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.registers import TextConstant
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Atom, Expr, Index, add, axes_of, mul, nonnegative, size, sub

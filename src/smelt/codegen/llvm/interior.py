@@ -21,8 +21,7 @@ from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.gaps import gap_of
 from smelt.codegen.llvm.indexing import number

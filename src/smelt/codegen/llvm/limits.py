@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Access, accesses_of
 from smelt.codegen.llvm.memory import FARTHEST_STEP, any_lane, lanes_between

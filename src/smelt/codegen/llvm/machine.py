@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
-
-from smelt.codegen.llvm import exponents
+from smelt.codegen.llvm import exponents, ir
 from smelt.codegen.llvm.division import LEAST_BITS, RANGES, common_divisor, divided
 from smelt.codegen.llvm.registers import (
     I1,
@@ -28,7 +26,6 @@ from smelt.codegen.llvm.registers import (
     element_type,
     lane_numbers,
     memory_type,
-    suffix,
     widened,
 )
 from smelt.ops import halves
@@ -89,7 +86,7 @@ class LLVMMachine:
 
     def _intrinsic(self, name: str, *args: Value) -> Value:
         kind = args[0].type
-        return self._call(f"llvm.{name}.{suffix(kind)}", kind, *args)
+        return self._call(f"llvm.{name}.{kind.intrinsic_name}", kind, *args)
 
     # Floats and integers
 

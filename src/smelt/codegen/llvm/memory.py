@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 from typing import Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import I64, opaque, splat
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.registers import lane_numbers, memory_type
@@ -34,10 +33,6 @@ def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: list[Value]) ->
     return b.call(function, args)
 
 
-def _suffix(kind: ir.VectorType) -> str:
-    return f"v{kind.count}{kind.element.intrinsic_name}"
-
-
 def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None) -> Value:
     """Consecutive elements as a register; lanes outside the mask give zero."""
     b, kind = m.builder, m.raw_type(dtype)
@@ -45,7 +40,7 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
         raw = b.load(address, align=dtype.itemsize, typ=kind)
     else:
         zero = ir.Constant(kind, None)
-        raw = intrinsic(b, f"llvm.masked.load.{_suffix(kind)}.p0", kind,
+        raw = intrinsic(b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
                          [address, I32(dtype.itemsize), mask, zero])  # fmt: skip
     return m.load_convert(raw, dtype)
 
@@ -67,7 +62,7 @@ def unlike(m: LLVMMachine, mask: Value) -> Value:
 def any_lane(b: ir.IRBuilder, mask: Value) -> Value:
     """Whether a mask has a lane.  A masked load that reads nothing still costs hundreds of cycles
     where its address is not mapped, so one without lanes had better go somewhere else."""
-    return intrinsic(b, f"llvm.vector.reduce.or.{_suffix(mask.type)}", I1, [mask])
+    return intrinsic(b, f"llvm.vector.reduce.or.{mask.type.intrinsic_name}", I1, [mask])
 
 
 def gather(
@@ -77,9 +72,8 @@ def gather(
     b, kind = m.builder, m.raw_type(dtype)
     lanes = m.lanes or 1
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
-    pointers.type = ir.VectorType(PTR, lanes)
     mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
-    raw = intrinsic(b, f"llvm.masked.gather.{_suffix(kind)}.v{lanes}p0", kind,
+    raw = intrinsic(b, f"llvm.masked.gather.{kind.intrinsic_name}.v{lanes}p0", kind,
                      [pointers, I32(dtype.itemsize), mask, ir.Constant(kind, None)])  # fmt: skip
     return m.load_convert(raw, dtype)
 
@@ -140,10 +134,10 @@ def store_vector(
     b = m.builder
     raw = m.store_convert(value, dtype)
     if isinstance(mask, ir.Constant):
-        _store_first(b, address, raw, dtype, sum(lane.constant for lane in mask.constant))
+        _store_first(b, address, raw, dtype, sum(mask.constant))
         return
     if mask is not None:
-        intrinsic(b, f"llvm.masked.store.{_suffix(raw.type)}.p0", ir.VoidType(),
+        intrinsic(b, f"llvm.masked.store.{raw.type.intrinsic_name}.p0", ir.VoidType(),
                    [raw, address, I32(dtype.itemsize), mask])  # fmt: skip
         return
     stored = b.store(raw, address, align=64 if bypass else dtype.itemsize)
@@ -177,7 +171,7 @@ def store_interleaved(
             b.store(found, at, align=dtype.itemsize)
             continue
         part = b.shuffle_vector(mask, mask, lane_numbers([row for row, _ in places]))
-        intrinsic(b, f"llvm.masked.store.{_suffix(found.type)}.p0", ir.VoidType(),
+        intrinsic(b, f"llvm.masked.store.{found.type.intrinsic_name}.p0", ir.VoidType(),
                   [found, at, I32(dtype.itemsize), part])  # fmt: skip
 
 
@@ -200,9 +194,8 @@ def scatter(
     b, lanes = m.builder, m.lanes or 1
     raw = m.store_convert(value, dtype)
     pointers = b.gep(splat(b, base, lanes), [offsets], source_etype=memory_type(dtype))
-    pointers.type = ir.VectorType(PTR, lanes)
     mask = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes) if mask is None else mask
-    intrinsic(b, f"llvm.masked.scatter.{_suffix(raw.type)}.v{lanes}p0", ir.VoidType(),
+    intrinsic(b, f"llvm.masked.scatter.{raw.type.intrinsic_name}.v{lanes}p0", ir.VoidType(),
                [raw, pointers, I32(dtype.itemsize), mask])  # fmt: skip
 
 

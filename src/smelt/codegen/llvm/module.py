@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import chain
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import forms
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of

@@ -7,8 +7,7 @@ from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.abreast import rows_abreast, run_abreast
 from smelt.codegen.llvm.ahead import RowAhead
 from smelt.codegen.llvm.bands import BandEmitter, bands_of, for_each_band

@@ -8,11 +8,11 @@ from typing import Any
 from smelt.llvm import alone, llvm, newpassmanagers
 from smelt.target import Target
 
-_TANGLED = 6_000_000
+_TANGLED = 3_400_000
 """Characters of a module times its variables beyond which instructions are combined before common
 values are looked for.  All sums of a tile begin as one value; telling those of four products apart
 in loop after loop took NewGVN 3.7 of 3.9 seconds, of which combining first leaves 0.02."""
-_LOOPED = 30_000_000
+_LOOPED = 17_000_000
 """The same for its loops: fifty stages of a long body took 0.3 of 0.5 seconds, now 0.05."""
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, intrinsic, prefetch, unlike
 from smelt.codegen.llvm.patterns import Pattern, pattern
-from smelt.codegen.llvm.registers import suffix
 from smelt.codegen.llvm.scope import Scope
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -148,7 +146,7 @@ def _picked(
         address = element_address(b, buffer, b.add(offset, number(w * lanes)), dtype)
         windows.append(
             intrinsic(
-                b, f"llvm.masked.load.{suffix(kind)}.p0", kind,
+                b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
                 [address, I32(dtype.itemsize), unlike(m, mask), ir.Constant(kind, None)],
             )
         )  # fmt: skip
@@ -255,10 +253,8 @@ def _table(b: ir.IRBuilder, values: tuple[int, ...], kind: Any) -> Value:
     name = f"table.{blake2s(repr((values, str(kind))).encode(), digest_size=8).hexdigest()}"
     found: Any = b.module.globals.get(name)
     if found is None:
-        data: Any = ir.Constant(ir.ArrayType(kind, len(values)), list(values))
-        found = ir.GlobalVariable(b.module, data.type, name)
-        found.linkage, found.global_constant, found.initializer = "private", True, data
-        found.align = LINE
+        data = ir.Constant(ir.ArrayType(kind, len(values)), values)
+        found = ir.GlobalVariable(b.module, name, data, align=LINE)
     return found
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
 from smelt.blocks import COLUMNS, DEPTH
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import ask_ahead
 from smelt.codegen.llvm.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.grouped import flipped, narrow
@@ -236,14 +235,14 @@ class ProductEmitter:
         """Where an element of a packed operand lies, and its type."""
         b, home = self.b, self.home
         second = b.sub(second, self.pack_starts[pack.order[-1]])
-        first = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
+        row = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
         dtype = c.item.dtype if c.group is None else c.group.dtype
         if pack.packed == "left":
             base = home.storage.at[c.item, LEFT_PART]
-            offset = b.add(b.mul(first, number(c.pitch * c.together)), second)
+            offset = b.add(b.mul(row, number(c.pitch * c.together)), second)
         else:
             base = home.storage.at[c.item, RIGHT_PART]
             inside = b.and_(second, number(c.tile.columns - 1))
             panel = b.mul(b.sub(second, inside), number(DEPTH))
-            offset = b.add(b.add(panel, b.mul(first, number(c.tile.columns))), inside)
+            offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
         return element_address(b, base, offset, dtype), dtype

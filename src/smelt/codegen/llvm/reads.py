@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import fetch_ahead
 from smelt.codegen.llvm.indexing import iota, splat
 from smelt.codegen.llvm.items import Access

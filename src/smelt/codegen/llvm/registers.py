@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from llvmlite import ir
 
+from smelt.codegen.llvm import ir
 from smelt.types.dtype import DType
 
 I1: Any = ir.IntType(1)
@@ -55,27 +55,9 @@ def memory_type(dtype: DType) -> Any:
     return element_type(dtype)
 
 
-class Vector(ir.VectorType):
-    """A vector type that is quickly compared with itself, which each operation does."""
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or super().__eq__(other) is True
-
-    def __ne__(self, other: object) -> bool:
-        return self is not other and super().__eq__(other) is not True
-
-    __hash__ = ir.VectorType.__hash__
-
-
-@cache
-def vector(element: Any, lanes: int) -> Any:
-    """The vector of so many elements, one object for each type."""
-    return Vector(element, lanes)
-
-
 def widened(element: Any, lanes: int | None) -> Any:
     """The vector of so many elements, or the element itself where `lanes` is None."""
-    return element if lanes is None else vector(element, lanes)
+    return element if lanes is None else ir.VectorType(element, lanes)
 
 
 def lane_numbers(numbers: Sequence[int]) -> Any:
@@ -85,24 +67,20 @@ def lane_numbers(numbers: Sequence[int]) -> Any:
 
 @lru_cache(maxsize=4096)
 def _lane_numbers(numbers: tuple[int, ...]) -> Any:
-    return ir.Constant(vector(I32, len(numbers)), list(numbers))
+    return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
 
 
 class TextConstant(ir.Constant):
     """A constant in LLVM's own spelling: splats stay short however many lanes they fill."""
 
     def __init__(self, kind: Any, text: str, number: float | int | bool) -> None:
-        self.type = kind
-        self.constant = text
+        self.type, self.constant, self.ref = kind, text, text
         self.number = number
 
     def splat(self, lanes: int) -> TextConstant:
         """A scalar constant in every lane."""
         text = f"splat ({self.type} {self.constant})"
         return TextConstant(widened(self.type, lanes), text, self.number)
-
-    def _get_reference(self) -> str:
-        return str(self.constant)
 
 
 def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> TextConstant:
@@ -126,13 +104,6 @@ def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> Text
     return TextConstant(element, text, number).splat(lanes)
 
 
-def suffix(kind: Any) -> str:
-    """How intrinsics' names spell a type: v16f32, i64, ..."""
-    if isinstance(kind, ir.VectorType):
-        return f"v{kind.count}{kind.element.intrinsic_name}"
-    return str(kind.intrinsic_name)
-
-
 def define_lanewise(module: Any, name: str, callee: str, kind: Any, arity: int) -> None:
     """Define `name` as a loop that calls `callee` for every lane: small, and out of the way."""
     function: Any = ir.Function(module, ir.FunctionType(kind, [kind] * arity), name)
@@ -147,7 +118,6 @@ def define_lanewise(module: Any, name: str, callee: str, kind: Any, arity: int) 
     builder: Any = ir.IRBuilder(entry)
     places = [builder.alloca(kind) for _ in range(arity)]
     for place, argument in zip(places, function.args, strict=True):
-        place.type = ir.PointerType()  # the lanes are read as elements
         builder.store(argument, place)
     builder.branch(body)
     builder.position_at_end(body)

@@ -27,7 +27,8 @@ class Lanes:
 
 @dataclass
 class Scope:
-    """One level of loops.  Look-ups go outwards; new values stay here."""
+    """One level of loops.  Look-ups go outwards, and give None for what is not known; new values
+    stay here."""
 
     parent: Scope | None = None
     axes: dict[str, Value] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class Scope:
     offsets: dict[Access, Value] = field(default_factory=dict)
     lanes: Lanes | None = None
 
-    def axis(self, name: str) -> Value | None:
+    def axis(self, name: str) -> Value:
         """Current position on a loop axis (a scalar i64)."""
         scope: Scope | None = self
         while scope is not None:
@@ -44,7 +45,7 @@ class Scope:
             scope = scope.parent
         return None
 
-    def value(self, item: Item) -> Value | None:
+    def value(self, item: Item) -> Value:
         """The register of an item, if it is known here or further out."""
         scope: Scope | None = self
         while scope is not None:
@@ -53,7 +54,7 @@ class Scope:
             scope = scope.parent
         return None
 
-    def offset(self, access: Access) -> Value | None:
+    def offset(self, access: Access) -> Value:
         """The part of an access's offset that is known here or further out."""
         scope: Scope | None = self
         while scope is not None:

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE, RowAhead
 from smelt.codegen.llvm.indexing import number, opaque
 from smelt.codegen.llvm.items import Access, Folding, Item, accesses_of

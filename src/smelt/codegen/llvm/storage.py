@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from llvmlite import ir
-
 from smelt.blocks import COLUMNS, DEEP, DEEP_PITCH, DEPTH, TALL_COLUMNS, TALL_DEPTH, WIDE_PANEL
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import I64
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -24,7 +23,6 @@ from smelt.codegen.llvm.memory import (
     lane_numbers,
     unlike,
 )
-from smelt.codegen.llvm.registers import suffix
 from smelt.codegen.llvm.scope import Scope
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -163,7 +161,7 @@ def _piece(
     wanted = [p // step if p % step in teeth else lanes for p in places]
     part = b.shuffle_vector(every if mask is None else mask, none, lane_numbers(wanted))
     part = part if mask is None else unlike(m, part)
-    return intrinsic(b, f"llvm.masked.load.{suffix(kind)}.p0", kind,
+    return intrinsic(b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
                      [at, I32(dtype.itemsize), part, ir.Constant(kind, None)])  # fmt: skip
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
 from smelt.codegen.llvm.items import Access, Item

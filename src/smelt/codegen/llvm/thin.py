@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.grouped import interleaved, narrow, step, units
 from smelt.codegen.llvm.indexing import number, splat

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
 from smelt.blocks import DEPTH
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE, next_task
 from smelt.codegen.llvm.amx import COLUMNS, multiply
 from smelt.codegen.llvm.contract import Contraction, Tile, load_of, panel_step

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.items import Access, Item
@@ -152,7 +151,8 @@ class _Squares:
         if test is None:
             return load_vector(self.m, address, self.dtype, mask)
         address = b.select(test.some, address, self.base)
-        found = load_vector(self.m, address, self.dtype, b.and_(mask, test.mask))
+        own = test.mask if mask is None else b.and_(mask, test.mask)
+        found = load_vector(self.m, address, self.dtype, own)
         return found if self.access.gives_zero else self.m.select(test.mask, found, self.other)
 
 

@@ -11,8 +11,7 @@ from collections.abc import Collection
 from itertools import product as positions
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Tile
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.machine import LLVMMachine

@@ -14,8 +14,7 @@ from itertools import product as positions
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Tile, load_of
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Item

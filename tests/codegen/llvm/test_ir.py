@@ -1,0 +1,177 @@
+"""The writer of LLVM's language: what it writes LLVM reads, and what it refuses."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smelt.codegen.llvm import ir
+from smelt.llvm import llvm
+
+I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+PTR = ir.PointerType()
+FOUR, FOUR_INTS = ir.VectorType(F32, 4), ir.VectorType(I32, 4)
+
+
+def written(*kinds: Any) -> tuple[ir.Module, ir.IRBuilder, tuple[Any, ...]]:
+    """A module, the builder in the first block of its function, and the function's arguments."""
+    module = ir.Module("test")
+    f = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "f")
+    return module, ir.IRBuilder(f.append_basic_block("entry")), f.args
+
+
+def read(module: ir.Module) -> Any:
+    """The module as LLVM has it.  Raises RuntimeError for what is not its language."""
+    found = llvm.parse_assembly(str(module))
+    found.verify()
+    return found
+
+
+BINARY = [("add", I32), ("sub", I64), ("mul", FOUR_INTS), ("sdiv", I8), ("udiv", I32),
+          ("srem", I32), ("urem", I32), ("fadd", F32), ("fsub", F64), ("fmul", FOUR),
+          ("fdiv", F16), ("shl", I32), ("lshr", I32), ("ashr", FOUR_INTS), ("and_", I1),
+          ("or_", I64), ("xor", FOUR_INTS)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind"), BINARY)
+def test_what_takes_two_of_a_type_gives_that_type(name: str, kind: Any) -> None:
+    module, b, (x, y, other) = written(kind, kind, PTR)
+    assert getattr(b, name)(x, y).type is kind
+    with pytest.raises(TypeError, match="types differ"):
+        getattr(b, name)(x, other)
+    b.ret_void()
+    operation = name.rstrip("_")
+    assert f"{operation} {kind} " in str(read(module))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("not_", I1), ("not_", FOUR_INTS), ("neg", I64),
+                                            ("neg", FOUR_INTS), ("fneg", FOUR)])  # fmt: skip
+def test_what_takes_one(name: str, kind: Any) -> None:
+    module, b, (x,) = written(kind)
+    assert getattr(b, name)(x).type is kind
+    b.ret_void()
+    read(module)
+
+
+@pytest.mark.parametrize("sign", ["==", "!=", "<", "<=", ">", ">="])
+@pytest.mark.parametrize("kind", [I32, FOUR_INTS, F64, FOUR])
+def test_comparisons_give_a_truth_for_each_lane(kind: Any, sign: str) -> None:
+    module, b, (x, y) = written(kind, kind)
+    integers = kind in (I32, FOUR_INTS)
+    ways: list[Callable[..., Any]] = (
+        [b.icmp_signed, b.icmp_unsigned] if integers else [b.fcmp_ordered, b.fcmp_unordered]
+    )
+    for way in ways:
+        found = way(sign, x, y)
+        assert found.type is (ir.VectorType(I1, 4) if isinstance(kind, ir.VectorType) else I1)
+        assert b.select(found, x, y).type is kind
+    b.ret_void()
+    read(module)
+
+
+def test_conversions_to_the_own_type_are_no_instruction() -> None:
+    module, b, (x, y, p) = written(I32, F32, PTR)
+    assert b.trunc(x, I32) is x
+    for found, kind in (
+        (b.trunc(x, I8), I8), (b.zext(x, I64), I64), (b.sext(x, I64), I64),
+        (b.fptrunc(y, F16), F16), (b.fpext(y, F64), F64), (b.fptosi(y, I32), I32),
+        (b.fptoui(y, I8), I8), (b.sitofp(x, F64), F64), (b.uitofp(x, F32), F32),
+        (b.bitcast(y, I32), I32), (b.ptrtoint(p, I64), I64),
+    ):  # fmt: skip
+        assert found.type is kind
+    b.ret_void()
+    read(module)
+
+
+def test_memory_and_lanes() -> None:
+    module, b, (p, n) = written(PTR, I64)
+    own = b.alloca(FOUR, I64(3))
+    x = b.load(own, typ=FOUR, align=16)
+    stored = b.store(x, b.gep(p, [n], source_etype=F32), align=4)
+    stored.set_metadata("nontemporal", module.add_metadata([I32(1)]))
+    assert module.add_metadata([I32(1)]) == "!0"
+    many = b.gep(p, [ir.Constant(ir.VectorType(I64, 4), [0, 2, 4, 6])], source_etype=F32)
+    assert many.type is ir.VectorType(PTR, 4)
+    one = b.extract_element(x, I32(2))
+    with pytest.raises(TypeError):
+        b.insert_element(x, n, I32(0))
+    y = b.insert_element(x, one, I32(0))
+    z = b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, 2), [1, 7]))
+    assert z.type is ir.VectorType(F32, 2)
+    assert z.operands[1] is y and y.operands[1] is one
+    b.fence("seq_cst")
+    b.asm(ir.FunctionType(F32, [F32]), "", "=v,0", [one], True)
+    b.ret_void()
+    text = str(read(module))
+    assert "!nontemporal" in text and "asm sideeffect" in text
+
+
+def test_branches_meet_again_and_their_blocks_are_told_apart() -> None:
+    module, b, (x, yes) = written(I64, I1)
+    with b.if_then(yes, likely=False):
+        with b.if_else(yes) as (then, otherwise):
+            with then:
+                first, of_first = b.add(x, I64(1)), b.block
+            with otherwise:
+                second, of_second = b.add(x, I64(2)), b.block
+        met = b.phi(I64)
+        met.add_incoming(first, of_first)
+        met.add_incoming(second, of_second)
+        with pytest.raises(TypeError):
+            met.add_incoming(yes, of_second)
+        with b.goto_entry_block():
+            early = b.alloca(I64)
+        b.store(met, early)
+    b.ret_void()
+    with pytest.raises(ValueError, match="left already"):
+        b.ret_void()
+    text = str(read(module))
+    assert text.index("alloca") < text.index("br i1")
+    assert '!"branch_weights", i32 1, i32 99' in text
+    names = [block.name for block in b.function.blocks]
+    assert len(set(names)) == len(names)
+
+
+def test_functions_tables_and_calls() -> None:
+    module, b, (x,) = written(F64)
+    sqrt = ir.Function(module, ir.FunctionType(F64, [F64]), "llvm.sqrt.f64")
+    with pytest.raises(ValueError, match="has f already"):
+        ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f")
+    with pytest.raises(TypeError):
+        b.call(sqrt, [I64(1)])
+    assert b.call(sqrt, [x]).type is F64
+    table = ir.Constant(ir.ArrayType(I32, 3), (1, -2, 3))
+    place = ir.GlobalVariable(module, "odd name", table, align=64)
+    b.load(b.gep(place, [I64(1)], source_etype=I32), typ=I32)
+    b.ret_void()
+    b.function.attributes |= {"noinline", "cold"}
+    b.function.linkage = "internal"
+    found = read(module)
+    assert found.get_function("f").linkage == llvm.Linkage.internal
+    assert "[i32 1, i32 -2, i32 3], align 64" in str(found)
+
+
+def test_types_are_one_object_each_and_name_intrinsics() -> None:
+    assert ir.VectorType(ir.FloatType(), 16) is ir.VectorType(ir.FloatType(), 16)
+    assert ir.VectorType(ir.IntType(8), 4) is not ir.VectorType(ir.IntType(8), 8)
+    assert {str(t): t.intrinsic_name for t in (I64, F16, F32, F64, FOUR, ir.BFloatType())} == {
+        "i64": "i64", "half": "f16", "float": "f32", "double": "f64", "<4 x float>": "v4f32",
+        "bfloat": "bf16",
+    }  # fmt: skip
+
+
+@given(st.floats(width=64), st.floats(width=32), st.integers(-(1 << 63), (1 << 63) - 1))
+def test_constants_are_read_as_the_number_that_they_are(x: float, y: float, n: int) -> None:
+    module, b, (p,) = written(PTR)
+    for kind, value in ((F64, x), (F32, y), (I64, n), (FOUR, [y] * 4), (FOUR_INTS, None)):
+        b.store(ir.Constant(kind, value), p, align=1)
+    b.ret_void()
+    read(module)
+    assert struct.unpack("<d", struct.pack("<Q", int(F64(x).ref, 16)))[0] == x or x != x
+    assert int(I64(n).ref) == n
