@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from smelt.types.expr import (
     Atom,
@@ -39,6 +40,7 @@ def axes_through(index: Iterable[Index], of: Callable[[str], frozenset[str]]) ->
     return frozenset(found)
 
 
+@lru_cache(maxsize=8192)
 def coefficient(e: Index, name: str) -> Index | None:
     """The stride of axis `name` in `e` (an expression without axes), or None if not affine."""
     total: Index = 0

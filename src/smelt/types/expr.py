@@ -240,6 +240,7 @@ def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
     return _build(q), _build(r)
 
 
+@lru_cache(maxsize=4096)
 def floordiv(a: Index, b: Index) -> Index:
     """a // b, rounded down.  Raises ZeroDivisionError for a literal zero divisor."""
     if isinstance(a, int) and isinstance(b, int):
@@ -265,6 +266,7 @@ def floordiv(a: Index, b: Index) -> Index:
     return add(q, _atom(Atom("//", args=(r, b))))
 
 
+@lru_cache(maxsize=4096)
 def mod(a: Index, b: Index) -> Index:
     """a % b, with the sign of b."""
     if isinstance(a, int) and isinstance(b, int):
@@ -291,6 +293,7 @@ def maximum(a: Index, b: Index) -> Index:
     return _extreme("max", a, b)
 
 
+@lru_cache(maxsize=4096)
 def _extreme(kind: Literal["min", "max"], a: Index, b: Index) -> Index:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b) if kind == "min" else max(a, b)
@@ -413,6 +416,7 @@ def atoms(e: Index) -> Iterator[Atom]:
                 yield from atoms(arg)
 
 
+@lru_cache(maxsize=8192)
 def axes_of(e: Index) -> tuple[str, ...]:
     """Names of the axes that `e` depends on, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "axis"))
