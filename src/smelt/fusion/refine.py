@@ -10,8 +10,8 @@ Greedy joining ends where no pair gains.  Two kinds of better plans lie beyond t
 
 A third kind is made where memory is short, whatever the model says of its time: a large value that
 is mapped from another one becomes a kernel that does nothing else, which writes it in that one's
-place.  All ask the model a bounded number of times, in proportion to the number of units; the first
-two take only what is predicted to gain.
+place.  All ask the model a bounded number of times, in proportion to the number of units, of large
+sets fewer; the first two take only what is predicted to gain.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ TRIES = 0.3
 """Questions for each unit that refinement may ask."""
 LEAST_TRIES = 64
 """The same for a small graph."""
+LARGE = 256
+"""Members of a set that cost a question more: what looking at one takes grows with them."""
 MOST_NEIGHBOURS = 4
 """Neighbours that a part of a cluster is tried to be joined with."""
 WORTH = 0.05
@@ -130,7 +132,7 @@ class Refinement:
             return None
         before = self.state.asked
         found = self.state.judge(members, stored, parts)
-        self.left -= self.state.asked - before
+        self.left -= (self.state.asked - before) * (1 + members.bit_count() // LARGE)
         return found if found.cost is not None and found.refusal is None else None
 
     # ---- runs ----------------------------------------------------------------------------------

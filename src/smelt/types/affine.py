@@ -40,7 +40,9 @@ def axes_through(index: Iterable[Index], of: Callable[[str], frozenset[str]]) ->
     return frozenset(found)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(
+    maxsize=8192
+)  # of names and numbers: extents, in which equal axes may differ, do not count
 def coefficient(e: Index, name: str) -> Index | None:
     """The stride of axis `name` in `e` (an expression without axes), or None if not affine."""
     total: Index = 0

@@ -240,7 +240,6 @@ def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
     return _build(q), _build(r)
 
 
-@lru_cache(maxsize=4096)
 def floordiv(a: Index, b: Index) -> Index:
     """a // b, rounded down.  Raises ZeroDivisionError for a literal zero divisor."""
     if isinstance(a, int) and isinstance(b, int):
@@ -266,7 +265,6 @@ def floordiv(a: Index, b: Index) -> Index:
     return add(q, _atom(Atom("//", args=(r, b))))
 
 
-@lru_cache(maxsize=4096)
 def mod(a: Index, b: Index) -> Index:
     """a % b, with the sign of b."""
     if isinstance(a, int) and isinstance(b, int):
@@ -293,7 +291,6 @@ def maximum(a: Index, b: Index) -> Index:
     return _extreme("max", a, b)
 
 
-@lru_cache(maxsize=4096)
 def _extreme(kind: Literal["min", "max"], a: Index, b: Index) -> Index:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b) if kind == "min" else max(a, b)
