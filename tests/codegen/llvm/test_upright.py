@@ -13,7 +13,7 @@ from tests.codegen.llvm.windows import check, products, random
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.upright import CHANNELS, Upright
+from smelt.codegen.llvm.upright import CHANNELS, FEW, Upright
 from smelt.graph.text import parse
 from smelt.target import Target
 
@@ -69,6 +69,12 @@ def plain(
     return PLAIN.format(p=p, s=s, d=d, u=u, v=v, t=t, k=",".join(names), e=axes)
 
 
+def colours(n: int = 3, **more: int) -> str:
+    """A convolution of images with so many channels, which is written in the program."""
+    text = plain(**more)  # type: ignore[arg-type]
+    return text.replace("b,h,w,c]", f"b,h,w,{n}]").replace(",c]", f",{n}]")
+
+
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(
     ("source", "shapes"),
@@ -81,6 +87,11 @@ def plain(
         (plain(), ((1, 30, 33, 2), (17, 3, 3, 2))),  # several pieces of lines
         (plain(), ((1, 2, WINDOW_COLUMNS + 40, 1), (2, 3, 3, 1))),  # and longer ones
         (plain(p=0), ((1, 4, 5, 3), (CHANNELS + 5, 3, 3, 3))),  # two blocks of results
+        (colours(), ((2, 7, 9, 3), (37, 3, 3, 3))),  # few channels: one loop over all taps
+        (colours(s=2, u=4, v=2), ((1, 9, 8, 3), (5, 4, 2, 3))),
+        (colours(d=2, p=2, n=FEW), ((1, 7, 9, FEW), (50, 3, 3, FEW))),
+        (colours(n=1), ((1, 30, 20, 1), (3, 3, 3, 1))),
+        (colours(n=FEW + 1), ((1, 6, 5, FEW + 1), (17, 3, 3, FEW + 1))),
         (plain(given=False), ((2, 5, 6, 7), (3, 3, 7, 5))),
         (plain(given=False, u=2, v=4, p=0), ((1, 5, 6, 19), (2, 4, 19, 48))),
         (plain(s=2), ((1, 8, 11, 3), (5, 3, 3, 3))),
@@ -123,6 +134,20 @@ def test_which_products_have_rows_of_places() -> None:
     assert products(AROUND) == [Upright]
     assert products(SHORTCUT) == [Upright, Upright]
     assert Upright not in products(FIRST)
+
+
+def test_few_channels_are_one_loop_with_all_taps() -> None:
+    """A loop of three turns for each tap costs more than it multiplies."""
+
+    def loops(source: str) -> int:
+        kernel = lower.run(one_cluster(parse(source)), "eager", {})
+        text = asm_text(kernel, Target.for_isa("avx512"))
+        tile = next(b for b in inner_loops(text) if len(re.findall("fmadd", b)) == 24)
+        assert not re.search(r"\(%rsp", tile), tile
+        return len(re.findall(r"movq\s+\(", tile))  # the table is read in the innermost loop
+
+    assert loops(colours()) == 1
+    assert loops(colours(FEW + 1)) == loops(plain()) == 0
 
 
 @pytest.mark.parametrize(("isa", "counts"), [("avx512", (24, 12, 16, 8)), ("avx2", (12, 6, 8, 4))])

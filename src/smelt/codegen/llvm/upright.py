@@ -22,6 +22,8 @@ from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, produc
 
 DEPTH = 400
 """Summed positions of one block at most."""
+FEW = 4
+"""Positions along `depth` for which a loop of their own costs more than it multiplies."""
 CHANNELS = 128
 """Results of one place that a task takes: its weights stay in L2."""
 
@@ -44,6 +46,9 @@ class Upright:
     """The other summed axes, all of them of a known extent."""
     extents: tuple[int, ...]
     tile: Tile
+    few: int = 0
+    """Positions along `depth` where that is a known number of at most `FEW` (colours): all summed
+    positions are one loop then, and places lie side by side."""
 
     @property
     def m(self) -> None:
@@ -67,12 +72,17 @@ class Upright:
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        return block_of(self.taps, DEPTH)
+        return self.few or block_of(self.taps, DEPTH)
 
     @property
     def pitch(self) -> int:
         """Elements between neighbouring places in scratch."""
-        return self.block + SKEW
+        return self.few or self.block + SKEW
+
+    @property
+    def steps(self) -> int:
+        """Turns of a tile's outer loop, for each of which a table says where it reads."""
+        return self.taps * (self.few or 1)
 
     @property
     def fewer(self) -> int:

@@ -7,7 +7,7 @@ that it reads, for each channel it broadcasts a number of each and multiplies a 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import product as positions
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,10 @@ from smelt.types.dtype import i64
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
+LINES = 16
+"""Summed positions whose weights are packed together: all taps of a panel's columns that they have
+stay in the first cache, since taps that follow each other in memory share its lines."""
+
 Value = Any
 BIT = ir.IntType(1)
 
@@ -41,6 +45,8 @@ class UprightEmitter(Packer):
         self.nest, self.c = nest, c
         self.tap: Value = number(0)
         """The tap whose weights are packed."""
+        self.firsts: dict[str, Value] = {}
+        """Where the block of weights begins that is packed piece by piece."""
 
     def plain(self, nest: Nest) -> Collection[str]:
         return (self.c.depth,) if nest.packed == "right" else ()
@@ -67,44 +73,63 @@ class UprightEmitter(Packer):
         home.ranges = kept
 
     def _pack_both(self) -> None:
-        home, c, b = self.home, self.c, self.b
+        home, c = self.home, self.c
         left, right = self.nest.packs
-
-        def taps(rest: tuple[str, ...], done: Value, scope: Scope) -> None:
-            if not rest:
-                self.tap = done
-                self.pack(left, scope)
-                return
-            name, *inner = rest
-            low, high = home.ranges[name]
-            extent = c.extents[c.others.index(name)]
-            home.loop(low, high, 1, lambda at: taps(
-                tuple(inner), b.add(b.mul(done, number(extent)), at), Scope(scope, {name: at})
-            ))  # fmt: skip
-
-        taps(c.others, number(0), Scope(home.top))
+        self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
         kept = dict(home.ranges)
+        self._cut(c.n, c.tile.columns, lambda: self._cut(
+            c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
+        ))  # fmt: skip
+        home.ranges = dict(kept)
         self.widen(c.columns)
         self.pack(right)
         home.ranges = kept
+
+    def _cut(self, axis: str, size: int, inside: Callable[[], None]) -> None:
+        """Runs `inside` for one piece of an axis after the other."""
+        b, home = self.b, self.home
+        low, high = home.ranges[axis]
+
+        def piece(at: Value) -> None:
+            end = b.add(at, number(size))
+            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
+            inside()
+
+        home.loop(low, high, size, piece)
+        home.ranges[axis] = (low, high)
+
+    def _taps(self, left: Nest, rest: tuple[str, ...], done: Value, scope: Scope) -> None:
+        """Packs the weights of every tap, those of the taps `rest` under the ones in `scope`."""
+        home, c, b = self.home, self.c, self.b
+        if not rest:
+            self.tap = done
+            self.pack(left, scope)
+            return
+        name, *inner = rest
+        low, high = home.ranges[name]
+        extent = number(c.extents[c.others.index(name)])
+        home.loop(low, high, 1, lambda at: self._taps(
+            left, tuple(inner), b.add(b.mul(done, extent), at), Scope(scope, {name: at})
+        ))  # fmt: skip
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Where a vector goes: weights to panels as wide as the tile."""
         if nest.packed == "right":
             return super().offset(nest, scope)
         b, c = self.b, self.c
-        k, n = (b.sub(scope.axis(a), self.starts[a]) for a in nest.order)
+        k, n = (b.sub(scope.axis(a), self.firsts[a]) for a in nest.order)
         inside = b.and_(n, number(c.tile.columns - 1))
         k = b.add(b.mul(self.tap, number(c.block)), k)
         panel = b.mul(b.sub(n, inside), number(c.taps * c.block))
         return b.add(b.add(panel, b.mul(k, number(c.tile.columns))), inside)
 
     def _table(self) -> None:
-        """For each tap, how far from a row it reads."""
+        """For each tap, how far from a row it reads; for each of few channels of it."""
         b, c = self.b, self.c
         base = self.home.storage.at[c.item, TABLE_PART]
-        for j, at in enumerate(positions(*map(range, c.extents))):
-            offset = self.reach(c.columns, c.others, at)
+        taps = [self.reach(c.columns, c.others, at) for at in positions(*map(range, c.extents))]
+        offsets = [b.add(tap, number(k)) for tap in taps for k in range(c.few or 1)]
+        for j, offset in enumerate(offsets):
             b.store(offset, element_address(b, base, number(j), i64))
 
     def _tiles(self, depth: Value, first: Value) -> None:
@@ -140,7 +165,7 @@ TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, BIT])
 
 def tile_function(module: ir.Module, c: Upright, tile: Tile, target: Target) -> ir.Function:
     """The register tile as a function of its own, where nothing else is kept in registers."""
-    name = f"upright.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}"
+    name = f"upright.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
     return function_apart(module, name, TILE_TYPE, lambda f: _Tile(f, c, tile, target).fill())
 
 
@@ -163,48 +188,60 @@ class _Tile:
             for i in range(self.tile.rows) for v in range(self.tile.vectors)
         ]  # fmt: skip
         entry, more = b.block, f.append_basic_block("more")
-        taps, loop = f.append_basic_block("taps"), f.append_basic_block("loop")
-        next_, done = f.append_basic_block("next"), f.append_basic_block("done")
+        taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
         b.cbranch(fresh, taps, more)
         b.position_at_end(more)
         known = [load_vector(self.m, p, dtype, None) for p in places]
         b.branch(taps)
         b.position_at_end(taps)
         tap = b.phi(I64)
-        outer = [b.phi(x.type) for x in known]
+        before = [b.phi(x.type) for x in known]
         line = element_address(
             b, image, b.load(element_address(b, table, tap, i64), typ=I64), dtype
         )
-        step = number(self.c.block * self.c.tile.columns)
+        step = number(self.c.taps * self.c.block // self.c.steps * self.c.tile.columns)
         weights = element_address(b, panel, b.mul(tap, step), dtype)
-        b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
-        b.position_at_end(loop)
-        k = b.phi(I64)
-        sums = [b.phi(x.type) for x in known]
-        following = self._step(line, weights, k, sums)
-        after = b.add(k, number(1))
-        b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
-        b.position_at_end(next_)
-        ended = [b.phi(x.type) for x in known]
+        if self.c.few:
+            ended = self._step(line, weights, number(0), before)
+        else:
+            ended = self._channels(line, weights, depth, before)
         later = b.add(tap, number(1))
-        b.cbranch(b.icmp_signed("<", later, number(self.c.taps)), taps, done)
-        k.add_incoming(number(0), taps)
-        k.add_incoming(after, loop)
-        for block, value in ((entry, number(0)), (more, number(0)), (next_, later)):
+        b.cbranch(b.icmp_signed("<", later, number(self.c.steps)), taps, done)
+        last, zero = b.block, self.m.const(dtype, 0)
+        for block, value in ((entry, number(0)), (more, number(0)), (last, later)):
             tap.add_incoming(value, block)
-        zero = self.m.const(dtype, 0)
-        for first, before, total, new, last in zip(known, outer, sums, following, ended,
-                                                   strict=True):  # fmt: skip
-            for block, value in ((entry, zero), (more, first), (next_, last)):
-                before.add_incoming(value, block)
-            total.add_incoming(before, taps)
-            total.add_incoming(new, loop)
-            last.add_incoming(before, taps)
-            last.add_incoming(new, loop)
+        for phi, first, value in zip(before, known, ended, strict=True):
+            phi.add_incoming(zero, entry)
+            phi.add_incoming(first, more)
+            phi.add_incoming(value, last)
         b.position_at_end(done)
         for place, value in zip(places, ended, strict=True):
             store_vector(self.m, place, value, dtype, None)
         b.ret_void()
+
+    def _channels(
+        self, line: Value, weights: Value, depth: Value, before: list[Value]
+    ) -> list[Value]:
+        """The sums after all channels of one tap."""
+        b, f = self.b, self.f
+        taps, loop, next_ = b.block, f.append_basic_block("loop"), f.append_basic_block("next")
+        b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        sums = [b.phi(x.type) for x in before]
+        following = self._step(line, weights, k, sums)
+        after = b.add(k, number(1))
+        b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
+        b.position_at_end(next_)
+        ended = [b.phi(x.type) for x in before]
+        k.add_incoming(number(0), taps)
+        k.add_incoming(after, loop)
+        for first, total, new, last in zip(before, sums, following, ended, strict=True):
+            total.add_incoming(first, taps)
+            total.add_incoming(new, loop)
+            last.add_incoming(first, taps)
+            last.add_incoming(new, loop)
+        return ended
 
     def _step(self, line: Value, weights: Value, k: Value, sums: list[Value]) -> list[Value]:
         """The sums after one more channel."""

@@ -42,7 +42,7 @@ from smelt.codegen.llvm.places import (
     placed,
     sliding,
 )
-from smelt.codegen.llvm.upright import Upright
+from smelt.codegen.llvm.upright import FEW, Upright
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
@@ -275,8 +275,10 @@ class _Plan:
         self.item.args = (self.left, right)
         renumber(self.phase)
         lanes = target.vector_bytes // self.item.dtype.itemsize
+        depth = self.phase.axes[self.depth]
+        few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
         return Upright(self.item, self.left, right, self.m, tuple(self.columns), self.depth,
-                       self.others, extents, tile_of(target, lanes))  # fmt: skip
+                       self.others, extents, tile_of(target, lanes), few)  # fmt: skip
 
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""
