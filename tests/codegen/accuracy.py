@@ -115,6 +115,21 @@ def _circle(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
     return (np.concatenate([near, _spread(rng, 1e-5, 9e8, n - n // 3)]),)
 
 
+def _powers(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
+    """Ordinary bases and exponents; bases near 1, next to where tables change places, and of all
+    sizes, subnormals too, with exponents that fill the range of results."""
+    part = n // 5
+    at = 1 + (rng.integers(-5, 11, part) + rng.choice([-0.5, 0.5], part)) / 20
+    near = 1 + rng.choice([-1, 1], part) * 2.0 ** rng.uniform(-50, -2, part)
+    wide = 2.0 ** rng.uniform(-1070, 1020, part)
+    far = np.concatenate([near, at * (1 + rng.uniform(-1e-9, 1e-9, part)), wide])
+    log = np.log(far)
+    bases = np.concatenate([np.abs(_spread(rng, 1e-3, 1e3, n - 3 * part)), far])
+    return bases, np.concatenate(
+        [rng.uniform(-95, 95, n - 3 * part), rng.uniform(-707, 709, 3 * part) / log]
+    )
+
+
 _UNIT = _both((-1.0, 1.0), 1e-9, 1.0)
 _LOGS = _positive(_both((0.4, 2.5), 5e-324, 1.7e308))
 SAMPLES: dict[str, tuple[Sampler, Callable[..., Any]]] = {
@@ -142,8 +157,7 @@ SAMPLES: dict[str, tuple[Sampler, Callable[..., Any]]] = {
     "erfc": (_both((-6.0, 26.0), 1e-9, 26.0), mpmath.erfc),
     "sigmoid": (_both((-740.0, 40.0), 1e-9, 30.0), lambda x: 1 / (1 + mpmath.exp(-x))),
     "rsqrt": (_LOGS, lambda x: 1 / mpmath.sqrt(x)),
-    "pow": (lambda rng, n: (np.abs(_spread(rng, 1e-3, 1e3, n)), rng.uniform(-95, 95, n)),
-            mpmath.power),
+    "pow": (_powers, mpmath.power),
     "hypot": (lambda rng, n: (_spread(rng, 1e-5, 1e5, n), _spread(rng, 1e-5, 1e5, n)),
               mpmath.hypot),
     "atan2": (lambda rng, n: (_spread(rng, 1e-5, 1e5, n), _spread(rng, 1e-5, 1e5, n)),

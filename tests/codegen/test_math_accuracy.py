@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.codegen.accuracy import SAMPLES, measure_double, measure_single
 from tests.codegen.compile_scalar import LEVELS, compile_row
-from tests.codegen.scalar_values import ULP_F32, ULP_F64
+from tests.codegen.scalar_values import ULP_F32, ULP_F64, ulps
 
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import f32, f64
+from smelt.types.dtype import DType, f32, f64
 
 STRIDE = 1021
 """A prime: about four million float32 values a function, of all mantissas."""
@@ -40,6 +40,31 @@ def test_float64(name: str) -> None:
 def test_float32_without_avx512(name: str) -> None:
     worst = measure_single(name, 40961, "avx2")
     assert worst.ulps <= ULP_F32[name], worst.at
+
+
+@pytest.mark.parametrize("isa", LEVELS[1:-1])
+@pytest.mark.parametrize("name", ["log", "log2", "log10", "pow"])
+def test_float64_without_avx512(name: str, isa: str) -> None:
+    """Tables are read lane by lane there, or divisions take their place."""
+    worst = measure_double(name, 600, isa)
+    assert worst.ulps <= ULP_F64[name], worst.at
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_extreme_powers(dtype: DType, isa: str) -> None:
+    """What neither a product with a logarithm nor its sign tells is as C99 says."""
+    numbers = [0.0, 5e-324, 1e-45, 1e-310, 0.5, 1 - 2.0**-24, 1.0, 1 + 2.0**-23, 2.0, 3.0, 1e300]
+    numbers += [2.0**31 + 1, 2.0**52 + 1, 1e-300, 1e38, np.inf, np.nan, 1e9, 2.5]
+    with np.errstate(all="ignore"):
+        values = np.array([*numbers, *(-v for v in numbers)]).astype(dtype.numpy)
+        x, y = (a.ravel() for a in np.meshgrid(values, values))
+        want = np.power(x.astype(np.longdouble), y.astype(np.longdouble)).astype(dtype.numpy)
+    lanes = 64 // dtype.itemsize
+    for width in (lanes, lanes // 2, 3 * lanes // 2, None):
+        got = compile_row(SCALARS["pow"], (dtype, dtype), width, isa)(x, y)
+        assert ulps(got, want).max() <= 1
+        np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(want[got == 0]))
 
 
 def test_powers_of_small_integers_are_exact() -> None:

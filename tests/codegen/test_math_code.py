@@ -58,6 +58,15 @@ def test_hot_loops_stay_short(name: str, dtype: DType, most: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+@pytest.mark.parametrize("name", ["log", "log2", "log10", "pow"])
+def test_logarithms_do_not_divide(name: str, dtype: DType) -> None:
+    """A division takes as long as thirty multiplications; a table in registers takes one."""
+    operands = (dtype,) * SCALARS[name].arity
+    assembly = row_assembly(SCALARS[name], operands, 64 // dtype.itemsize, "avx512")
+    assert not re.search(r"vdivp[sd]", assembly)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 def test_powers_of_e_that_are_zero_are_not_scaled(dtype: DType) -> None:
     """An instruction that underflows is handed to microcode, which takes a hundred cycles: lanes
     whose result rounds to 0 are masked out."""

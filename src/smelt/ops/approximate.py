@@ -11,12 +11,20 @@ subnormals are neither read nor written as zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from smelt.ops.coefficients import EXP2_SINGLE, TANH_SINGLE, Fit
+from smelt.ops.coefficients import (
+    EXP2_SINGLE,
+    PLACE_INVERSES,
+    PLACE_LOG,
+    PLACE_LOGS,
+    PLACES,
+    TANH_SINGLE,
+    Fit,
+)
 from smelt.ops.machine import Machine, polynomial
-from smelt.types.dtype import f32, i32
+from smelt.types.dtype import f32, f64, i32, i64
 
 V = TypeVar("V")
 
@@ -187,6 +195,22 @@ def sigmoid(m: Machine[V], fit: Fit, x: V) -> V:
     return m.scale(m.fma(quotient, residual, quotient), n)
 
 
+def at_place(m: Machine[V], fraction: V, *tables: Sequence[float]) -> tuple[V, ...]:
+    """The c that is about the inverse of the place nearest to a float64 fraction, and what the
+    tables have for that place."""
+    magic = 1.5 * 2.0**52  # adding it leaves an integer in the last bits
+    counted = m.fma(fraction, m.const(f64, PLACES), m.const(f64, magic - PLACES))
+    at = m.bitcast(counted, i64)
+    return tuple(m.pick(f64, table, at) for table in (PLACE_INVERSES, *tables))
+
+
+def from_place(m: Machine[V], fraction: V, inverse: V) -> tuple[V, V]:
+    """r = fraction · c - 1 as a rounded difference, and what the product lost."""
+    product = m.mul(fraction, inverse)
+    lost = m.fma(fraction, inverse, m.neg(product))
+    return m.sub(product, m.const(f64, 1.0)), lost
+
+
 def _log_tail(m: Machine[V], fit: Fit, f: V) -> V:
     """ln(1 + f) - f for -¼ ≤ f < ½."""
     d = fit.dtype
@@ -209,19 +233,35 @@ def _log_sum(m: Machine[V], fit: Fit, e: V, f: V) -> V:
     return m.fma(e, m.const(d, fit.ln2[0]), m.add(f, y))
 
 
+def _log_parts(m: Machine[V], fit: Fit, fraction: V) -> tuple[V, V]:
+    """ln of a fraction in [¾, 3/2) as a number and one to add to it; float64 has a table of the
+    logarithms of 16 places where tables cost nothing, and needs no division."""
+    if fit.dtype == f32 or not m.picks:
+        f = m.sub(fraction, m.const(fit.dtype, 1.0))
+        return f, _log_tail(m, fit, f)
+    inverse, near = at_place(m, fraction, PLACE_LOGS)
+    r, lost = from_place(m, fraction, inverse)
+    high = m.add(near, r)
+    slope = m.sub(m.const(f64, 1.0), r)  # at r, by which counts what it lost
+    low = m.fma(lost, slope, m.add(m.sub(near, high), r))
+    return high, m.fma(m.mul(r, r), polynomial(m, f64, r, PLACE_LOG), low)
+
+
 def log(m: Machine[V], fit: Fit, x: V) -> V:
     """ln x = e ln 2 + ln(1 + f) with 1 + f in [¾, 3/2)."""
     fraction, e = m.split(x)
-    return _log_sum(m, fit, e, m.sub(fraction, m.const(fit.dtype, 1.0)))
+    high, low = _log_parts(m, fit, fraction)
+    y = m.fma(e, m.const(fit.dtype, fit.ln2[1]), low)
+    return m.fma(e, m.const(fit.dtype, fit.ln2[0]), m.add(high, y))
 
 
 def log2(m: Machine[V], fit: Fit, x: V) -> V:
     """log2 x = e + log2(1 + f)."""
     d = fit.dtype
     fraction, e = m.split(x)
-    f = m.sub(fraction, m.const(d, 1.0))
+    f, tail = _log_parts(m, fit, fraction)
     high, low = fit.log2_e
-    y = m.fma(_log_tail(m, fit, f), m.const(d, high), m.mul(f, m.const(d, low)))
+    y = m.fma(tail, m.const(d, high), m.mul(f, m.const(d, low)))
     return m.add(e, m.fma(f, m.const(d, high), y))
 
 
@@ -229,9 +269,9 @@ def log10(m: Machine[V], fit: Fit, x: V) -> V:
     """log10 x = e log10 2 + log10(1 + f)."""
     d = fit.dtype
     fraction, e = m.split(x)
-    f = m.sub(fraction, m.const(d, 1.0))
+    f, tail = _log_parts(m, fit, fraction)
     high, low = fit.log10_e
-    y = m.fma(_log_tail(m, fit, f), m.const(d, high), m.mul(f, m.const(d, low)))
+    y = m.fma(tail, m.const(d, high), m.mul(f, m.const(d, low)))
     y = m.fma(e, m.const(d, fit.log10_2[1]), y)
     return m.fma(e, m.const(d, fit.log10_2[0]), m.fma(f, m.const(d, high), y))
 

@@ -1,32 +1,20 @@
-"""Error functions, powers, hypotenuses and sums of exponentials, written against `Machine`.
+"""Error functions, hypotenuses and sums of exponentials, written against `Machine`.
 
-y = power(machine, FITS["f32"], x, exponent)     # float32 registers
+y = hypot(machine, FITS["f32"], a, b)     # float32 registers
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
-from smelt.ops.approximate import between, exp, exp_parts, log1p
-from smelt.ops.coefficients import (
-    ERF_SINGLE,
-    ERF_STEP,
-    ERF_TABLES,
-    EXP2_MIXED,
-    FITS,
-    LOG2_MIXED,
-    LOG_POWER,
-    Fit,
-)
+from smelt.ops.approximate import exp, exp_parts, log1p
+from smelt.ops.coefficients import ERF_SINGLE, ERF_STEP, ERF_TABLES, Fit
 from smelt.ops.machine import Machine, polynomial
-from smelt.types.dtype import DType, f32, f64, i32
+from smelt.types.dtype import f32, f64, i32
 
 V = TypeVar("V")
-W = TypeVar("W")
 
 INF = float("inf")
-NAN = float("nan")
 SQUARE_ROOT_RANGE = 2.0**500
 
 
@@ -73,7 +61,7 @@ def _erf_around_places(m: Machine[V], a: V) -> V:
     counted = m.fma(a, m.const(f32, 1 / ERF_STEP), magic)
     at = m.bitcast(counted, i32)
     d = m.fma(m.sub(counted, magic), m.const(f32, -ERF_STEP), a)
-    first, *rest = (m.pick(table, at) for table in ERF_TABLES)
+    first, *rest = (m.pick(f32, table, at) for table in ERF_TABLES)
     total = rest.pop()
     while rest:
         total = m.fma(total, d, rest.pop())
@@ -142,159 +130,3 @@ def logaddexp(m: Machine[V], fit: Fit, x: V, y: V) -> V:
     gap = m.abs(m.sub(x, y))
     gap = m.select(m.compare("eq", x, y), m.const(d, 0.0), gap)
     return m.add(top, log1p(m, fit, exp(m, fit, m.neg(gap))))
-
-
-def power(m: Machine[V], fit: Fit, x: V, y: V) -> V:
-    """x^y with C99's answers at the edges; exact where the result is a small integer power."""
-    d = fit.dtype
-    exponent = m.number(y)
-    if exponent == -1:
-        return m.div(m.const(d, 1.0), x)
-    if exponent == 0.5:
-        infinite = m.compare("eq", x, m.const(d, -INF))
-        return m.select(infinite, m.abs(x), m.sqrt(m.add(x, m.const(d, 0.0))))  # -0 becomes 0
-    if exponent is not None and exponent in MULTIPLIED:
-        return _multiplied(m, d, x, int(exponent))
-    a = m.abs(x)
-    size = _power_mixed(m, a, y) if d == f32 else _power_double(m, a, y)
-    infinity = m.const(d, INF)
-    usual = m.and_(m.compare("gt", x, m.const(d, 0.0)), m.compare("lt", x, infinity))
-    usual = m.and_(usual, m.compare("lt", m.abs(y), infinity))
-    return m.rare(m.not_(usual), size, lambda: _power_edges(m, fit, x, y, size))
-
-
-MULTIPLIED = frozenset(range(3, 9))
-"""Exponents whose powers are multiplied out."""
-
-
-def _multiplied(m: Machine[V], d: DType, x: V, exponent: int) -> V:
-    """x^n by squaring and multiplying: float32 in float64, where the eighth power of the largest
-    float32 still fits; float64 as numbers that keep what their rounding lost (the exact products
-    of Dekker 1971, by fused multiply-add).  Either is as good as rounded once, but for float64 a
-    unit more next to the subnormals."""
-    if d == f32:
-        wide = m.convert(x, f32, f64)
-        return m.convert(_chain(m.mul, wide, wide, exponent), f64, f32)
-
-    def product(a: tuple[V, V | None], b: tuple[V, V | None]) -> tuple[V, V | None]:
-        return _product(m, a, b)
-
-    start: tuple[V, V | None] = (x, None)
-    high, low = _chain(product, start, start, exponent)
-    assert low is not None
-    finite = m.compare("lt", m.abs(high), m.const(d, INF))
-    total = m.copysign(m.add(high, low), high)  # the sign of a product that vanished
-    return m.select(finite, total, high)
-
-
-def _chain(product: Callable[[W, W], W], x: W, found: W, exponent: int) -> W:
-    """x^n, from the exponent's highest bit down; `found` is x."""
-    for bit in bin(exponent)[3:]:
-        found = product(found, found)
-        found = product(found, x) if bit == "1" else found
-    return found
-
-
-def _product(m: Machine[V], a: tuple[V, V | None], b: tuple[V, V | None]) -> tuple[V, V]:
-    """The product of two numbers, each with what its rounding lost, and what its own loses."""
-    high = m.mul(a[0], b[0])
-    low = m.fma(a[0], b[0], m.neg(high))
-    for lost, other in ((a[1], b[0]), (b[1], a[0])):
-        low = low if lost is None else m.fma(lost, other, low)
-    return high, low
-
-
-def _power_mixed(m: Machine[V], a: V, y: V) -> V:
-    """a^y for float32 a > 0, in float64: 2^(y log2 a)."""
-    one = m.const(f64, 1.0)
-    fraction, e = m.split(m.convert(a, f32, f64))
-    s = m.div(m.sub(fraction, one), m.add(fraction, one))
-    log2 = m.fma(s, polynomial(m, f64, m.mul(s, s), LOG2_MIXED), e)
-    t = m.mul(m.convert(y, f32, f64), log2)
-    t = between(m, FITS["f64"], t, -300.0, 300.0)
-    n = m.rint(t)
-    f = m.sub(t, n)
-    p = m.fma(f, polynomial(m, f64, f, EXP2_MIXED), one)
-    return m.convert(m.scale(p, n), f64, f32)
-
-
-def _power_double(m: Machine[V], a: V, y: V) -> V:
-    """a^y for float64 a > 0: the logarithm to about 63 bits as a sum of two numbers."""
-    fit = FITS["f64"]
-    fraction, e = m.split(a)
-    high, low = _log_double(m, fraction)
-    # ln a = e ln 2 + ln(1 + f), again as a rounded sum and what it lost; both parts of ln 2
-    # are positive, so that the sum keeps an infinite e.
-    base = m.mul(e, m.const(f64, fit.ln2[0]))
-    total = m.add(base, high)
-    low = m.add(m.add(m.sub(base, total), high), m.fma(e, m.const(f64, fit.ln2[1]), low))
-    finite = m.compare("lt", m.abs(total), m.const(f64, INF))
-    total, low = _renormalised(m, total, m.select(finite, low, m.const(f64, 0.0)))
-    product = m.mul(y, total)
-    rest = m.fma(y, low, m.fma(y, total, m.neg(product)))
-    limited = between(m, fit, product, -fit.exp_limit, fit.exp_limit)
-    rest = m.select(m.compare("eq", limited, product), rest, m.const(f64, 0.0))
-    # e^(limited + rest), with what the reduction loses kept beside r.
-    n = m.rint(m.mul(limited, m.const(f64, fit.log2_e[0])))
-    coarse = m.fma(n, m.const(f64, -fit.ln2[0]), limited)
-    r = m.fma(n, m.const(f64, -fit.ln2[1]), coarse)
-    lost = m.add(m.fma(n, m.const(f64, -fit.ln2[1]), m.sub(coarse, r)), rest)
-    r, lost = _renormalised(m, r, lost)
-    tail = m.fma(m.mul(r, r), polynomial(m, f64, r, fit.exp), lost)
-    return m.scale(m.add(m.const(f64, 1.0), m.add(r, tail)), n)
-
-
-def _renormalised(m: Machine[V], high: V, low: V) -> tuple[V, V]:
-    """high + low with the second half a unit of the first at most (|low| ≤ |high| before)."""
-    total = m.add(high, low)
-    return total, m.add(m.sub(high, total), low)
-
-
-def _log_double(m: Machine[V], fraction: V) -> tuple[V, V]:
-    """ln of a fraction in [¾, 3/2) as two numbers: 2s + 2s³/3 + s⁵ T(s²), s = f / (2 + f)."""
-    one = m.const(f64, 1.0)
-    f = m.sub(fraction, one)
-    bottom = m.add(fraction, one)
-    bottom_low = m.sub(fraction, m.sub(bottom, one))
-    s = m.div(f, bottom)
-    s_low = m.sub(m.fma(m.neg(s), bottom, f), m.mul(s, bottom_low))
-    s_low = m.div(s_low, bottom)
-    z = m.mul(s, s)
-    z_low = m.fma(s, s, m.neg(z))
-    z_low = m.fma(m.add(s, s), s_low, z_low)
-    third, third_low = m.const(f64, 2 / 3), m.const(f64, THIRD_LOW)
-    # c = (2/3) s² and what it lost, then c·s, then the sum with 2s.
-    c = m.mul(z, third)
-    c_low = m.fma(z, third, m.neg(c))
-    c_low = m.add(c_low, m.fma(z_low, third, m.mul(z, third_low)))
-    c_low = m.fma(m.mul(z, z), polynomial(m, f64, z, LOG_POWER), c_low)
-    cubic = m.mul(c, s)
-    cubic_low = m.fma(c, s, m.neg(cubic))
-    cubic_low = m.add(cubic_low, m.fma(c_low, s, m.mul(c, s_low)))
-    twice = m.add(s, s)
-    high = m.add(twice, cubic)
-    low = m.add(m.sub(twice, high), cubic)
-    low = m.add(low, m.add(cubic_low, m.add(s_low, s_low)))
-    return _renormalised(m, high, low)
-
-
-THIRD_LOW = float.fromhex("0x1.5555555555555p-55")
-"""2/3 less its nearest float64."""
-
-
-def _power_edges(m: Machine[V], fit: Fit, x: V, y: V, size: V) -> V:
-    """The sign of x^y, and the cases where |x|^|y| does not tell."""
-    d = fit.dtype
-    zero, one, half = m.const(d, 0.0), m.const(d, 1.0), m.const(d, 0.5)
-    infinity, nan = m.const(d, INF), m.const(d, NAN)
-    a = m.abs(x)
-    whole = m.compare("eq", m.trunc(y), y)
-    halved = m.mul(y, half)
-    odd = m.and_(whole, m.compare("ne", m.trunc(halved), halved))
-    unit = m.and_(m.compare("eq", a, one), m.compare("eq", y, y))
-    size = m.select(unit, one, size)
-    result = m.select(odd, m.copysign(size, x), size)
-    negative = m.and_(m.compare("lt", x, zero), m.compare("lt", a, infinity))
-    result = m.select(m.and_(negative, m.not_(whole)), nan, result)
-    certain = m.or_(m.compare("eq", y, zero), m.compare("eq", x, one))
-    return m.select(certain, one, result)

@@ -127,11 +127,12 @@ class Machine(Protocol[V]):
 
     @property
     def picks(self) -> bool:
-        """Whether `pick` is as fast as a multiplication; formulas may use it only then."""
+        """Whether `pick` is as fast as a multiplication; elsewhere it costs a division."""
         ...
 
-    def pick(self, table: Sequence[float], at: V) -> V:
-        """Of 16 float32 numbers the one that the last four bits of each int32 tell."""
+    def pick(self, dtype: DType, table: Sequence[float], at: V) -> V:
+        """Of 16 float32 or float64 numbers the one that the last four bits of each integer (of the
+        same width) tell."""
         ...
 
     # Integers and masks

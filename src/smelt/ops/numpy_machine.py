@@ -143,8 +143,8 @@ class NumpyMachine:
     def within(self, a: Array, size: Array) -> Array:
         return np.clip(np.where(np.isnan(a), size, a), -size, size)
 
-    def pick(self, table: Sequence[float], at: Array) -> Array:
-        return np.asarray(table, np.float32)[at & 15]
+    def pick(self, dtype: DType, table: Sequence[float], at: Array) -> Array:
+        return np.asarray(table, dtype.numpy)[at & 15]
 
     def divide_int(self, a: Array, b: Array, *, signed: bool) -> Array:
         a, b = np.asarray(a), np.asarray(b)

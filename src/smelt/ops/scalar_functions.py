@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from smelt.ops import approximate, approximate_circular, approximate_special
+from smelt.ops import (
+    approximate,
+    approximate_circular,
+    approximate_power,
+    approximate_special,
+)
 from smelt.ops.coefficients import FITS, Fit
 from smelt.ops.machine import Machine
 from smelt.ops.reference import Array, accurate, each, plain
@@ -43,7 +48,7 @@ def _formula(function: Callable[..., Any]) -> Lower:
 
 def _power(m: M, d: DType, x: V, y: V) -> V:
     if d.is_float:
-        return approximate_special.power(m, FITS[d.compute.name], x, y)
+        return approximate_power.power(m, FITS[d.compute.name], x, y)
     return integer_power(m, d, x, y)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smelt.codegen.llvm import exponents, ir
+from smelt.codegen.llvm import exponents, ir, tables
 from smelt.codegen.llvm.division import LEAST_BITS, RANGES, common_divisor, divided
 from smelt.codegen.llvm.registers import (
     I1,
@@ -76,7 +76,8 @@ class LLVMMachine:
     def number(self, a: Value) -> float | int | bool | None:
         return a.number if isinstance(a, TextConstant) else None
 
-    def _call(self, name: str, result: Any, *args: Value) -> Value:
+    def call(self, name: str, result: Any, *args: Value) -> Value:
+        """A call of a function of LLVM's own, declared where it is not yet."""
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -86,7 +87,7 @@ class LLVMMachine:
 
     def _intrinsic(self, name: str, *args: Value) -> Value:
         kind = args[0].type
-        return self._call(f"llvm.{name}.{kind.intrinsic_name}", kind, *args)
+        return self.call(f"llvm.{name}.{kind.intrinsic_name}", kind, *args)
 
     # Floats and integers
 
@@ -138,11 +139,11 @@ class LLVMMachine:
         element = args[0].type.element if self.lanes else args[0].type
         name = function if isinstance(element, ir.DoubleType) else f"{function}f"
         if self.lanes is None:
-            return self._call(name, element, *args)
+            return self.call(name, element, *args)
         wrapper = f"smelt.lanes.{name}.{self.lanes}"
         if wrapper not in self.builder.module.globals:
             define_lanewise(self.builder.module, wrapper, name, args[0].type, len(args))
-        return self._call(wrapper, args[0].type, *args)
+        return self.call(wrapper, args[0].type, *args)
 
     def abs(self, a: Value) -> Value:
         return self._intrinsic("fabs", a)
@@ -201,8 +202,8 @@ class LLVMMachine:
                             if some else ir.Constant(bits, -1))  # fmt: skip
             if width * dtype.bits == 512:
                 operands.append(ir.Constant(I32, 4))  # round as the current mode says
-            parts.append(self._call(f"llvm.x86.avx512.mask.{name}.{suffix}", kind, *operands))
-        return self._concatenate(parts)
+            parts.append(self.call(f"llvm.x86.avx512.mask.{name}.{suffix}", kind, *operands))
+        return self.concatenate(parts)
 
     def scale(self, a: Value, n: Value) -> Value:
         return exponents.scaled(self, a, n)
@@ -228,15 +229,15 @@ class LLVMMachine:
             return a
         return self.builder.shuffle_vector(a, a, lane_numbers(range(start, start + width)))
 
-    def _concatenate(self, parts: Sequence[Value]) -> Value:
+    def concatenate(self, parts: Sequence[Value]) -> Value:
         """Joins equally wide vectors, pairwise where their number is even."""
         if len(parts) == 1:
             return parts[0]
         if len(parts) % 2 == 0:
             half = len(parts) // 2
-            left, right = self._concatenate(parts[:half]), self._concatenate(parts[half:])
+            left, right = self.concatenate(parts[:half]), self.concatenate(parts[half:])
         else:
-            left, right = self._concatenate(parts[:-1]), parts[-1]
+            left, right = self.concatenate(parts[:-1]), parts[-1]
         lanes, extra = left.type.count, right.type.count
         if extra < lanes:
             padding = lane_numbers([*range(extra), *[0] * (lanes - extra)])
@@ -259,25 +260,8 @@ class LLVMMachine:
     def picks(self) -> bool:
         return self.avx512
 
-    def pick(self, table: Sequence[float], at: Value) -> Value:
-        """A permutation of the table; lane by lane where lanes fill no whole register."""
-        numbers = ir.Constant(ir.VectorType(ir.FloatType(), len(table)), list(table))
-        if self.lanes and self.lanes % len(table) == 0:
-            parts = [
-                self._call("llvm.x86.avx512.permvar.sf.512", numbers.type, numbers,
-                           self._slice(at, k, len(table)))
-                for k in range(0, self.lanes, len(table))
-            ]  # fmt: skip
-            return self._concatenate(parts)
-        at = self.and_(at, self.const(i32, len(table) - 1))
-        if self.lanes is None:
-            return self.builder.extract_element(numbers, at)
-        found = ir.Constant(self.register_type(f32), ir.Undefined)
-        for lane in range(self.lanes):
-            place = ir.Constant(I32, lane)
-            one = self.builder.extract_element(numbers, self.builder.extract_element(at, place))
-            found = self.builder.insert_element(found, one, place)
-        return found
+    def pick(self, dtype: DType, table: Sequence[float], at: Value) -> Value:
+        return tables.picked(self, dtype, tuple(table), at)
 
     # Integers and masks
 
@@ -384,7 +368,7 @@ class LLVMMachine:
         """One bit: whether some lane of the mask is set."""
         if self.lanes is None:
             return mask
-        return self._call(f"llvm.vector.reduce.or.v{self.lanes}i1", I1, mask)
+        return self.call(f"llvm.vector.reduce.or.v{self.lanes}i1", I1, mask)
 
     def rare(self, mask: Value, common: Value, otherwise: Callable[[], Value]) -> Value:
         return self._merged(self.any(mask), common, lambda b: b.select(mask, otherwise(), common))

@@ -7,7 +7,6 @@ elements that nobody asks for are not touched.
 
 from __future__ import annotations
 
-from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
@@ -17,6 +16,7 @@ from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, intrinsic, prefetch, unlike
 from smelt.codegen.llvm.patterns import Pattern, pattern
 from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.tables import LINE, table
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -29,8 +29,6 @@ Value = Any
 I1, I32 = ir.IntType(1), ir.IntType(32)
 BITS = 512
 """Of a register from which each lane picks an element as it is told."""
-LINE = 64
-"""Bytes to which tables are aligned: words of hundreds of bits are by themselves to 16 only."""
 AHEAD = 1024
 """Bytes between what is read and what is asked for: loads of some elements are no run that the
 processor foresees."""
@@ -235,7 +233,7 @@ def _entry(b: ir.IRBuilder, values: list[int], at: Value, kind: Any) -> Value:
         return kind(values[0])
     if isinstance(at, ir.Constant):
         return kind(values[at.constant])
-    place = b.gep(_table(b, tuple(values), kind), [at], source_etype=kind)
+    place = b.gep(table(b, tuple(values), kind), [at], source_etype=kind)
     return b.load(place, typ=kind, align=max(kind.width // 8, 1))
 
 
@@ -244,18 +242,8 @@ def _row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) -> Val
     if isinstance(at, ir.Constant):
         own = values[at.constant : at.constant + lanes]
         return ir.Constant(ir.VectorType(I32, lanes), list(own))
-    place = b.gep(_table(b, values, I32), [at], source_etype=I32)
+    place = b.gep(table(b, values, I32), [at], source_etype=I32)
     return b.load(place, typ=ir.VectorType(I32, lanes), align=4)
-
-
-def _table(b: ir.IRBuilder, values: tuple[int, ...], kind: Any) -> Value:
-    """Numbers that the code has beside it."""
-    name = f"table.{blake2s(repr((values, str(kind))).encode(), digest_size=8).hexdigest()}"
-    found: Any = b.module.globals.get(name)
-    if found is None:
-        data = ir.Constant(ir.ArrayType(kind, len(values)), values)
-        found = ir.GlobalVariable(b.module, name, data, align=LINE)
-    return found
 
 
 __all__ = ["can_pick", "lane_index", "lane_limits", "lane_test", "picked"]
