@@ -22,6 +22,7 @@ from tests.kernel.test_verify_property import accepted, arrays_for
 from tests.property.judges import agree
 
 from smelt.codegen.build import Form, asm_text
+from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.storage import Storage
@@ -378,3 +379,33 @@ def test_short_sums_over_states(n: int, isa: str) -> None:
               for p in code.kernel.inputs}  # fmt: skip
     wanted = run(code.kernel, list(arrays.values()))["y"]
     np.testing.assert_allclose(code(arrays)["y"], wanted, rtol=1e-5, atol=1e-4)
+
+
+SCALED = """kernel f(x: f32[n,m], a: f32[n], t: f32[m]) -> y: f32[n,m]
+  axis n, m
+  v0 = t[m]
+  stream n/16
+    v1 = x[n,m]
+    v2 = a[n]
+    v3 = dot(v1, v0 over m)
+    v4 = v2 / v3
+    v5 = v4 * v1
+    y[n,m] = v5 * v0
+"""
+"""Rows times what a product along them gives: the last round of Sinkhorn's algorithm."""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_rows_beside_a_short_operand_are_stored_in_lines(isa: str) -> None:
+    """The product's result and `a` run along n, but no lane is put to a line of its own for them:
+    each is one number of a row."""
+    code = native(SCALED, isa)
+    found = emit(code.kernel, code.target).llvm
+    assert "masked.scatter" not in found
+    assert "masked.gather" not in found
+    for n, m in ((1, 1), (16, 40), (37, 70)):
+        rng = np.random.default_rng(n)
+        arrays = {"x": rng.random((n, m)) + 0.5, "a": rng.random(n), "t": rng.random(m) + 0.5}
+        arrays = {name: a.astype("f4") for name, a in arrays.items()}
+        wanted = run(code.kernel, list(arrays.values()))["y"]
+        np.testing.assert_allclose(code(arrays)["y"], wanted, rtol=1e-5)

@@ -209,3 +209,12 @@ def test_orders_of_norms_are_numbers_of_any_library(order: Any) -> None:
     x = np.arange(6.0).reshape(2, 3)
     found = np.asarray(sm.linalg.vector_norm(sm.asarray(x), ord=order))
     assert np.allclose(found, np.linalg.norm(x.ravel(), order))
+
+
+@modes
+@pytest.mark.parametrize("x", [np.array([np.nan, np.inf, -3.0, -0.0]), np.arange(3)], ids=str)
+def test_imaginary_parts_of_real_numbers_are_zero(x: Any, mode: str) -> None:
+    found = np.asarray((sm.jit(sm.imag) if mode == "jit" else sm.imag)(sm.asarray(x)))
+    assert found.dtype == x.dtype
+    assert not found.any()
+    assert not np.signbit(found).any()

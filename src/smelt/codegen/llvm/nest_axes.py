@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.items import Access
 from smelt.types.affine import coefficient
+from smelt.types.expr import axes_of
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nests import Nest
@@ -28,15 +29,17 @@ def lines_axis(nest: Nest, v: str) -> str | None:
 
 def results_axis(nest: Nest, v: str) -> str | None:
     """The axis that all results run along, where a nest only stores what lies along `v` in scratch,
-    and nothing in memory does: lanes are picked from a few lines of scratch, rather than put to as
-    many lines of memory."""
+    and nothing in memory does that varies along both: lanes are picked from a few lines of scratch,
+    rather than put to as many lines of memory."""
     if not nest.stores or nest.folds or nest.settings or nest.saves:
         return None
     stored = [s.access.offset for s in nest.stores]
     loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access)]
-    if any(coefficient(x, v) == 1 for x in stored + loads):
-        return None
-    return next((a for a in nest.order if all(coefficient(x, a) == 1 for x in stored)), None)
+    along = [x for x in stored + loads if coefficient(x, v) == 1]
+    return next((
+        a for a in nest.order
+        if all(coefficient(x, a) == 1 for x in stored) and not any(a in axes_of(x) for x in along)
+    ), None)  # fmt: skip
 
 
 __all__ = ["lines_axis", "results_axis"]

@@ -20,6 +20,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.promote import cast, common, number, weak
 from smelt.frontends.array.subscript import SELECT
@@ -175,7 +176,7 @@ def conj(x: Any, /) -> Array:
 
 def imag(x: Any, /) -> Array:
     """Zeros of the shape and dtype of `x`: there are no complex arrays."""
-    return multiply(positive(x), 0)
+    return zeros_like(positive(x))
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
