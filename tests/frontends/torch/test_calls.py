@@ -389,3 +389,22 @@ def test_numbers_that_become_negative(call):
     fast = torch.compile(call, backend="smelt")
     for k in (1, 3, -1, 2, -3, -2, 0, 4, 5):
         assert torch.equal(fast(x, k), call(x, k)), k
+
+
+def test_what_a_later_graph_makes_through_copies_is_not_stored():
+    """Backward computes the norm anew wherever it is read: what follows from it waits too, for the
+    gradient that a call of torch gives."""
+
+    def f(x, w, v):
+        h = torch.conv2d(x, w, padding=1)
+        return torch.conv2d(torch.nn.functional.silu(torch.group_norm(h, 2)), v, padding=1)
+
+    shapes = (2, 3, 8, 9), (4, 3, 3, 3), (5, 4, 3, 3)
+    xs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+    with smelt.torch.record() as r:
+        y = torch.compile(f, backend="smelt")(*xs)
+        found = torch.autograd.grad(y.square().sum(), xs)
+    for got, want in zip(found, torch.autograd.grad(f(*xs).square().sum(), xs), strict=True):
+        torch.testing.assert_close(got, want)
+    backward = r.graphs[1].program.segments
+    assert len(backward[0].nodes) == 1  # what the gradient of `v` is multiplied by

@@ -267,7 +267,8 @@ class Lowering:
 
     def _is_spared(self, node: Any) -> bool:
         """Whether a later graph makes a value from tensors that exist anyway, in few operators
-        element by element, with no more to read than the value itself: it need not be stored."""
+        element by element or made anew in every graph, with no more to read than the value itself:
+        it need not be stored."""
         if node in self.wanted:
             return False
         leaves: set[Any] = set()
@@ -276,9 +277,11 @@ class Lowering:
         while todo:
             n = todo.pop()
             row = self._entries[n].row
-            if row is None or not (row.elementwise or row.alias) or len(seen) > _FEW:
+            part = n.target is operator.getitem and _is_again(n.args[0])
+            made = row is not None and (row.elementwise or row.alias or _is_again(n))
+            if not (made or part) or len(seen) > _FEW:
                 return False
-            for x in nodes((n.args, n.kwargs)):
+            for x in (*nodes((n.args, n.kwargs)), *self._given(n).values()):
                 if self._kept(x):
                     leaves.add(x)
                 elif x not in seen:
