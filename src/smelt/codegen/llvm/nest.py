@@ -14,6 +14,7 @@ from smelt.codegen.llvm.bands import BandEmitter, bands_of, for_each_band
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.copies import copied
+from smelt.codegen.llvm.direct import Direct
 from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
 from smelt.codegen.llvm.gaps import compared
 from smelt.codegen.llvm.indexing import (
@@ -104,6 +105,7 @@ class NestEmitter:
         self.bands = [BandEmitter(self, bands) for bands in bands_of(self.s)]
         self.scratch = ScratchEmitter(self)
         self.folds = FoldEmitter(self)
+        self.direct = Direct(self)
         self.products: ProductEmitter | PlacedEmitter = ProductEmitter(self)
 
     # ---- loops -----------------------------------------------------------------------------------
@@ -120,7 +122,9 @@ class NestEmitter:
             return
         found = copied(nest, self.s.phase)
         if found is None:
-            for_each_band(self.bands, nest, lambda: self._versions(nest, scope))
+            self.direct.unless(nest, lambda: for_each_band(
+                self.bands, nest, lambda: self._versions(nest, scope)
+            ))  # fmt: skip
             return
         source, into = (self.b.ptrtoint(self.home.buffers[n], I64) for n in found)
         with self.b.if_then(self.b.icmp_signed("!=", source, into)):

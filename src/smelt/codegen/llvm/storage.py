@@ -223,18 +223,18 @@ def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
         home = next(k for k, n in enumerate(s.nests) if c.left in n.saves and not n.packed)
         for other in s.blocked:
             same = (other.m, other.n, other.item.dtype) == (c.m, c.k, c.item.dtype)
-            readers = [k for k, n in enumerate(s.nests) if _reads(n, other.item)]
+            readers = [k for k, n in enumerate(s.nests) if reads(n, other.item)]
             if same and other.item.time == c.item.time and max(readers, default=-1) == home:
                 yield c.left, other.item
                 break
 
 
-def _reads(nest: Nest, item: Item) -> bool:
+def reads(nest: Nest, item: Item) -> bool:
     """Whether a nest looks at elements of a kept item."""
     roots = [*nest.saves, *nest.fixed, *(x.value for x in nest.settings)]
     roots += [x for s in nest.stores for x in (s.value, s.where) if x is not None]
     used = (a for i in (*nest.items, *nest.folds) for a in i.args)
-    return item in roots or item in used or any(_reads(p, item) for p in nest.packs)
+    return item in roots or item in used or any(reads(p, item) for p in nest.packs)
 
 
 def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:

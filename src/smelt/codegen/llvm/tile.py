@@ -85,7 +85,7 @@ class TileEmitter:
         if c.group is not None:
             more = self.b.add(self.depth, number(c.together - 1))
             self.depth = self.b.udiv(more, number(c.together))
-        self.stride = home.home.index(home.storage.extent(c.item, c.n))
+        self.base, self.stride = home.direct.place(c)
         dtype = c.unit
         part = home.storage.at.get((c.item, RIGHT_PART))
         self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
@@ -351,7 +351,7 @@ class TileEmitter:
         if self.part is not None:
             row = b.add(row, self._skipped(item, self.part))
         at = b.add(b.mul(row, self.stride), b.add(self.column, column))
-        first = element_address(b, self.home.storage.at[item, 0], at, item.dtype)
+        first = element_address(b, self.base, at, item.dtype)
         found: list[Value] = []
         for i in range(height):
             line = element_address(b, first, b.mul(self.stride, number(i)), item.dtype)
