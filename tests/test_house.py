@@ -37,6 +37,10 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 # path -> the operators a stage may name, to build with, never to decide by; and why.
 NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
+    "src/smelt/codegen/llvm/ir/builder.py": (
+        {"and", "or"},
+        "LLVM's instructions are called so",
+    ),
     "src/smelt/passes/picks.py": (
         {"eq", "select", "max"},
         "a fold that picks one element is built from them",
