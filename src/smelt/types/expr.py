@@ -15,11 +15,11 @@ Inside index maps every size may be taken to be at least 1: an empty array runs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Literal, TypeAlias
 
 from smelt.types.expr_text import is_simple, written
-from smelt.types.polynomial import contents, divide, divides
+from smelt.types.polynomial import divide, divides, steps
 
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 
@@ -257,12 +257,18 @@ def floordiv(a: Index, b: Index) -> Index:
         (m, c), *_ = r.terms
         if c == 1 and len(m) == 1 and m[0].kind == "//" and positive(m[0].args[1]):
             return add(q, floordiv(m[0].args[0], mul(m[0].args[1], b)))
-    for k in contents(terms_of(b)):  # (x*p + y)//(p*k) -> x//k for 0 <= y < p
-        fine = _build({m: c // k for m, c in terms_of(b)})
-        coarse, rest = _split(r, fine)
-        if coarse != 0 and _within(rest, fine):
-            return add(q, floordiv(coarse, k))
+    if found := _coarser(r, b):  # (x*p + y)//(p*k) -> x//k for 0 <= y < p
+        return add(q, floordiv(*found[:2]))
     return add(q, _atom(Atom("//", args=(r, b))))
+
+
+def _coarser(e: Index, divisor: Index) -> tuple[Index, Index, Index, Index] | None:
+    """(x, k, p, y) with e = x*p + y and divisor = p*k, where y is seen to be in [0, p)."""
+    for p, k in steps(terms_of(e), terms_of(divisor), lambda a: a.kind == "size"):
+        coarse, rest = _split(e, fine := _build(p))
+        if coarse != 0 and _within(rest, fine):
+            return coarse, _build(k), fine, rest
+    return None
 
 
 def mod(a: Index, b: Index) -> Index:
@@ -278,6 +284,9 @@ def mod(a: Index, b: Index) -> Index:
         return 0
     if _within(r, b):
         return r
+    if found := _coarser(r, b):  # (x*p + y)%(p*k) -> (x%k)*p + y for 0 <= y < p
+        coarse, times, fine, rest = found
+        return add(mul(mod(coarse, times), fine), rest)
     return _atom(Atom("%", args=(r, b)))
 
 
@@ -456,10 +465,8 @@ def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -
 
 
 def evaluate(e: Index, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> Any:
-    """The number (or NumPy array, when axes are arrays) that `e` stands for.
-
-    Raises KeyError for a variable without a value.
-    """
+    """The number (or NumPy array, when axes are arrays) that `e` stands for.  Raises
+    KeyError for a variable without a value."""
     if isinstance(e, int):
         return e
     total: Any = 0
@@ -477,19 +484,15 @@ def _evaluate_atom(atom: Atom, sizes: Mapping[str, Any], axes: Mapping[str, Any]
     if atom.kind in ("axis", "value"):
         return (axes or {})[atom.name]
     a, b = (evaluate(x, sizes, axes) for x in atom.args)
-    if atom.kind == "//":
-        return a // b
-    if atom.kind == "%":
-        return a % b
+    if atom.kind in ("//", "%"):
+        return a // b if atom.kind == "//" else a % b
     return (a + b - abs(a - b)) // 2 if atom.kind == "min" else (a + b + abs(a - b)) // 2
 
 
 def product(values: Iterable[Index]) -> Index:
     """The product of sizes; 1 for none."""
-    total: Index = 1
-    for v in values:
-        total = mul(total, v)
-    return total
+    one: Index = 1
+    return reduce(mul, values, one)
 
 
 def text(e: Index, *, index: bool = False) -> str:

@@ -6,7 +6,7 @@ tuple of factors in an order of their own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import gcd
 from typing import Protocol, TypeVar
 
@@ -75,4 +75,21 @@ def contents(terms: Collection[tuple[tuple[F, ...], int]]) -> Iterable[int]:
     return (k for k in range(2, whole + 1) if whole % k == 0)
 
 
-__all__ = ["contents", "divide", "divides"]
+def steps(
+    terms: Iterable[tuple[tuple[F, ...], int]],
+    divisor: Collection[tuple[tuple[F, ...], int]],
+    fixed: Callable[[F], bool],
+) -> Iterator[tuple[Mapping[tuple[F, ...], int], Mapping[tuple[F, ...], int]]]:
+    """(p, k) with divisor = p*k, where the terms may be p*x + y with 0 <= y < p: k is a number that
+    divides all of the divisor, or p is what a term has of factors that are fixed."""
+    for k in contents(divisor):
+        yield {m: c // k for m, c in divisor}, {(): k}
+    (by, times), *others = divisor
+    for m, c in () if others or times < 0 else terms:
+        step = tuple(a for a in m if fixed(a)), abs(c)
+        coarse = None if step == ((), 1) else divides(step, by, times)
+        if coarse is not None and coarse != ((), 1):
+            yield dict((step,)), dict((coarse,))
+
+
+__all__ = ["divide", "divides", "steps"]

@@ -60,3 +60,23 @@ def test_any_reshape_at_any_sizes(data: Any) -> None:
                 f(x)
             continue
         assert np.array_equal(np.asarray(f(x)), want), (shape, goal)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_numbers_of_groups_are_found_without_division_by_element(named: bool) -> None:
+    """Rows of groups, scaled by what belongs to a group, as the rows of images that they are."""
+
+    def scaled(x: Any, m: Any) -> Any:
+        n, c, h, w = x.shape
+        rows = (n, 4, c // 4 * h * w) if named else (2, 4, -1)
+        return sm.reshape(sm.reshape(x, rows) * m[:, :, None], x.shape)
+
+    f = sm.jit(scaled)
+    for h, w in ((5, 3), (1, 7), (4, 4)):
+        x = np.arange(2 * 8 * h * w, dtype="f4").reshape(2, 8, h, w)
+        m = np.arange(8, dtype="f4").reshape(2, 4)
+        want = (x.reshape(2, 4, -1) * m[:, :, None]).reshape(x.shape)
+        assert np.array_equal(np.asarray(f(x, m)), want)
+    (kernel,) = sm.explain(f, x, m).kernels
+    assert kernel.text.count("//") == 1  # a channel's group
+    assert "%" not in kernel.text
