@@ -168,8 +168,33 @@ class ProductEmitter:
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
         c = self._of(pack)
         plain = pack.packed == "left" and c.group is None
+        if pack.packed == "right" and c.group is None:
+            self._clear_beyond(c)
         axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
         in_stretches(self.home, axes, lambda: self._stretch(pack, scope))
+
+    def _clear_beyond(self, c: Contraction) -> None:
+        """The last panel's lanes without a column are 0: what other kernels left there may be
+        subnormal numbers, whose products take a hundred cycles each."""
+        b, home, (low, high) = self.b, self.home, self.home.ranges[c.n]
+        m = LLVMMachine(b, c.tile.lanes, home.home.target)
+        count, (first, end), zero = b.sub(high, low), home.ranges[c.k], m.const(c.item.dtype, 0)
+        last = b.and_(count, number(c.tile.columns - 1))
+        start = b.and_(last, number(-c.tile.lanes))
+        panel = b.mul(b.sub(count, last), number(DEPTH))
+
+        def line(k: Value) -> None:
+            row = b.add(panel, b.mul(k, number(c.tile.columns)))
+
+            def put(at: Value) -> None:
+                base = home.storage.at[c.item, RIGHT_PART]
+                place = element_address(b, base, b.add(row, at), c.item.dtype)
+                store_vector(m, place, zero, c.item.dtype, None)
+
+            home.loop(start, number(c.tile.columns), c.tile.lanes, put)
+
+        with b.if_then(b.icmp_signed("!=", last, number(0))):
+            home.loop(number(0), b.sub(end, first), 1, line)
 
     def _stretch(self, pack: Nest, scope: Scope) -> None:
         if not pack.turned:

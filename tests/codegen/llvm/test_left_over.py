@@ -1,0 +1,96 @@
+"""What other kernels left in scratch memory is never computed with: were it subnormal numbers, a
+product would take ten times as long.
+
+The processor tells: its flag of subnormal operands stays unset.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from tests.codegen.compile_scalar import target_machine
+from tests.codegen.llvm.guarded import Guarded, run_guarded
+from tests.codegen.llvm.whole import RUNNABLE, whole
+
+_FLAGS = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define void @read(ptr %place) {
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  ret void
+}
+define void @write(ptr %place) {
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  ret void
+}
+"""
+_SUBNORMAL = 2
+_EXCEPTIONS = 0x3F
+
+PRODUCTS = {
+    "packed": 'graph f(x: f32[m,k], y: f32[k,n]) {\n z = contract(x, y) {spec="m,k; k,n -> m,n"}\n'
+    " return z\n}",
+    "across": 'graph f(x: f32[m,k], y: f32[n,k]) {\n z = contract(x, y) {spec="m,k; n,k -> m,n"}\n'
+    " return z\n}",
+    "both": 'graph f(x: f32[k,m], y: f32[k,n]) {\n z = contract(x, y) {spec="k,m; k,n -> m,n"}\n'
+    " return z\n}",
+    "rows": "graph f(x: f32[b,m,k], y: f32[n,k]) {\n"
+    ' z = contract(x, y) {spec="b,m,k; n,k -> b,m,n"}\n return z\n}',
+}
+SHAPES = {
+    "packed": lambda m, k, n: ((m, k), (k, n)),
+    "across": lambda m, k, n: ((m, k), (n, k)),
+    "both": lambda m, k, n: ((k, m), (k, n)),
+    "rows": lambda m, k, n: ((3, m, k), (n, k)),
+}
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Callable[[Callable[[], Any]], bool]]:
+    """Whether a call computes with subnormal numbers."""
+    if platform.machine() != "x86_64":
+        pytest.skip("MXCSR is x86's")
+    engine = llvm.create_mcjit_compiler(
+        llvm.parse_assembly(_FLAGS), target_machine("portable", fresh=True)
+    )
+    engine.finalize_object()
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    read, write = (kind(engine.get_function_address(name)) for name in ("read", "write"))
+
+    def seen(call: Callable[[], Any]) -> bool:
+        word = ctypes.c_uint32()
+        read(ctypes.addressof(word))
+        word.value &= ~_EXCEPTIONS
+        write(ctypes.addressof(word))
+        call()
+        read(ctypes.addressof(word))
+        return bool(word.value & _SUBNORMAL)
+
+    yield seen
+    del engine
+
+
+def _left_over(self: Guarded, nbytes: int, *, at_end: bool, block: Any = Guarded.block) -> int:
+    """Memory full of subnormal numbers."""
+    place = block(self, nbytes, at_end=at_end)
+    ones = np.ones(nbytes // 4, np.int32)
+    ctypes.memmove(place, ones.ctypes.data, ones.nbytes)
+    return place
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name: str, isa: str, seen: Callable[[Callable[[], Any]], bool]) -> None:
+    kernel = whole(PRODUCTS[name], isa, usual=True)
+    for m, k, n in ((8, 8, 8), (70, 37, 33), (13, 100, 150), (30, 250, 257)):
+        arrays = [np.ones(shape, "f4") for shape in SHAPES[name](m, k, n)]
+        with mock.patch.object(Guarded, "block", _left_over):
+            assert not seen(partial(run_guarded, kernel, arrays, at_end=True)), (m, k, n)
