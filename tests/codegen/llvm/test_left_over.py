@@ -94,3 +94,17 @@ def test_products(name: str, isa: str, seen: Callable[[Callable[[], Any]], bool]
         arrays = [np.ones(shape, "f4") for shape in SHAPES[name](m, k, n)]
         with mock.patch.object(Guarded, "block", _left_over):
             assert not seen(partial(run_guarded, kernel, arrays, at_end=True)), (m, k, n)
+
+
+def test_deep_products(seen: Callable[[Callable[[], Any]], bool]) -> None:
+    """Rows that are computed before they are multiplied, and tiles that hang over."""
+    code = """graph f(x: f32[m,k], y: f32[k,n]) {
+ e = exp(x)
+ z = contract(e, y) {spec="m,k; k,n -> m,n"}
+ return z
+}"""
+    kernel = whole(code)
+    for m, k, n in ((300, 301, 305), (299, 301, 150), (301, 700, 257)):
+        arrays = [np.ones(shape, "f4") for shape in ((m, k), (k, n))]
+        with mock.patch.object(Guarded, "block", _left_over):
+            assert not seen(partial(run_guarded, kernel, arrays, at_end=True)), (m, k, n)

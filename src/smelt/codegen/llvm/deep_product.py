@@ -98,6 +98,7 @@ class DeepEmitter(TallEmitter):
     def _block(self) -> None:
         """One block of summed positions: packs, multiplies, and reads the sums of the last one."""
         home, b, c = self.home, self.b, self.c
+        self._clear_beyond()
         self._pack_right()
         self._open_left()
         if not c.direct:
@@ -110,6 +111,20 @@ class DeepEmitter(TallEmitter):
         home.loop(low, high, c.tile.rows, self._tiles)
         with b.if_then(self.final):
             home.loop(low, high, 1, lambda row: self._rest(row, b.icmp_signed("<", row, end)))
+
+    def _clear_beyond(self) -> None:
+        """The last panel's lanes without a column are 0: subnormal numbers that other kernels left
+        there would take a hundred cycles each."""
+        b, c = self.b, self.c
+        whole, zero = self._whole(self.columns, c.tile.columns), self.m.const(c.item.dtype, 0)
+
+        def line(k: Value) -> None:
+            for v in range(c.tile.vectors):
+                at = self._packed(k, b.add(whole, number(v * c.tile.lanes)))
+                store_vector(self.m, self.at(RIGHT_PART, at), zero, c.item.dtype, None)
+
+        with b.if_then(b.icmp_signed("!=", whole, self.columns)):
+            self.home.loop(number(0), self.depth, 1, line)
 
     # ---- what the next block packs ---------------------------------------------------------------
 
@@ -182,15 +197,13 @@ class DeepEmitter(TallEmitter):
         store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
     def _starts(self, row: Value) -> list[Value]:
-        """Where the rows of a tile begin; of a left operand that is read where it lies, rows beyond
-        the last one are the last one."""
+        """Where the rows of a tile begin; rows beyond the last one are the last one."""
         b, c, found = self.b, self.c, list[Value]()
         if c.direct or not c.across:
             last = b.sub(self.home.ranges[c.m][1], number(1))
             for i in range(c.tile.rows):
                 at = b.add(row, number(i)) if i else row
-                if c.direct:
-                    at = b.select(b.icmp_signed("<", at, last), at, last)
+                at = b.select(b.icmp_signed("<", at, last), at, last)
                 at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
                 found.append(element_address(b, self.base, at, self.stored))
             return found
