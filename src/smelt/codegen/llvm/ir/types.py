@@ -39,10 +39,14 @@ class Type:
         raise TypeError("types are one object each, and belong to their process")
 
     @classmethod
-    def _one(cls, key: Any, text: str, intrinsic_name: str = "", null: str = "") -> Self:
+    def _one(
+        cls, key: Any, text: str, intrinsic_name: str = "", null: str = "", **own: Any
+    ) -> Self:  # fmt: skip
         made = object.__new__(cls)
         made.text, made.intrinsic_name, made.null = text, intrinsic_name, null
-        # Of two threads that make a type at once, both get the one that came first.
+        for name, value in own.items():
+            setattr(made, name, value)
+        # Of two threads that make a type at once, both get the one that came first, and whole.
         return cls._known.setdefault(key, made)
 
     def spelled(self, value: Any) -> str:
@@ -68,8 +72,7 @@ class IntType(Type):
     def __new__(cls, width: int) -> Self:
         found: Self | None = cls._known.get(width)
         if found is None:
-            found = cls._one(width, f"i{width}", f"i{width}", "0")
-            found.width = width
+            found = cls._one(width, f"i{width}", f"i{width}", "0", width=width)
         return found
 
     def spelled(self, value: Any) -> str:
@@ -153,8 +156,8 @@ class _Many(Type):
         if found is None:
             text = cls._spelling.format(f"{count} x {element.text}")
             name = f"v{count}{element.intrinsic_name}"
-            found = cls._one((element, count), text, name, "zeroinitializer")
-            found.element, found.count = element, count
+            found = cls._one((element, count), text, name, "zeroinitializer", element=element,
+                             count=count)  # fmt: skip
         return found
 
     def spelled(self, value: Any) -> str:
