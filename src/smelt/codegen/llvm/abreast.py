@@ -16,7 +16,7 @@ so its result does not depend on the rows beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.folds import Accumulator, State, across
@@ -32,7 +32,7 @@ from smelt.types.dtype import bool_
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 I32 = ir.IntType(32)
 BLOCK = 16
 """Bytes within which lanes move cheaply: from there on halves of two vectors are laid side by side

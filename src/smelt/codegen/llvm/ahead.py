@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import depth_terms, number
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.nests import Nest, Schedule
 
-Value = Any
+Value = ir.Value
 PACKED_AHEAD = 4
 """Rows by which packing runs behind what it has asked memory for."""
 LINE = 64

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import I64, number
@@ -29,7 +29,7 @@ from smelt.types.dtype import i8, i32
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-Value = Any
+Value = ir.Value
 SIDE = 16
 """Rows of a tile, and units of a row."""
 WIDE = 2

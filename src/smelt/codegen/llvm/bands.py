@@ -16,7 +16,7 @@ Outside of that part nothing is taken up, as outside of what is visited.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.nests import Nest, Schedule
 
-Value = Any
+Value = ir.Value
 BAND = 24
 """Rows of a band: whole register tiles, whether of 4, 6, 8 or 12 rows."""
 FINE = 12

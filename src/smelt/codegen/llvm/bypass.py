@@ -6,8 +6,9 @@ Whole aligned lines are written so, and nothing else; that is known when the loo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.indexing import I64, number
 from smelt.codegen.llvm.items import Access
@@ -17,7 +18,7 @@ from smelt.codegen.llvm.scope import Scope
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 def main_loop(

@@ -16,7 +16,7 @@ from what happens to lie behind the packed ones, and those that are asked for ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.blocks import DEEP, DEEP_PITCH
 from smelt.codegen.llvm import ir
@@ -39,7 +39,7 @@ from smelt.types.expr import axes_of
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 TOGETHER = 4
 """Rows that begin at a multiple of so many lie in one strip."""
 UNROLLED = 4
@@ -69,8 +69,8 @@ class DeepEmitter(TallEmitter):
         self.pitch = self._whole(self.b.add(self.columns, number(c.tile.columns - 1)),
                                  c.tile.columns)  # fmt: skip
         self.later = list[Runs]()
-        self.fresh: Value = None
-        self.final: Value = None
+        self.fresh: Value = ir.IntType(1)(0)
+        self.final: Value = ir.IntType(1)(0)
         """Whether the block at hand is the first one, or the last one."""
 
     def run(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Item, StoreItem
@@ -26,7 +27,7 @@ from smelt.types.expr import Index, substitute
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 class Direct:
@@ -37,7 +38,7 @@ class Direct:
         streamed = home.home.streaming or home.bands
         self.stores = {} if streamed else dict(stored(home.s, home.home.dtypes))
         self.nests = {id(n) for n, found in _nests(home.s, self.stores) if found}
-        self.holds: Value = None
+        self.holds: Value = ir.IntType(1)(1)
         """Whether the tiles of this task write results in place."""
         if not self.stores:
             return
@@ -48,7 +49,7 @@ class Direct:
                 over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
                 whole = b.icmp_signed("==", over, number(0))
                 whole = b.and_(whole, b.icmp_signed("<", first, last))
-                self.holds = whole if self.holds is None else b.and_(self.holds, whole)
+                self.holds = b.and_(self.holds, whole)
 
     def place(self, c: Contraction) -> tuple[Value, Value]:
         """The address of the first element of a task's product, and elements between its rows."""

@@ -24,7 +24,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import splat
 from smelt.codegen.llvm.registers import widened
 
-Value = Any
+Value = ir.Value
 
 LEAST_BITS = 1024
 """Of a vector that is divided so: a narrower one has not four lanes' work for each scalar one."""
@@ -101,7 +101,7 @@ class _Divisor:
         self.lanes = widened(self.whole, m.lanes)
         self.r = self.each(self.b.fdiv(scalar.type(1.0), scalar))
 
-    def each(self, number: Value) -> Value:
+    def each(self, number: Value | int) -> Value:
         """A scalar, or the bits of one, in every lane."""
         found = self.whole(number) if isinstance(number, int) else number
         return splat(self.b, found, self.m.lanes)

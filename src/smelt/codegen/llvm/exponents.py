@@ -14,7 +14,7 @@ from smelt.codegen.llvm.registers import I32
 from smelt.ops.coefficients import FITS
 from smelt.types.dtype import DType
 
-Value = Any
+Value = ir.Value
 
 
 def scaled(m: Any, a: Value, n: Value) -> Value:

@@ -15,8 +15,9 @@ packed before, as for a wide product.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.indexing import number
@@ -31,7 +32,7 @@ from smelt.types.dtype import DType
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 AHEAD = 24
 """Lines of a panel that nobody asked for between the one that is packed and the one asked for."""
 TOGETHER = 2
@@ -63,11 +64,11 @@ class FewEmitter(TallEmitter):
     def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
         super().__init__(home, nest, c)
         self.lines: Lines | None = None
-        self.packing: Value = None
+        self.packing: Value | None = None
         """Of a whole tile: whether it is the first one, which packs what it multiplies."""
         self.packs = False
         """Whether what is emitted is for that one."""
-        self.tiles: Value = None
+        self.tiles = number(0)
         """How many whole tiles the rows have."""
         self.asks: tuple[Value, Value] | None = None
         """Of a whole tile: how many positions those before it multiplied in panels together, and
@@ -150,7 +151,7 @@ class FewEmitter(TallEmitter):
         """The sums of a tile; what reads them is the same whether they are packed meanwhile."""
         if self.packing is None:
             return super()._sums(starts, column, vectors, mask)
-        b, ways = self.b, list[tuple[Value, list[Value]]]()
+        b, ways = self.b, list[tuple[ir.Block, list[Value]]]()
         with b.if_else(self.packing) as branches:
             for self.packs, branch in zip((True, False), branches, strict=True):
                 with branch:
@@ -158,9 +159,10 @@ class FewEmitter(TallEmitter):
                     ways.append((b.block, totals))
         found: list[Value] = []
         for one in zip(*(totals for _, totals in ways), strict=True):
-            found.append(b.phi(one[0].type))
+            met = b.phi(one[0].type)
             for (block, _), total in zip(ways, one, strict=True):
-                found[-1].add_incoming(total, block)
+                met.add_incoming(total, block)
+            found.append(met)
         return found
 
     def _unrolled(self, height: int) -> int:

@@ -8,7 +8,7 @@ over the result axes, set before the nest and read after it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.abreast import Rows
@@ -27,7 +27,7 @@ from smelt.types.dtype import DType
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 SCAN_PART = 100
 
 
@@ -210,7 +210,7 @@ class FoldEmitter:
         found = [(s, *self._element(fold, s, m)) for s in scopes]
         self._step_in_scratch(fold, m, found)
 
-    def _element(self, fold: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value]:
+    def _element(self, fold: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value | None]:
         """The element of a fold at the innermost place, and its position where that counts."""
         assert isinstance(fold.payload, Folding)
         home, position = self.home, None
@@ -222,7 +222,7 @@ class FoldEmitter:
         return element, position
 
     def _step_in_scratch(
-        self, fold: Item, m: LLVMMachine, elements: list[tuple[Scope, Value, Value]]
+        self, fold: Item, m: LLVMMachine, elements: list[tuple[Scope, Value, Value | None]]
     ) -> None:
         home, acc = self.home, self.home.storage.fold(fold)
         axes, scope = home.s.kept[fold], elements[0][0]

@@ -8,7 +8,7 @@ its length.  An arg kind folds pairs of a value and a position.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64, i32, i64
 from smelt.types.expr import Index
 
-Value = Any
+Value = ir.Value
 State = list[Value]
 FEW = 2**31 - 1
 """Places up to which half as many bits tell one from another."""
@@ -36,7 +36,7 @@ class Accumulator(Protocol):
         """The state before any element."""
         ...
 
-    def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+    def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
         """The state after one more element (in every lane)."""
         ...
 
@@ -60,7 +60,7 @@ class Plain:
     def start(self, m: LLVMMachine) -> State:
         return [m.const(self.inner, self.row.identity(self.inner))]
 
-    def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+    def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
         element = cast(m, element, self.source, self.inner)
         if self.row.idempotent and m.number(state[0]) is not None:
             return [element]  # nothing has been folded yet
@@ -87,7 +87,7 @@ class Compensated:
     def start(self, m: LLVMMachine) -> State:
         return [m.const(f64, 0.0), m.const(f64, 0.0)]
 
-    def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+    def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
         total, error = self._two_sum(m, state[0], element)
         return [total, m.add(state[1], error)]
 
@@ -120,7 +120,8 @@ class Winner:
         lowest = self.row.identity(self.source)
         return [m.const(self.source, lowest), m.const(self.place, self.farthest)]
 
-    def step(self, m: LLVMMachine, state: State, element: Value, position: Value) -> State:
+    def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
+        assert position is not None
         position = cast(m, position, i64, self.place)
         if m.number(state[1]) is not None:
             return [element, position]  # nothing has been folded yet

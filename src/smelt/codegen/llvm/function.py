@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import shares
@@ -18,7 +17,7 @@ from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, product, sub
 
-Value = Any
+Value = ir.Value
 PTR = ir.PointerType()
 KERNEL = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, PTR])
 
@@ -171,7 +170,7 @@ class FunctionEmitter:
         else:
             self.b.fence("seq_cst")
 
-    def _advance(self, numbers: list[Value], counts: list[tuple[str, Value]]) -> list[Value]:
+    def _advance(self, numbers: Sequence[Value], counts: list[tuple[str, Value]]) -> list[Value]:
         """Block numbers of the next task: an odometer."""
         b = self.b
         found: list[Value] = []

@@ -9,7 +9,7 @@ short, instead of two vectors of positions in 64 bits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import number, splat
@@ -25,7 +25,7 @@ from smelt.types.expr import Expr, Index, add, mul, sub
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 FAR = 1 << 40
 """Numbers up to this size: sums of them and of positions never leave 64 bits."""
 I32 = ir.IntType(32)

@@ -43,7 +43,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.dtype import DType, bf16, f32, i8, i16, i32, u8
 
-Value = Any
+Value = ir.Value
 Step = Literal["bfloats", "words", "bytes"]
 I8, I16, I32 = (ir.IntType(n) for n in (8, 16, 32))
 

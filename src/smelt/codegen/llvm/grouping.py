@@ -7,7 +7,7 @@ already: squares of units are transposed in registers.  The operand may be compu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.blocks import DEPTH
 from smelt.codegen.llvm import ir
@@ -26,7 +26,7 @@ from smelt.types.dtype import i32
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 class GroupPacker:

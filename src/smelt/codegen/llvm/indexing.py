@@ -12,7 +12,7 @@ from smelt.ops.contract import bare_axis
 from smelt.types.expr import Atom, Expr, Index, add, axes_of, mul, nonnegative, size, sub
 
 I64 = ir.IntType(64)
-Value = Any
+Value = ir.Value
 Leaf = Callable[[Atom], Value]
 
 

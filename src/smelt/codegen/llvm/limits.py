@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import number, splat
@@ -17,7 +17,7 @@ from smelt.types.expr import Index, atoms, axes_of, nonnegative
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 Limit = tuple[Index, Index]
 SEVERAL = 2
 """Tested loads for which rows that lie inside are worth loops of their own."""

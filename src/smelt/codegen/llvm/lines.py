@@ -5,15 +5,16 @@ lines (`smelt.codegen.llvm.grouping`) or multiplies them at once (`smelt.codegen
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.scope import Scope
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 def lines_from(

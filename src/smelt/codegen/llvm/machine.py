@@ -33,8 +33,7 @@ from smelt.ops.machine import Predicate
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i32
 
-Value = Any
-"""An llvmlite value; the package carries no types of its own."""
+Value = ir.Value
 
 _SIGNS: dict[Predicate, str] = {
     "eq": "==",
@@ -181,7 +180,7 @@ class LLVMMachine:
         element = a.type.element if self.lanes else a.type
         return f32 if isinstance(element, ir.FloatType) else f64
 
-    def masked(self, name: str, width: int, *args: Value, mask: Value = None) -> Value:
+    def masked(self, name: str, width: int, *args: Value, mask: Value | None = None) -> Value:
         """A masked AVX-512 intrinsic on every slice of `width` lanes: 0 where `mask` is false.
 
         Integer arguments (immediates) go to every slice as they are.
@@ -197,9 +196,10 @@ class LLVMMachine:
             kind = operands[0].type
             operands.append(ir.Constant(kind, None))
             bits = ir.IntType(max(8, width))
-            some = mask is not None and width >= 8
-            operands.append(self.builder.bitcast(self._slice(mask, at, width), bits)
-                            if some else ir.Constant(bits, -1))  # fmt: skip
+            if mask is None or width < 8:
+                operands.append(ir.Constant(bits, -1))
+            else:
+                operands.append(self.builder.bitcast(self._slice(mask, at, width), bits))
             if width * dtype.bits == 512:
                 operands.append(ir.Constant(I32, 4))  # round as the current mode says
             parts.append(self.call(f"llvm.x86.avx512.mask.{name}.{suffix}", kind, *operands))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import I64, opaque, splat
@@ -12,7 +11,7 @@ from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.registers import lane_numbers, memory_type
 from smelt.types.dtype import DType
 
-Value = Any
+Value = ir.Value
 PTR = ir.PointerType()
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
@@ -24,7 +23,7 @@ def element_address(b: ir.IRBuilder, base: Value, offset: Value, dtype: DType) -
     return b.gep(base, [offset], source_etype=memory_type(dtype))
 
 
-def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: list[Value]) -> Value:
+def intrinsic(b: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Value]) -> Value:
     """A call of one of LLVM's own functions."""
     module = b.module
     function = module.globals.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.abreast import rows_abreast, run_abreast
@@ -76,7 +76,7 @@ from smelt.types.expr import Atom, Expr, Index, atoms
 if TYPE_CHECKING:
     from smelt.codegen.llvm.function import FunctionEmitter
 
-Value = Any
+Value = ir.Value
 
 
 class NestEmitter:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -26,7 +27,7 @@ from smelt.types.expr import Index
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 class Packer:

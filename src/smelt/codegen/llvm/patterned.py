@@ -25,7 +25,7 @@ from smelt.types.expr import Index, axes_of
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
 BITS = 512
 """Of a register from which each lane picks an element as it is told."""

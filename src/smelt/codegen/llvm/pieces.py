@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import product as cases
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.bypass import main_loop
 from smelt.codegen.llvm.gaps import gap_of
 from smelt.codegen.llvm.indexing import number
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.nests import Nest
 
-Value = Any
+Value = ir.Value
 
 MOST_CUTS = 3
 """Positions at which a row is cut: each makes the code of a body longer by one copy."""

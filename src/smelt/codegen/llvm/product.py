@@ -35,7 +35,7 @@ from smelt.types.dtype import DType
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 class ProductEmitter:
@@ -47,7 +47,7 @@ class ProductEmitter:
 
     def run(self, nest: Nest, c: Contraction) -> None:
         """The whole contraction of this task into its scratch array."""
-        self.fresh: Value = None
+        self.fresh: Value | None = None
         scope = Scope(self.home.top)
         if c.thin or c.outer:
             self._clear(c)

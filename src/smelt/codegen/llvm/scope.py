@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.items import Access, Item
 from smelt.dataclass import dataclass
 
-Value = Any
+Value = ir.Value
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Scope:
     offsets: dict[Access, Value] = field(default_factory=dict)
     lanes: Lanes | None = None
 
-    def axis(self, name: str) -> Value:
+    def axis(self, name: str) -> Any:
         """Current position on a loop axis (a scalar i64)."""
         scope: Scope | None = self
         while scope is not None:
@@ -45,7 +46,7 @@ class Scope:
             scope = scope.parent
         return None
 
-    def value(self, item: Item) -> Value:
+    def value(self, item: Item) -> Any:
         """The register of an item, if it is known here or further out."""
         scope: Scope | None = self
         while scope is not None:
@@ -54,7 +55,7 @@ class Scope:
             scope = scope.parent
         return None
 
-    def offset(self, access: Access) -> Value:
+    def offset(self, access: Access) -> Any:
         """The part of an access's offset that is known here or further out."""
         scope: Scope | None = self
         while scope is not None:

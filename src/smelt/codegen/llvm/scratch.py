@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.items import Carried, Item, Peek, chain
 from smelt.codegen.llvm.memory import (
@@ -25,7 +26,7 @@ from smelt.types.expr import Index
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 class ScratchEmitter:

@@ -13,8 +13,9 @@ beyond it.  Between them nothing needs a test, wherever that begins:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.interior import goes_on, narrowed
 from smelt.codegen.llvm.items import accesses_of
@@ -26,7 +27,7 @@ from smelt.types.expr import sub
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 @dataclass(frozen=True, slots=True)

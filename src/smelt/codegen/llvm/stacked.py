@@ -11,8 +11,9 @@ a step for each of some rows, in their order, and is written once:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.ops.scalar import SCALARS
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.nests import Nest
 
-Value = Any
+Value = ir.Value
 
 ROWS = 8
 """Rows that are taken together, where one thing is folded: their code is written out."""

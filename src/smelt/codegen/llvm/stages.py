@@ -17,7 +17,7 @@ units do, would stand at the end of every chain.  A sum of exponentials takes 82
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE, RowAhead
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.nests import Nest
 
-Value = Any
+Value = ir.Value
 
 STRIP = 512
 """Elements of a strip: with what crosses the cuts, a part of the first cache."""

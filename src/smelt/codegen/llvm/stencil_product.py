@@ -9,7 +9,7 @@ says how far from a result each reads.
 from __future__ import annotations
 
 from itertools import product as positions
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import I64, number, splat
@@ -29,7 +29,7 @@ from smelt.types.dtype import i64
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 class StencilEmitter(Packer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from smelt.blocks import COLUMNS, DEEP, DEEP_PITCH, DEPTH, TALL_COLUMNS, TALL_DEPTH, WIDE_PANEL
 from smelt.codegen.llvm import ir
@@ -21,7 +20,7 @@ from smelt.codegen.llvm.windowed import PITCH, Windowed
 from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, product, sub
 
-Value = Any
+Value = ir.Value
 Key = tuple[Item | Carried, int]
 TURNED_PART = 200
 LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART = 300, 301, 302, 303

@@ -6,7 +6,7 @@ constants, and a fold has as many lanes in its last vector as in its first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import iota, opaque, splat
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.nests import Nest, Schedule
 
-Value = Any
+Value = ir.Value
 VECTORS = 8
 """Vectors of a row up to which each is written out."""
 MOST_ITEMS = 64
@@ -55,8 +55,9 @@ def rest_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Va
     """The lanes from a position on that lie before the end of a row: None where all do."""
     b, lanes = home.b, ir.VectorType(ir.IntType(1), count)
     left = b.sub(high, position)
-    known = isinstance(high, ir.Constant) and isinstance(position, ir.Constant)
-    number = int(high.constant) - int(position.constant) if known else 0
+    number = 0
+    if isinstance(high, ir.Constant) and isinstance(position, ir.Constant):
+        number = int(high.constant) - int(position.constant)
     if number >= count:
         return None
     if number > 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Edge, Region, Visit
 from smelt.codegen.llvm.scope import Scope
@@ -15,7 +16,7 @@ from smelt.codegen.llvm.scope import Scope
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 WHOLE = 64
 """Positions at a multiple of which what a block sees of an axis starts: vectors, tiles and panels
 begin there."""

@@ -17,8 +17,9 @@ There the vectors in which a condition flips are packed by the general loops.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import accesses_of
 from smelt.codegen.llvm.pieces import MOST_CUTS, Piece, found_pieces
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.nests import Nest
 
-Value = Any
+Value = ir.Value
 
 MOST_PARTS = 31
 """Borders at which loops that begin anywhere are cut: each part has little code of its own."""

@@ -10,7 +10,7 @@ where its teeth leave no gap they are plain loads, along which the processor for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.indexing import I64
@@ -31,7 +31,7 @@ from smelt.types.expr import Index, sub, terms_of
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
 LONGEST = 16
 """Steps up to which combs are read as vectors, where they have a tooth for every second element."""
@@ -125,7 +125,7 @@ def _picked(
 ) -> Value:  # fmt: skip
     """One tooth of all lanes, from vectors of which nothing but the teeth is touched."""
     b, lanes = m.builder, m.lanes or 1
-    found: Value = None
+    found: Value | None = None
     held: dict[int, int] = {}
     for v in range(step):
         places = [i * step + tooth - v * lanes for i in range(lanes)]
@@ -139,6 +139,7 @@ def _picked(
         picks = [held[i] if i in held else lanes + own.get(i, 0) for i in range(lanes)]
         found = b.shuffle_vector(found, piece, lane_numbers(picks))
         held = {i: i for i in (*held, *own)}
+    assert found is not None
     order = [held[i] for i in range(lanes)]
     return (
         found if order == [*range(lanes)] else b.shuffle_vector(found, found, lane_numbers(order))

@@ -13,7 +13,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.registers import I32, element_type, lane_numbers
 from smelt.types.dtype import DType, f32
 
-Value = Any
+Value = ir.Value
 LINE = 64
 """Bytes to which tables are aligned: words of hundreds of bits are by themselves to 16 only."""
 

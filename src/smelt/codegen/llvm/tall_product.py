@@ -42,7 +42,7 @@ from smelt.types.dtype import DType
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 AHEAD = 8192
 """Bytes between what is read of long rows and what is asked for."""
 
@@ -406,8 +406,8 @@ class TallEmitter(Packer):
         b.position_at_end(loop)
         k = b.phi(I64)
         k.add_incoming(low, before)
-        totals: list[Value] = [b.phi(x.type) for x in begin]
-        following = totals
+        totals = [b.phi(x.type) for x in begin]
+        following: list[Value] = [*totals]
         for nth in range(step):
             following = one(b.add(k, number(nth)) if nth else k, following, nth)
         after, end = b.add(k, number(step)), b.block
@@ -418,9 +418,10 @@ class TallEmitter(Packer):
         for first, total, value in zip(begin, totals, following, strict=True):
             total.add_incoming(first, before)
             total.add_incoming(value, end)
-            found.append(b.phi(first.type))
-            found[-1].add_incoming(first, before)
-            found[-1].add_incoming(value, end)
+            last = b.phi(first.type)
+            last.add_incoming(first, before)
+            last.add_incoming(value, end)
+            found.append(last)
         return found
 
     def _ask(self, starts: list[Value], k: Value, column: Value) -> None:

@@ -12,7 +12,7 @@ groups (`smelt.codegen.llvm.grouped`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
@@ -38,7 +38,7 @@ from smelt.types.expr import atoms
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 LINES = 8
 """Lines along n that are read side by side, where there are registers for two vectors of each: more
 streams than that outrun what the processor follows."""

@@ -36,7 +36,7 @@ from smelt.types.expr import floordiv
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 SHORT = 4
@@ -51,7 +51,7 @@ further than to the end of a page."""
 class Place:
     """Where an operand lies: element (i, k) or (k, column) at origin + first*a + second*b."""
 
-    base: Value
+    base: Any
     origin: Value
     steps: tuple[Value, Value]
     dtype: DType
@@ -69,7 +69,7 @@ class TileEmitter:
 
     def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
-        self.short: Value = None
+        self.short: Value | None = None
         """Whether a right operand is read where it lies that would be packed if its rows were
         longer."""
         self.rows = number(1)
@@ -323,7 +323,7 @@ class TileEmitter:
         k.add_incoming(self.first, before)
         totals = [b.phi(x.type) for x in begin]
         across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
-        following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, totals)
+        following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, [*totals])
         after = b.add(k, number(1))
         k.add_incoming(after, loop)
         for phi, first, value in zip(totals, begin, following, strict=True):
@@ -423,9 +423,10 @@ def begun(m: LLVMMachine, places: list[Value], dtype: DType, fresh: Value) -> li
         block = b.block
     found: list[Value] = []
     for value in known:
-        found.append(b.phi(value.type))
-        found[-1].add_incoming(zero, before)
-        found[-1].add_incoming(value, block)
+        first = b.phi(value.type)
+        first.add_incoming(zero, before)
+        first.add_incoming(value, block)
+        found.append(first)
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Tile
@@ -19,7 +19,7 @@ from smelt.codegen.llvm.indexing import number
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 def function_apart(

@@ -12,7 +12,7 @@ lines are asked for as are read, of the next tile and in the order of memory: ro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE
@@ -30,7 +30,7 @@ from smelt.types.expr import Index
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 Put = Callable[[Value, Value, Value], None]
 
 
@@ -204,7 +204,7 @@ def _one_of(
     for phi, x, y in zip(found, first, second, strict=True):
         phi.add_incoming(x, from_first)
         phi.add_incoming(y, from_second)
-    return found
+    return [*found]
 
 
 def _ask(

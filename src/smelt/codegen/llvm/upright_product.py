@@ -7,9 +7,9 @@ that it reads, for each channel it broadcasts a number of each and multiplies a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import product as positions
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Tile
@@ -33,7 +33,7 @@ LINES = 16
 """Summed positions whose weights are packed together: all taps of a panel's columns that they have
 stay in the first cache, since taps that follow each other in memory share its lines."""
 
-Value = Any
+Value = ir.Value
 BIT = ir.IntType(1)
 
 
@@ -220,7 +220,7 @@ class _Tile:
         b.ret_void()
 
     def _channels(
-        self, line: Value, weights: Value, depth: Value, before: list[Value]
+        self, line: Value, weights: Value, depth: Value, before: Sequence[Value]
     ) -> list[Value]:
         """The sums after all channels of one tap."""
         b, f = self.b, self.f
@@ -241,9 +241,9 @@ class _Tile:
             total.add_incoming(new, loop)
             last.add_incoming(first, taps)
             last.add_incoming(new, loop)
-        return ended
+        return [*ended]
 
-    def _step(self, line: Value, weights: Value, k: Value, sums: list[Value]) -> list[Value]:
+    def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
         """The sums after one more channel."""
         b, c, tile, dtype = self.b, self.c, self.tile, self.c.item.dtype
         at = element_address(b, weights, b.mul(k, number(c.tile.columns)), dtype)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.scope import Scope
 from smelt.ops.combine import CHOICE
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.nests import Nest
 
-Value = Any
+Value = ir.Value
 
 
 def question_of(nest: Nest) -> Item | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import product as positions
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Tile, load_of
@@ -34,7 +34,7 @@ from smelt.types.dtype import i64
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-Value = Any
+Value = ir.Value
 
 
 class WindowedEmitter(Packer):

@@ -158,7 +158,7 @@ class IRBuilder:
         """A value that depends on where one comes from."""
         return self._give(kind, f"phi {kind.text}", Phi)
 
-    def select(self, condition: Value, yes: Value, no: Value) -> Instruction:
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """One of two values, lane by lane where the condition has lanes."""
         kind = _same(yes, no)
         return self._give(kind, f"select {condition.type.text} {condition.ref}, "
@@ -166,114 +166,114 @@ class IRBuilder:
 
     # ---- arithmetic ------------------------------------------------------------------------------
 
-    def _binary(self, operation: str, a: Value, b: Value) -> Instruction:
+    def _binary(self, operation: str, a: Value, b: Value) -> Value:
         kind = a.type
         if b.type is not kind:
             raise _unlike(a, b)
         return self._give(kind, f"{operation} {kind.text} {a.ref}, {b.ref}")
 
-    def add(self, a: Value, b: Value) -> Instruction:
+    def add(self, a: Value, b: Value) -> Value:
         """Integers' sum."""
         return self._binary("add", a, b)
 
-    def sub(self, a: Value, b: Value) -> Instruction:
+    def sub(self, a: Value, b: Value) -> Value:
         """Integers' difference."""
         return self._binary("sub", a, b)
 
-    def mul(self, a: Value, b: Value) -> Instruction:
+    def mul(self, a: Value, b: Value) -> Value:
         """Integers' product."""
         return self._binary("mul", a, b)
 
-    def sdiv(self, a: Value, b: Value) -> Instruction:
+    def sdiv(self, a: Value, b: Value) -> Value:
         """Quotient of integers with sign, rounded to zero."""
         return self._binary("sdiv", a, b)
 
-    def udiv(self, a: Value, b: Value) -> Instruction:
+    def udiv(self, a: Value, b: Value) -> Value:
         """Quotient of integers without sign."""
         return self._binary("udiv", a, b)
 
-    def srem(self, a: Value, b: Value) -> Instruction:
+    def srem(self, a: Value, b: Value) -> Value:
         """What `sdiv` leaves over."""
         return self._binary("srem", a, b)
 
-    def urem(self, a: Value, b: Value) -> Instruction:
+    def urem(self, a: Value, b: Value) -> Value:
         """What `udiv` leaves over."""
         return self._binary("urem", a, b)
 
-    def fadd(self, a: Value, b: Value) -> Instruction:
+    def fadd(self, a: Value, b: Value) -> Value:
         """Floats' sum."""
         return self._binary("fadd", a, b)
 
-    def fsub(self, a: Value, b: Value) -> Instruction:
+    def fsub(self, a: Value, b: Value) -> Value:
         """Floats' difference."""
         return self._binary("fsub", a, b)
 
-    def fmul(self, a: Value, b: Value) -> Instruction:
+    def fmul(self, a: Value, b: Value) -> Value:
         """Floats' product."""
         return self._binary("fmul", a, b)
 
-    def fdiv(self, a: Value, b: Value) -> Instruction:
+    def fdiv(self, a: Value, b: Value) -> Value:
         """Floats' quotient."""
         return self._binary("fdiv", a, b)
 
-    def shl(self, a: Value, b: Value) -> Instruction:
+    def shl(self, a: Value, b: Value) -> Value:
         """Bits moved up."""
         return self._binary("shl", a, b)
 
-    def lshr(self, a: Value, b: Value) -> Instruction:
+    def lshr(self, a: Value, b: Value) -> Value:
         """Bits moved down, zeros behind them."""
         return self._binary("lshr", a, b)
 
-    def ashr(self, a: Value, b: Value) -> Instruction:
+    def ashr(self, a: Value, b: Value) -> Value:
         """Bits moved down, signs behind them."""
         return self._binary("ashr", a, b)
 
-    def and_(self, a: Value, b: Value) -> Instruction:
+    def and_(self, a: Value, b: Value) -> Value:
         """Bits that both have."""
         return self._binary("and", a, b)
 
-    def or_(self, a: Value, b: Value) -> Instruction:
+    def or_(self, a: Value, b: Value) -> Value:
         """Bits that one of them has."""
         return self._binary("or", a, b)
 
-    def xor(self, a: Value, b: Value) -> Instruction:
+    def xor(self, a: Value, b: Value) -> Value:
         """Bits that only one of them has."""
         return self._binary("xor", a, b)
 
-    def not_(self, a: Value) -> Instruction:
+    def not_(self, a: Value) -> Value:
         """The other bits."""
         kind = a.type
         ones = f"splat ({kind.element.text} -1)" if isinstance(kind, VectorType) else "-1"
         return self._give(kind, f"xor {kind.text} {a.ref}, {ones}")
 
-    def neg(self, a: Value) -> Instruction:
+    def neg(self, a: Value) -> Value:
         """An integer with the other sign."""
         return self._give(a.type, f"sub {a.type.text} {a.type.null}, {a.ref}")
 
-    def fneg(self, a: Value) -> Instruction:
+    def fneg(self, a: Value) -> Value:
         """A float with the other sign."""
         return self._give(a.type, f"fneg {a.type.text} {a.ref}")
 
     # ---- comparisons -----------------------------------------------------------------------------
 
-    def _compare(self, how: str, a: Value, b: Value) -> Instruction:
+    def _compare(self, how: str, a: Value, b: Value) -> Value:
         kind = _same(a, b)
         found = VectorType(_I1, kind.count) if isinstance(kind, VectorType) else _I1
         return self._give(found, f"{how} {kind.text} {a.ref}, {b.ref}")
 
-    def icmp_signed(self, sign: str, a: Value, b: Value) -> Instruction:
+    def icmp_signed(self, sign: str, a: Value, b: Value) -> Value:
         """Whether integers with sign compare as one of == != < <= > >= says."""
         return self._compare(f"icmp {_SIGNED[sign]}", a, b)
 
-    def icmp_unsigned(self, sign: str, a: Value, b: Value) -> Instruction:
+    def icmp_unsigned(self, sign: str, a: Value, b: Value) -> Value:
         """The same of integers without sign."""
         return self._compare(f"icmp {_UNSIGNED[sign]}", a, b)
 
-    def fcmp_ordered(self, sign: str, a: Value, b: Value) -> Instruction:
+    def fcmp_ordered(self, sign: str, a: Value, b: Value) -> Value:
         """The same of floats; false where one is NaN.  Also "ord": whether none is."""
         return self._compare(f"fcmp {'o' + _COMPARED[sign] if sign in _COMPARED else sign}", a, b)
 
-    def fcmp_unordered(self, sign: str, a: Value, b: Value) -> Instruction:
+    def fcmp_unordered(self, sign: str, a: Value, b: Value) -> Value:
         """The same of floats; true where one is NaN.  Also "uno": whether one is."""
         return self._compare(f"fcmp {'u' + _COMPARED[sign] if sign in _COMPARED else sign}", a, b)
 
@@ -330,14 +330,14 @@ class IRBuilder:
 
     # ---- memory ----------------------------------------------------------------------------------
 
-    def alloca(self, kind: Type, size: Value | None = None) -> Instruction:
+    def alloca(self, kind: Type, size: Value | None = None) -> Value:
         """Room on the stack for one of a type, or for `size` of them: its address."""
         many = "" if size is None else f", {size.type.text} {size.ref}"
         return self._give(_POINTER, f"alloca {kind.text}{many}")
 
     def load(
         self, place: Value, *, typ: Type, align: int | None = None, name: str = ""
-    ) -> Instruction:  # fmt: skip
+    ) -> Value:  # fmt: skip
         """What lies at an address, a multiple of `align` bytes (None: of the type's own), called
         `name` for those who read."""
         aligned = "" if align is None else f", align {align}"
@@ -352,7 +352,7 @@ class IRBuilder:
         aligned = "" if align is None else f", align {align}"
         return self._do(f"store {value.type.text} {value.ref}, ptr {place.ref}{aligned}")
 
-    def gep(self, base: Value, indices: Sequence[Value], *, source_etype: Type) -> Instruction:
+    def gep(self, base: Value, indices: Sequence[Value], *, source_etype: Type) -> Value:
         """The address so many elements behind another; a vector of them where one is given."""
         at = ", ".join(f"{i.type.text} {i.ref}" for i in indices)
         kind = base.type
@@ -368,19 +368,19 @@ class IRBuilder:
 
     # ---- calls -----------------------------------------------------------------------------------
 
-    def call(self, function: Function, args: Sequence[Value]) -> Instruction:
+    def call(self, function: Function, args: Sequence[Value]) -> Value:
         """What a function gives."""
         return self._call(function.ref, function.function_type, args)
 
     def asm(
         self, kind: FunctionType, text: str, constraint: str, args: Sequence[Value],
         side_effect: bool,
-    ) -> Instruction:  # fmt: skip
+    ) -> Value:  # fmt: skip
         """What instructions of the processor give, in the words of its assembler."""
         effect = "sideeffect " if side_effect else ""
         return self._call(f'asm {effect}"{text}", "{constraint}"', kind, args)
 
-    def _call(self, callee: str, kind: FunctionType, args: Sequence[Value]) -> Instruction:
+    def _call(self, callee: str, kind: FunctionType, args: Sequence[Value]) -> Value:
         for value, wanted in zip(args, kind.args, strict=True):
             if value.type is not wanted:
                 raise TypeError(f"{callee} takes {wanted}, not {value}")
@@ -390,7 +390,7 @@ class IRBuilder:
 
     # ---- lanes -----------------------------------------------------------------------------------
 
-    def extract_element(self, vector: Value, at: Value) -> Instruction:
+    def extract_element(self, vector: Value, at: Value) -> Value:
         """One lane."""
         text = f"extractelement {vector.type.text} {vector.ref}, {at.type.text} {at.ref}"
         return self._give(vector.type.element, text)
