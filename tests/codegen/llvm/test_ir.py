@@ -175,3 +175,36 @@ def test_constants_are_read_as_the_number_that_they_are(x: float, y: float, n: i
     read(module)
     assert struct.unpack("<d", struct.pack("<Q", int(F64(x).ref, 16)))[0] == x or x != x
     assert int(I64(n).ref) == n
+
+
+def test_no_name_is_given_twice_however_it_is_spelled() -> None:
+    module = ir.Module("test")
+    f = ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f")
+    asked = ["if", "if.2", "if", "if", "if.2", "if.2.2", "if.3", "if"]
+    given = [f.own(name) for name in asked]
+    assert len(set(given)) == len(given)
+    assert given[:2] == asked[:2]
+
+
+@pytest.mark.parametrize("make", [lambda: ir.IntType(97), lambda: ir.VectorType(F64, 97),
+                                  lambda: ir.ArrayType(I8, 97)])  # fmt: skip
+def test_a_type_is_whole_before_others_see_it(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[Any]()
+
+    class Watched(dict[Any, Any]):
+        """What notes what a type had when it was made known to all threads."""
+
+        def setdefault(self, key: Any, default: Any = None, /) -> Any:
+            kind: type = type(default)
+            seen.extend(hasattr(default, x) for c in kind.__mro__[:2] for x in _slots(c))
+            return super().setdefault(key, default)
+
+    monkeypatch.setattr(type(make()), "_known", Watched())
+    make()
+    assert seen and all(seen)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple(getattr(kind, "__slots__", ()))

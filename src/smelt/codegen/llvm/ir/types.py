@@ -40,13 +40,14 @@ class Type:
 
     @classmethod
     def _one(
-        cls, key: Any, text: str, intrinsic_name: str = "", null: str = "", **own: Any
+        cls, key: Any, text: str, intrinsic_name: str = "", null: str = "", **more: Any
     ) -> Self:  # fmt: skip
         made = object.__new__(cls)
         made.text, made.intrinsic_name, made.null = text, intrinsic_name, null
-        for name, value in own.items():
+        for name, value in more.items():
             setattr(made, name, value)
-        # Of two threads that make a type at once, both get the one that came first, and whole.
+        # Of two threads that make a type at once, both get the one that came first; it is whole
+        # before the other can see it.
         return cls._known.setdefault(key, made)
 
     def spelled(self, value: Any) -> str:
@@ -71,9 +72,7 @@ class IntType(Type):
 
     def __new__(cls, width: int) -> Self:
         found: Self | None = cls._known.get(width)
-        if found is None:
-            found = cls._one(width, f"i{width}", f"i{width}", "0", width=width)
-        return found
+        return found or cls._one(width, f"i{width}", f"i{width}", "0", width=width)
 
     def spelled(self, value: Any) -> str:
         return str(int(value))
@@ -153,12 +152,12 @@ class _Many(Type):
 
     def __new__(cls, element: Type, count: int) -> Self:
         found: Self | None = cls._known.get((element, count))
-        if found is None:
-            text = cls._spelling.format(f"{count} x {element.text}")
-            name = f"v{count}{element.intrinsic_name}"
-            found = cls._one((element, count), text, name, "zeroinitializer", element=element,
-                             count=count)  # fmt: skip
-        return found
+        if found is not None:
+            return found
+        text = cls._spelling.format(f"{count} x {element.text}")
+        name = f"v{count}{element.intrinsic_name}"
+        key = element, count
+        return cls._one(key, text, name, "zeroinitializer", element=element, count=count)
 
     def spelled(self, value: Any) -> str:
         element: Type = self.element

@@ -111,8 +111,12 @@ class Function(Value):
 
     def own(self, name: str) -> str:
         """A name that no other value or block of the function has: this one, or with a number."""
-        self._names[name] = nth = self._names.get(name, 0) + 1
-        return name if nth == 1 else f"{name}.{nth}"
+        made = name
+        while made in self._names:
+            self._names[name] += 1
+            made = f"{name}.{self._names[name]}"
+        self._names[made] = 1
+        return made
 
     def __str__(self) -> str:
         kind = self.function_type
