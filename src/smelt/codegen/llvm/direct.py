@@ -6,12 +6,13 @@ tiles; that is known when the task starts, and the nest is left out then.
 
     direct = Direct(home)                 what may be stored so, and whether it is, here
     direct.place(c)                       where a product's tiles write, and their rows' distance
+    direct.places(c)                      the same of rows that are places of an image
     direct.unless(nest, lambda: ...)      what is left to do, where it is not
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
@@ -21,6 +22,7 @@ from smelt.codegen.llvm.items import Item, StoreItem
 from smelt.codegen.llvm.memory import element_address
 from smelt.codegen.llvm.nests import Nest, Schedule
 from smelt.codegen.llvm.storage import reads
+from smelt.codegen.llvm.upright import Upright
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, substitute
 
@@ -42,29 +44,58 @@ class Direct:
         """Whether the tiles of this task write results in place."""
         if not self.stores:
             return
-        b = home.b
-        for c in home.s.blocked:
+        for c in home.s.products.values():
             if c.item in self.stores:
-                (low, high), (first, last) = home.ranges[c.n], home.ranges[c.k]
-                over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
-                whole = b.icmp_signed("==", over, number(0))
-                whole = b.and_(whole, b.icmp_signed("<", first, last))
-                self.holds = b.and_(self.holds, whole)
+                assert isinstance(c, Contraction | Upright)
+                self.holds = home.b.and_(self.holds, self._is_whole(c))
+
+    def _is_whole(self, c: Contraction | Upright) -> Value:
+        """Whether this task's results of a product are whole tiles, and nothing beside them."""
+        b, ranges = self.home.b, self.home.ranges
+        low, high = ranges[c.n]
+        over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+        whole = b.icmp_signed("==", over, number(0))
+        if isinstance(c, Contraction):
+            first, last = ranges[c.k]
+            return b.and_(whole, b.icmp_signed("<", first, last))
+        one = b.icmp_signed("==", over, number(c.tile.lanes))  # the last columns are one vector
+        line = c.columns[-1].axis
+        first, last = ranges[line]
+        known = self.home.home.index(self.home.s.local[line])
+        return b.and_(b.or_(whole, one), b.icmp_signed("==", b.sub(last, first), known))
 
     def place(self, c: Contraction) -> tuple[Value, Value]:
         """The address of the first element of a task's product, and elements between its rows."""
-        home, b = self.home, self.home.b
-        base, stride = home.storage.at[c.item, 0], home.home.index(home.storage.extent(c.item, c.n))
+        stride = self.home.home.index(self.home.storage.extent(c.item, c.n))
+        base, apart = self._place(c, _rows(c), [stride])
+        return base, apart[0]
+
+    def places(self, c: Upright) -> tuple[Value, list[Value]]:
+        """The address of the first element of a task's product, and elements between neighbours
+        along each axis of its rows."""
+        home, strides = self.home, list[Value]()
+        step = home.home.index(home.storage.extent(c.item, c.n))
+        for a in _rows(c)[::-1]:
+            strides.insert(0, step)
+            step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
+        return self._place(c, _rows(c), strides)
+
+    def _place(
+        self, c: Contraction | Upright, rows: Sequence[str], strides: list[Value]
+    ) -> tuple[Value, list[Value]]:
+        """Where a product is written, whose rows are so far apart in scratch."""
+        home, b, base = self.home, self.home.b, self.home.storage.at[c.item, 0]
         if c.item not in self.stores:
-            return base, stride
+            return base, strides
         access = self.stores[c.item].access
-        assert c.m is not None
-        origin = home.index(substitute(access.offset, {c.m: 0, c.n: 0}), home.top)
-        apart = home.index(coefficient(access.offset, c.m) or 0, home.top)
-        low, start = (home.scratch.start(c.item, a) for a in (c.m, c.n))
-        origin = b.add(b.add(origin, b.mul(low, apart)), start)
+        origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
+        apart = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
+        for a, step in zip(rows, apart, strict=True):
+            origin = b.add(origin, b.mul(home.scratch.start(c.item, a), step))
+        origin = b.add(origin, home.scratch.start(c.item, c.n))
         there = element_address(b, home.home.buffers[access.buffer], origin, c.item.dtype)
-        return b.select(self.holds, there, base), b.select(self.holds, apart, stride)
+        both = zip(apart, strides, strict=True)
+        return b.select(self.holds, there, base), [b.select(self.holds, x, y) for x, y in both]
 
     def unless(self, nest: Nest, run: Callable[[], None]) -> None:
         """Runs a nest, but for one whose results are in place already."""
@@ -90,10 +121,11 @@ def _nests(s: Schedule, stores: dict[Item, StoreItem]) -> Iterator[tuple[Nest, b
 def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, StoreItem]]:
     """Products whose only readers are nests that store them as they are."""
     found: dict[Item, StoreItem] = {}
-    for c in s.blocked:
+    for c in s.products.values():
+        if not isinstance(c, Contraction | Upright):
+            continue
         users = [x for x in s.phase.stores if x.value is c.item]
-        plain = c.kind != "thin" and c.group is None and c.m is not None and not c.outer
-        if plain and s.region(c.item) is None and len(users) == 1:
+        if _is_plain(c, s) and s.region(c.item) is None and len(users) == 1:
             (store,) = users
             if _lies_along(store, c) and dtypes[store.access.buffer] == c.item.dtype:
                 found[c.item] = store
@@ -107,6 +139,21 @@ def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, StoreIte
     yield from found.items()
 
 
+def _rows(c: Contraction | Upright) -> tuple[str, ...]:
+    """The axes of a product's rows, outer to inner."""
+    if isinstance(c, Upright):
+        return tuple(x.axis for x in c.columns)
+    return () if c.m is None else (c.m,)
+
+
+def _is_plain(c: Contraction | Upright, s: Schedule) -> bool:
+    """Whether a product's tiles have rows that are as far apart as one number says, all of them
+    rows of the result."""
+    if isinstance(c, Upright):
+        return bool(c.heights(s.local[c.columns[-1].axis]))
+    return c.kind != "thin" and c.group is None and c.m is not None and not c.outer
+
+
 def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
     """Whether one of these nests is all that looks at an item, and nothing is made of it there."""
     readers = [n for n in s.nests if reads(n, item)]
@@ -115,12 +162,12 @@ def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
     return not any(item in i.args for i in readers[0].items)
 
 
-def _lies_along(store: StoreItem, c: Contraction) -> bool:
+def _lies_along(store: StoreItem, c: Contraction | Upright) -> bool:
     """Whether a store writes a product's rows in unit steps, as far apart as one number says."""
     offset: Index = store.access.offset
-    if store.where is not None or store.access.limits or c.m is None:
+    if store.where is not None or store.access.limits:
         return False
-    return coefficient(offset, c.n) == 1 and coefficient(offset, c.m) is not None
+    return coefficient(offset, c.n) == 1 and None not in [coefficient(offset, a) for a in _rows(c)]
 
 
 __all__ = ["Direct", "stored"]

@@ -4,6 +4,7 @@ Among the loops that pack, constants of those would be kept in the registers of 
 
     function = function_apart(module, "tile.f32.12x32", TILE_TYPE, fill)   # fill(function), once
     every_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
+    every_width(home, tile, columns, lambda column, vectors: ...)       # what stands above others
 """
 
 from __future__ import annotations
@@ -51,6 +52,15 @@ def every_tile(
             low = replace(tile, rows=height, vectors=vectors)
             home.loop(start, end, height, lambda row, low=low: put(low, row, column))
 
+    every_width(home, tile, columns, line)
+
+
+def every_width(
+    home: NestEmitter, tile: Tile, columns: Value, line: Callable[[Value, int], None]
+) -> None:
+    """`line(column, vectors)` for every column that a tile begins at, and vectors of each: where
+    few columns are left, one."""
+    b = home.b
     over = b.srem(columns, number(tile.columns))
     few = b.icmp_signed("<=", over, number(tile.lanes))
     wide = b.select(few, b.sub(columns, over), columns)

@@ -5,8 +5,9 @@ run along m, so the image gives one number for all lanes, and the rows of a regi
 of the image (`smelt.codegen.llvm.places`), side by side in scratch memory with their channels as
 they lie in the array: both operands and the results are read and written in long runs.
 
-Rows y, x are numbered y*pitch + x with the packed lines' pitch; those between lines are computed in
-vain and never read.
+Where a line's length is known, tiles end where lines do: it is cut into as few parts as fit a tile,
+as even as may be.  Or else rows y, x are numbered y*pitch + x with the packed lines' pitch; those
+between lines are computed in vain and never read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ DEPTH = 400
 """Summed positions of one block at most."""
 FEW = 4
 """Positions along `depth` for which a loop of their own costs more than it multiplies."""
+LINE = 4
+"""Places of a line of known length, at least, for tiles to end with it: fewer sums than two vectors
+for each would wait for each other."""
 CHANNELS = 128
 """Results of one place that a task takes: its weights stay in L2."""
 
@@ -89,6 +93,15 @@ class Upright:
         """Rows of the tile for what whole ones leave."""
         return max(2 * self.tile.rows // 3, 1)
 
+    def heights(self, line: Index) -> tuple[int, ...]:
+        """Rows of the tiles that end where a line of so many places does, the higher ones first;
+        none where tiles go on from line to line."""
+        if not isinstance(line, int) or line < LINE:
+            return ()
+        count = -(-line // self.tile.rows)
+        low, more = divmod(line, count)
+        return (low + 1,) * more + (low,) * (count - more)
+
     @property
     def axes(self) -> tuple[str, ...]:
         """The result's axes in scratch, outer to inner."""
@@ -112,7 +125,8 @@ class Upright:
         """Elements of the packed weights, and of the packed image: rows that are computed in vain
         reach beyond it."""
         wide = self.extent(self.n, local[self.n], 1)
-        more = mul(self.tile.rows, self.pitch)
+        vain = not self.heights(local[self.columns[-1].axis])
+        more = mul(self.tile.rows, self.pitch) if vain else 0
         return mul(self.taps * self.block, wide), add(product(self.packed(local)), more)
 
     def extent(self, axis: str, local: Index, inner: Index) -> Index:
@@ -121,6 +135,8 @@ class Upright:
         `local` is a task's extent along it, `inner` that along the innermost axis of places."""
         if axis == self.n:
             return mul(ceiling(local, self.tile.columns), self.tile.columns)
+        if self.heights(inner):
+            return local
         pitch = add(inner, self.columns[-1].margin)
         if len(self.columns) == 1:
             return add(pitch, self.tile.rows)

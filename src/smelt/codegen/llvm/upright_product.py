@@ -8,6 +8,7 @@ that it reads, for each channel it broadcasts a number of each and multiplies a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import product as positions
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
-from smelt.codegen.llvm.tiling import every_tile, function_apart
+from smelt.codegen.llvm.tiling import every_tile, every_width, function_apart
 from smelt.codegen.llvm.upright import Upright
 from smelt.target import Target
 from smelt.types.dtype import i64
@@ -55,7 +56,7 @@ class UprightEmitter(Packer):
         """The whole product of this task into its scratch array."""
         home, c, b = self.home, self.c, self.b
         self.strides = self.steps(c.right_order(), c.packed(home.s.local))
-        self.row = home.home.index(home.storage.extent(c.item, c.n))
+        self.to, self.rows = home.direct.places(c)
         self._table()
         kept = dict(home.ranges)
         low, high = home.ranges[c.depth]
@@ -135,6 +136,10 @@ class UprightEmitter(Packer):
     def _tiles(self, depth: Value, first: Value) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
         b, home, c = self.b, self.home, self.c
+        heights = c.heights(home.s.local[c.columns[-1].axis])
+        if heights:
+            self._lines(heights, depth, first)
+            return
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
         if len(sizes) > 1:
@@ -144,19 +149,52 @@ class UprightEmitter(Packer):
         columns = b.sub(high, low)
 
         def put(tile: Tile, row: Value, column: Value) -> None:
-            self._tile(tile, row, column, depth, first)
+            image = b.mul(row, number(c.pitch))
+            self._tile(tile, b.mul(row, self.rows[-1]), image, column, depth, first)
 
         every_tile(home, c.tile, c.fewer, rows, columns, put)
 
-    def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
+    def _lines(self, heights: tuple[int, ...], depth: Value, first: Value) -> None:
+        """Every register tile, where they end with the lines of the image."""
+        b, home, c = self.b, self.home, self.c
+        lines = number(1)
+        if len(c.columns) > 1:
+            low, high = home.ranges[c.columns[0].axis]
+            lines = b.sub(high, low)
+        low, high = home.ranges[c.n]
+        far = [self.strides[x.place] for x in c.columns]
+
+        def line(column: Value, vectors: int, y: Value) -> None:
+            to, image = number(0), number(0)
+            if len(c.columns) > 1:
+                to, image = b.mul(y, self.rows[0]), b.mul(y, far[0])
+
+            def put(x: Value, height: int) -> None:
+                tile = replace(c.tile, rows=height, vectors=vectors)
+                self._tile(tile, b.add(to, b.mul(x, self.rows[-1])),
+                           b.add(image, b.mul(x, far[-1])), column, depth, first)  # fmt: skip
+
+            start = 0
+            for height in dict.fromkeys(heights):
+                end = start + height * heights.count(height)
+                home.loop(number(start), number(end), height, lambda x, h=height: put(x, h))
+                start = end
+
+        every_width(home, c.tile, b.sub(high, low), lambda column, vectors: home.loop(
+            number(0), lines, 1, lambda y: line(column, vectors, y)
+        ))  # fmt: skip
+
+    def _tile(
+        self, tile: Tile, to: Value, image: Value, column: Value, depth: Value, first: Value
+    ) -> None:
         """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
         b, c = self.b, self.c
-        to = self.at(0, b.add(b.mul(row, self.row), column))
-        image = self.at(RIGHT_PART, b.mul(row, number(c.pitch)))
+        to = element_address(b, self.to, b.add(to, column), c.item.dtype)
+        image = self.at(RIGHT_PART, image)
         panel = self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
         table = self.home.storage.at[c.item, TABLE_PART]
         function = tile_function(b.module, c, tile, self.home.home.target)
-        b.call(function, [to, self.row, image, panel, table, depth, first])
+        b.call(function, [to, self.rows[-1], image, panel, table, depth, first])
 
 
 PTR = ir.PointerType()

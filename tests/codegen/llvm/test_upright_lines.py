@@ -1,0 +1,99 @@
+"""Products over windows with channels last whose lines have a known length: tiles end with them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.test_upright import AROUND, LINE, SHORTCUT, colours, plain
+from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.windows import check, random
+
+from smelt import lower
+from smelt.blocks import WINDOW_COLUMNS
+from smelt.codegen.llvm.direct import stored
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.upright import CHANNELS, Upright
+from smelt.codegen.llvm.upright import LINE as LEAST
+from smelt.graph.text import parse
+from smelt.target import Target
+
+
+def known(source: str, line: int) -> str:
+    """The program with the length of its image's lines written in it."""
+    found = re.sub(r"\[b,h,w,c", f"[b,h,{line},c", source)
+    found = re.sub(r"\[b,h,w,(\d)", rf"[b,h,{line},\1", found)
+    found = found.replace("b, h, w, e", f"b, h, {line}, e")
+    return found.replace("[b,n,c", f"[b,{line},c").replace("w - 2", str(line - 2))
+
+
+def made(source: str) -> list[tuple[Upright, tuple[int, ...], bool]]:
+    """The products of a graph with rows of places: heights of tiles, and whether in place."""
+    kernel = lower.run(one_cluster(parse(source)), "eager", {})
+    dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
+    found: list[tuple[Upright, tuple[int, ...], bool]] = []
+    for phase in program(kernel).phases:
+        s = schedule(phase, Target.for_isa("avx512"))
+        there = dict(stored(s, dtypes))
+        for c in s.products.values():
+            assert isinstance(c, Upright)
+            found.append((c, c.heights(s.local[c.columns[-1].axis]), c.item in there))
+    return found
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("line", [1, 3, 4, 5, 7, 13, 14, 28, 33])
+def test_every_length_of_a_line(isa: str, line: int) -> None:
+    for o, c in ((16, 3), (33, 3), (48, 70), (64, 0)):
+        check(whole(known(plain(), line), isa), *random((2, 5, line, c), (o, 3, 3, c)))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(
+    ("source", "line", "shapes"),
+    [
+        (plain(p=0), 9, ((1, 4, 9, 3), (CHANNELS + 16, 3, 3, 3))),  # two blocks of results
+        (plain(p=0), 9, ((1, 4, 9, 3), (CHANNELS + 5, 3, 3, 3))),
+        (plain(), WINDOW_COLUMNS + 41, ((1, 3, WINDOW_COLUMNS + 41, 2), (16, 3, 3, 2))),  # pieces
+        (plain(), 30, ((1, 33, 30, 2), (16, 3, 3, 2))),  # of several lines
+        (colours(), 9, ((2, 7, 9, 3), (16, 3, 3, 3))),
+        (colours(s=2, u=4, v=2), 18, ((1, 9, 18, 3), (32, 4, 2, 3))),
+        (plain(given=False), 6, ((2, 5, 6, 7), (3, 3, 7, 32))),
+        (plain(s=3, p=2, u=5, v=4), 32, ((1, 11, 32, 3), (16, 5, 4, 3))),
+        (plain(d=2, p=2), 9, ((2, 7, 9, 3), (16, 3, 3, 3))),
+        (LINE, 70, ((2, 70, 6), (16, 5, 6))),
+        (LINE, 70, ((2, 70, 6), (5, 5, 6))),
+        (AROUND, 11, ((2, 6, 11, 5), (20, 3, 3, 5), (20,), (2, 4, 9, 20))),
+        (SHORTCUT, 9, ((1, 7, 9, 70), (48, 3, 3, 70), (1, 14, 18, 3), (48, 3))),
+    ],
+)  # fmt: skip
+def test_every_size_stays_inside_its_arrays(
+    isa: str, source: str, line: int, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    check(whole(known(source, line), isa), *random(*shapes))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_double_precision(isa: str) -> None:
+    check(whole(known(plain(t="f64", s=2), 20), isa),
+          *random((1, 9, 20, 3), (16, 3, 3, 3), dtype=np.float64))  # fmt: skip
+
+
+def test_tiles_are_as_even_as_may_be() -> None:
+    for line in range(LEAST, 100):
+        ((_, heights, _),) = made(known(plain(), line))
+        assert sum(heights) == line
+        assert max(heights) <= 12
+        assert max(heights) - min(heights) <= 1
+        assert list(heights) == sorted(heights, reverse=True)
+        assert len(heights) == -(-line // 12)
+    assert [h for _, h, _ in made(plain())] == [h for _, h, _ in made(known(plain(), 3))] == [()]
+
+
+def test_which_products_are_stored_in_place() -> None:
+    assert [there for *_, there in made(known(plain(), 9))] == [True]
+    assert [there for *_, there in made(known(LINE, 29))] == [True]
+    assert [there for *_, there in made(plain())] == [False]
+    assert [there for *_, there in made(known(AROUND, 9))] == [False]
