@@ -12,13 +12,18 @@ from tests.codegen.llvm.windows import check, random
 
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
+from smelt.codegen.build import panels
 from smelt.codegen.llvm.direct import stored
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.upright import CHANNELS, Upright
 from smelt.codegen.llvm.upright import LINE as LEAST
 from smelt.graph.text import parse
+from smelt.kernel.ir import Kernel
+from smelt.kernel.panels import Panel, read_panels
+from smelt.kernel.verify import verify
 from smelt.target import Target
+from smelt.types.expr import evaluate
 
 
 def known(source: str, line: int) -> str:
@@ -97,3 +102,65 @@ def test_which_products_are_stored_in_place() -> None:
     assert [there for *_, there in made(known(LINE, 29))] == [True]
     assert [there for *_, there in made(plain())] == [False]
     assert [there for *_, there in made(known(AROUND, 9))] == [False]
+
+
+def panelled(line: int, columns: int, width: int, s: int = 1) -> str:
+    """A convolution whose weights lie in panels."""
+    count = -(-columns // width)
+    return f"""graph f(x: f32[b,h,{line},c], p: f32[3,3,{count},c,{width}]) {{
+  t = permute(p) {{perm=(0, 1, 3, 2, 4)}}
+  r = reshape(t) {{shape=(3, 3, c, {count * width})}}
+  k = slice(r) {{starts=(0, 0, 0, 0), sizes=(3, 3, c, {columns}), steps=(1, 1, 1, 1)}}
+  v0 = pad(x) {{low=(0, 1, 1, 0), high=(0, 1, 1, 0), value=0}}
+  v1 = window(v0) {{axis=1, extent=3, step={s}, dilation=1}}
+  v2 = window(v1) {{axis=2, extent=3, step={s}, dilation=1}}
+  v3 = contract(v2, k) {{spec="b,h,w,c,u,v; u,v,c,o -> b,h,w,o"}}
+  return v3
+}}"""
+
+
+def uprights(kernel: Kernel, target: Target) -> list[Upright]:
+    found = (c for p in program(kernel).phases for c in schedule(p, target).products.values())
+    return [c for c in found if isinstance(c, Upright)]
+
+
+WIDTH = {"avx512": 32, "avx2": 16, "portable": 8}
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("columns", [32, 33, 64, 250])
+def test_weights_in_panels_are_read_as_they_lie(isa: str, columns: int) -> None:
+    for line, s in ((9, 1), (2, 1), (24, 2)):
+        width = WIDTH[isa]
+        made = whole(panelled(line, columns, width, s), isa)
+        (c,) = uprights(made.kernel, made.target)
+        assert c.panels == (columns > width)  # one panel is plain rows
+        for channels in (0, 3, 70):
+            count = -(-columns // width)
+            check(made, *random((2, 5, line, channels), (3, 3, count, channels, width)))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_few_channels_of_weights_in_panels(isa: str) -> None:
+    text = panelled(9, 40, WIDTH[isa]).replace("c]", "3]").replace(",c,", ",3,", 1)
+    text = text.replace(" c, ", " 3, ").replace(",9,c", ",9,3")
+    made = whole(text, isa)
+    (c,) = uprights(made.kernel, made.target)
+    assert c.panels
+    assert c.few == 3
+    check(made, *random((2, 5, 9, 3), (3, 3, -(-40 // WIDTH[isa]), 3, WIDTH[isa])))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("given", [True, False])
+def test_which_weights_would_be_packed_ahead(isa: str, given: bool) -> None:
+    """Those of a convolution as torch gives them, and with their own axis last."""
+    text = plain(given=given).replace("k: f32[o,3,3,c]", "k: f32[40,3,3,64]")
+    text = text.replace("k: f32[3,3,c,o]", "k: f32[3,3,64,40]").replace("b,h,w,c]", "b,h,w,64]")
+    made = whole(text, isa)
+    ((panel, rows),) = panels(made.kernel, made.target, frozenset({"k", "x"}))
+    across, along = (0, 3) if given else (3, 2)
+    assert panel == Panel("k", across, along, WIDTH[isa])
+    assert evaluate(rows, {"b": 2, "h": 7, "w": 5}) == 2 * 7 * 5
+    kernel = verify(read_panels(made.kernel, panel))
+    assert [c.panels for c in uprights(kernel, made.target)] == [True]

@@ -1,7 +1,8 @@
 """Which operands of a kernel's products are worth being packed ahead: those that tasks would pack.
 
-A product's inner loop reads its right operand in panels as wide as the register tile.  Where that
-operand is one array, as it lies, the same in every call, it may as well lie in panels already.
+A product's inner loop reads its right operand in panels as wide as the register tile, one over
+windows with channels last its weights.  Where that operand is one array, as it lies, the same in
+every call, it may as well lie in panels already.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 from smelt.blocks import SMALL, SMALL_DEPTH
 from smelt.codegen.llvm.contract import Contraction, contractions, load_of, packs_as_it_is
+from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.nests import Schedule, schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.upright import Upright
@@ -34,33 +36,47 @@ def panels_of(
     return tuple(found.values())
 
 
-def _rows(kernel: Kernel, c: Contraction) -> Index:
-    """Rows of the left operand, in all tasks.  An axis that the code has taken apart at a size
-    counts once, whole."""
-    access = load_of(c.right)
+_Panelled = Contraction | Upright
+"""Products whose inner loop reads an operand in panels."""
+
+
+def _operand(c: _Panelled) -> Item:
+    """The operand that is read in panels."""
+    return c.left if isinstance(c, Upright) else c.right
+
+
+def _rows(kernel: Kernel, c: _Panelled) -> Index:
+    """Rows that are multiplied with the operand, in all tasks.  An axis that the code has taken
+    apart at a size counts once, whole."""
+    access = load_of(_operand(c))
     assert access is not None
     own = {a for x in loads(kernel) if x.param == access.buffer for e in x.index
            for a in axes_of(e)}  # fmt: skip
     found: Index = 1
-    names = (a.partition(".")[0] for a in (c.m, *c.outer) if a is not None)
+    rows = sorted(c.item.axes - {c.n}) if isinstance(c, Upright) else (c.m, *c.outer)
+    names = (a.partition(".")[0] for a in rows if a is not None)
     for a in dict.fromkeys(names):
         if a not in own:
             found = mul(found, kernel.axis(a).extent)
     return found
 
 
-def _products(kernel: Kernel, target: Target) -> Iterator[Contraction]:
+def _products(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
     for phase in program(kernel).phases:
-        yield from schedule(phase, target).blocked
+        yield from _panelled(schedule(phase, target))
 
 
-def _candidates(kernel: Kernel, target: Target) -> Iterator[Contraction]:
+def _panelled(found: Schedule) -> Iterator[_Panelled]:
+    return (c for c in found.products.values() if isinstance(c, _Panelled))
+
+
+def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
     """The products of a kernel; those whose columns two axes walk (heads, and what each is) as they
     would be if their right operand lay in panels along the last one."""
     for number, phase in enumerate(program(kernel).phases):
         found = schedule(phase, target)
         if found.blocked or not _walked_by_two(found):
-            yield from found.blocked
+            yield from _panelled(found)
         else:  # the schedule has rewritten the phase
             yield from contractions(program(kernel).phases[number], target).values()
 
@@ -73,12 +89,14 @@ def _walked_by_two(found: Schedule) -> bool:
     )
 
 
-def _panel(kernel: Kernel, c: Contraction, constant: frozenset[str]) -> Panel | None:
-    """How the right operand of a product is to be packed, if it can be."""
-    access = load_of(c.right)
-    if c.kind != "packed" or c.panels or access is None or access.buffer not in constant:
+def _panel(kernel: Kernel, c: _Panelled, constant: frozenset[str]) -> Panel | None:
+    """How the operand of a product is to be packed, if it can be."""
+    access, operand = load_of(_operand(c)), _operand(c)
+    packs = isinstance(c, Upright) or c.kind == "packed"
+    if not packs or c.panels or access is None or access.buffer not in constant:
         return None
-    if not packs_as_it_is(c.right, c.item, c.group, kernel.param(access.buffer).dtype):
+    group, together = (None, 1) if isinstance(c, Upright) else (c.group, c.together)
+    if not packs_as_it_is(operand, c.item, group, kernel.param(access.buffer).dtype):
         return None
     reads = {x.index for x in loads(kernel) if x.param == access.buffer}
     if len(reads) != 1:
@@ -93,8 +111,8 @@ def _panel(kernel: Kernel, c: Contraction, constant: frozenset[str]) -> Panel | 
         return None
     if not all(isinstance(d, int) for d in shape):
         return None
-    small = wide <= SMALL and deep <= SMALL_DEPTH and c.group is None
-    return None if small else Panel(access.buffer, across, along, c.tile.columns, c.together)
+    small = wide <= SMALL and deep <= SMALL_DEPTH and group is None and not isinstance(c, Upright)
+    return None if small else Panel(access.buffer, across, along, c.tile.columns, together)
 
 
 def _dimension(index: tuple[Index, ...], axis: str) -> int | None:
@@ -105,9 +123,9 @@ def _dimension(index: tuple[Index, ...], axis: str) -> int | None:
 
 def _helps(kernel: Kernel, panel: Panel, target: Target) -> bool:
     """Whether the products that read the parameter would read its panels as they lie."""
-    right = [c for c in _products(read_panels(kernel, panel), target)
-             if (access := load_of(c.right)) and access.buffer == panel.param]  # fmt: skip
-    return bool(right) and all(c.panels for c in right)
+    found = [c for c in _products(read_panels(kernel, panel), target)
+             if (access := load_of(_operand(c))) and access.buffer == panel.param]  # fmt: skip
+    return bool(found) and all(c.panels for c in found)
 
 
 __all__ = ["panels_of"]

@@ -125,7 +125,7 @@ class Storage:
         left, right = c.room(self.s.local)
         self._reserve((c.item, LEFT_PART), left, c.item.dtype)
         self._reserve((c.item, RIGHT_PART), right, c.item.dtype)
-        self._reserve((c.item, TABLE_PART), c.steps, i64)
+        self._reserve((c.item, TABLE_PART), 2 * c.steps, i64)
 
     def extent(self, owner: Item | Carried, axis: str) -> Index:
         """Positions that an array has along an axis: whole register tiles for products."""

@@ -15,11 +15,23 @@ from __future__ import annotations
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
-from smelt.codegen.llvm.contract import SKEW, Tile
-from smelt.codegen.llvm.items import Item, Phase
+from smelt.codegen.llvm.contract import SKEW, Tile, lies_in_panels, load_of
+from smelt.codegen.llvm.items import Access, Item, Phase
 from smelt.codegen.llvm.places import Slid, block_of, packed_order, place_extents
 from smelt.dataclass import dataclass
-from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product
+from smelt.types.affine import coefficient
+from smelt.types.expr import (
+    Index,
+    add,
+    axes_of,
+    axis,
+    floordiv,
+    maximum,
+    minimum,
+    mul,
+    product,
+    substitute,
+)
 
 DEPTH = 400
 """Summed positions of one block at most."""
@@ -30,6 +42,30 @@ LINE = 4
 for each would wait for each other."""
 CHANNELS = 128
 """Results of one place that a task takes: its weights stay in L2."""
+
+
+def in_panels(
+    weights: Item, item: Item, over: tuple[str, tuple[str, ...]], m: str, width: int, phase: Phase
+) -> bool:  # fmt: skip
+    """Whether weights lie in panels of `width`, a line of which belongs to one position along the
+    first of the summed axes `over`, so that numbers say how far taps lie apart."""
+    depth, others = over
+    if not lies_in_panels(weights, item, None, (depth, m), width, phase):
+        return False
+    access = load_of(weights)
+    assert access is not None
+    apart = [coefficient(access.offset, a) for a in others]
+    return (
+        coefficient(access.offset, depth) == width
+        and panel_pitch(access, m, width) is not None
+        and not any(a is None or axes_of(a) for a in apart)
+    )
+
+
+def panel_pitch(access: Access, m: str, width: int) -> Index | None:
+    """Elements from one panel of so many positions along `m` to the next, if a number says that."""
+    pitch = coefficient(substitute(access.offset, {m: mul(width, axis(m, 1 << 40))}), m)
+    return None if pitch is None or axes_of(pitch) else pitch
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +86,8 @@ class Upright:
     """The other summed axes, all of them of a known extent."""
     extents: tuple[int, ...]
     tile: Tile
+    panels: bool = False
+    """Whether the weights lie in panels as wide as the tile already: at [.., m//w, c, m%w]."""
     few: int = 0
     """Positions along `depth` where that is a known number of at most `FEW` (colours): all summed
     positions are one loop then, and places lie side by side."""
@@ -87,6 +125,12 @@ class Upright:
     def steps(self) -> int:
         """Turns of a tile's outer loop, for each of which a table says where it reads."""
         return self.taps * (self.few or 1)
+
+    def weights(self) -> tuple[Access, Index]:
+        """Where weights that lie in panels do, and elements from one panel to the next."""
+        access = load_of(self.left)
+        assert access is not None
+        return access, panel_pitch(access, self.n, self.tile.columns) or 0
 
     @property
     def fewer(self) -> int:
@@ -127,7 +171,8 @@ class Upright:
         wide = self.extent(self.n, local[self.n], 1)
         vain = not self.heights(local[self.columns[-1].axis])
         more = mul(self.tile.rows, self.pitch) if vain else 0
-        return mul(self.taps * self.block, wide), add(product(self.packed(local)), more)
+        weights = 0 if self.panels else mul(self.taps * self.block, wide)
+        return weights, add(product(self.packed(local)), more)
 
     def extent(self, axis: str, local: Index, inner: Index) -> Index:
         """Positions in scratch along an axis of the result: room for whole register tiles.
@@ -157,4 +202,4 @@ class Upright:
         return {a: n for a, n in found.items() if a in phase.grid}
 
 
-__all__ = ["Upright"]
+__all__ = ["Upright", "in_panels"]

@@ -25,7 +25,9 @@ from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.tiling import every_tile, every_width, function_apart
 from smelt.codegen.llvm.upright import Upright
 from smelt.target import Target
+from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
+from smelt.types.expr import substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -78,10 +80,11 @@ class UprightEmitter(Packer):
         left, right = self.nest.packs
         self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
         kept = dict(home.ranges)
-        self._cut(c.n, c.tile.columns, lambda: self._cut(
-            c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
-        ))  # fmt: skip
-        home.ranges = dict(kept)
+        if not c.panels:
+            self._cut(c.n, c.tile.columns, lambda: self._cut(
+                c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
+            ))  # fmt: skip
+            home.ranges = dict(kept)
         self.widen(c.columns)
         self.pack(right)
         home.ranges = kept
@@ -125,13 +128,42 @@ class UprightEmitter(Packer):
         return b.add(b.add(panel, b.mul(k, number(c.tile.columns))), inside)
 
     def _table(self) -> None:
-        """For each tap, how far from a row it reads; for each of few channels of it."""
+        """For each tap, how far from a row it reads, and how far from the first tap's weights its
+        own lie; for each of few channels of it."""
         b, c = self.b, self.c
         base = self.home.storage.at[c.item, TABLE_PART]
-        taps = [self.reach(c.columns, c.others, at) for at in positions(*map(range, c.extents))]
-        offsets = [b.add(tap, number(k)) for tap in taps for k in range(c.few or 1)]
-        for j, offset in enumerate(offsets):
-            b.store(offset, element_address(b, base, number(j), i64))
+        taps = list(positions(*map(range, c.extents)))
+        reached = [(self.reach(c.columns, c.others, at), self._weights(j, at))
+                   for j, at in enumerate(taps)]  # fmt: skip
+        each = [(b.add(x, number(k)), b.add(y, number(k * c.tile.columns)))
+                for x, y in reached for k in range(c.few or 1)]  # fmt: skip
+        for j, (image, weights) in enumerate(each):
+            b.store(image, element_address(b, base, number(2 * j), i64))
+            b.store(weights, element_address(b, base, number(2 * j + 1), i64))
+
+    def _weights(self, tap: int, at: tuple[int, ...]) -> Value:
+        """Elements from the first tap's weights to those of another, which is `at`."""
+        b, c, home = self.b, self.c, self.home
+        if not c.panels:
+            return number(tap * c.block * c.tile.columns)
+        found, (access, _) = number(0), c.weights()
+        for a, count in zip(c.others, at, strict=True):
+            step = home.home.index(coefficient(access.offset, a) or 0)
+            found = b.add(found, b.mul(step, number(count)))
+        return found
+
+    def _panel(self, column: Value, depth: Value) -> Value:
+        """The address of the weights for the columns from one on, in a block that begins there."""
+        b, c, home = self.b, self.c, self.home
+        if not c.panels:
+            return self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
+        access, pitch = c.weights()
+        still = dict.fromkeys((*c.others, c.depth, c.n), 0)
+        at = home.index(substitute(access.offset, still), home.top)
+        column = b.add(home.ranges[c.n][0], column)
+        panel = b.mul(b.udiv(column, number(c.tile.columns)), home.home.index(pitch))
+        at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
+        return element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
 
     def _tiles(self, depth: Value, first: Value) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
@@ -191,7 +223,7 @@ class UprightEmitter(Packer):
         b, c = self.b, self.c
         to = element_address(b, self.to, b.add(to, column), c.item.dtype)
         image = self.at(RIGHT_PART, image)
-        panel = self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
+        panel = self._panel(column, self.home.ranges[c.depth][0])
         table = self.home.storage.at[c.item, TABLE_PART]
         function = tile_function(b.module, c, tile, self.home.home.target)
         b.call(function, [to, self.rows[-1], image, panel, table, depth, first])
@@ -208,7 +240,8 @@ def tile_function(module: ir.Module, c: Upright, tile: Tile, target: Target) -> 
 
 
 class _Tile:
-    """sums[i, v] += image[table[t] + i*pitch + k] * panel[t, k, v] for all taps t and k < depth."""
+    """sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v] for all
+    taps t and k < depth."""
 
     def __init__(self, f: ir.Function, c: Upright, tile: Tile, target: Target) -> None:
         self.f, self.c, self.tile = f, c, tile
@@ -234,11 +267,11 @@ class _Tile:
         b.position_at_end(taps)
         tap = b.phi(I64)
         before = [b.phi(x.type) for x in known]
-        line = element_address(
-            b, image, b.load(element_address(b, table, tap, i64), typ=I64), dtype
+        entry_of = b.mul(tap, number(2))
+        line, weights = (
+            element_address(b, x, b.load(element_address(b, table, at, i64), typ=I64), dtype)
+            for x, at in ((image, entry_of), (panel, b.add(entry_of, number(1))))
         )
-        step = number(self.c.taps * self.c.block // self.c.steps * self.c.tile.columns)
-        weights = element_address(b, panel, b.mul(tap, step), dtype)
         if self.c.few:
             ended = self._step(line, weights, number(0), before)
         else:

@@ -42,7 +42,7 @@ from smelt.codegen.llvm.places import (
     placed,
     sliding,
 )
-from smelt.codegen.llvm.upright import FEW, Upright
+from smelt.codegen.llvm.upright import FEW, Upright, in_panels
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
@@ -277,8 +277,10 @@ class _Plan:
         lanes = target.vector_bytes // self.item.dtype.itemsize
         depth = self.phase.axes[self.depth]
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
+        tile, over = tile_of(target, lanes), (self.depth, self.others)
+        panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
         return Upright(self.item, self.left, right, self.m, tuple(self.columns), self.depth,
-                       self.others, extents, tile_of(target, lanes), few)  # fmt: skip
+                       self.others, extents, tile, panels, few)  # fmt: skip
 
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""

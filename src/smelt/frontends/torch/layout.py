@@ -72,6 +72,21 @@ def is_guarded(node: Any) -> bool:
     return bool(node.meta.get("smelt_guarded"))
 
 
+def is_constant(node: Any) -> bool:
+    """Whether every call passes the same tensor, laid out as it was traced."""
+    if not node.meta.get("smelt_constant"):
+        return False
+    order = memory_order(node.meta["val"])
+    return order is not None and (order == list(range(len(order))) or is_guarded(node))
+
+
+def turn_of(node: Any) -> tuple[int, ...] | None:
+    """The dimensions of a constant from the slowest to the fastest, where that is another order:
+    calls pass it as it is, and who reads its elements turns it."""
+    order = memory_order(node.meta["val"]) if is_constant(node) else None
+    return None if order is None or order == list(range(len(order))) else tuple(order)
+
+
 def is_fixed(node: Any) -> bool:
     """Whether an argument is a parameter or a buffer of the model: its dimensions never vary."""
     return bool(node.meta.get("smelt_fixed"))

@@ -31,7 +31,14 @@ from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
 from smelt.frontends.torch.in_place import is_write, late, new_values, nodes
-from smelt.frontends.torch.layout import PARTS, declared, is_guarded, memory_order, whole
+from smelt.frontends.torch.layout import (
+    PARTS,
+    declared,
+    is_constant,
+    is_guarded,
+    memory_order,
+    whole,
+)
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes
@@ -427,7 +434,7 @@ class Lowering:
         if order is not None:
             shape = tuple(kind.shape[a] for a in order)
             made: Node = build.input(label, TensorType(kind.dtype, shape), origin=origin_of(node),
-                                     constant=_is_constant(node, order))  # fmt: skip
+                                     constant=is_constant(node))  # fmt: skip
             value = V(made).permute(*(order.index(a) for a in range(len(order))))
         else:
             strides = declared(fake, guarded=is_guarded(node)) if given else None
@@ -440,11 +447,6 @@ def _count(node: Any) -> int:
     """Elements of a tensor, at the sizes that it was traced with; one for a number."""
     shape = () if _is_size(node) else node.meta["val"].shape
     return math.prod(n if isinstance(n, int) else n.node.hint or 0 for n in shape)
-
-
-def _is_constant(node: Any, order: list[int]) -> bool:
-    """Whether every call passes the same tensor, and passes it as it is."""
-    return bool(node.meta.get("smelt_constant")) and order == list(range(len(order)))
 
 
 def _is_again(node: Any) -> bool:

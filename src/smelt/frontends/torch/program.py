@@ -34,6 +34,7 @@ from smelt.frontends.torch.layout import (
     memory_order,
     plain,
     seen,
+    turn_of,
 )
 from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.scattered import put, there
@@ -211,6 +212,8 @@ class Program:
         name = self._name(node)
         fake = node.meta["val"]
         order = memory_order(fake)
+        if turn_of(node) is not None:
+            return name
         if fake.is_neg() or _is_tangent(node):
             self._space["plain"] = plain
             name = f"plain({name})" + (".contiguous()" if fake.is_neg() else "")

@@ -21,7 +21,7 @@ import torch
 from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.frontends.torch.in_place import Places
-from smelt.frontends.torch.layout import is_fixed, memory_order, parts_at
+from smelt.frontends.torch.layout import is_fixed, memory_order, parts_at, turn_of
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.plans import found_or_made
 from smelt.frontends.torch.sizes import Sizes
@@ -52,6 +52,8 @@ _SIZES_LIMIT = 1024
 
 Runner = Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]]
 Finish = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+Turns = Mapping[int, tuple[int, ...]]
+"""By input: its dimensions from the slowest to the fastest."""
 
 
 class Segment:
@@ -60,13 +62,13 @@ class Segment:
     def __init__(
         self, compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None],
         more: int, nodes: Sequence[Any], written: Mapping[int, int], dense: Sequence[bool],
-        looks: Looks, sizes: Mapping[str, Index], hints: Mapping[str, int],
+        looks: Looks, sizes: Mapping[str, Index], hints: Mapping[str, int], turns: Turns,
     ) -> None:  # fmt: skip
         """`orders` say how each result is turned from its memory order into its shape; `written`
         are inputs by the results that are their new values, `dense` tells those without gaps.  The
         last result is the flag of `looks`, if it has one, whose sizes are the program's.  `sizes`
         says what each size of the plan is in the program, and `hints` what it was in the call that
-        was traced."""
+        was traced; `turns`, by input, how tensors are turned to their memory order."""
         self.sizes = sizes
         self.hints = hints
         self.compiled = compiled
@@ -76,13 +78,13 @@ class Segment:
         self.kept = 0 if prelude is None else prelude.nbytes
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
-        run = self._runner(_finish(compiled, orders, written), more)
+        run = self._runner(_finish(compiled, orders, written, turns), more, turns)
         self.run: Runner = _apart(run, Places(compiled.executable, written, dense))
 
-    def _runner(self, finish: Finish | None, more: int) -> Runner:
+    def _runner(self, finish: Finish | None, more: int, turns: Turns) -> Runner:
         executable = self.compiled.executable
         run_at = executable.run_at
-        ready = _holder(executable.prelude)
+        ready = _holder(executable.prelude, turns)
         dummies = [_DUMMY.data_ptr()] * more
         halves = any(executable.values[v].dtype.name == "bf16" for v in executable.outputs)
         wrap: Callable[[Any], Any] = as_tensor if halves else torch.from_numpy
@@ -164,7 +166,9 @@ def _apart(run: Runner, places: Places) -> Runner:
     return call
 
 
-def _holder(prelude: Prelude | None) -> Callable[[tuple[Any, ...], list[int]], Run] | None:
+def _holder(
+    prelude: Prelude | None, turns: Turns
+) -> Callable[[tuple[Any, ...], list[int]], Run] | None:
     """What gives the prelude's results for the tensors of a call, by identity and version.
 
     A tensor's version counts what torch writes into it, in whatever mode; its address changes with
@@ -174,14 +178,19 @@ def _holder(prelude: Prelude | None) -> Callable[[tuple[Any, ...], list[int]], R
     if prelude is None:
         return None
     sources = prelude.sources
+    known = [(k, turns.get(k)) for k in sources]
+
+    def elements(tensors: tuple[Any, ...], k: int) -> np.ndarray[Any, Any]:
+        found = as_array(tensors[k])
+        return found.transpose(turns[k]) if k in turns else found
 
     def ready(tensors: tuple[Any, ...], where: list[int]) -> Run:
         owners = [tensors[k] for k in sources]
         try:
-            stamps = tuple([(where[k], tensors[k]._version) for k in sources])
+            stamps = tuple([(where[k], tensors[k]._version, turn) for k, turn in known])
         except RuntimeError:  # tensors made in inference mode count nothing
-            return prelude.once([as_array(t) for t in tensors])
-        return prelude.run(owners, stamps, lambda k: as_array(tensors[k]), watched=True)
+            return prelude.once([elements(tensors, k) for k in range(len(tensors))])
+        return prelude.run(owners, stamps, lambda k: elements(tensors, k), watched=True)
 
     return ready
 
@@ -202,7 +211,10 @@ def as_tensor(a: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def _finish(
-    compiled: Compiled | Found, orders: Sequence[tuple[int, ...] | None], written: Mapping[int, int]
+    compiled: Compiled | Found,
+    orders: Sequence[tuple[int, ...] | None],
+    written: Mapping[int, int],
+    turns: Turns,
 ) -> Finish | None:
     """What is left to do for the results: another view, or a copy of what two results share; and
     for new values of inputs a copy, unless kernels have written them there.  None for nothing."""
@@ -220,9 +232,10 @@ def _finish(
             copied = source >= 0 or v in seen
             seen.add(v)
             plain = plain and order is None and not copied and number == len(made)
-            made.append(_finisher(source >= 0, number, order, copied))
+            made.append(_finisher(source >= 0, number, order, copied, turns.get(source)))
         elif written[k] != source:
-            copies.append((written[k], _finisher(source >= 0, number, None, source >= 0)))
+            made_of = _finisher(source >= 0, number, None, source >= 0, turns.get(source))
+            copies.append((written[k], made_of))
     if plain and not copies:
         return None
 
@@ -235,9 +248,14 @@ def _finish(
     return finish
 
 
-def _finisher(is_input: bool, number: int, order: tuple[int, ...] | None, copied: bool) -> Any:
+def _finisher(
+    is_input: bool, number: int, order: tuple[int, ...] | None, copied: bool,
+    turn: tuple[int, ...] | None,
+) -> Any:  # fmt: skip
     def finish(results: Sequence[Any], tensors: Sequence[Any]) -> Any:
         found = tensors[number] if is_input else results[number]
+        if turn is not None:
+            found = found.permute(turn)
         if copied:
             found = found.detach().clone()
         return found if order is None else found.permute(order)
@@ -286,6 +304,7 @@ def make_segment(
     return Segment(
         plan, orders, len(graph.inputs) - len(inputs), results, written,
         [x.op.strides is None for x in inputs], read, meant, _values(meant, sizes),
+        {k: turn for k, n in enumerate(places) if (turn := turn_of(n)) is not None},
     )  # fmt: skip
 
 

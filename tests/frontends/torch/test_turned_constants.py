@@ -1,0 +1,161 @@
+"""Parameters whose dimensions lie in another order in memory: constants like any other."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from smelt import config  # noqa: E402 - torch may be missing
+from smelt.runtime import prelude  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    prelude.clear()
+    torch.manual_seed(3)
+    with config(constants_extra=None):  # else small programs have no room for them
+        yield
+    torch._dynamo.reset()
+
+
+class Turned(torch.nn.Module):
+    """A linear layer whose weight lies by columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(200, 256).t())
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight)
+
+
+def convolution():
+    made = torch.nn.Conv2d(64, 64, 3, padding=1).eval().to(memory_format=torch.channels_last)
+    return made, torch.randn(2, 64, 14, 14).to(memory_format=torch.channels_last)
+
+
+def linear():
+    return Turned().eval(), torch.randn(300, 200)
+
+
+def agrees(f, m, given) -> None:
+    with torch.no_grad():
+        found, expected = f(given), m(given)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+    if isinstance(found, torch.Tensor):
+        assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("case", [convolution, linear])
+def test_packed_once_and_read_by_later_calls(case):
+    m, given = case()
+    f = torch.compile(m, backend="smelt")
+    agrees(f, m, given)
+    assert prelude.held_bytes() == -(-m.weight.numel() // 32) * 32 * 4
+    made = [h.array.ctypes.data for h in prelude._HELD.values()]
+    for _ in range(3):
+        agrees(f, m, given)
+    assert [h.array.ctypes.data for h in prelude._HELD.values()] == made
+    del m, f
+    torch._dynamo.reset()
+    gc.collect()
+    assert prelude.held_bytes() == 0
+
+
+def _add(m) -> None:
+    m.weight.add_(1)
+
+
+def _one(m) -> None:
+    m.weight[3, 5] += 7.0
+
+
+def _data(m) -> None:
+    m.weight.data = torch.randn_like(m.weight)
+
+
+def _through_data(m) -> None:
+    m.weight.data.mul_(0.9).add_(torch.randn_like(m.weight))
+
+
+def _laid_out_anew(m) -> None:
+    """The same shape in plain order: other strides, which the tracer's guards tell."""
+    m.weight.data = torch.randn_like(m.weight).contiguous()
+
+
+@pytest.mark.parametrize("change", [_add, _one, _data, _through_data, _laid_out_anew])
+@pytest.mark.parametrize("case", [convolution, linear])
+def test_a_change_is_noticed(case, change):
+    m, given = case()
+    f = torch.compile(m, backend="smelt")
+    agrees(f, m, given)
+    for _ in range(2):
+        with torch.no_grad():
+            before = m(given)
+            change(m)
+            assert not torch.allclose(m(given), before)
+        agrees(f, m, given)
+
+
+def test_a_square_weight_that_is_turned_is_another():
+    """Its address and version stay: what was packed of it is no answer for its transpose."""
+    m = torch.nn.Linear(256, 256, bias=False).eval()
+    given = torch.randn(300, 256)
+    f = torch.compile(m, backend="smelt")
+    for _ in range(4):
+        agrees(f, m, given)
+        m.weight.data = m.weight.data.t()
+
+
+class Shows(torch.nn.Module):
+    """A module that gives its weight away too."""
+
+    def __init__(self, layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x), self.layer.weight.clone(), self.layer.weight * 2, self.layer.weight
+
+
+@pytest.mark.parametrize("case", [convolution, linear])
+def test_results_that_are_constants_have_their_shape_and_strides(case):
+    layer, given = case()
+    m = Shows(layer)
+    f = torch.compile(m, backend="smelt")
+    for _ in range(2):
+        with torch.no_grad():
+            for found, expected in zip(f(given), m(given), strict=True):
+                torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+                assert found.stride() == expected.stride()
+
+
+def test_two_layers_of_one_program_with_weights_in_both_orders():
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.plain = torch.nn.Parameter(torch.randn(256, 256))
+            self.turned = torch.nn.Parameter(self.plain.detach().clone().t())
+
+        def forward(self, x):
+            return torch.relu(x @ self.plain) @ self.turned
+
+    m, given = Both().eval(), torch.randn(300, 256) / 16
+    f = torch.compile(m, backend="smelt")
+    agrees(f, m, given)
+    m.plain.data, m.turned.data = m.turned.data, m.plain.data
+    agrees(f, m, given)
+    agrees(f, m, given)
+
+
+def test_tensors_made_in_inference_mode_are_looked_at_in_every_call():
+    with torch.inference_mode():
+        m, given = convolution()
+        f = torch.compile(m, backend="smelt")
+        for _ in range(2):
+            torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
+            m.weight.mul_(2)
