@@ -13,7 +13,9 @@ from tests.codegen.llvm.windows import check, random
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
+from smelt.codegen.llvm.clone import reached
 from smelt.codegen.llvm.direct import stored
+from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.upright import CHANNELS, Upright
@@ -23,7 +25,10 @@ from smelt.kernel.ir import Kernel
 from smelt.kernel.panels import Panel, read_panels
 from smelt.kernel.verify import verify
 from smelt.target import Target
+from smelt.types.affine import coefficient
 from smelt.types.expr import evaluate
+
+LONG = 2 * WINDOW_COLUMNS + 41
 
 
 def known(source: str, line: int) -> str:
@@ -65,6 +70,13 @@ def test_every_length_of_a_line(isa: str, line: int) -> None:
         (plain(), 30, ((1, 33, 30, 2), (16, 3, 3, 2))),  # of several lines
         (colours(), 9, ((2, 7, 9, 3), (16, 3, 3, 3))),
         (colours(s=2, u=4, v=2), 18, ((1, 9, 18, 3), (32, 4, 2, 3))),
+        (colours(s=3, p=2, u=5, v=4), 32, ((1, 11, 32, 3), (16, 5, 4, 3))),
+        (colours(d=2, p=2, n=4), 19, ((2, 7, 19, 4), (40, 3, 3, 4))),
+        (colours(v=1, n=2), 8, ((2, 7, 8, 2), (16, 3, 1, 2))),  # nothing slides along lines
+        (colours(n=1, s=2), LONG, ((1, 4, LONG, 1), (16, 3, 3, 1))),
+        (colours(n=3, given=False).replace(",c,o]", ",3,o]"), 9, ((2, 5, 9, 3), (3, 3, 3, 20))),
+        (colours(n=3).replace("pad(x)", "pad(y)").replace("  v0", "  y = tanh(x)\n  v0"), 9,
+         ((2, 5, 9, 3), (20, 3, 3, 3))),
         (plain(given=False), 6, ((2, 5, 6, 7), (3, 3, 7, 32))),
         (plain(s=3, p=2, u=5, v=4), 32, ((1, 11, 32, 3), (16, 5, 4, 3))),
         (plain(d=2, p=2), 9, ((2, 7, 9, 3), (16, 3, 3, 3))),
@@ -84,6 +96,32 @@ def test_every_size_stays_inside_its_arrays(
 def test_double_precision(isa: str) -> None:
     check(whole(known(plain(t="f64", s=2), 20), isa),
           *random((1, 9, 20, 3), (16, 3, 3, 3), dtype=np.float64))  # fmt: skip
+
+
+@pytest.mark.parametrize("s", [1, 2])
+def test_margins_of_colours_hide_infinities_and_nothing_else(s: int) -> None:
+    x, k = random((1, 8, 10, 3), (20, 3, 3, 3))
+    x[0, 7, 9, 2], x[0, 0, 0, 0], x[0, 3, 0, 1] = np.inf, np.nan, -np.inf
+    k[2, 0, 0, 0] = np.inf
+    kernel = whole(known(colours(s=s), 10))
+    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+
+
+def test_lines_of_colours_are_packed_as_they_lie() -> None:
+    """Places and what each has are one run of the image, and of what is packed of it; all that is
+    summed of the weights is another."""
+    for source, s in ((colours(p=0), 1), (colours(s=2), 2), (known(colours(s=2), 20), 2)):
+        kernel = lower.run(one_cluster(parse(source)), "eager", {})
+        (c,) = uprights(kernel, Target.for_isa("avx512"))
+        assert c.right_order()[-1] == c.line
+        assert c.pitch == 3 * s
+        (image,) = (i for i in reached(c.right, {c.line}) if i.kind == "load")
+        for item, along in ((c.left, c.flat), (image, c.line)):
+            assert isinstance(item.payload, Access)
+            assert coefficient(item.payload.offset, along) == 1
+            assert all(coefficient(e, along) in (0, 1) for e, _ in item.payload.limits)
 
 
 def test_tiles_are_as_even_as_may_be() -> None:

@@ -14,16 +14,18 @@ moves back by s.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import gcd
 
 from smelt.blocks import WINDOW_STEPS
 from smelt.codegen.llvm.clone import FOLDS, Cloner, indices, reached
-from smelt.codegen.llvm.items import Item, Phase
+from smelt.codegen.llvm.items import Access, Item, Phase
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Index,
     add,
+    axes_of,
     axis,
     floordiv,
     mod,
@@ -150,6 +152,51 @@ def placed(phase: Phase, user: Item, operand: Item, columns: list[Slid]) -> Item
     if not at:
         return operand
     return Cloner(phase, user, at, limits).of(operand)
+
+
+def in_lines(
+    phase: Phase, user: Item, operand: Item, c: Slid, depth: str, few: int
+) -> tuple[Item, str, Slid]:
+    """The operand with one axis for all that it has along a line: `few` numbers for each place.
+
+        x[y,at - 1,d], inside 0 <= at - 1 < w    is    x[y,q//3 - 1,q%3], inside 0 <= q - 3 < w*3
+
+    Also that axis, and what the column becomes: its own axis counts places.
+    """
+    wide = mul(add(phase.axes[c.axis], c.margin), c.step * few)
+    name = fresh(phase, f"{c.axis}.in", wide)
+    q = axis(name, wide)
+    place = floordiv(q, few)
+    at: dict[str, Index] = {depth: mod(q, few), c.axis: 0}
+    if c.tap:
+        at[c.tap] = 0
+    at[c.tap if c.step > 1 else c.axis] = place
+    limits: dict[str, tuple[Index, Index]] = {}
+    if c.step > 1:
+        last = add(mul(sub(phase.axes[c.axis], 1), c.step), (c.taps - 1) * c.dilation + 1)
+        limits[c.axis] = (place, last)
+    cloner = Cloner(phase, user, at, limits)
+    found = cloner.of(operand)
+    for item in cloner.known.values():
+        if isinstance(item.payload, Access):
+            told = tuple(_of_lines(pair, q, name, few) for pair in item.payload.limits)
+            item.payload = replace(item.payload, limits=told)
+    rest = f"{c.axis}.by" if c.step > 1 else NO_AXIS
+    return found, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, rest, c.taps)
+
+
+def _of_lines(
+    pair: tuple[Index, Index], q: Index, name: str, few: int
+) -> tuple[Index, Index]:  # fmt: skip
+    """A test of places, 0 <= q//few + c < n, as one of what lies along a line."""
+    e, n = pair
+    if name not in axes_of(e):
+        return pair
+    whole = axis(name, 1 << 40)
+    c = sub(substitute(e, {name: mul(few, whole)}), whole)
+    if name in axes_of(c) or add(floordiv(q, few), c) != e:
+        return pair
+    return add(q, mul(c, few)), mul(n, few)
 
 
 def flattened(

@@ -8,6 +8,9 @@ they lie in the array: both operands and the results are read and written in lon
 Where a line's length is known, tiles end where lines do: it is cut into as few parts as fit a tile,
 as even as may be.  Or else rows y, x are numbered y*pitch + x with the packed lines' pitch; those
 between lines are computed in vain and never read.
+
+Colours and other few channels have no loop of their own: each line is packed as one run of places
+and what each has, the weights as one of all that is summed, and a table says where each of that is.
 """
 
 from __future__ import annotations
@@ -91,6 +94,10 @@ class Upright:
     few: int = 0
     """Positions along `depth` where that is a known number of at most `FEW` (colours): all summed
     positions are one loop then, and places lie side by side."""
+    line: str = ""
+    """The axis along a line of such an image, over its places and what each has."""
+    flat: str = ""
+    """The axis over all summed positions of such an image, along which its weights are packed."""
 
     @property
     def m(self) -> None:
@@ -119,7 +126,7 @@ class Upright:
     @property
     def pitch(self) -> int:
         """Elements between neighbouring places in scratch."""
-        return self.few or self.block + SKEW
+        return self.few * self.columns[-1].step if self.few else self.block + SKEW
 
     @property
     def steps(self) -> int:
@@ -152,17 +159,23 @@ class Upright:
         return (*(c.axis for c in self.columns), self.n)
 
     def left_order(self) -> tuple[str, ...]:
-        """Loops of the nest that packs the weights of one tap."""
-        return (self.depth, self.n)
+        """Loops of the nest that packs the weights of one tap, or of few channels of all."""
+        return (self.flat or self.depth, self.n)
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the image, which are its axes in memory too."""
+        if self.few:
+            others = [a for a in self.others if a != self.columns[-1].tap]
+            return (*packed_order(self.columns[:-1], others), self.line)
         return (*packed_order(self.columns, self.others), self.depth)
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Extents of the packed image along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
         sizes |= {self.depth: self.pitch, **place_extents(self.columns, local)}
+        if self.few:
+            last = self.columns[-1]
+            sizes[self.line] = mul(add(local[last.axis], last.margin), self.pitch)
         return [sizes[a] for a in self.right_order()]
 
     def room(self, local: dict[str, Index]) -> tuple[Index, Index]:

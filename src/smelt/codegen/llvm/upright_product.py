@@ -58,6 +58,9 @@ class UprightEmitter(Packer):
         """The whole product of this task into its scratch array."""
         home, c, b = self.home, self.c, self.b
         self.strides = self.steps(c.right_order(), c.packed(home.s.local))
+        last = c.columns[-1]
+        if c.few:
+            self.strides |= {last.place: number(c.pitch), last.rest: number(c.few)}
         self.to, self.rows = home.direct.places(c)
         self._table()
         kept = dict(home.ranges)
@@ -78,13 +81,22 @@ class UprightEmitter(Packer):
     def _pack_both(self) -> None:
         home, c = self.home, self.c
         left, right = self.nest.packs
+        if c.flat:
+            home.ranges[c.flat] = number(0), number(c.steps)
         self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
         kept = dict(home.ranges)
-        if not c.panels:
+        if c.flat:
+            self._cut(c.n, c.tile.columns, lambda: self.pack(left))
+        elif not c.panels:
             self._cut(c.n, c.tile.columns, lambda: self._cut(
                 c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
             ))  # fmt: skip
-            home.ranges = dict(kept)
+        home.ranges = dict(kept)
+        if c.few:  # all that the line has from the first place to the last one that is reached
+            low, high = home.ranges[c.columns[-1].axis]
+            end = self.b.add(high, number(c.columns[-1].margin))
+            along = self.b.mul(low, number(c.pitch)), self.b.mul(end, number(c.pitch))
+            home.ranges[c.line] = along
         self.widen(c.columns)
         self.pack(right)
         home.ranges = kept

@@ -37,6 +37,7 @@ from smelt.codegen.llvm.places import (
     Slid,
     block_of,
     flattened,
+    in_lines,
     packed_order,
     place_extents,
     placed,
@@ -271,16 +272,25 @@ class _Plan:
     def upright(self, target: Target) -> Upright:
         """The product with rows of places; its image's items are added to the phase."""
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
-        right = placed(self.phase, self.item, self.right, self.columns)
-        self.item.args = (self.left, right)
-        renumber(self.phase)
-        lanes = target.vector_bytes // self.item.dtype.itemsize
-        depth = self.phase.axes[self.depth]
+        depth, line = self.phase.axes[self.depth], ""
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
+        if few:
+            *outer, last = self.columns
+            right = placed(self.phase, self.item, self.right, outer)
+            right, line, last = in_lines(self.phase, self.item, right, last, self.depth, few)
+            self.columns = [*outer, last]
+        else:
+            right = placed(self.phase, self.item, self.right, self.columns)
+        lanes = target.vector_bytes // self.item.dtype.itemsize
         tile, over = tile_of(target, lanes), (self.depth, self.others)
         panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
-        return Upright(self.item, self.left, right, self.m, tuple(self.columns), self.depth,
-                       self.others, extents, tile, panels, few)  # fmt: skip
+        left, flat = self.left, ""
+        if few and not panels:
+            left, flat = flattened(self.phase, self.item, left, [*self.others, self.depth])
+        self.item.args = (left, right)
+        renumber(self.phase)
+        return Upright(self.item, left, right, self.m, tuple(self.columns), self.depth,
+                       self.others, extents, tile, panels, few, line, flat)  # fmt: skip
 
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""
