@@ -84,6 +84,9 @@ def fold_columns(sums: int) -> int:
 ROW_BLOCK = 8192
 """Elements of streamed rows that are visited at once: they stay in the first-level cache from fold
 to fold."""
+WRITTEN_OUT = 16
+"""Positions at most of an axis of results that is written out: each has vectors of its own, and
+what all of them have in common is computed once."""
 STREAM_COLUMNS, COLUMN_BLOCK = 1024, 64
 """Neighbouring columns that one task of a stream folds, and the rows of each that it visits at
 once."""

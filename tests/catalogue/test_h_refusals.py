@@ -106,7 +106,7 @@ def sorted_between_otherwise(xp, t):
 
 
 def places_between(xp, x):
-    return xp.argsort(-x * 2, axis=1) * 3 + 1
+    return xp.argsort(-x * 2, axis=1, stable=True) * 3 + 1
 
 
 MANY = tuple(["T[n]"] * 60)
@@ -135,11 +135,12 @@ ROWS = (
         layouts=()),
     Row("H5 sort", sorted_between, ("T[r,c]",), {"r": 8192, "c": 4096}, fused="s*6*r*c",
         unfused="s*16*r*c", kernels=2, calls=1, stored=("add", "extern.sort"),
-        also=(sorted_between_otherwise,)),
+        also=(sorted_between_otherwise,),
+        fixed=("c",)),  # short rows are sorted by kernels (tests/frontends/array/test_networks.py)
     Row("H5 argsort", places_between, ("T[r,c]",), {"r": 8192, "c": 4096},
         fused="(3*s + 24)*r*c", unfused="60*r*c",
-        also=(lambda xp, t: 1 + 3 * xp.argsort(-(t + t), axis=-1),), kernels=2, calls=1,
-        stored=("mul", "extern.argsort")),
+        also=(lambda xp, t: 1 + 3 * xp.argsort(-(t + t), axis=-1, stable=True),), kernels=2,
+        calls=1, stored=("mul", "extern.argsort"), fixed=("c",)),
 )  # fmt: skip
 
 

@@ -35,9 +35,10 @@ class Case:
 
 
 def report(case: Case) -> Report:
-    """The report of a case at its sizes: recorded for small arrays, planned for large ones."""
+    """The report of a case at its sizes: recorded for small arrays (whose rows no network sorts),
+    planned for large ones."""
     dtypes = case.dtypes or (np.float32,) * len(case.sizes)
-    kinds = {n: 3 + k for k, n in enumerate(dict.fromkeys(n for s in case.sizes for n in s))}
+    kinds = {n: 17 + k for k, n in enumerate(dict.fromkeys(n for s in case.sizes for n in s))}
     small = [np.zeros([kinds[n] for n in s], d)
              for s, d in zip(case.sizes, dtypes, strict=True)]  # fmt: skip
     with sm.config(opt_level=0, **case.settings):

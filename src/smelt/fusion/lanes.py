@@ -1,14 +1,15 @@
-"""Short rows: the axis that vectors run along where each lane takes a row of its own.
-
-The same answer as `smelt.lower.roles` gives, from a region instead of statements.
+"""Short rows: the axis that vectors run along where each lane takes a row of its own, the same
+answer as `smelt.lower.roles` gives, from a region instead of statements; and few rows or columns of
+results that are written out (`smelt.codegen.llvm.spread`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_ROW
+from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_ROW, WRITTEN_OUT
 from smelt.fusion.region import Region
+from smelt.fusion.sets import bits
 
 if TYPE_CHECKING:
     from smelt.fusion.sweeps import Sweeps
@@ -32,6 +33,19 @@ def lanes_axis(sweeps: Sweeps) -> int:
     return 0 if far else 1 << many[-1]
 
 
+def written_out(sweeps: Sweeps) -> int:
+    """The axes of all results, as a mask, that a map writes out beside the one that vectors run
+    along: at most one."""
+    region = sweeps.region
+    if region.ended or region.scanned or region.grid != region.all_axes:
+        return 0
+    for a in bits(region.grid & ~sweeps.vector):
+        n = sweeps.units.extents[region.axes[a]]
+        if isinstance(n, int) and 1 < n <= WRITTEN_OUT:
+            return 1 << a
+    return 0
+
+
 def _inside_of(region: Region, axis: int) -> int:
     """The axes that arrays are walked along further in than along another one."""
     found = 0
@@ -42,4 +56,4 @@ def _inside_of(region: Region, axis: int) -> int:
     return found
 
 
-__all__ = ["lanes_axis"]
+__all__ = ["lanes_axis", "written_out"]

@@ -30,7 +30,7 @@ from smelt.blocks import (
     whole_rows,
     window_columns,
 )
-from smelt.fusion.lanes import lanes_axis
+from smelt.fusion.lanes import lanes_axis, written_out
 from smelt.fusion.parts import awaited, joining
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
@@ -68,6 +68,7 @@ class Sweeps:
         self.apart = 0 if products else lanes_axis(self)
         """The grid axis that vectors run along because rows are short, as a mask."""
         self.vector = self.apart or self.vector
+        self.spread = written_out(self)
         self.packs = bool(products)
         self.held = self.split if self.split and self._is_rowwise() else 0
         """The split axis where a part is walked row by row, as a mask."""
@@ -114,7 +115,8 @@ class Sweeps:
         """How often something along `axes` is computed by all tasks together."""
         known = self.times.get(axes)
         if known is None:
-            found = self.volume((self.region.grid & ~self.cut_axes) | self.inner(axes))
+            fixed = self.region.grid & ~self.cut_axes & ~self.spread
+            found = self.volume(fixed | (axes & self.spread) | self.inner(axes))
             for a in self.cut:
                 if not axes >> a & 1:
                     found *= self.blocks(a)
@@ -135,7 +137,7 @@ class Sweeps:
         region = self.region
         place = region.places[region.stored.bit_length() - 1][0]
         others = [t for t in place if isinstance(t, int) and t >= 0 and region.grid >> t & 1
-                  and self.sizes[t] > 1 and not self.vector >> t & 1]  # fmt: skip
+                  and self.sizes[t] > 1 and not (self.vector | self.spread) >> t & 1]  # fmt: skip
         if region.ended or not others:
             return {}
         return {

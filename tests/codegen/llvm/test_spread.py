@@ -131,8 +131,8 @@ def test_running_folds_of_short_rows(isa: Any, fold: str, t: str) -> None:
 
 def test_a_running_fold_along_other_axes_stays() -> None:
     kernel = parse("""
-    kernel k(x: f32[n,5,3]) -> y: f32[n,5,3]
-      axis i in 5, j in 3
+    kernel k(x: f32[n,7,3]) -> y: f32[n,7,3]
+      axis i in 7, j in 3
       grid n, j
       y[n,i,j] = sum(x[n,i,j] along i)
     """)
@@ -178,3 +178,53 @@ def test_rows_that_fill_an_eighth_of_a_vector_are_columns(
     (phase,) = program(kernel).phases
     schedule(phase, Target.for_isa(isa))
     assert len(phase.stores) == columns
+
+
+FEW = """graph f(x: {t}[n], z: {t}[{c},n]) {{
+  s = exp(x)
+  r = reshape(s) {{shape=(1,n)}}
+  e = expand(r) {{shape=({c},n)}}
+  y = add(e, z)
+  return y
+}}"""
+JOINED = """graph f(x: f32[n]) {
+  s = exp(x)
+  c = cos(s)
+  a = add(s, c)
+  b = sub(s, c)
+  d = mul(s, c)
+  r0 = reshape(a) {shape=(1,n)}
+  r1 = reshape(b) {shape=(1,n)}
+  r2 = reshape(d) {shape=(1,n)}
+  y = concat(r0, r1, r2) {axis=0}
+  return y
+}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_few_rows_that_share_something_dear(isa: str) -> None:
+    """Whole vectors and their ends, between forbidden pages: the same bits as of single rows."""
+    rng = np.random.default_rng(3)
+    for dtype, c in (("f32", 3), ("f64", 16), ("f32", 17)):
+        made = whole(FEW.format(t=dtype, c=c), isa, n=500)
+        for n in (1, 7, 64, 131):
+            x, z = rng.standard_normal(n), rng.standard_normal((c, n))
+            own = made.graph.inputs[0].type.dtype.numpy
+            x, z = x.astype(own), z.astype(own)
+            expected = np.exp(x) + z
+            np.testing.assert_allclose(made(x, z)[0], expected, rtol=1e-5, atol=1e-6)
+            for at_end in (True, False):
+                found = run_guarded(made, [x, z], at_end=at_end, one_by_one=at_end)[0]
+                np.testing.assert_array_equal(found, made(x, z)[0])
+
+
+def test_joined_rows_are_stored_by_what_computes_them() -> None:
+    """What the parts share is computed once, and each part stored where it lies."""
+    made = whole(JOINED, n=5000)
+    (phase,) = program(made.kernel).phases
+    s = schedule(phase, AVX512)
+    assert [(n.order, len(n.stores)) for n in s.nests] == [(("n",), 3)]
+    items = [i.payload for i in s.nests[0].items]
+    assert [items.count(name) for name in ("exp", "cos", "add", "select")] == [1, 1, 1, 0]
+    x = np.linspace(-2, 2, 5000, dtype=np.float32)
+    np.testing.assert_allclose(made(x)[0], made.expected(x)[0], rtol=1e-5, atol=1e-6)

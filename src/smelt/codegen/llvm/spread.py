@@ -6,34 +6,36 @@ store it in steps.  Written out, vectors run along the rows, and what is stored 
 
     y[n,j] = x[j,n]    is    y[3*n] = x[0,n], y[3*n + 1] = x[1,n], y[3*n + 2] = x[2,n]
 
-So are the columns of short rows that are read, where results lie along the rows: y[j,n] = x[n,j].
+So are the columns of short rows that are read, where results lie along the rows: y[j,n] = x[n,j];
+and the few rows of a result that have something dear in common.  What was joined along such an axis
+is at each position of it the one part that lies there (`smelt.codegen.llvm.selected`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product as positions
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.clone import Cloner, join_equal, prune, reached
+from smelt.blocks import WRITTEN_OUT
+from smelt.codegen.llvm.clone import Cloner, join_equal, prune
 from smelt.codegen.llvm.flatten import MAPS
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase, StoreItem
 from smelt.codegen.llvm.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.selected import side
 from smelt.codegen.llvm.strided import constant, is_dense
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
-from smelt.types.expr import sub, substitute
+from smelt.types.expr import Index, sub, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 FEW_ROWS = 128
 """Rows below which vectors may not run along them: two vectors of bytes."""
-COLUMNS = 12
-"""Columns at most: each vector that is stored has lanes of as many."""
 MOST = 200
 """Items that the columns become at most."""
 CHEAP = 5.0
@@ -49,7 +51,10 @@ def shares_dear(phase: Phase) -> bool:
     """Whether columns of short rows have in common what a run of all of them (`flatten`) would
     compute again in each lane: a function."""
     short = {a for s in phase.stores for a in _columns(phase, s)}
-    return bool(short) and _shared(phase, short) > CHEAP
+    if short:
+        return _shared(phase, short) > CHEAP
+    rows = {_row_of(phase, s) for s in phase.stores}
+    return len(rows) == 1 and None not in rows and bool(_lines(phase))
 
 
 def spread(phase: Phase, lanes: int) -> bool:
@@ -58,21 +63,20 @@ def spread(phase: Phase, lanes: int) -> bool:
     if len(rows) != 1 or (row := rows.pop()) is None:
         return False
     columns = [_columns(phase, s) for s in phase.stores]
-    read = [] if any(columns) else _read_columns(phase, row)
+    read = [] if any(columns) else _lines(phase) or _read_columns(phase, row)
     if read:
         columns = [read] * len(phase.stores)
     short = dict.fromkeys(a for own in columns for a in own)
     if any({*short} & s.axes != {*own} for s, own in zip(phase.stores, columns, strict=True)):
         return False
     count = prod(n for a in short if isinstance(n := phase.axes[a], int))
-    varying = {i for s in phase.stores for i in reached(s.value, {*short})}
     length = phase.axes[row]
     few = isinstance(length, int) and length < 2 * lanes
     near = _are_near(phase, row, [*short]) or (THIN * count <= lanes and _is_walked(phase, row))
     cheap = _shared(phase, {*short}) <= (CHEAP if count <= lanes else 0.0)
     full = count >= (lanes if read else _filled(phase, row, lanes)) and cheap
     kept = not all(_runs_short(i, {*short}) for i in phase.items if i.kind == "scan")
-    if not short or few or not near or full or kept or count * len(varying) > MOST:
+    if not short or few or not near or full or kept or _copies(phase, [*short]) > MOST:
         return False
     phase.stores[:] = [x for s, own in zip(phase.stores, columns, strict=True)
                        for x in _apart(phase, s, own)]  # fmt: skip
@@ -169,7 +173,7 @@ def _columns(phase: Phase, s: StoreItem) -> list[str]:
         following = [a for a in s.axes if coefficient(s.access.offset, a) == length
                      and a not in found and phase.axes[a] != 1]  # fmt: skip
         n = phase.axes[following[0]] if len(following) == 1 else None
-        if not isinstance(n, int) or length * n > COLUMNS or n == 0:
+        if not isinstance(n, int) or length * n > WRITTEN_OUT or n == 0:
             return found
         found = [*following, *found]
         length *= n
@@ -181,9 +185,21 @@ def _read_columns(phase: Phase, row: str) -> list[str]:
     loads = [i.payload.offset for i in phase.items if isinstance(i.payload, Access)]
     for a in phase.grid:
         n = phase.axes[a]
-        if a != row and isinstance(n, int) and 1 < n <= COLUMNS and any(
+        if a != row and isinstance(n, int) and 1 < n <= WRITTEN_OUT and any(
             coefficient(e, a) == 1 and coefficient(e, row) == n for e in loads
         ):  # fmt: skip
+            return [a]
+    return []
+
+
+def _lines(phase: Phase) -> list[str]:
+    """The axis of few rows of all results that have something dear in common: computed once for all
+    of them instead of once for each."""
+    common = set(phase.grid).intersection(*(s.axes for s in phase.stores))
+    for a in phase.grid:
+        n = phase.axes[a]
+        few = a in common and isinstance(n, int) and 1 < n <= WRITTEN_OUT
+        if few and CHEAP < _shared(phase, {a}) < inf:
             return [a]
     return []
 
@@ -200,12 +216,47 @@ def _row_of(phase: Phase, s: StoreItem) -> str | None:
 def _apart(phase: Phase, s: StoreItem, short: Sequence[str]) -> list[StoreItem]:
     """A store for each column."""
     found: list[StoreItem] = []
-    for at in positions(*(range(n) for a in short if isinstance(n := phase.axes[a], int))):
-        here = dict(zip(short, at, strict=True))
-        value = Cloner(phase, s.value, here).of(s.value)
+    for here in _places(phase, short):
+        value = _Column(phase, s.value, here).of(s.value)
         access = Access(s.access.buffer, substitute(s.access.offset, here))
         found.append(StoreItem(access, value, None, s.axes - {*short}, s.time))
     return found
+
+
+class _Column(Cloner):
+    """Copies of what a column needs: of selections by position the side that it takes."""
+
+    def of(self, item: Item) -> Item:
+        return super().of(side(item, self.at))
+
+
+def _places(phase: Phase, short: Sequence[str]) -> list[dict[str, Index]]:
+    """All positions of some axes."""
+    counts = [range(n) for a in short if isinstance(n := phase.axes[a], int)]
+    return [dict(zip(short, at, strict=True)) for at in positions(*counts)]
+
+
+def _copies(phase: Phase, short: Sequence[str]) -> int:
+    """Items that the columns become; counted no further than there may be."""
+    found = 0
+    for here in _places(phase, short):
+        found += len({i for s in phase.stores for i in _reached(s.value, here)})
+        if found > MOST:
+            break
+    return found
+
+
+def _reached(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
+    """What a value is computed from at some positions, as far as it varies along their axes."""
+    root = side(root, at)
+    pending, seen = [root], {root}
+    while pending:
+        item = pending.pop()
+        if item.axes & at.keys():
+            yield item
+            fresh = [a for a in (side(a, at) for a in item.args) if a not in seen]
+            seen.update(fresh)
+            pending += fresh
 
 
 def interleaved(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
@@ -216,7 +267,7 @@ def interleaved(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
         first = stores.pop(0)
         step = coefficient(first.access.offset, lanes.axis) if lanes is not None else None
         group = [first]
-        if isinstance(step, int) and 1 < step <= COLUMNS:
+        if isinstance(step, int) and 1 < step <= WRITTEN_OUT:
             group += [s for s in stores if s.access.buffer == first.access.buffer]
         if lanes is None or not isinstance(step, int) or not _side_by_side(group, step):
             left.append(first)
