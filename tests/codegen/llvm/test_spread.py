@@ -7,7 +7,7 @@ import pytest
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
-from smelt.codegen.build import asm_text
+from smelt.codegen.build import asm_text, llvm_text
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.kernel.short import with_sizes
@@ -228,3 +228,44 @@ def test_joined_rows_are_stored_by_what_computes_them() -> None:
     assert [items.count(name) for name in ("exp", "cos", "add", "select")] == [1, 1, 1, 0]
     x = np.linspace(-2, 2, 5000, dtype=np.float32)
     np.testing.assert_allclose(made(x)[0], made.expected(x)[0], rtol=1e-5, atol=1e-6)
+
+
+DEAR = """graph f(x: {t}[n], z: {t}[n,{c}]) {{
+  s = exp(x)
+  p = cos(s)
+  q = exp(p)
+  o = cos(q)
+  u = exp(o)
+  v = cos(u)
+  r = reshape(v) {{shape=(n,1)}}
+  e = expand(r) {{shape=(n,{c})}}
+  y = sub(e, z)
+  return y
+}}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("dtype", "c"), [("f32", 16), ("f32", 14), ("f64", 12), ("f16", 6)])
+def test_many_columns_that_share_something_dear(isa: str, dtype: str, c: int) -> None:
+    """Columns take turns, halves first: each lane where it belongs, and nothing beyond the end."""
+    made = whole(DEAR.format(t=dtype, c=c), isa, n=500)
+    own = made.graph.inputs[0].type.dtype.numpy
+    rng = np.random.default_rng(5)
+    for n in (1, 33, 131):
+        x, z = rng.random(n).astype(own), rng.integers(-9, 9, (n, c)).astype(own)
+        expected = made.expected(x, z)[0]
+        np.testing.assert_allclose(
+            made(x, z)[0], expected, rtol=1e-5, atol=1e-2 if c == 6 else 1e-4
+        )
+        for at_end in (True, False):
+            found = run_guarded(made, [x, z], at_end=at_end, one_by_one=at_end)[0]
+            np.testing.assert_array_equal(found, made(x, z)[0])
+
+
+def test_halves_take_turns() -> None:
+    """To store 16 columns side by side takes 4 shuffles a vector, and would take 29 one by one."""
+    kernel = whole(DEAR.format(t="f32", c=16), "avx512", n=500).kernel
+    text = llvm_text(kernel, AVX512)
+    stored = text.count("masked.store.v16f32") + text.count("store <16 x float>")
+    read = 15 + 1  # of each column of z, for picking it from 16 vectors, and one for its mask
+    assert 0 < text.count("shufflevector") <= stored * (read + 4 + 4)

@@ -150,28 +150,47 @@ def store_interleaved(
 ) -> None:  # fmt: skip
     """Rows that follow one another, of one lane of each column: register by register."""
     b, lanes, step = m.builder, m.lanes or 1, len(columns)
-    raw = [m.store_convert(column, dtype) for column in columns]
     own = gcd(vector_bytes // dtype.itemsize, lanes)
-    for v in range(step * lanes // own):
-        places = [divmod(v * own + i, step) for i in range(own)]
-        picks = [row + lanes if column == 1 else row for row, column in places]
-        found = b.shuffle_vector(raw[0], raw[1], lane_numbers(picks))
-        for c, other in enumerate(raw[2:], 2):
-            first = v * own // step
-            near = b.shuffle_vector(
-                other, other, lane_numbers([min(first + i, lanes - 1) for i in range(own)])
-            )
-            picks = [
-                own + row - first if column == c else i for i, (row, column) in enumerate(places)
-            ]
-            found = b.shuffle_vector(found, near, lane_numbers(picks))
+    raw = [m.store_convert(column, dtype) for column in columns]
+    for v, found in enumerate(_interleaved(b, raw, lanes, own)):
         at = element_address(b, address, I64(v * own), dtype)
         if mask is None:
             b.store(found, at, align=dtype.itemsize)
             continue
-        part = b.shuffle_vector(mask, mask, lane_numbers([row for row, _ in places]))
+        rows = [(v * own + i) // step for i in range(own)]
+        part = b.shuffle_vector(mask, mask, lane_numbers(rows))
         intrinsic(b, f"llvm.masked.store.{found.type.intrinsic_name}.p0", ir.VoidType(),
                   [found, at, I32(dtype.itemsize), part])  # fmt: skip
+
+
+def _interleaved(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, own: int) -> list[Value]:
+    """One lane of each column after the other, in vectors of `own` lanes: those of every second
+    column and those of the others take turns, as long as their number is even."""
+    step = len(raw)
+    if step > 2 and step % 2 == own % 2 == 0:
+        found: list[Value] = []
+        halves = (_interleaved(b, raw[k::2], lanes, own) for k in (0, 1))
+        for even, odd in zip(*halves, strict=True):
+            for first in (0, own // 2):
+                turns = [first + i // 2 + own * (i % 2) for i in range(own)]
+                found.append(b.shuffle_vector(even, odd, lane_numbers(turns)))
+        return found
+    return [_picked(b, raw, lanes, own, v) for v in range(step * lanes // own)]
+
+
+def _picked(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, own: int, v: int) -> Value:
+    """One vector of these, column by column."""
+    step = len(raw)
+    places = [divmod(v * own + i, step) for i in range(own)]
+    picks = [row + lanes if column == 1 else row for row, column in places]
+    found = b.shuffle_vector(raw[0], raw[1], lane_numbers(picks))
+    for c, other in enumerate(raw[2:], 2):
+        first = v * own // step
+        near = [min(first + i, lanes - 1) for i in range(own)]
+        taken = b.shuffle_vector(other, other, lane_numbers(near))
+        picks = [own + row - first if column == c else i for i, (row, column) in enumerate(places)]
+        found = b.shuffle_vector(found, taken, lane_numbers(picks))
+    return found
 
 
 def _store_first(b: ir.IRBuilder, address: Value, raw: Value, dtype: DType, count: int) -> None:

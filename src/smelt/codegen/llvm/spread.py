@@ -42,6 +42,10 @@ CHEAP = 5.0
 """Cycles a vector of what columns have in common up to which a row that is one vector computes it
 again in each lane: a division, but no function."""
 
+NEARLY_FULL, DEAR = 12, 40.0
+"""Columns beyond which rows that are a vector of their own are nearly full, and cycles of what they
+have in common up to which they stay so: as many as it takes to pick columns out of rows."""
+
 THIN = 8
 """Rows of so small a part of the lanes are columns also where what is read lies far apart: asking
 for elements is less than as many vectors that are nearly empty, and all else is done at once."""
@@ -73,7 +77,8 @@ def spread(phase: Phase, lanes: int) -> bool:
     length = phase.axes[row]
     few = isinstance(length, int) and length < 2 * lanes
     near = _are_near(phase, row, [*short]) or (THIN * count <= lanes and _is_walked(phase, row))
-    cheap = _shared(phase, {*short}) <= (CHEAP if count <= lanes else 0.0)
+    again = CHEAP if count <= NEARLY_FULL else DEAR
+    cheap = _shared(phase, {*short}) <= (again if count <= lanes else 0.0)
     full = count >= (lanes if read else _filled(phase, row, lanes)) and cheap
     kept = not all(_runs_short(i, {*short}) for i in phase.items if i.kind == "scan")
     if not short or few or not near or full or kept or _copies(phase, [*short]) > MOST:
