@@ -15,7 +15,7 @@ from tests.strategies.effort import effort
 
 import smelt as sm
 from smelt import knobs
-from smelt.frontends.array.networks import MANY, SHORT, exchanges, neighbours
+from smelt.frontends.array.networks import MANY, SHORT, SHORT_LAST, exchanges, neighbours
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
@@ -103,14 +103,14 @@ def test_a_median_is_one_kernel(axis: int) -> None:
     np.testing.assert_array_equal(sm.jit(median)(x), wanted)
 
 
-@pytest.mark.parametrize("shape", [(SHORT, 600), (600, SHORT)])
+@pytest.mark.parametrize("shape", [(SHORT, 600), (600, SHORT_LAST)])
 def test_the_longest_rows_are_sorted_in_one_kernel(shape: tuple[int, int]) -> None:
-    axis = shape.index(SHORT)
+    axis = shape.index(min(shape))
     for f, dtype in ((sm.sort, "f32"), (sm.argsort, "f64"), (sm.argsort, "i8")):
         x = numbers(RNG, dtype, shape)
         assert len(sm.explain(lambda x, f=f: f(x, axis=axis), x).kernels) == 1
         found = np.asarray(sm.jit(lambda x, f=f: f(x, axis=axis))(x))
-        order = ordered(x, SHORT, axis, largest=False)
+        order = ordered(x, min(shape), axis, largest=False)
         wanted = order if f is sm.argsort else np.take_along_axis(x, order, axis)
         np.testing.assert_array_equal(found, wanted)
 
@@ -118,9 +118,24 @@ def test_the_longest_rows_are_sorted_in_one_kernel(shape: tuple[int, int]) -> No
 def test_other_rows_are_sorted_as_before() -> None:
     """One function for short rows and long ones, few and many, none at all."""
     f = sm.jit(lambda x: both(x, 1, descending=True))
-    for shape in ((300, 5), (3, 5), (300, 17), (400, 5), (300, 1), (300, 3), (0, 5)):
+    for shape in ((300, 5), (3, 5), (300, 9), (300, 17), (400, 5), (300, 1), (300, 3), (0, 5)):
         x = RNG.integers(0, 4, shape).astype(np.float32)
         exactly(f(x), x, 1, descending=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_folded_around_them(axis: int) -> None:
+    """Columns of a short row are written out, whatever is folded: no row has vectors of its own."""
+    x = RNG.standard_normal((8, 600) if axis == 0 else (600, 8)).astype(np.float32)
+
+    def trimmed(xp: Any, x: Any) -> Any:
+        inner = (slice(1, -1), slice(None))[:: 1 - 2 * axis]
+        return xp.mean(
+            xp.sort(x - xp.max(x, axis=axis, keepdims=True), axis=axis)[inner], axis=axis
+        )
+
+    found = sm.jit(lambda x: trimmed(sm, x))(x)
+    np.testing.assert_allclose(found, trimmed(np, x.astype(np.float64)), rtol=1e-5)
 
 
 def test_cotangents_go_where_elements_came_from() -> None:

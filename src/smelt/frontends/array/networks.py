@@ -34,8 +34,9 @@ from smelt.types.expr import Index, product
 
 __all__ = ["exchanges", "is_short", "neighbours", "placed", "put_in_order"]
 
-SHORT = 16
-"""Rows of so many elements at most are sorted by networks."""
+SHORT, SHORT_LAST = 16, 8
+"""Rows of so many elements at most are sorted by networks, and the same along the last axis: there
+vectors run along longer rows where these are folded too, and a network has a row to itself."""
 MANY = 256
 """Rows from which on a network is worth compiling; NumPy sorts fewer in microseconds."""
 _PLACES = {1: i8, 2: i16, 4: i32, 8: i64}
@@ -69,8 +70,8 @@ def is_short(x: Value, a: int) -> bool:
     length is a number from then on."""
     shape = shape_of(x)
     extent, rows = shape[a], product(n for k, n in enumerate(shape) if k != a)
-    scope = scope_of(x, shape)
-    if not holds(scope, 2, "<=", extent) or not holds(scope, extent, "<=", SHORT):
+    scope, most = scope_of(x, shape), SHORT_LAST if a == len(shape) - 1 else SHORT
+    if not holds(scope, 2, "<=", extent) or not holds(scope, extent, "<=", most):
         return False
     if not holds(scope, MANY, "<=", rows):
         return False
