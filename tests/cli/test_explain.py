@@ -91,7 +91,13 @@ def test_sizes_that_are_not_given_are_told(run, tmp_path):
     ("words", "told"),
     [
         (("nothing.smelt",), "nothing.smelt: No such file"),
-        (("nothing.py:f",), "neither FILE.py:FUNCTION nor a .smelt file"),
+        (("nothing.py:f",), "there is no file 'nothing.py'"),
+        (("model.py",), "neither FILE.py:FUNCTION nor a .smelt file"),
+        (("model.py:plain", "--arg", "a=f32[-1]", "--arg", "b=1"), "f32[-1] is negative"),
+        (
+            ("model.py:plain", "--size", "n=2", "--arg", "a=f32[n - 3]", "--arg", "b=1"),
+            "a size of f32[n - 3] is negative",
+        ),
         (("softmax.smelt", "--size", "q=3"), "no size 'q'; sizes: r, c"),
         (("softmax.smelt", "--size", "r=-3"), "not a number >= 0"),
         (("softmax.smelt", "--size", "r"), "'r' is not NAME=NUMBER"),

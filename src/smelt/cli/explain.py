@@ -28,7 +28,7 @@ from smelt.graph.text import parse, parse_type
 from smelt.graph.verify import verify
 from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.tune.arrays import random_array
-from smelt.types.expr import sizes_of
+from smelt.types.expr import evaluate, sizes_of
 from smelt.types.tensor import TensorType
 
 SUFFIX = ".smelt"
@@ -110,8 +110,10 @@ def _load(target: str) -> Callable[..., Any]:
     """The function that FILE:FUNCTION names."""
     file, colon, name = target.rpartition(":")
     path = Path(file)
-    if not colon or not path.is_file():
+    if not colon:
         raise click.UsageError(f"{target!r} is neither FILE.py:FUNCTION nor a {SUFFIX} file")
+    if not path.is_file():
+        raise click.UsageError(f"there is no file {file!r}")
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{path} is not a Python file")
@@ -139,6 +141,9 @@ def _of_function(
     names = tuple(dict.fromkeys(s for t in types for d in t.shape for s in sizes_of(d)))
     _check(sizes, names)
     sizes = complete(sizes, names)
+    for name, t in wanted.items():
+        if isinstance(t, TensorType) and any(evaluate(d, sizes) < 0 for d in t.shape):
+            raise click.BadParameter(f"a size of {t} is negative", param_hint=f"--arg {name}")
     values = {
         name: random_array(t, sizes, k) if isinstance(t, TensorType) else t
         for k, (name, t) in enumerate(wanted.items())
