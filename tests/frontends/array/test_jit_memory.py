@@ -76,6 +76,11 @@ def test_wrong_out() -> None:
     for out in (np.zeros(4), np.zeros(3, np.float32), 3.0, np.zeros((3, 1))):
         with pytest.raises(sm.errors.OutArgumentError):
             f(x, out=out)
+    told = r"is f64\[3\], out= is f64\[3,1\]"  # types are spelled as everywhere
+    with pytest.raises(sm.errors.OutArgumentError, match=told):
+        f(x, out=np.zeros((3, 1)))
+    with pytest.raises(sm.errors.OutArgumentError, match=r"f64\[3\] in another order of bytes"):
+        f(x, out=np.zeros(3, ">f8"))
     locked = np.zeros(3)
     locked.flags.writeable = False
     with pytest.raises(sm.errors.OutArgumentError, match="read-only"):
@@ -117,6 +122,19 @@ def test_repeated_calls_into_arrays_are_looked_at_as_the_first_one() -> None:
         later = sm.asarray(pending) + given  # reads what `pending` holds before it is overwritten
         f(y, y, out=pending)
         assert np.array_equal(np.asarray(later), np.full(6, 3.0))
+
+
+def test_arguments_are_counted_from_both_ends_and_not_beyond() -> None:
+    for wrong in (2, -3):
+        with pytest.raises(sm.errors.ArgumentError, match="-2 to 1: x, k"):
+            sm.jit(lambda x, k: x + k, donate=wrong)
+        with pytest.raises(sm.errors.ArgumentError, match="argument number"):
+            sm.jit(lambda x, k: x + k, static_argnums=wrong)
+    last = sm.jit(lambda x, k: x * len(k), static_argnums=-1)
+    assert last(np.ones(2), k="abc").tolist() == [3, 3]  # by name too
+    assert last(np.ones(2), "ab").tolist() == [2, 2]
+    more = sm.jit(lambda x, *k: x * len(k[1]), static_argnums=2)
+    assert more(np.ones(2), 1, "abc").tolist() == [3, 3]
 
 
 def test_donated_arrays_cannot_be_read() -> None:

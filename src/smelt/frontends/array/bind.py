@@ -95,29 +95,35 @@ class Options:
     def _slots(self, places: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
         """Each argument by place and by name.  Raises ArgumentError for one that is not there."""
         slots: set[Slot] = set()
+        count = len(self.parameters)
         for place in places:
-            slots.add(place if place >= 0 else place + len(self.parameters))
-            if self.parameters and 0 <= place < len(self.parameters):
-                slots.add(self.parameters[place])
+            slot = place if place >= 0 else place + count
+            slots.add(slot)
+            if 0 <= slot < count:
+                slots.add(self.parameters[slot])
+            elif self.parameters and not self._takes(inspect.Parameter.VAR_POSITIONAL):
+                raise ArgumentError(
+                    op="jit", argument="argument number", value=str(place),
+                    expected=f"-{count} to {count - 1}: {', '.join(self.parameters)}",
+                )  # fmt: skip
         for name in names:
             slots.add(name)
             if name in self.parameters:
                 slots.add(self.parameters.index(name))
-            elif self.parameters and not self._open:
+            elif self.parameters and not self._takes(inspect.Parameter.VAR_KEYWORD):
                 raise ArgumentError(
                     op="jit", argument="argument name", value=repr(name),
                     expected=f"one of {', '.join(self.parameters)}",
                 )  # fmt: skip
         return frozenset(slots)
 
-    @property
-    def _open(self) -> bool:
-        """Whether the function takes keywords that its signature does not name."""
+    def _takes(self, kind: Any) -> bool:
+        """Whether the function takes arguments of a kind that its signature does not name."""
         try:
             kinds = [p.kind for p in inspect.signature(self.function).parameters.values()]
         except (TypeError, ValueError):
             return True
-        return inspect.Parameter.VAR_KEYWORD in kinds
+        return kind in kinds
 
     def spell(self, path: str) -> str:
         """`params.w` for `0.w`."""

@@ -194,4 +194,5 @@ def _described(a: Argument) -> str:
     if a.data is None:
         return repr(a.number) if a.is_said else type(a.number).__name__
     strided = "" if a.data.flags.c_contiguous else " with strides"
-    return f"{from_numpy(a.data.dtype).name}{list(a.data.shape)}{strided}"
+    shape = ",".join(map(str, a.data.shape))
+    return f"{from_numpy(a.data.dtype).name}[{shape}]{strided}"

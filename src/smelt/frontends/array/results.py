@@ -136,23 +136,24 @@ def _targets(
         dtype, shape = expected
         if target.shape != shape or target.dtype != dtype:
             raise OutArgumentError(
-                expected=f"{from_numpy(dtype).name}{list(shape)}",
-                found=f"{_dtype_name(target.dtype)}{list(target.shape)}",
+                expected=_spelled(dtype, shape), found=_spelled(target.dtype, target.shape)
             )
         if not target.flags.writeable:
             raise OutArgumentError(
-                f"out= is read-only, the result {from_numpy(dtype).name}{list(shape)} goes nowhere"
+                f"out= is read-only, the result {_spelled(dtype, shape)} goes nowhere"
             )
     _check_overlaps(targets, buffers)
     return targets
 
 
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """As the result's is written, where it has such a name."""
+def _spelled(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
+    """A type as ours are written, where it has such a name."""
     try:
-        return from_numpy(dtype).name
+        name = from_numpy(dtype).name
     except DTypeError:
-        return dtype.name
+        name = dtype.name
+    order = "" if dtype.isnative else " in another order of bytes"
+    return f"{name}[{','.join(map(str, shape))}]{order}"
 
 
 def _nest(tree: Any) -> str:
