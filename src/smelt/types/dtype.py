@@ -38,6 +38,18 @@ class DType:
         """The type that arithmetic is done in: half types compute in float32."""
         return f32 if self.kind == "float" and self.bits == 16 else self
 
+    def rounded(self, number: float | int | bool) -> float | int | bool:
+        """The number that a half type has for a number; the number itself for other types, which
+        whoever computes with them rounds to.
+
+        >>> f16.rounded(0.1), f16.rounded(1e6), f32.rounded(0.1)
+        (0.0999755859375, inf, 0.1)
+        """
+        if self.compute is self:
+            return number
+        with np.errstate(over="ignore"):
+            return float(np.asarray(number, "f8").astype(self.numpy))
+
     @property
     def is_float(self) -> bool:
         return self.kind == "float"

@@ -147,3 +147,44 @@ def test_a_model_errs_as_much_as_eager_code(autocast: bool) -> None:
             eager = model(*given).double() - want
             found = torch.compile(model, backend="smelt")(*given).double() - want
     assert found.square().mean() <= (1.2 * 1.2) * eager.square().mean()
+
+
+BY_NUMBERS = {
+    "mul": lambda t: t * 0.1,
+    "decay": lambda t: t.mul(0.999),  # 1 as bfloat16
+    "whole": lambda t: t * 257,
+    "div": lambda t: t / 0.3,
+    "rdiv": lambda t: 1.1 / t,
+    "add": lambda t: t + 0.7,
+    "sub": lambda t: t - 0.3,
+    "rsub": lambda t: 0.1 - t,
+    "size": lambda t: t * t.shape[0],
+    "clamp": lambda t: torch.clamp(t * 0.001, max=0.7),
+    "less": lambda t: t < 100.3,
+    "pow": lambda t: t**1.7,
+    "where": lambda t: torch.where(t > 3, t, 0.1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", BY_NUMBERS)
+def test_numbers_are_rounded_where_eager_code_rounds_them(name: str, dtype: Any) -> None:
+    """Sums and products take them as float32, all else as halves."""
+    torch._dynamo.reset()
+    t, f = torch.arange(1, 2000).to(dtype), BY_NUMBERS[name]
+    found, expected = torch.compile(f, backend="smelt")(t), f(t)
+    assert found.dtype == expected.dtype
+    if name == "pow":
+        torch.testing.assert_close(found, expected, rtol=2 * EPS, atol=0)
+    else:
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_with_a_factor_are_rounded_once(dtype: Any) -> None:
+    torch._dynamo.reset()
+    t = torch.arange(1, 2000).to(dtype)
+    found = torch.compile(lambda t: torch.add(t, t, alpha=0.1), backend="smelt")(t)
+    exact = t.double() * (1 + 0.1)
+    unit = torch.finfo(dtype).eps / 2
+    assert ((found.double() - exact).abs() <= unit * exact * (1 + 2.0**-10)).all()

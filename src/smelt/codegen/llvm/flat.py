@@ -120,7 +120,7 @@ class PhaseBuilder:
         """The item of a kernel value."""
         match value:
             case k.Const(value=number, dtype=dtype):
-                return self.item("const", number, (), (), dtype.compute)
+                return self.item("const", dtype.rounded(number), (), (), dtype.compute)
             case k.Ref(name=name, next=following):
                 return (self.new if following else self.names)[name]
             case k.IndexValue(index=index, dtype=dtype):
@@ -260,7 +260,7 @@ class PhaseBuilder:
             return Access(param.name, offset)
         pairs = zip(index, param.shape, strict=True)
         limits = tuple((e, n) for e, n in pairs if not proves_inside(e, n))
-        return Access(param.name, offset, limits, other.value)
+        return Access(param.name, offset, limits, other.dtype.rounded(other.value))
 
     def store(self, s: k.Store) -> None:
         """Adds a store."""

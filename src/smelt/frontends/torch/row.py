@@ -100,6 +100,13 @@ class Call:
         """A Python number or size as a value."""
         return number(x, dtype, self.origin)
 
+    def arithmetic(self, *operands: Any) -> DType:
+        """The type that sums and products with these operands are computed in: torch multiplies a
+        tensor of halves by a number as float32, which matters where no half is that number."""
+        numbers = [x for x in operands if not isinstance(x, (V, bool))]
+        exact = all(isinstance(x, (int, float)) and self.dtype.rounded(x) == x for x in numbers)
+        return self.dtype if exact else self.dtype.compute
+
     def value(self, x: Any, dtype: DType) -> V:
         """An operand, tensor or number, as a value of a type."""
         return x.cast(dtype) if isinstance(x, V) else number(x, dtype, self.origin)

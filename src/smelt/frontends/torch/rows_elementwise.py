@@ -81,15 +81,18 @@ def _test(scalar: str) -> Callable[[Call, V], V]:
 
 
 def _add(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    return c.value(x, c.dtype) + _scaled(c, c.value(y, c.dtype), alpha)
+    kind = c.arithmetic(x, y, alpha)
+    return (c.value(x, kind) + _scaled(c, c.value(y, kind), alpha)).cast(c.dtype)
 
 
 def _sub(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    return c.value(x, c.dtype) - _scaled(c, c.value(y, c.dtype), alpha)
+    kind = c.arithmetic(x, y, alpha)
+    return (c.value(x, kind) - _scaled(c, c.value(y, kind), alpha)).cast(c.dtype)
 
 
 def _rsub(c: Call, x: Any, y: Any, alpha: Any = 1) -> V:
-    return c.value(y, c.dtype) - _scaled(c, c.value(x, c.dtype), alpha)
+    kind = c.arithmetic(x, y, alpha)
+    return (c.value(y, kind) - _scaled(c, c.value(x, kind), alpha)).cast(c.dtype)
 
 
 def _scaled(c: Call, x: V, factor: Any) -> V:
@@ -99,7 +102,8 @@ def _scaled(c: Call, x: V, factor: Any) -> V:
 def _mul(c: Call, x: Any, y: Any) -> V:
     if c.dtype == bool_:
         return c.value(x, bool_).map("and", c.value(y, bool_))
-    return c.value(x, c.dtype) * c.value(y, c.dtype)
+    kind = c.arithmetic(x, y)
+    return (c.value(x, kind) * c.value(y, kind)).cast(c.dtype)
 
 
 def _nonzero(c: Call, y: Any, what: str) -> None:
@@ -112,7 +116,8 @@ def _nonzero(c: Call, y: Any, what: str) -> None:
 
 def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
     if rounding_mode is None:
-        return c.value(x, c.dtype) / c.value(y, c.dtype)
+        kind = c.arithmetic(x, y)
+        return (c.value(x, kind) / c.value(y, kind)).cast(c.dtype)
     if c.dtype.is_integer:
         _nonzero(c, y, "division")
     a, b = c.value(x, c.dtype), c.value(y, c.dtype)
