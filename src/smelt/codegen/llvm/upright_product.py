@@ -68,9 +68,13 @@ class UprightEmitter(Packer):
         with b.if_then(b.icmp_signed(">=", low, high)):
             self._tiles(number(0), BIT(1))
 
+        deep = home.s.local[c.depth]
+        even = isinstance(deep, int) and deep % c.block == 0  # the loops that pack have no rests
+
         def block(at: Value) -> None:
             end = b.add(at, number(c.block))
-            end = b.select(b.icmp_signed("<", end, high), end, high)
+            if not even:
+                end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.depth] = (at, end)
             self._pack_both()
             self._tiles(b.sub(end, at), b.icmp_signed("==", at, low))
