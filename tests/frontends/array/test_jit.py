@@ -490,3 +490,8 @@ def test_numbers_have_the_shape_of_one_element(given: Any) -> None:
     found = sm.jit(lambda x: (x * 2, x.ndim, x.shape, x.size))(given)
     assert found[1:] == (0, (), 1)
     assert float(found[0]) == 2 * float(given)
+
+
+def test_what_cannot_be_called_is_refused_at_once():
+    with pytest.raises(sm.errors.ArgumentError, match="function = 3"):
+        sm.jit(3)

@@ -257,3 +257,18 @@ def test_specs_with_expressions() -> None:
         sm.jit(lambda x: x).lower(sm.spec("f64[n*2]"))
     with pytest.raises(sm.errors.ExprTextError):
         sm.spec("f64[n/2]")
+
+
+def test_out_whose_elements_share_memory_is_refused():
+    f, x = sm.jit(lambda x: x * 2), np.ones((20, 37))
+    room = np.zeros(2000)
+    for strides in ((0, 8), (8, 8), (37 * 8 - 8, 8), (8, 0)):
+        with pytest.raises(sm.errors.OutArgumentError, match="share memory"):
+            f(x, out=np.lib.stride_tricks.as_strided(room, (20, 37), strides))
+    assert not room.any()
+    for strides in ((37 * 8, 8), (8, 20 * 8), (37 * 16, 16)):
+        out = np.lib.stride_tricks.as_strided(room, (20, 37), strides)
+        assert (np.asarray(f(x, out=out)) == 2).all()
+    one = np.lib.stride_tricks.as_strided(room, (1, 37), (0, 8))
+    f(np.ones((1, 37)), out=one)
+    assert (one == 2).all()

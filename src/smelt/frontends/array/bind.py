@@ -79,6 +79,9 @@ class Options:
         static_argnames: str | Iterable[str] = (),
         donate: int | str | Iterable[int | str] = (),
     ) -> None:
+        if not callable(function):
+            raise ArgumentError(op="jit", argument="function", value=repr(function),
+                                expected="something to call")  # fmt: skip
         self.function = function
         inner = getattr(function, "func", function)  # of a functools.partial
         self.name = getattr(inner, "__name__", type(inner).__name__)

@@ -142,6 +142,11 @@ def _targets(
             raise OutArgumentError(
                 f"out= is read-only, the result {_spelled(dtype, shape)} goes nowhere"
             )
+        if _meets_itself(target):
+            raise OutArgumentError(
+                f"elements of out= share memory, the result {_spelled(dtype, shape)} has no room",
+                hint="Give an array of its own: np.empty(shape, dtype).",
+            )
     _check_overlaps(targets, buffers)
     return targets
 
@@ -154,6 +159,16 @@ def _spelled(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
         name = dtype.name
     order = "" if dtype.isnative else " in another order of bytes"
     return f"{name}[{','.join(map(str, shape))}]{order}"
+
+
+def _meets_itself(a: Buffer) -> bool:
+    """Whether steps along some dimensions may meet those along others, as in sliding windows."""
+    reach = a.itemsize
+    for step, n in sorted((abs(s), n) for s, n in zip(a.strides, a.shape, strict=True) if n > 1):
+        if step < reach:
+            return a.size > 0
+        reach += (n - 1) * step
+    return False
 
 
 def _nest(tree: Any) -> str:
