@@ -203,23 +203,30 @@ TALL_STAGED = 32
 WIDE_STAGED = 48
 """The same of a wide one: whole tiles."""
 
-WIDE_DEPTH, WIDE_PANEL = 2048, 1 << 19
+WIDE_DEPTH, WIDE_PANEL, FEW_DEPTH = 4096, 1 << 19, 2048
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
-its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
+its right operand that a task packs: they stay in L2, and are several lines of a cache across; and
+the summed positions of one of few rows, whose left operand stays there too."""
 WIDE_ACROSS = 160_000
 """Elements up to which a left operand that lies along its rows is multiplied as it lies: more do
 not stay in L2."""
 DEEP, DEEP_PITCH = 192, 208
 """Summed positions that a deep product takes at once, and elements between packed rows of them: no
 power of two, which would share a cache's sets."""
-DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN, DEEP_TASKS = 288, 384, 48, 8
+DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
-together; with fewer rows and columns it would pack more often what comes from L3 or from memory.
-Last, tasks that there are to be before one takes more than `ROWS`."""
+together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
 WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 192
 """Rows for which a task packs that at least, unless this leaves fewer tasks than so many; and rows
 even then."""
+
+TURNED_COLUMNS, TURNED_PITCH = 48, 64
+"""Columns of a product of few rows, with which these change places, that are read together: whole
+tiles and whole vectors; and elements between rows of their sums, of which a tile's last vectors are
+longer."""
+TURNED_BYTES = 1 << 20
+"""Bytes of the operand that every task of such a product packs, at most: it stays in L2."""
 
 
 def rows_together(columns: Index) -> Index:
@@ -307,16 +314,33 @@ def wide_blocks(
 
 
 def deep_blocks(
-    rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, *, direct: bool
+    rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, tasks: int, *,
+    direct: bool,
 ) -> tuple[Index, Index]:  # fmt: skip
     """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
-    whose result has so many independent positions: blocks of about the same size."""
+    whose result has so many independent positions: blocks of about the same size.  There are to be
+    so many tasks before one takes more than `ROWS`."""
     size = itemsize // 4
     across = mul(tile, ceiling(_even(columns, ceiling(columns, DEEP_COLUMNS // size)), tile))
     most = DEEP_ROWS // size // DEEP_EVEN * DEEP_EVEN * (2 if direct else 1)
-    least = minimum(most, maximum(floordiv(positions, mul(DEEP_TASKS, across)), ROWS))
+    least = minimum(most, maximum(floordiv(positions, mul(tasks, across)), ROWS))
     blocks = ceiling(rows, least)
     return mul(DEEP_EVEN, ceiling(_even(rows, blocks), DEEP_EVEN)), across
+
+
+def turned_columns(columns: Index, rows: Index, positions: Index, tasks: int) -> Index:
+    """Columns that one task takes of a product whose few rows are packed by every task, whose
+    result has so many independent positions: as many tasks as there are to be.
+
+    >>> from smelt.types.expr import size
+    >>> taken = turned_columns(size("n"), size("m"), mul(size("m"), size("n")), 4)
+    >>> [int(evaluate(taken, {"m": 64, "n": n})) for n in (30, 768, 3000)]
+    [48, 192, 768]
+    """
+    fair = floordiv(positions, mul(maximum(rows, 16), tasks))
+    most = mul(TURNED_COLUMNS, maximum(ceiling(fair, TURNED_COLUMNS), 2))
+    even = _even(columns, ceiling(columns, most))
+    return mul(TURNED_COLUMNS, maximum(ceiling(even, TURNED_COLUMNS), 1))
 
 
 def _even(size: Index, blocks: Index) -> Index:

@@ -262,7 +262,7 @@ class Named:
     names: Mapping[str, str]
     """What the plain kernel's names are in this one."""
     stem: bytes
-    """What decides its machine code: its text, the generator, LLVM and the processor."""
+    """What decides its machine code: its text, the generator, LLVM, the processor and its cores."""
 
 
 def identify(
@@ -273,7 +273,7 @@ def identify(
     plain, names = bare or canonical(kernel)
     parts = (
         plain.text, generator(), str(ABI_VERSION), llvmlite.__version__,
-        target.fingerprint(), knobs.code_fingerprint(),
+        target.fingerprint(), str(target.tasks), knobs.code_fingerprint(),
     )  # fmt: skip
     stem = hashlib.sha256("\0".join(parts).encode()).digest()
     return Named(kernel, plain, names, stem)

@@ -99,6 +99,10 @@ _SLOW_PAIRS = frozenset(("cooperlake", "sapphirerapids", "emeraldrapids", "grani
 each: half the products of float32 numbers in the same time.  Their fast way with bfloat16 is AMX,
 which a virtual machine may hide."""
 
+MOST_TASKS = 8
+"""Tasks that a product is cut into for the sake of cores: with more of these it is large or soon
+done."""
+
 DEFAULT_OP_NS: dict[str, float] = {
     "add": 0.11,
     "mul": 0.11,
@@ -177,6 +181,12 @@ class Target:
     def lanes(self, itemsize: int) -> int:
         """How many elements of `itemsize` bytes fill one vector register."""
         return max(1, self.vector_bytes // itemsize)
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that a product is cut into before each packs less by taking more: two for each
+        core, of which one that comes late is half of a core's work; no more than `MOST_TASKS`."""
+        return min(2 * self.cores, MOST_TASKS)
 
     @property
     def feature_string(self) -> str:

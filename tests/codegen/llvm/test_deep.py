@@ -21,9 +21,9 @@ from smelt.blocks import (
     DEEP_EVEN,
     DEEP_PITCH,
     DEEP_ROWS,
-    DEEP_TASKS,
     SMALL,
     TALL_COLUMNS,
+    WIDE_DEPTH,
     deep_blocks,
 )
 from smelt.codegen.build import form_for
@@ -56,7 +56,11 @@ def test_same_bits_as_the_usual_form(isa: str, left: str, right: str) -> None:
     code = matrices("f32", f"{left}; {right} -> m,n")
     kernel, usual = whole(code, isa), whole(code, isa, usual=True)
     rng = np.random.default_rng(5)
-    for m, n, k in ((SMALL + 1, TALL_COLUMNS + 1, 2100), (600, 131, 2049), (265, 400, 2500)):
+    for m, n, k in (
+        (SMALL + 1, TALL_COLUMNS + 1, WIDE_DEPTH + 50),
+        (600, 131, WIDE_DEPTH + 1),
+        (265, 400, WIDE_DEPTH + 450),
+    ):
         x, y = (rng.standard_normal(s).astype("f4") for s in ((m, k), (k, n)))
         x[3, 5], x[4, 6], y[7, 8] = np.nan, np.inf, -np.inf
         given = (x if left == "m,k" else np.ascontiguousarray(x.T),
@@ -157,13 +161,13 @@ def test_same_bits_for_any_threads_and_strides() -> None:
 
 def test_blocks_are_even_many_and_stay_in_cache() -> None:
     m, n = (size(name) for name in "mn")
-    for direct in (False, True):
-        rows, columns = deep_blocks(m, n, mul(m, n), 4, 32, direct=direct)
+    for direct, tasks in product((False, True), (2, 4, 8)):
+        rows, columns = deep_blocks(m, n, mul(m, n), 4, 32, tasks, direct=direct)
         for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 3072)):
             named = dict(zip("mn", sizes, strict=True))
             high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
             down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
-            assert down * across >= DEEP_TASKS - 1 or high <= 3 * DEEP_EVEN
+            assert down * across >= tasks - 1 or high <= 3 * DEEP_EVEN
             assert high % DEEP_EVEN == 0 and high - sizes[0] / down < DEEP_EVEN
             assert wide % 32 == 0 and wide <= DEEP_COLUMNS
             left = 0 if direct else high * DEEP_PITCH

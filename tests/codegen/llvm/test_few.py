@@ -14,7 +14,7 @@ from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
-from smelt.blocks import SMALL, TALL_COLUMNS, TALL_DEPTH, THIN, WIDE_DEPTH
+from smelt.blocks import FEW_DEPTH, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -37,9 +37,9 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
     panel = 2 * Target.for_isa(isa).vector_bytes // 4
-    least = {"m": THIN + 1, "n": panel, "k": WIDE_DEPTH}
+    least = {"m": THIN + 1, "n": panel, "k": FEW_DEPTH}
     assert form_for(forms, least) == form_for(forms, {**least, "m": SMALL}) == "few"
-    for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", WIDE_DEPTH + 1)):
+    for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", FEW_DEPTH + 1)):
         assert form_for(forms, {**least, name: other}) != "few"
     assert form_for(forms, {**least, "m": THIN}) == "rows"
     assert form_for(forms, {**least, "k": TALL_DEPTH}) == "few"
@@ -69,7 +69,7 @@ def test_same_bits_as_the_usual_form(isa: str, left: str, right: str) -> None:
     code = matrices("f32", f"{left}; {right} -> m,n")
     kernel, usual = whole(code, isa), whole(code, isa, usual=True)
     rng = np.random.default_rng(5)
-    for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 401), (65, 300, WIDE_DEPTH)):
+    for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 401), (65, 300, FEW_DEPTH)):
         x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
         assert form_for(kernel.forms, kernel.sizes([x, y])) == "few"

@@ -16,6 +16,7 @@ from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 import smelt as sm
 from smelt import lower
 from smelt.blocks import (
+    FEW_DEPTH,
     HEIGHT,
     SMALL,
     TALL_COLUMNS,
@@ -47,15 +48,16 @@ def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
     least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
     assert form_for(forms, least) == "wide"
-    for name, other in (("m", SMALL), ("n", TALL_COLUMNS)):
-        assert form_for(forms, {**least, name: other}) == ("few" if name == "m" else "")
+    assert form_for(forms, {**least, "n": TALL_COLUMNS}) == ""
+    assert form_for(forms, {**least, "m": SMALL}) == ""
+    assert form_for(forms, {**least, "m": SMALL, "k": FEW_DEPTH}) == "few"
     assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"
     turned = whole(matrices("f32", "k,m; k,n -> m,n"), isa)  # rows of the left operand lie across
     assert form_for(turned.forms, least) == "deep"
     near = {**least, "m": WIDE_ACROSS // 400 + 1, "k": 400}
     assert form_for(turned.forms, {**near, "k": 399}) == "wide"
     assert form_for(turned.forms, near) == "deep"
-    assert form_for(turned.forms, {**least, "m": SMALL}) == "few"
+    assert form_for(turned.forms, {**least, "m": SMALL, "k": FEW_DEPTH}) == "few"
     few = whole('graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) '
                 '{spec="m,k; k,n -> m,n"}\n return s\n}', isa)  # fmt: skip
     assert {"few", "wide", "deep"} & {form for form, _ in few.forms} == {"few"}

@@ -112,20 +112,6 @@ class DeepEmitter(TallEmitter):
         with b.if_then(self.final):
             home.loop(low, high, 1, lambda row: self._rest(row, b.icmp_signed("<", row, end)))
 
-    def _clear_beyond(self) -> None:
-        """The last panel's lanes without a column are 0: subnormal numbers that other kernels left
-        there would take a hundred cycles each."""
-        b, c = self.b, self.c
-        whole, zero = self._whole(self.columns, c.tile.columns), self.m.const(c.item.dtype, 0)
-
-        def line(k: Value) -> None:
-            for v in range(c.tile.vectors):
-                at = self._packed(k, b.add(whole, number(v * c.tile.lanes)))
-                store_vector(self.m, self.at(RIGHT_PART, at), zero, c.item.dtype, None)
-
-        with b.if_then(b.icmp_signed("!=", whole, self.columns)):
-            self.home.loop(number(0), self.depth, 1, line)
-
     # ---- what the next block packs ---------------------------------------------------------------
 
     def _foresee(self) -> None:

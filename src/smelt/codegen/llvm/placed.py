@@ -15,6 +15,7 @@ from smelt.codegen.llvm.stencil_product import StencilEmitter
 from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tall_product import TallEmitter
 from smelt.codegen.llvm.tasks import Placed
+from smelt.codegen.llvm.turned_product import TurnedEmitter
 from smelt.codegen.llvm.upright_product import UprightEmitter
 from smelt.codegen.llvm.windowed import Windowed
 from smelt.codegen.llvm.windowed_product import WindowedEmitter
@@ -30,7 +31,8 @@ def placed_emitter(home: NestEmitter, nest: Nest, c: Placed) -> PlacedEmitter:
     if isinstance(c, Windowed):
         return WindowedEmitter(home, nest, c)
     if isinstance(c, Tall):
-        return (DeepEmitter if c.deep else FewEmitter if c.few else TallEmitter)(home, nest, c)
+        few = TurnedEmitter if c.turned else FewEmitter
+        return (DeepEmitter if c.deep else few if c.few else TallEmitter)(home, nest, c)
     return (
         StencilEmitter(home, nest, c) if isinstance(c, Stencil) else UprightEmitter(home, nest, c)
     )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from smelt.blocks import COLUMNS, DEEP, DEEP_PITCH, DEPTH, TALL_COLUMNS, TALL_DEPTH, WIDE_PANEL
+from smelt.blocks import (
+    COLUMNS,
+    DEEP,
+    DEEP_PITCH,
+    DEPTH,
+    TALL_COLUMNS,
+    TALL_DEPTH,
+    TURNED_PITCH,
+    WIDE_PANEL,
+)
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
@@ -97,8 +106,8 @@ class Storage:
         self._reserve((c.item, TABLE_PART), 2 * len(c.taps), i64)
 
     def _reserve_tall(self, c: Tall) -> None:
-        if c.deep:
-            self._reserve_deep(c)
+        if c.deep or c.turned:
+            (self._reserve_deep if c.deep else self._reserve_turned)(c)
             return
         size = c.item.dtype.itemsize
         beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
@@ -120,6 +129,14 @@ class Storage:
         if not c.direct:
             self._reserve((c.item, LEFT_PART), mul(rows, DEEP_PITCH), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
+
+    def _reserve_turned(self, c: Tall) -> None:
+        depth, rows = self.s.local[c.k], add(self.s.local[c.n], c.tile.columns - 1)
+        beyond = c.tile.lanes * c.tile.columns  # turned squares may reach so far
+        self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), beyond), c.item.dtype)
+        if not c.direct:
+            self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), beyond), c.item.dtype)
+        self._reserve((c.item, SUMS_PART), mul(rows, TURNED_PITCH), c.item.dtype)
 
     def _reserve_upright(self, c: Upright) -> None:
         left, right = c.room(self.s.local)

@@ -12,7 +12,9 @@ A *wide* product has more columns, and enough rows to pay for packing: a task ta
 What it packs stays in L2, in panels as wide as a tile that are read from their begin to their end.
 Where the left operand has to be packed too, or too many positions are summed for one pass over all
 of them, the product is *deep*: a task takes the summed positions block by block.  Of *few* rows
-each panel is packed by the tile that multiplies it first (`smelt.codegen.llvm.few_product`).
+each panel is packed by the tile that multiplies it first (`smelt.codegen.llvm.few_product`); where
+they are multiplied by columns that lie along the sum, the left operand is packed, and rows and
+columns change places (`smelt.codegen.llvm.turned_product`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import (
+    FEW_DEPTH,
     SMALL,
     TALL_BYTES,
     TALL_COLUMNS,
@@ -28,10 +31,12 @@ from smelt.blocks import (
     TALL_SINGLE,
     TALL_STAGED,
     THIN,
+    TURNED_BYTES,
     WIDE_ACROSS,
     WIDE_DEPTH,
     WIDE_STAGED,
     deep_blocks,
+    turned_columns,
     wide_blocks,
 )
 from smelt.codegen.llvm.clone import FOLDS
@@ -76,6 +81,10 @@ class Tall:
     """Whether all rows are taken panel by panel: too few to wait for what is packed for them."""
     across: bool = False
     """Whether the left operand is packed by vectors along its rows."""
+    turned: bool = False
+    """Whether, of few rows, these are columns here: `m` is the axis of the result's columns."""
+    tasks: int = 1
+    """Tasks that a deep or turned one is cut into before each takes more."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -117,9 +126,11 @@ class Tall:
         size = self.item.dtype.itemsize
         free = product(phase.axes[a] for a in phase.axes if a in self.item.axes)
         m, n, k = (phase.axes[a] for a in (self.m, self.n, self.k))
+        if self.turned:
+            return {self.m: turned_columns(m, n, free, self.tasks), self.n: SMALL}
         if self.wide:
             rows, columns = (
-                deep_blocks(m, n, free, size, self.tile.columns, direct=self.direct)
+                deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct)
                 if self.deep else wide_blocks(m, n, k, free, size, self.tile.columns)
             )  # fmt: skip
             return {self.m: rows, self.n: columns}
@@ -155,11 +166,17 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
     access, direct = left.payload, _lies_open(left, item, (m, k), phase)
     if form == "deep":
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
+    turned = form == "few" and _runs_along(phase, right, item, n, k)
+    if turned:
+        left, right, m, n = right, left, n, m
+        access, direct = left.payload, _lies_open(left, item, (m, k), phase)
+        direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     return Tall(
         item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, wide=wide,
+        turned=turned,
         dense=not wide and all(s == phase.axes[n] for s in steps),
         late=_cost(readers(phase, item)) > LONGEST, deep=form == "deep",
-        few=form == "few",
+        few=form == "few", tasks=target.tasks,
         across=form == "deep" and not direct
         and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], item)),
     )  # fmt: skip
@@ -186,9 +203,15 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     if found is None or target.registers < 32 or _is_grouped(found, phase, target):
         return
     m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
+    if found.turned:
+        m, n = n, m
+        most = mul(m, k), TURNED_BYTES // found.item.dtype.itemsize
+        cheap = _cost(needed(phase, [found.right], found.item)) <= LONGEST
+    else:
+        most, cheap = (k, FEW_DEPTH), found.direct or _is_cheap(phase, found)
     panel = max(THIN + 1, found.tile.columns)
-    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(panel, n), 0), (k, WIDE_DEPTH)
-    if _fit(limits) and (found.direct or _is_cheap(phase, found)):
+    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(panel, n), 0), most
+    if _fit(limits) and cheap:
         yield "few", limits
 
 
@@ -256,6 +279,13 @@ def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> b
         return False
     steps = [coefficient(access.offset, a) for a in axes]
     return all(s is not None and not axes_of(s) for s in steps)
+
+
+def _runs_along(phase: Phase, x: Item, product: Item, n: str, k: str) -> bool:
+    """Whether all that an operand of a product reads lies along the sum, or has but one position
+    of it or of the columns `n`."""
+    loads = [i for i in needed(phase, [x], product) if i.kind == "load" and {n, k} <= i.axes]
+    return bool(loads) and all(runs_across(i, n, k) for i in loads)
 
 
 def _cost(items: list[Item]) -> float:

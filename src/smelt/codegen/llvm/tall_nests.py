@@ -17,7 +17,9 @@ def scheduled(phase: Phase, target: Target, form: Form) -> Schedule:
 
 
 def _tall(phase: Phase, c: Tall) -> Schedule:
-    nest = Nest(0, (c.m, c.n), c.n, stores=phase.stores, items=readers(phase, c.item), product=c)
+    order = (c.n, c.m) if c.turned else (c.m, c.n)
+    made = readers(phase, c.item)
+    nest = Nest(0, order, order[-1], stores=phase.stores, items=made, product=c)
     left, right = (
         Nest(0, order, order[-1], saves=[x], items=needed(phase, [x], c.item), packed=side)
         for order, x, side in (
