@@ -36,6 +36,9 @@ MOST_NEIGHBOURS = 4
 """Neighbours that a part of a cluster is tried to be joined with."""
 WORTH = 0.05
 """Part of the time of two clusters that the traffic between them and a launch must make up."""
+HOPELESS = 1.25
+"""How much more than its clusters take apart a run that folds may take, twice in a row, to be grown
+further: what such runs compute again in every sweep over their rows only grows with them."""
 ENOUGH, MORE = 0.03, 0.2
 """Part of the time of what it touches that a move must gain, since less is within the model's
 error: where it makes no kernel more, and where it does."""
@@ -175,6 +178,7 @@ class Refinement:
         whole = state.clusters[row[start]]
         streams = whole.cost.stream >= 0
         old = 1 << row[start]
+        apart, worse = whole.cost.burden, 0
         for end in range(start + 2, len(row) + 1):
             c = row[end - 1]
             other = state.clusters[c]
@@ -197,6 +201,11 @@ class Refinement:
             size = state.size(members, (whole, other))
             whole = Cluster(members, stored, reads, size, found.region, found.cost)
             yield end, found
+            apart += other.cost.burden
+            hopeless = found.region.ended and found.cost.burden > HOPELESS * apart
+            worse = worse + 1 if hopeless else 0
+            if worse > 1:
+                return
 
     def _traffic(self, values: int) -> float:
         """Nanoseconds of reading some values once."""
