@@ -18,13 +18,13 @@ folds, by as much as nobody knows before a stream is derived: there only the tra
 >>> units = Units(parse(text))
 >>> model = Model(units, Target.for_isa("avx2"), Hints(n=1 << 20))
 >>> together, least = look(units, 0b110, 0b100), Bounds(model)
->>> round(model.cost(together).burden - least.burden(least.of(together), 1), 6)
+>>> round(model.cost(together).burden - least.alone(together, 1), 6)
 0.0
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from math import prod
 
 from smelt.dataclass import dataclass
 from smelt.fusion.along import is_masked
@@ -37,13 +37,20 @@ from smelt.fusion.sets import bits
 class Least:
     """What some units do in any kernels."""
 
-    work: Mapping[int, float]
+    members: int
+    work: dict[int, float]
     """Nanoseconds of each unit on one core."""
-    reads: Mapping[int, int]
-    """Bytes of each value that is read from outside."""
-    writes: int
-    """Values that are written."""
-    masked: bool
+    total: float
+    """Those of all."""
+    read: int
+    """Values that are read from outside."""
+    reads: dict[int, tuple[float, float]]
+    """Nanoseconds that reading each of them takes one core and all cores."""
+    one: float
+    every: float
+    """Those of all of them."""
+    written: int
+    is_masked: bool
 
 
 class Bounds:
@@ -52,6 +59,7 @@ class Bounds:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.known: dict[tuple[int, int], Least] = {}
+        self.start = min(model.target.launch_ns, INLINE_LAUNCH_NS)
 
     def of(self, region: Region) -> Least:
         """What the units of a region do at least."""
@@ -61,57 +69,67 @@ class Bounds:
             found = self.known[key] = self._of(region)
         return found
 
-    def both(self, one: Least, other: Least, writes: int) -> Least:
-        """The units of two regions, of which `writes` are written."""
-        work = {**one.work, **other.work}
-        reads = {v: n for v, n in one.reads.items() if v not in other.work}
-        for v, n in other.reads.items():
-            if v not in one.work and n > reads.get(v, 0):
-                reads[v] = n
-        return Least(work, reads, writes, one.masked or other.masked)
+    def alone(self, region: Region, kernels: int) -> float:
+        """Nanoseconds of so many kernels, at least, that are all of a region together."""
+        found = self.of(region)
+        works = not (found.is_masked and found.members & self.model.units.folds)
+        work = found.total if works else 0.0
+        return self._burden(work, found.one, found.every, found.written, kernels)
 
-    def burden(self, least: Least, kernels: int) -> float:
-        """Nanoseconds that so many kernels take at least which are all of it together."""
+    def both(self, one: Region, other: Region, written: int, kernels: int) -> float:
+        """The same of the units of two regions, of which `written` are written."""
+        a, b = self.of(one), self.of(other)
+        alone, every = a.one + b.one, a.every + b.every
+        for v in bits(a.read & b.read):
+            x, y = a.reads[v], b.reads[v]
+            alone, every = alone - min(x[0], y[0]), every - min(x[1], y[1])
+        for x, y in ((a, b), (b, a)):
+            for v in bits(x.read & y.members):
+                alone, every = alone - x.reads[v][0], every - x.reads[v][1]
+        work = 0.0
+        if not (a.is_masked or b.is_masked) or not (a.members | b.members) & self.model.units.folds:
+            work = a.total + b.total
+            for u in bits(a.members & b.members):
+                work -= min(a.work.get(u, 0.0), b.work.get(u, 0.0))
+        return self._burden(work, alone, every, written, kernels)
+
+    def _burden(self, work: float, one: float, every: float, written: int, kernels: int) -> float:
         model = self.model
-        folds = least.masked and any(model.units.folds >> u & 1 for u in least.work)
-        work = 0.0 if folds else sum(least.work.values())
-        one, every = self._traffic(least, 1), self._traffic(least, model.cores)
-        start = min(model.target.launch_ns, INLINE_LAUNCH_NS)
-        inside = kernels * INLINE_LAUNCH_NS + _charged(work, one)
-        threaded = model.target.launch_ns + (kernels - 1) * start
+        for u in bits(written):
+            one += model.write_ns(u, 1)
+            every += model.write_ns(u, model.cores)
+        threaded = model.target.launch_ns + (kernels - 1) * self.start
         threaded += _charged(work / model.cores, every)
         if kernels == 1 and (work >= INLINE_NS or work + one >= INLINE_NS):
             return threaded
-        return min(inside, threaded)
-
-    def _traffic(self, least: Least, threads: int) -> float:
-        model = self.model
-        found = sum([model.read_ns(v, n, threads) for v, n in least.reads.items()])
-        return found + sum([model.write_ns(u, threads) for u in bits(least.writes)])
+        return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one))
 
     def _of(self, region: Region) -> Least:
         model = self.model
         sizes = [model.extents[e] for e in region.axes]
-        volumes: dict[int, int] = {}
+        volumes: dict[int, int] = {0: 1}
 
         def volume(mask: int) -> int:
             found = volumes.get(mask)
             if found is None:
-                found = 1
-                for a in bits(mask):
-                    found *= sizes[a]
-                volumes[mask] = found
+                found = volumes[mask] = prod([sizes[a] for a in bits(mask)])
             return found
 
         work: dict[int, float] = {}
         for u, masks in region.masks.items():
             times = min(max(map(volume, masks)), model.elements[u])
             work[u] = model.step_ns[u] * times * volume(region.ended.get(u, 0))
-        reads = {
-            v: min(max(map(volume, masks)), model.elements[v]) * model.itemsize[v]
-            for v, masks in region.load_masks.items()
-        }
-        return Least(work, reads, region.stored, is_masked(model, region))
+        reads: dict[int, tuple[float, float]] = {}
+        read = 0
+        for v, masks in region.load_masks.items():
+            nbytes = min(max(map(volume, masks)), model.elements[v]) * model.itemsize[v]
+            reads[v] = model.read_ns(v, nbytes, 1), model.read_ns(v, nbytes, model.cores)
+            read |= 1 << v
+        return Least(
+            region.members, work, sum(work.values()), read, reads,
+            sum([x for x, _ in reads.values()]), sum([x for _, x in reads.values()]),
+            region.stored, is_masked(model, region),
+        )  # fmt: skip
 
 
 def _charged(work: float, traffic: float) -> float:

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from smelt.dataclass import dataclass
 from smelt.fusion.cost import INLINE_LAUNCH_NS
 from smelt.fusion.decide import Decisions
-from smelt.fusion.least import Bounds
 from smelt.fusion.legal import CODE, OPERANDS
 from smelt.fusion.reach import in_order
 from smelt.fusion.sets import bits
@@ -62,7 +61,7 @@ class Refinement:
     def __init__(self, state: State, decisions: Decisions) -> None:
         self.state, self.units, self.decisions = state, state.units, decisions
         self.left = self._looks(RUN_LOOKS)
-        self.least = Bounds(state.model)
+        self.least = state.least
         self.next = max((len(self.units.values), *(c + 1 for c in state.clusters)))
         self.gone: set[tuple[int, int]] = set()
         """Clusters that were given up: none comes again, so that moves cannot go in a circle."""
@@ -88,7 +87,7 @@ class Refinement:
     def _by_slack(self) -> list[int]:
         """The clusters, last those that take most beyond the least that their units take."""
         clusters = self.state.clusters
-        slack = {c: k.cost.burden - self.least.burden(self.least.of(k.region), 1)
+        slack = {c: k.cost.burden - self.least.alone(k.region, 1)
                  for c, k in sorted(clusters.items())}  # fmt: skip
         return sorted(slack, key=lambda c: slack[c])
 
@@ -269,16 +268,15 @@ class Refinement:
     def _may_gain(self, c: int, n: int = -1) -> bool:
         """Whether a cluster taken apart, or one and its neighbour `n` otherwise than they are, may
         gain enough: not if they take little more than their units do in any two kernels."""
-        cluster, least = self.state.clusters[c], self.least.of(self.state.clusters[c].region)
-        before, gain = cluster.cost.burden, 0.0
-        if n >= 0:
-            other = self.state.clusters[n]
-            both = cluster.stored | other.stored
-            stored = self._stored(both, 1 << c | 1 << n)
-            least = self.least.both(least, self.least.of(other.region), stored)
-            before, gain = before + other.cost.burden, self.state.held(both)
-        gain += before - self.least.burden(least, 2)
-        return gain > (MORE if n < 0 else ENOUGH) * before
+        cluster = self.state.clusters[c]
+        if n < 0:
+            least = self.least.alone(cluster.region, 2)
+            return cluster.cost.burden - least > MORE * cluster.cost.burden
+        other = self.state.clusters[n]
+        both, before = cluster.stored | other.stored, cluster.cost.burden + other.cost.burden
+        stored = self._stored(both, 1 << c | 1 << n)
+        least = self.least.both(cluster.region, other.region, stored, 2)
+        return before - least + self.state.held(both) > ENOUGH * before
 
     def _cuts(self, cluster: Cluster) -> Iterator[int]:
         """Members that may be where a cluster is cut: each of its folds and results, and what folds
@@ -350,11 +348,8 @@ class Refinement:
                     continue
                 stored = self._stored(region.stored | cluster.stored, 1 << c | 1 << n,
                                       self.state.reads(left.region.members))  # fmt: skip
-                least = self.least.both(
-                    self.least.of(region), self.least.of(cluster.region), stored
-                )
                 gain = before + cluster.cost.burden - left.cost.burden + state.held(both)
-                gain -= self.least.burden(least, 1)
+                gain -= self.least.both(region, cluster.region, stored, 1)
                 if gain <= max(most, ENOUGH * (before + cluster.cost.burden)):
                     continue
                 found = self._judge(region.members | cluster.members, stored)
