@@ -6,6 +6,7 @@ network cost little more than one of them.  Times are generous: they catch what 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import process_time
@@ -19,7 +20,7 @@ from tests.fusion.formulas import MACHINE
 import smelt as sm
 from smelt import driver, passes
 from smelt.demo import minilm
-from smelt.fusion import plan, region, state
+from smelt.fusion import plan, region, state, streams
 from smelt.fusion.cost import Model
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
@@ -221,3 +222,103 @@ def test_more_steps_of_a_loop_ask_no_more_and_follow_few_places() -> None:
             assert len(rewritten) <= 40 * steps
             asked.append(len(looks))
     assert asked[1] <= asked[0] * 1.25 + 8
+
+
+def transport(steps: int) -> Graph:
+    """Rows and columns normalised in turn: each kernel reads what the last one has summed."""
+
+    def run(x: Any) -> Any:
+        for _ in range(steps):
+            x = x / sm.sum(x, axis=1, keepdims=True)
+            x = x / sm.sum(x, axis=0, keepdims=True)
+        return x
+
+    return recorded(run, np.ones((8, 8), np.float32))
+
+
+def softened(steps: int) -> Graph:
+    """The same of logarithms: every step looks at all of one matrix, through the last step."""
+
+    def run(c: Any) -> Any:
+        u = v = sm.zeros((8,), dtype=sm.float32)
+        for _ in range(steps):
+            u = -sm.nn.logsumexp(v[None, :] - c, axis=1)
+            v = -sm.nn.logsumexp(u[:, None] - c, axis=0)
+        return u, v
+
+    return recorded(run, np.ones((8, 8), np.float32))
+
+
+def recurrence(steps: int) -> Graph:
+    """A state that is carried along, summed up in every step: one kernel that grows."""
+
+    def run(x: Any, a: Any, b: Any) -> Any:
+        h, found = x[:, 0, None] * b, list[Any]()
+        for t in range(steps):
+            h = sm.exp(x[:, t, None] * a) * h + x[:, t, None] * b
+            found.append(sm.sum(h * b, axis=-1))
+        return sm.stack(found, axis=1)
+
+    x = np.zeros((8, steps), np.float32)
+    return recorded(run, x, np.zeros(6, np.float32), np.zeros(6, np.float32))
+
+
+def tangled(steps: int) -> Graph:
+    """Maps, and folds of rows, columns and everything, in no order that repeats."""
+    choices = random.Random(1)
+
+    def run(x: Any, y: Any) -> Any:
+        values = [x, y]
+        for _ in range(steps):
+            v, w = values[-1], choices.choice(values[-5:])
+            match choices.randrange(10):
+                case 0:
+                    v = v / (sm.sum(sm.abs(v), axis=-1, keepdims=True) + 1.0)
+                case 1:
+                    v = v - sm.mean(v, axis=0)
+                case 2:
+                    v = v * sm.max(v) * 0.01
+                case 3 | 4 | 5:
+                    v = sm.tanh(w)
+                case _:
+                    v = v + w
+            values.append(v)
+        return values[-1], values[-2]
+
+    x = np.ones((8, 8), np.float32)
+    return recorded(run, x, x)
+
+
+GROWING = {
+    "transport": (transport, 30), "softened": (softened, 30), "recurrence": (recurrence, 24),
+    "tangled": (tangled, 100), "integration": (integration, 8), "encoder": (encoder, 4),
+}  # fmt: skip
+"""Programs, and how many steps the shorter one has."""
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_work_grows_with_the_graph(name: str) -> None:
+    """Units of all sets that are looked at, and terms of all streams that are derived, are as many
+    for each operator of a program that is twice as long, or hardly more."""
+    make, length = GROWING[name]
+    found: list[float] = []
+    for graph in (make(length), make(2 * length)):
+        with pytest.MonkeyPatch.context() as patch:
+            work: list[int] = []
+            look, collect = state.look, streams.collect
+
+            def counted(units: Any, members: int, *args: Any, k: Any = work, f: Any = look) -> Any:
+                k.append(members.bit_count())
+                return f(units, members, *args)
+
+            def counted_terms(*args: Any, k: Any = work, f: Any = collect) -> Any:
+                made = f(*args)
+                k.append(len(made.terms.known))
+                return made
+
+            patch.setattr(state, "look", counted)
+            patch.setattr(streams, "collect", counted_terms)
+            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
+            found.append(sum(work) / len(Units(graph).units))
+    print(f"{name}: {found[0]:.1f}, then {found[1]:.1f} for each operator")
+    assert found[1] <= 1.35 * found[0] + 2

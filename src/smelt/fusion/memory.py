@@ -21,6 +21,7 @@ all at least another's, absent ones being 0, is never smaller.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
@@ -93,11 +94,8 @@ class Buffer:
     """Its offset is the largest of these."""
     within: Node | None = None
     """The result in whose memory it stands; None: the arena."""
-
-    @property
-    def filled(self) -> Index:
-        """Bytes of it that are written; the rest lies before the next one."""
-        return self.nodes[0].type.nbytes
+    filled: Index = 0
+    """Bytes of it that are written; the rest lies before the next one."""
 
     def meets(self, other: Buffer) -> bool:
         """Whether both live at some time."""
@@ -141,8 +139,10 @@ def assign(
                 buffer.last = end
                 taken[node] = old
                 continue
-            nbytes = rounded(node.type.nbytes)
-            home[node] = Buffer([node], nbytes, at_hints(nbytes, hints), when[k], end)
+            filled = node.type.nbytes
+            nbytes = rounded(filled)
+            home[node] = Buffer([node], nbytes, at_hints(nbytes, hints), when[k], end,
+                                filled=filled)  # fmt: skip
     own = {n: when[k] for k, c in enumerate(clusters) for n in c.outputs
            if n in results and n not in taken}  # fmt: skip
     _place(_guests(list(dict.fromkeys(home.values())), own, hints), hints)
@@ -262,8 +262,7 @@ def _pack(order: Iterable[Buffer]) -> None:
                 best, room = end, gap
             end = max(end, c.at + c.hint)
         b.at = end if best is None else best
-        placed.append(b)
-        placed.sort(key=lambda c: (c.at, c.hint))
+        insort(placed, b, key=lambda c: (c.at, c.hint))
 
 
 def peak(buffers: Iterable[Buffer]) -> int:

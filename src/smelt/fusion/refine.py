@@ -10,8 +10,9 @@ Greedy joining ends where no pair gains.  Two kinds of better plans lie beyond t
 
 A third kind is made where memory is short, whatever the model says of its time: a large value that
 is mapped from another one becomes a kernel that does nothing else, which writes it in that one's
-place.  All ask the model a bounded number of times, in proportion to the number of units, of large
-sets fewer; the first two take only what is predicted to gain.
+place.  The model is asked in proportion to the number of units, of large sets fewer times, and not
+at all where the least that units take tells the answer; the first two take only what is predicted
+to gain.
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ from smelt.fusion.reach import in_order
 from smelt.fusion.sets import bits
 from smelt.fusion.state import SMALL, Cluster, State, Verdict
 
-TRIES = 0.3
-"""Questions for each unit that refinement may ask."""
-LEAST_TRIES = 64
+RUN_LOOKS, SPLIT_LOOKS = 3, 1
+"""Members, for each unit of the graph, of the sets that may be asked about as runs and as parts of
+clusters: what a question takes grows with them."""
+LEAST_LOOKS = 600
 """The same for a small graph."""
-LARGE = 256
-"""Members of a set that cost a question more: what looking at one takes grows with them."""
 MOST_NEIGHBOURS = 4
 """Neighbours that a part of a cluster is tried to be joined with."""
 WORTH = 0.05
 """Part of the time of two clusters that the traffic between them and a launch must make up."""
+FLAT = 16
+"""How many members of a set that maps one space take as long as one of any other set."""
+HOPELESS = 1.25
+"""How much more than its clusters take apart a run that folds may take, twice in a row, to be grown
+further: what such runs compute again in every sweep over their rows only grows with them."""
 ENOUGH, MORE = 0.03, 0.2
 """Part of the time of what it touches that a move must gain, since less is within the model's
 error: where it makes no kernel more, and where it does."""
@@ -55,7 +60,8 @@ class Refinement:
 
     def __init__(self, state: State, decisions: Decisions) -> None:
         self.state, self.units, self.decisions = state, state.units, decisions
-        self.left = max(LEAST_TRIES, int(TRIES * len(self.units.units)))
+        self.left = self._looks(RUN_LOOKS)
+        self.least = state.least
         self.next = max((len(self.units.values), *(c + 1 for c in state.clusters)))
         self.gone: set[tuple[int, int]] = set()
         """Clusters that were given up: none comes again, so that moves cannot go in a circle."""
@@ -63,7 +69,8 @@ class Refinement:
     def run(self) -> list[int]:
         """Takes the moves that gain; returns the clusters that came of them."""
         fresh = [c for move in self._runs() for c in self._take(move)]
-        pending = [] if self.state.wishes.must else sorted(self.state.clusters)
+        self.left = self._looks(SPLIT_LOOKS)
+        pending = [] if self.state.wishes.must else self._by_slack()
         while pending and self.left > 0:
             c = pending.pop()
             move = self._split(c) if c in self.state.clusters else None
@@ -72,6 +79,17 @@ class Refinement:
                 fresh += found
                 pending += found
         return [c for c in fresh if c in self.state.clusters]
+
+    def _looks(self, each: int) -> int:
+        """Members of sets that may be asked about."""
+        return max(LEAST_LOOKS, each * len(self.units.units))
+
+    def _by_slack(self) -> list[int]:
+        """The clusters, last those that take most beyond the least that their units take."""
+        clusters = self.state.clusters
+        slack = {c: k.cost.burden - self.least.alone(k.region, 1)
+                 for c, k in sorted(clusters.items())}  # fmt: skip
+        return sorted(slack, key=lambda c: slack[c])
 
     def overwrite(self) -> None:
         """Takes clusters apart so that large values are written over others that nobody reads any
@@ -132,7 +150,9 @@ class Refinement:
             return None
         before = self.state.asked
         found = self.state.judge(members, stored, parts)
-        self.left -= (self.state.asked - before) * (1 + members.bit_count() // LARGE)
+        if self.state.asked > before:
+            flat = found.region.flat
+            self.left -= members.bit_count() // (FLAT if flat else 1)
         return found if found.cost is not None and found.refusal is None else None
 
     # ---- runs ----------------------------------------------------------------------------------
@@ -175,6 +195,7 @@ class Refinement:
         whole = state.clusters[row[start]]
         streams = whole.cost.stream >= 0
         old = 1 << row[start]
+        apart, worse = whole.cost.burden, 0
         for end in range(start + 2, len(row) + 1):
             c = row[end - 1]
             other = state.clusters[c]
@@ -197,6 +218,11 @@ class Refinement:
             size = state.size(members, (whole, other))
             whole = Cluster(members, stored, reads, size, found.region, found.cost)
             yield end, found
+            apart += other.cost.burden
+            hopeless = found.region.ended and found.cost.burden > HOPELESS * apart
+            worse = worse + 1 if hopeless else 0
+            if worse > 1:
+                return
 
     def _traffic(self, values: int) -> float:
         """Nanoseconds of reading some values once."""
@@ -223,12 +249,14 @@ class Refinement:
         if cluster.members & self.units.calls or cluster.members & (cluster.members - 1) == 0:
             return None
         best: Move | None = None
-        near = self._neighbours(c)
+        near = [n for n in self._neighbours(c) if self._may_gain(c, n)]
+        if not near and not self._may_gain(c):
+            return None
         for cut in self._cuts(cluster):
             parts = self._parts(cluster, cut)
             if parts is None:
                 continue
-            for move in self._moves(c, near, *parts):
+            for move in self._moves(c, near, *parts, 0.0 if best is None else best.gain):
                 before = sum(self.state.clusters[k].cost.burden for k in move.old)
                 enough = ENOUGH if len(move.new) <= len(move.old) else MORE
                 if self.gone.intersection(map(_key, move.new)):
@@ -236,6 +264,19 @@ class Refinement:
                 if move.gain > enough * before and (best is None or move.gain > best.gain):
                     best = move
         return best
+
+    def _may_gain(self, c: int, n: int = -1) -> bool:
+        """Whether a cluster taken apart, or one and its neighbour `n` otherwise than they are, may
+        gain enough: not if they take little more than their units do in any two kernels."""
+        cluster = self.state.clusters[c]
+        if n < 0:
+            least = self.least.alone(cluster.region, 2)
+            return cluster.cost.burden - least > MORE * cluster.cost.burden
+        other = self.state.clusters[n]
+        both, before = cluster.stored | other.stored, cluster.cost.burden + other.cost.burden
+        stored = self._stored(both, 1 << c | 1 << n)
+        least = self.least.both(cluster.region, other.region, stored, 2)
+        return before - least + self.state.held(both) > ENOUGH * before
 
     def _cuts(self, cluster: Cluster) -> Iterator[int]:
         """Members that may be where a cluster is cut: each of its folds and results, and what folds
@@ -286,9 +327,10 @@ class Refinement:
         return found
 
     def _moves(
-        self, c: int, near: Sequence[int], one: Verdict, other: Verdict
-    ) -> Iterator[Move]:  # fmt: skip
-        """The two parts as they are, and either joined with a neighbour."""
+        self, c: int, near: Sequence[int], one: Verdict, other: Verdict, most: float
+    ) -> Iterator[Move]:
+        """The two parts as they are, and either joined with a neighbour where that may gain more
+        than `most`."""
         clusters, state = self.state.clusters, self.state
         assert one.cost is not None and other.cost is not None
         apart = one.cost.burden + other.cost.burden
@@ -306,6 +348,10 @@ class Refinement:
                     continue
                 stored = self._stored(region.stored | cluster.stored, 1 << c | 1 << n,
                                       self.state.reads(left.region.members))  # fmt: skip
+                gain = before + cluster.cost.burden - left.cost.burden + state.held(both)
+                gain -= self.least.both(region, cluster.region, stored, 1)
+                if gain <= max(most, ENOUGH * (before + cluster.cost.burden)):
+                    continue
                 found = self._judge(region.members | cluster.members, stored)
                 if found is not None and found.cost is not None:
                     gain = before + cluster.cost.burden - left.cost.burden - found.cost.burden

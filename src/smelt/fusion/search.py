@@ -56,6 +56,9 @@ MOST_COPIES = 6
 """Readers beyond which a producer is not copied into each of them."""
 MOST_READERS = 4
 """Readers that a producer is tried to be joined with."""
+LARGE = 24
+"""Members of a producer that folds beyond which readers with which it, or a part of it, has gained
+less than with another one are not tried again before that one."""
 MOST_SIBLINGS = 12
 """Readers of one array that are tried in pairs."""
 FORCED = 1e18
@@ -140,6 +143,8 @@ class Search(State):
         self.decisions = decisions
         self.reach = Reach({})
         self.tries = Tries()
+        self.dear: dict[int, int] = {}
+        """Producers that were better stored than computed again, and in how many readers."""
 
     # ---- the run -------------------------------------------------------------------------------
 
@@ -254,6 +259,11 @@ class Search(State):
         kept = producer.stored & self.units.outputs or producer.members & self.units.folds
         return 1 < readers <= MOST_COPIES and not kept
 
+    def _was_dear(self, producer: Cluster, readers: int) -> bool:
+        """Whether a producer was better stored than computed again in as many readers: so it is
+        when they have grown."""
+        return self.dear.get(producer.members, readers + 1) <= readers
+
     def _is_made_of_nothing(self, producer: Cluster) -> bool:
         """Whether a producer reads no array and costs next to nothing, as a mask by positions does.
 
@@ -268,13 +278,19 @@ class Search(State):
         best = NO_MOVE
         readers = bits(self.successors(p))
         producer = self.clusters[p]
-        if self._may_copy(producer, len(readers)):
+        if self._may_copy(producer, len(readers)) and not self._was_dear(producer, len(readers)):
             best = self.copied(p, readers)
-            if best.gain <= LEAST_GAIN and best.joined:
-                self.decisions.dear(
-                    self.clusters[p], [self.clusters[c] for c in readers], best.gain
-                )
-        for c in readers[:MOST_READERS]:
+            if best.gain <= LEAST_GAIN:
+                self.dear[producer.members] = len(readers)
+                if best.joined:
+                    self.decisions.dear(producer, [self.clusters[c] for c in readers], best.gain)
+        slow = producer.members.bit_count() > LARGE and not producer.region.flat
+        tried = readers[:MOST_READERS]
+        if slow:
+            tried = sorted(tried, key=lambda c: -self.tries.guess(p, c))
+        for c in tried:
+            if slow and self.tries.guess(p, c) <= best.gain:
+                continue
             move = self.joined(p, c)
             if move.gain > best.gain:
                 best = move
@@ -314,7 +330,7 @@ class Search(State):
         gain += self.held((one.stored | other.stored) & ~stored, stored)
         if not one.stored & stored and self._is_made_of_nothing(one):
             gain = max(gain, one.cost.burden)
-        self.tries.note(p, c, gain)
+        self.tries.tried(p, c, gain)
         return Candidate(gain, joined)
 
     def copied(self, p: int, readers: Sequence[int]) -> Candidate:

@@ -14,6 +14,7 @@ from smelt.fusion.alike import Alike, Look, renamed
 from smelt.fusion.assemble import Group
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.flat import join_flat
+from smelt.fusion.least import Bounds
 from smelt.fusion.legal import (
     CROSSING,
     FAST_MEMORY,
@@ -85,6 +86,7 @@ class State:
         self.readers: list[int] = [0] * len(units.values)
         """For each value, the clusters that read it from memory."""
         self.alike = Alike(units, model)
+        self.least = Bounds(model)
         self.judged: dict[tuple[int, int], Verdict] = {}
         self.seen: dict[tuple[int, ...], tuple[tuple[int, int], Look]] = {}
         """For what a set looks like, the first such set that was judged."""

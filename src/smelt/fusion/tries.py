@@ -4,8 +4,8 @@ A try's gain holds until one of the two changes; where that takes up a third clu
 most that one's whole time more.  So most pairs of a large graph are not tried again.
 
 >>> tries = Tries()
->>> tries.note(1, 2, -50.0)
->>> tries.note(3, 2, -70.0)
+>>> tries.tried(1, 2, -50.0)
+>>> tries.tried(3, 2, -70.0)
 >>> tries.joined(1, 30.0, {2: 10.0})
 >>> tries.most(2, 3), tries.most(1, 2) == UNTRIED
 (-40.0, True)
@@ -25,13 +25,25 @@ class Tries:
     def __init__(self) -> None:
         self.gains: dict[int, dict[int, float]] = {}
         """For each cluster, those that it was tried with: known to both of them."""
+        self.last: dict[int, dict[int, float]] = {}
+        """What they gained when they, or parts of them, were tried last."""
 
     def most(self, a: int, b: int) -> float:
         """What two clusters can gain at most."""
         return self.gains.get(a, {}).get(b, UNTRIED)
 
-    def note(self, a: int, b: int, gain: float) -> None:
+    def guess(self, a: int, b: int) -> float:
+        """What two clusters gained when they or parts of them were tried last."""
+        return self.last.get(a, {}).get(b, UNTRIED)
+
+    def tried(self, a: int, b: int, gain: float) -> None:
         """Remembers a try."""
+        self.note(a, b, gain)
+        self.last.setdefault(a, {})[b] = gain
+        self.last.setdefault(b, {})[a] = gain
+
+    def note(self, a: int, b: int, gain: float) -> None:
+        """Remembers what two clusters can gain at most."""
         self.gains.setdefault(a, {})[b] = gain
         self.gains.setdefault(b, {})[a] = gain
 
@@ -42,6 +54,12 @@ class Tries:
             for third, most in self.gains.get(c, {}).items():
                 if third != p and (third not in grown or third < c):  # both of them grow once
                     self.note(third, c, most + burden)
+        for third, gain in self.last.pop(p, {}).items():
+            del self.last[third][p]
+            for c in grown:
+                if third != c and self.last.get(c, {}).get(third, 0.0) < gain:
+                    self.last.setdefault(c, {})[third] = gain
+                    self.last[third][c] = gain
         for third, most in self.gains.pop(p, {}).items():
             del self.gains[third][p]
             for c, own in grown.items():
@@ -51,3 +69,4 @@ class Tries:
     def forget(self) -> None:
         """Begins again, with clusters of other numbers."""
         self.gains.clear()
+        self.last.clear()

@@ -171,8 +171,10 @@ _SIGNED: dict[tuple[str, tuple[bool, ...]], bool] = {}
 def is_positive(t: Term, known: dict[Term, bool]) -> bool:
     """Whether a term is never negative (it may be NaN): by asking the references of its operators
     for numbers of all sizes and signs that their operands may have."""
-    for x in reversed(list(cone(t))):
-        known[x] = _is_positive(x, known)
+    if t not in known:
+        for x in reversed(list(cone(t))):
+            if x not in known:
+                known[x] = _is_positive(x, known)
     return known[t]
 
 

@@ -1,0 +1,137 @@
+"""The least that units take, whatever kernels they are in: what no question need be asked about.
+
+However units are divided among kernels, each is computed once, what they read from outside is read
+once, and what others read of them is written once.  Where clusters take hardly more than that,
+neither taking them apart nor joining parts of them otherwise can gain, and the model is not asked.
+
+    least = starts + work + traffic - what is not charged of the shorter of the two
+
+A kernel in the calling thread has one core, any other one all of them.  Masks may rule out work of
+folds, by as much as nobody knows before a stream is derived: there only the traffic counts.
+
+>>> from smelt.fusion.region import look
+>>> from smelt.fusion.sets import Hints
+>>> from smelt.fusion.units import Units
+>>> from smelt.graph.text import parse
+>>> from smelt.target import Target
+>>> text = "graph f(x: f32[n]) { v0 = exp(x) : f32[n] v1 = abs(v0) : f32[n] return v1 }"
+>>> units = Units(parse(text))
+>>> model = Model(units, Target.for_isa("avx2"), Hints(n=1 << 20))
+>>> together, least = look(units, 0b110, 0b100), Bounds(model)
+>>> round(model.cost(together).burden - least.alone(together, 1), 6)
+0.0
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from smelt.dataclass import dataclass
+from smelt.fusion.along import is_masked
+from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, Model
+from smelt.fusion.region import Region
+from smelt.fusion.sets import bits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Least:
+    """What some units do in any kernels."""
+
+    members: int
+    work: dict[int, float]
+    """Nanoseconds of each unit on one core."""
+    total: float
+    """Those of all."""
+    read: int
+    """Values that are read from outside."""
+    reads: dict[int, tuple[float, float]]
+    """Nanoseconds that reading each of them takes one core and all cores."""
+    one: float
+    every: float
+    """Those of all of them."""
+    written: int
+    is_masked: bool
+
+
+class Bounds:
+    """Least times of the regions of one graph."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.known: dict[tuple[int, int], Least] = {}
+        self.start = min(model.target.launch_ns, INLINE_LAUNCH_NS)
+
+    def of(self, region: Region) -> Least:
+        """What the units of a region do at least."""
+        key = region.members, region.stored
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._of(region)
+        return found
+
+    def alone(self, region: Region, kernels: int) -> float:
+        """Nanoseconds of so many kernels, at least, that are all of a region together."""
+        found = self.of(region)
+        works = not (found.is_masked and found.members & self.model.units.folds)
+        work = found.total if works else 0.0
+        return self._burden(work, found.one, found.every, found.written, kernels)
+
+    def both(self, one: Region, other: Region, written: int, kernels: int) -> float:
+        """The same of the units of two regions, of which `written` are written."""
+        a, b = self.of(one), self.of(other)
+        alone, every = a.one + b.one, a.every + b.every
+        for v in bits(a.read & b.read):
+            x, y = a.reads[v], b.reads[v]
+            alone, every = alone - min(x[0], y[0]), every - min(x[1], y[1])
+        for x, y in ((a, b), (b, a)):
+            for v in bits(x.read & y.members):
+                alone, every = alone - x.reads[v][0], every - x.reads[v][1]
+        work = 0.0
+        if not (a.is_masked or b.is_masked) or not (a.members | b.members) & self.model.units.folds:
+            work = a.total + b.total
+            for u in bits(a.members & b.members):
+                work -= min(a.work.get(u, 0.0), b.work.get(u, 0.0))
+        return self._burden(work, alone, every, written, kernels)
+
+    def _burden(self, work: float, one: float, every: float, written: int, kernels: int) -> float:
+        model = self.model
+        for u in bits(written):
+            one += model.write_ns(u, 1)
+            every += model.write_ns(u, model.cores)
+        threaded = model.target.launch_ns + (kernels - 1) * self.start
+        threaded += _charged(work / model.cores, every)
+        if kernels == 1 and (work >= INLINE_NS or work + one >= INLINE_NS):
+            return threaded
+        return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one))
+
+    def _of(self, region: Region) -> Least:
+        model = self.model
+        sizes = [model.extents[e] for e in region.axes]
+        volumes: dict[int, int] = {0: 1}
+
+        def volume(mask: int) -> int:
+            found = volumes.get(mask)
+            if found is None:
+                found = volumes[mask] = prod([sizes[a] for a in bits(mask)])
+            return found
+
+        work: dict[int, float] = {}
+        for u, masks in region.masks.items():
+            times = min(max(map(volume, masks)), model.elements[u])
+            work[u] = model.step_ns[u] * times * volume(region.ended.get(u, 0))
+        reads: dict[int, tuple[float, float]] = {}
+        read = 0
+        for v, masks in region.load_masks.items():
+            nbytes = min(max(map(volume, masks)), model.elements[v]) * model.itemsize[v]
+            reads[v] = model.read_ns(v, nbytes, 1), model.read_ns(v, nbytes, model.cores)
+            read |= 1 << v
+        return Least(
+            region.members, work, sum(work.values()), read, reads,
+            sum([x for x, _ in reads.values()]), sum([x for _, x in reads.values()]),
+            region.stored, is_masked(model, region),
+        )  # fmt: skip
+
+
+def _charged(work: float, traffic: float) -> float:
+    """What is charged of both where the shorter hides behind the longer."""
+    return work + traffic - CHARGED * min(work, traffic)
