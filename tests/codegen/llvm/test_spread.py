@@ -269,3 +269,18 @@ def test_halves_take_turns() -> None:
     stored = text.count("masked.store.v16f32") + text.count("store <16 x float>")
     read = 15 + 1  # of each column of z, for picking it from 16 vectors, and one for its mask
     assert 0 < text.count("shufflevector") <= stored * (read + 4 + 4)
+
+
+def test_short_rows_of_pairs_need_no_masks() -> None:
+    """Thirty-two complex numbers are two whole vectors of each part: less than a loop takes."""
+    kernel = parse("""
+    kernel k(x: f32[m,64], w: f32[32,2]) -> y: f32[m,32,2]
+      grid m, l in 32, u in 2
+      v0 = x[m, l*2] * w[l,0]
+      v1 = x[m, l*2 + 1] * w[l,1]
+      v2 = u == 0
+      y[m,l,u] = select(v2, v0, v1)
+    """)
+    code = llvm_text(kernel, AVX512)
+    assert "masked" not in code
+    assert code.count("store <16 x float>") == 4

@@ -61,6 +61,30 @@ CASES = {
     "an imaginary factor": lambda a, b: (1j * a.real + b, b.real * 2j - a.imag, 3 - 1j * a),
     "axes in another order": lambda a, b: (a.mT.exp() * b.mT.abs(), torch.stack([a, b]).mT.abs()),
     "laid out anew": lambda a, b: (a.mT.contiguous() * 2, a.mT.clone() + 0, b.conj().clone() * 2),
+    "logarithms": lambda a, b: torch.log(a) * b.log().conj(),
+    "angles": lambda a, b: (torch.polar(a.abs(), b.angle()), a.angle() * b.real),
+    "averages": lambda a, b: (a * b).mean(0) + (a + b).mean(-1, keepdim=True)[0] + a.mean(),
+    "reciprocals": lambda a, b: 1 / a + (b**2).reciprocal(),
+    "choices": lambda a, b: torch.where(a.real > 0, a, b).masked_fill(b.imag > 1, 2 - 1j) * 2,
+    "places": lambda a, b: (
+        a[torch.tensor([2, 0, 2])] * 2,
+        (a * b).index_select(1, torch.tensor([3, 1])),
+        (a + b).flip(0).roll((1, 2), (0, 1)) * 2,
+    ),
+    "sums at places": lambda a, b: (
+        torch.zeros_like(a).index_add(0, torch.tensor([1, 1, 0]), b[:3] * 2) * a,
+        (a * 2).index_put((torch.tensor([1, 0]),), b[:2]),
+    ),
+    "stacks": lambda a, b: (torch.stack([a * 2, b], 1).repeat(1, 2, 1) * 3, a.tril(1) * b.triu()),
+    "pieces": lambda a, b: (
+        torch.stack([x * y for x, y in zip((a * b).split(3, 1), (a + b).split(3, 1))][:2]),
+        (a * b).unbind(1)[2] * 2,
+    ),
+    "running sums": lambda a, b: (a * b).cumsum(1) * 0.5,
+    "lengths": lambda a, b: a / torch.linalg.vector_norm(a * b, dim=-1, keepdim=True),
+    "made anew": lambda a, b: torch.full_like(a, 1 + 2j) * a + torch.ones_like(b) * b,
+    "from what is real": lambda a, b: torch.complex(a.real, b.real).exp() * b.abs().to(b.dtype),
+    "products that are added": lambda a, b: torch.addcmul(a, a, b, value=0.5),
     "out and in": lambda a, b: torch.view_as_complex(torch.view_as_real(a) * 2) * b,
 }
 
@@ -81,6 +105,88 @@ def test_values_and_gradients_are_eagers(name, dtype):
                 torch.testing.assert_close(got, eager, rtol=2e-5, atol=2e-5)
         assert [x.stride() for x in found] == [x.stride() for x in want]
         assert [x.is_conj() for x in found] == [x.is_conj() for x in want]
+
+
+SPECIAL = {
+    "product": lambda a, b: a * b,
+    "by a conjugate": lambda a, b: a * b.conj(),
+    "by what is real": lambda a, b: (a * b.real, a.imag * b, a * 2.0, 2j * a, a.real * 3j),
+    "quotient": lambda a, b: a / b,
+    "by a real one": lambda a, b: (a / b.real, a.real / b, a / 3.0, a / 2j, 1 / a),
+    "magnitude": lambda a, b: (a.abs(), a.sgn(), a.angle(), torch.polar(a.real, b.imag)),
+    "powers": lambda a, b: (a**2, a.exp(), a.log()),
+    "questions": lambda a, b: (a == b, a != b, a.isnan(), a.isinf(), a.isfinite()),
+    "mean": lambda a, b: a.view(-1, 2).mean(1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_infinite_and_tiny_numbers_are_eagers(name, dtype):
+    """Zeros, infinite numbers, those that are none and those whose squares overflow."""
+    eps, big = torch.finfo(dtype).eps, torch.finfo(dtype).max / 4
+    parts = torch.tensor([0.0, -0.0, 1, -2.5, torch.inf, -torch.inf, torch.nan, big, 4 / big],
+                         dtype=dtype.to_real())  # fmt: skip
+    grid = torch.complex(*torch.meshgrid(parts, parts, indexing="ij")).reshape(-1)
+    a, b = grid.repeat_interleave(len(grid))[:-1], grid.repeat(len(grid))[:-1]
+    found, want = torch.compile(SPECIAL[name], backend="smelt")(a, b), SPECIAL[name](a, b)
+    pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+    for got, eager in pairs:
+        if got.is_complex():  # what is left of a difference is as exact as the greater part
+            most = torch.view_as_real(eager).abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
+            got, eager = torch.view_as_real(got), torch.view_as_real(eager)
+            rest = ((got - eager).abs() <= 8 * eps * most) & eager.isfinite()
+            got = torch.where(rest, eager, got)
+        torch.testing.assert_close(got, eager, rtol=8 * eps, atol=0, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_inputs_however_they_lie_and_however_many():
+    """Notes of conjugation, steps, other orders of dimensions, views of others, sizes that vary."""
+
+    def f(a, b):
+        return a * b + a.conj().abs(), (a / (b.abs() + 1)).sum(-1)
+
+    call = torch.compile(f, backend="smelt", dynamic=True)
+    for n in (6, 7, 11):
+        z, w = (drawn(2 * n, n, 4, dtype=torch.complex128) for _ in range(2))
+        views = (
+            lambda x: x.conj()[: len(x) // 2],
+            lambda x: x[::2],
+            lambda x: x[len(x) // 2 :].mT.conj().mT,
+            lambda x: x[: len(x) // 2].transpose(0, 1),
+            lambda x: torch.view_as_real(x)[: len(x) // 2].mul(2),
+        )
+        for view in views:
+            slopes = []
+            for g in (call, f):
+                given = [x.clone().requires_grad_() for x in (z, w)]
+                seen = [view(x) for x in given]
+                if not seen[0].is_complex():
+                    seen = [torch.view_as_complex(x) for x in seen]
+                found = g(*seen)
+                total = sum(x.abs().sum() for x in found)
+                slopes.append((*found, *torch.autograd.grad(total, given)))
+            for got, eager in zip(*slopes, strict=True):
+                torch.testing.assert_close(got, eager, rtol=1e-12, atol=1e-12)
+
+
+def test_rotary_positions_are_one_kernel_each_way():
+    """The way back reads the turns that it is given: no part of them is kept beside."""
+
+    def turn(x, turns):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turns[:, None]).flatten(3).type_as(x)
+
+    angles = torch.outer(torch.arange(9.0), 1 / 100 ** (torch.arange(0, 8, 2) / 8))
+    turns = torch.polar(torch.ones_like(angles), angles)
+    x = torch.randn(2, 9, 3, 8, generator=G).requires_grad_()
+    call = torch.compile(turn, backend="smelt")
+    with smelt.torch.record() as record:
+        slopes = [torch.autograd.grad(f(x, turns).square().sum(), x)[0] for f in (call, turn)]
+    torch.testing.assert_close(*slopes)
+    assert [len(g.kernels()) for g in record.graphs] == [1, 1], str(record)
+    assert not [k for g in record.graphs for k in g.kept if not k.again]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -12,6 +12,7 @@ from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.nests import Schedule
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Storage
+from smelt.codegen.llvm.straight import is_whole
 from smelt.codegen.llvm.streams import run_segments
 from smelt.dataclass import dataclass
 from smelt.target import Target
@@ -192,6 +193,9 @@ class FunctionEmitter:
         ranges: dict[str, tuple[Value, Value]] = {}
         for axis in self.s.local:
             extent = self.index(self.s.phase.axes[axis])
+            if is_whole(self.s, axis):
+                ranges[axis] = number(0), extent
+                continue
             if axis in self.s.block:
                 step = self.index(self.s.block[axis])
                 low = b.mul(numbers[axis], step)

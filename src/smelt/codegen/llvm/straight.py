@@ -23,13 +23,21 @@ MOST_ITEMS = 64
 """Values in all of them at most, beyond which a loop is as fast, and compiled sooner."""
 
 
+def is_whole(s: Schedule, axis: str) -> bool:
+    """Whether a task takes all of an axis of known length, though it could take a block."""
+    extent, block = s.phase.axes[axis], s.block.get(axis)
+    return isinstance(extent, int) and isinstance(block, int) and extent <= block
+
+
 def is_straight(s: Schedule, nest: Nest) -> bool:
     """Whether a nest's rows are written out as their vectors."""
     name = nest.vector
     extent = s.phase.axes[name] if name is not None else None
     if name is None or not isinstance(extent, int) or not 0 < extent <= VECTORS * s.lanes:
         return False
-    if nest.order[-1:] != (name,) or name in s.block or name in s.phase.places:
+    if nest.order[-1:] != (name,) or name in s.phase.places:
+        return False
+    if name in s.block and not is_whole(s, name):
         return False
     if name in s.phase.cut.keys() | cut_axes(s.phase.segments[nest.time]):
         return False
@@ -67,4 +75,4 @@ def rest_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Va
     return b.icmp_signed("<", iota(count), splat(b, left, count))
 
 
-__all__ = ["is_straight", "rest_mask", "vectors_of"]
+__all__ = ["is_straight", "is_whole", "rest_mask", "vectors_of"]

@@ -14,10 +14,12 @@ If `z` in turn was made of parts, nothing complex is left: the views cancel.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx.node import map_arg
 
 __all__ = ["cancel"]
 
@@ -41,6 +43,10 @@ def _sized(rank: int, shape: Any) -> tuple[Any, ...]:
     return ([*shape, 2],)
 
 
+def _last(rank: int, sizes: Any, dim: int = 0) -> tuple[Any, ...]:
+    return sizes, dim % rank
+
+
 _PAIRS: dict[Any, Callable[..., tuple[Any, ...]]] = {
     ATEN.alias.default: _same, ATEN.detach.default: _same,
     ATEN.slice.Tensor: _dims(1), ATEN.select.int: _dims(1), ATEN.squeeze.dim: _dims(1),
@@ -50,6 +56,10 @@ _PAIRS: dict[Any, Callable[..., tuple[Any, ...]]] = {
     ATEN.view.default: _sized, ATEN._unsafe_view.default: _sized, ATEN.expand.default: _sized,
 }  # fmt: skip
 """The arguments, after the first, of a view of pairs, from the rank and those of the view."""
+_PARTED: dict[Any, Callable[..., tuple[Any, ...]]] = {
+    ATEN.split.Tensor: _last, ATEN.split_with_sizes.default: _last, ATEN.unbind.int: _dims(1),
+}  # fmt: skip
+"""The same of operators that give several views."""
 
 
 def cancel(graph: torch.fx.Graph) -> None:
@@ -64,16 +74,22 @@ def cancel(graph: torch.fx.Graph) -> None:
             if isinstance(shown.args[0], torch.fx.Node):
                 node.replace_all_uses_with(shown.args[0])
     for node in reversed(list(graph.nodes)):
-        if (node.target in _INVERSE or node.target in _PAIRS) and not node.users:
+        if node.target in _VIEWS and not node.users:
             graph.erase_node(node)
+
+
+_VIEWS = {*_INVERSE, *_PAIRS, *_PARTED, operator.getitem}
 
 
 def _pushed(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """Puts what shows parts, or takes a note of conjugation away, in front of the views of what it
     shows, as far as there are any."""
     while True:
-        view: Any = node.args[0]
-        if not isinstance(view, torch.fx.Node) or view.target not in _PAIRS or view.kwargs:
+        shown: Any = node.args[0]
+        one = isinstance(shown, torch.fx.Node) and shown.target is operator.getitem
+        view: Any = shown.args[0] if one else shown
+        rules = _PARTED if one else _PAIRS
+        if not isinstance(view, torch.fx.Node) or view.target not in rules or view.kwargs:
             return
         source: Any = view.args[0]
         known = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
@@ -83,20 +99,22 @@ def _pushed(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         if node.target is _REAL:
             if known.is_conj() or any(isinstance(a, torch.fx.Node) for a in given[:1]):
                 return
-            given = _PAIRS[view.target](known.dim(), *given)
+            given = rules[view.target](known.dim(), *given)
         elif not known.is_conj():
             return
         with graph.inserting_before(node):
-            shown = _call(graph, node, node.target, (source,))
-            moved = _call(graph, node, view.target, (shown, *given))
+            pairs = _call(graph, node, node.target, (source,))
+            moved = _call(graph, node, view.target, (pairs, *given))
+            if one:
+                moved = _call(graph, node, operator.getitem, (moved, shown.args[1]))
         node.replace_all_uses_with(moved)
         graph.erase_node(node)
-        node = shown
+        node = pairs
 
 
 def _call(graph: torch.fx.Graph, like: torch.fx.Node, target: Any, args: Any) -> torch.fx.Node:
     """A call that stands for another one's line, with the tensor that it gives the tracer."""
     made = graph.call_function(target, args)
     made.meta = dict(like.meta)
-    made.meta["val"] = target(*torch.fx.map_arg(args, lambda n: n.meta["val"]))
+    made.meta["val"] = target(*map_arg(args, lambda n: n.meta["val"]))
     return made

@@ -193,9 +193,10 @@ class _Cut:
             return 0.0 if here and n.op == "placeholder" else math.inf
         if not here and (_memory(n) in self.changed or _is_unchecked(n)):
             return math.inf
-        if n.op == "placeholder" and (here or n in self.static) and n not in self.mutated:
+        there = n.op == "placeholder" and n not in self.mutated
+        if there and (here or n in self.static):
             return 0.0
-        return self.prices.keep(n) * (1.0 if here else NEW)
+        return self.prices.keep(n, there=there) * (1.0 if here else NEW)
 
     def decisions(self) -> list[Kept]:
         """What becomes of each value that PyTorch's partition keeps, and what is kept instead."""

@@ -45,13 +45,14 @@ class Prices:
         self._target = Target.host()
         read, write = (self._target.bandwidth("dram", kind, 1) for kind in ("read", "write"))
         self._byte_ns = 1 / read + 1 / write
+        self._read_ns = 1 / read
         self._written: dict[Any, tuple[V | None, ...]] = {}
 
-    def keep(self, node: Any) -> float:
-        """A value kept: its bytes written and read in main memory."""
+    def keep(self, node: Any, *, there: bool = False) -> float:
+        """A value kept: its bytes read in main memory, and written unless they are there anyway."""
         found = node.meta["val"]
         count = nbytes(found.numel() * found.element_size())
-        return math.inf if count is None else count * self._byte_ns
+        return math.inf if count is None else count * (self._read_ns if there else self._byte_ns)
 
     def again(self, node: Any, beside: Iterable[int] = ()) -> float:
         """A value computed again from its operands, and results of its operator that are there."""
@@ -60,7 +61,7 @@ class Prices:
             node, place = node.args
         row = row_of(str(node.target))
         if row is None:
-            return math.inf
+            return 0.0 if _is_view(node.target) else math.inf
         if row.alias:
             return 0.0
         results = self._results(node)
@@ -127,6 +128,13 @@ class Prices:
             places = math.prod(evaluate(units.extents[e], self._sizes.hints) for e in unit.axes)
             total += self._target.compute_ns(unit.trace.cost, places, width)
         return total
+
+
+def _is_view(target: Any) -> bool:
+    """Whether all that a call gives is memory of its operands, shown otherwise."""
+    returns = getattr(getattr(target, "_schema", None), "returns", ())
+    alias = [r.alias_info for r in returns]
+    return bool(alias) and all(a is not None and not a.is_write for a in alias)
 
 
 def _input(name: str, kind: TensorType) -> V:

@@ -1,0 +1,275 @@
+"""What moves, joins, fills or adds up complex numbers, as the same of pairs (`pairs.py`).
+
+A pair's parts lie along one more dimension, the last: what selects or orders elements does so with
+pairs, what sums elements sums both parts.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from smelt.frontends.torch.pairs_parts import (
+    KINDS,
+    is_complex,
+    joined,
+    known,
+    moved,
+    order_of,
+    pair_of,
+    parts_of,
+    straight,
+    whole,
+)
+
+__all__ = ["PARTS"]
+
+ATEN: Any = torch.ops.aten
+
+
+@moved
+def _clone(x: Any, *, memory_format: Any = None) -> Any:
+    if memory_format not in _LAID_OUT or not x.dim():
+        return NotImplemented
+    if x.is_conj():  # by a note at the tensor alone: written out
+        kept = memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
+        return whole(torch.stack(parts_of(x), -1)) if kept else NotImplemented
+    return whole(ATEN.clone.default(pair_of(x), memory_format=memory_format))
+
+
+_LAID_OUT = (None, torch.preserve_format, torch.contiguous_format)
+
+
+@moved
+def _copy(x: Any, y: Any, non_blocking: bool = False) -> Any:
+    return whole(ATEN.copy.default(pair_of(x), pair_of(y)))
+
+
+@moved
+def _slice_scatter(x: Any, y: Any, dim: int = 0, *place: Any) -> Any:
+    return whole(ATEN.slice_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), *place))
+
+
+@moved
+def _select_scatter(x: Any, y: Any, dim: int, place: Any) -> Any:
+    return whole(ATEN.select_scatter.default(pair_of(x), pair_of(y), dim % x.dim(), place))
+
+
+@moved
+def _pad(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
+    return whole(ATEN.constant_pad_nd.default(pair_of(x), [0, 0, *pad], value)) \
+        if value == 0 else NotImplemented  # fmt: skip
+
+
+@moved
+def _total(x: Any, dims: Any, keep: bool = False, *, dtype: Any = None) -> Any:
+    if dtype not in (None, x.dtype):
+        return NotImplemented
+    axes = [d % x.dim() for d in dims] if dims else list(range(x.dim()))
+    return whole(ATEN.sum.dim_IntList(pair_of(x), axes, keep))
+
+
+def _all(x: Any, *, dtype: Any = None) -> Any:
+    return _total(x, None, dtype=dtype)
+
+
+def _cat(parts: Sequence[Any], dim: int = 0) -> Any:
+    plain = all(is_complex(x) and x.dim() == parts[0].dim() for x in parts) and known(*parts)
+    return whole(ATEN.cat.default([pair_of(x) for x in parts], dim % parts[0].dim())) \
+        if plain and parts[0].dim() else NotImplemented  # fmt: skip
+
+
+def _zeros(size: Sequence[Any], *, dtype: Any = None, **options: Any) -> Any:
+    if dtype not in KINDS or options.get("layout") not in (None, torch.strided):
+        return NotImplemented
+    return whole(torch.zeros([*size, 2], dtype=dtype.to_real(), device=options.get("device")))
+
+
+def _new_zeros(x: Any, size: Sequence[Any], *, dtype: Any = None, **options: Any) -> Any:
+    return _zeros(size, dtype=dtype or x.dtype, **{"device": x.device} | options)
+
+
+def _zeros_like(x: Any, *, dtype: Any = None, memory_format: Any = None, **options: Any) -> Any:
+    kept = memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
+    if not kept or memory_format not in _LAID_OUT:
+        return NotImplemented
+    return _zeros(x.shape, dtype=dtype or x.dtype, **{"device": x.device} | options)
+
+
+# ---- by places -----------------------------------------------------------------------------------
+
+
+@straight
+def _flip(x: Any, dims: Sequence[int]) -> Any:
+    return whole(ATEN.flip.default(pair_of(x), [d % x.dim() for d in dims]))
+
+
+@straight
+def _roll(x: Any, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    if not dims:
+        return NotImplemented
+    return whole(ATEN.roll.default(pair_of(x), shifts, [d % x.dim() for d in dims]))
+
+
+@straight
+def _repeat(x: Any, times: Sequence[Any]) -> Any:
+    return whole(ATEN.repeat.default(pair_of(x), [*times, 1]))
+
+
+@straight
+def _stack(parts: Sequence[Any], dim: int = 0) -> Any:
+    if not known(*parts) or not all(map(is_complex, parts)):
+        return NotImplemented
+    place = dim % (parts[0].dim() + 1)
+    return whole(torch.cat([pair_of(x).unsqueeze(place) for x in parts], place))
+
+
+@straight
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    if not (is_complex(x) and is_complex(y) and known(x, y)):
+        return NotImplemented
+    return whole(torch.where(condition.unsqueeze(-1), pair_of(x), pair_of(y)))
+
+
+@straight
+def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    if not is_complex(x) or isinstance(value, torch.Tensor):
+        return NotImplemented
+    a, b = parts_of(x)
+    real, imaginary = parts_of(complex(value))
+    return joined(torch.where(mask, real, a), torch.where(mask, imaginary, b))
+
+
+@straight
+def _triangle(keep: Any, x: Any, k: int = 0) -> Any:
+    inside = keep(torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device), k)
+    return whole(torch.where(inside.unsqueeze(-1), pair_of(x), 0.0))
+
+
+@straight
+def _index(x: Any, at: Sequence[Any]) -> Any:
+    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in at):
+        return NotImplemented  # whose result's size depends on data
+    return whole(ATEN.index.Tensor(pair_of(x), at))
+
+
+@straight
+def _index_select(x: Any, dim: int, at: Any) -> Any:
+    return whole(ATEN.index_select.default(pair_of(x), dim % x.dim(), at)) \
+        if x.dim() else NotImplemented  # fmt: skip
+
+
+@straight
+def _index_put(x: Any, at: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    masks = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in at)
+    if masks or not (is_complex(x) and is_complex(values) and known(x, values)):
+        return NotImplemented
+    return whole(ATEN.index_put.default(pair_of(x), at, pair_of(values), accumulate))
+
+
+@straight
+def _index_add(x: Any, dim: int, at: Any, source: Any, *, alpha: Any = 1) -> Any:
+    plain = is_complex(x) and is_complex(source) and known(x, source) and x.dim()
+    if not plain or isinstance(alpha, complex):
+        return NotImplemented
+    pairs = pair_of(x), dim % x.dim(), at, pair_of(source)
+    return whole(ATEN.index_add.default(*pairs, alpha=alpha))
+
+
+# ---- what is made --------------------------------------------------------------------------------
+
+
+def _full(size: Sequence[Any], value: Any, *, dtype: Any = None, **options: Any) -> Any:
+    number = isinstance(value, (bool, int, float, complex))
+    if not number or dtype not in KINDS or options.get("layout") not in (None, torch.strided):
+        return NotImplemented
+    parts = (complex(value).real, complex(value).imag)
+    real = {"dtype": dtype.to_real(), "device": options.get("device")}
+    return joined(*(torch.full(size, part, **real) for part in parts))
+
+
+def _full_like(
+    x: Any, value: Any, *, dtype: Any = None, memory_format: Any = None, **options: Any
+) -> Any:  # fmt: skip
+    kept = memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
+    if not kept or memory_format not in _LAID_OUT:
+        return NotImplemented
+    return _full(x.shape, value, dtype=dtype or x.dtype, **{"device": x.device} | options)
+
+
+def _ones_like(x: Any, **options: Any) -> Any:
+    return _full_like(x, 1, **options)
+
+
+@straight
+def _to(x: Any, *, dtype: Any = None, **options: Any) -> Any:
+    if dtype not in KINDS or any(y is not None and y is not False for y in options.values()):
+        return NotImplemented
+    return whole(pair_of(x).to(dtype.to_real()))
+
+
+def _copied_to(x: Any, *, dtype: Any = None, **options: Any) -> Any:
+    """Another type: of complex numbers, or of what is real and gets imaginary parts of zero."""
+    if is_complex(x):
+        return _to(x, dtype=dtype, **options)
+    plain = not any(y is not None and y is not False for y in options.values())
+    lies = order_of(x) == list(range(x.dim()))
+    if dtype not in KINDS or not plain or not lies or x.is_neg():
+        return NotImplemented
+    return joined(x.to(dtype.to_real()), None)
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+
+
+@straight
+def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
+    if dtype not in (None, x.dtype) or not x.dim():
+        return NotImplemented
+    return whole(ATEN.cumsum.default(pair_of(x), dim % x.dim()))
+
+
+@moved
+def _mean(x: Any, dims: Any = None, keep: bool = False, *, dtype: Any = None) -> Any:
+    total = _total(x, dims, keep, dtype=dtype)
+    if total is NotImplemented:
+        return total
+    count = 1
+    for d in {d % x.dim() for d in dims} if dims else range(x.dim()):
+        count = count * x.shape[d]
+    a, b = parts_of(total)
+    return joined((a + b * 0.0) / count, (b - a * 0.0) / count)  # by a number with a zero part
+
+
+@straight
+def _norm(x: Any, order: Any = 2, *more: Any, dtype: Any = None) -> Any:
+    if dtype is not None:
+        return NotImplemented
+    return ATEN.linalg_vector_norm.default(torch.hypot(*parts_of(x)), order, *more)
+
+
+PARTS: dict[Any, Callable[..., Any]] = {
+    ATEN.clone.default: _clone, ATEN.copy.default: _copy, ATEN.cat.default: _cat,
+    ATEN.slice_scatter.default: _slice_scatter, ATEN.select_scatter.default: _select_scatter,
+    ATEN.constant_pad_nd.default: _pad, ATEN.sum.dim_IntList: _total, ATEN.sum.default: _all,
+    ATEN.zeros.default: _zeros, ATEN.new_zeros.default: _new_zeros,
+    ATEN.zeros_like.default: _zeros_like, ATEN.full.default: _full,
+    ATEN.full_like.default: _full_like, ATEN.ones_like.default: _ones_like,
+    ATEN._to_copy.default: _copied_to, ATEN.flip.default: _flip, ATEN.roll.default: _roll,
+    ATEN.repeat.default: _repeat, ATEN.stack.default: _stack, ATEN.where.self: _where,
+    ATEN.masked_fill.Scalar: _masked_fill, ATEN.index.Tensor: _index,
+    ATEN.tril.default: partial(_triangle, torch.tril),
+    ATEN.triu.default: partial(_triangle, torch.triu),
+    ATEN.index_select.default: _index_select, ATEN.index_put.default: _index_put,
+    ATEN.index_add.default: _index_add, ATEN.cumsum.default: _cumsum,
+    ATEN.mean.default: _mean, ATEN.mean.dim: _mean,
+    ATEN.linalg_vector_norm.default: _norm,
+}  # fmt: skip
+"""Decompositions by operator."""

@@ -1,0 +1,136 @@
+"""The two parts of complex numbers, and rules that are written for them (`pairs.py`)."""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+__all__ = [
+    "KINDS", "by_parts", "is_complex", "joined", "known", "moved", "order_of", "pair_of",
+    "parts_of", "straight", "whole",
+]  # fmt: skip
+
+ATEN: Any = torch.ops.aten
+KINDS = (torch.complex64, torch.complex128)
+
+
+def is_complex(x: Any) -> bool:
+    """Whether it is a complex tensor."""
+    return isinstance(x, torch.Tensor) and x.is_complex()
+
+
+def parts_of(x: Any) -> tuple[Any, Any]:
+    """Real and imaginary parts of a tensor or a number; None for an imaginary part of zeros."""
+    if isinstance(x, complex):
+        return x.real, x.imag
+    if not is_complex(x):
+        return x, None
+    pair = ATEN.view_as_real.default(ATEN._conj.default(x) if x.is_conj() else x)
+    a, b = ATEN.select.int(pair, -1, 0), ATEN.select.int(pair, -1, 1)
+    return a, -b if x.is_conj() else b
+
+
+def pair_of(x: Any) -> Any:
+    """Both parts side by side, as they lie in memory."""
+    return torch.stack(parts_of(x), -1) if x.is_conj() else ATEN.view_as_real.default(x)
+
+
+def whole(pair: Any) -> Any:
+    """The numbers that pairs are."""
+    return ATEN.view_as_complex.default(pair)
+
+
+def joined(a: Any, b: Any) -> Any:
+    """Numbers from their parts; None for those of which all are zero."""
+    return whole(torch.stack((a, torch.zeros_like(a) if b is None else b), -1))
+
+
+def known(*operands: Any) -> bool:
+    """Whether complex operands are of one type whose parts we compute, and real ones alike."""
+    tensors = [x for x in operands if isinstance(x, torch.Tensor)]
+    kinds = {x.dtype for x in tensors if x.is_complex()}
+    if not kinds and any(isinstance(x, complex) for x in operands):
+        kinds = {x.dtype.to_complex() for x in tensors if x.dtype.is_floating_point}
+    if len(kinds) != 1 or any(x.is_neg() for x in tensors):
+        return False
+    (kind,) = kinds
+    return kind in KINDS and all(x.dtype in (kind, kind.to_real()) for x in tensors)
+
+
+# ---- element by element --------------------------------------------------------------------------
+
+
+def order_of(x: Any) -> list[int]:
+    """The dimensions from the slowest to the fastest, those of one element where they are."""
+    steps = x.stride()
+    found = [a for a in range(x.dim()) if x.shape[a] != 1 and steps[a] != 0]
+    if all(steps[a] >= steps[b] for a, b in pairwise(found)):
+        return list(range(x.dim()))
+    turned = iter(sorted(found, key=lambda a: -steps[a]))
+    return [next(turned) if a in found else a for a in range(x.dim())]
+
+
+def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule on operands turned so that they lie in the order of their axes, and what it gives
+    turned back: eager code's results lie as their operands do."""
+
+    @wraps(rule)
+    def apart(*operands: Any, **options: Any) -> Any:
+        tensors = [x for x in operands if isinstance(x, torch.Tensor)]
+        if not known(*operands, *options.values()) or any(not x.dim() for x in tensors):
+            return NotImplemented
+        orders = [order_of(x) for x in tensors]
+        straight = [list(range(x.dim())) for x in tensors]
+        if orders == straight:
+            return rule(*operands, **options)
+        order = orders[0]
+        if any(o != order or x.shape != tensors[0].shape
+               for o, x in zip(orders, tensors, strict=True)):  # fmt: skip
+            return NotImplemented
+        turned = (x.permute(order) if isinstance(x, torch.Tensor) else x for x in operands)
+        found = rule(*turned, **options)
+        if found is NotImplemented:
+            return found
+        return found.permute([order.index(a) for a in range(len(order))])
+
+    return apart
+
+
+def moved(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule, for complex tensors of one type."""
+
+    @wraps(rule)
+    def apart(x: Any, *operands: Any, **options: Any) -> Any:
+        flat = [*operands, *options.values()]
+        if not is_complex(x) or not known(x, *flat):
+            return NotImplemented
+        if any(isinstance(y, complex) or (isinstance(y, torch.Tensor) and y.dtype != x.dtype)
+               for y in flat):  # fmt: skip
+            return NotImplemented
+        return rule(x, *operands, **options)
+
+    return apart
+
+
+def straight(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule, for tensors that lie in the order of their axes: so do results then."""
+
+    @wraps(rule)
+    def apart(*operands: Any, **options: Any) -> Any:
+        given = [y for x in operands for y in (x if isinstance(x, (list, tuple)) else (x,))]
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        kinds = [x for x in tensors if x.is_complex()]
+        if not kinds or not known(*kinds) or any(x.is_neg() for x in tensors):
+            return NotImplemented
+        turned = any(order_of(x) != list(range(x.dim())) or not x.dim() for x in tensors)
+        return NotImplemented if turned else rule(*operands, **options)
+
+    return apart
