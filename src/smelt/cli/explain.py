@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from smelt import driver
-from smelt.cli.inputs import complete, pairs_of_options, sizes_of_options
+from smelt.cli.inputs import complete, pairs_of_options, read_source, sizes_of_options
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
@@ -84,7 +84,8 @@ def command(
 
 def _of_text(path: Path, sizes: dict[str, int], *, predict: bool) -> Report:
     try:
-        source = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8-sig") as file:
+            source = read_source(file)
     except OSError as error:
         raise click.UsageError(f"{path}: {error.strerror}") from None
     graph = verify(parse(source))
