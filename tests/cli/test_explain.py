@@ -11,6 +11,7 @@ from tests.explain.programs import TEXTS
 
 from smelt import knobs
 from smelt.cli import judges, main
+from smelt.errors import OutOfMemory, OverflowSizeError
 
 KERNEL = "kernel rows(x: f32[r,c]) -> y: f32[r]\n  grid r\n  y[r] = sum(x[r,c] over c)\n"
 FUNCTIONS = """
@@ -111,6 +112,35 @@ def test_sizes_that_are_not_given_are_told(run, tmp_path):
 )
 def test_mistakes_in_the_call(run, words, told):
     assert told in " ".join(run("explain", *words, code=2).split())
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def f(x:", "SyntaxError: '(' was never closed"),
+        ("raise ValueError('boom')", "line 1, in <module> raise ValueError('boom')"),
+        ("raise SystemExit(3)", "exits (3) as it is loaded"),
+        (
+            "def f(x):\n    return g(x)\n\ndef g(x):\n    return 1 // 0",
+            "line 5, in g return 1 // 0",
+        ),
+    ],
+)
+def test_what_a_user_s_code_raises_is_told_without_our_lines(run, tmp_path, code, told):
+    (tmp_path / "mistaken.py").write_text(code)
+    text = run("explain", f"{tmp_path}/mistaken.py:f", "--arg", "x=f32[4]", code=1)
+    assert told in " ".join(text.split())
+    assert "click" not in text and "smelt/" not in text
+
+
+def test_sizes_beyond_memory(run):
+    words = ("softmax.smelt", "--size", "r=8", "--size", f"c={2**45}")
+    assert "predicted" in run("explain", *words, "--predict")
+    for command in ("explain", "run"):
+        with pytest.raises(OutOfMemory, match="bytes are needed"):
+            run(command, *words)
+        with pytest.raises(OverflowSizeError):
+            run(command, *words[:-1], f"c={2**70}")
 
 
 def test_unknown_operator(run):

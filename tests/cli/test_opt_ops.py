@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from smelt.cli import ops, opt
-from smelt.errors import UnknownNameError, VerifyError
+from smelt.cli import explain, ops, opt, run
+from smelt.errors import GraphTextError, UnknownNameError, VerifyError
 from smelt.graph.names import operators
 
 GRAPH = """graph f(x: f32[n]) {
@@ -70,3 +71,37 @@ def test_ops_describes_one() -> None:
     assert row["annihilator"] == "nan"
     assert "row-major" not in call_ops("permute").stdout
     assert "did you mean permute?" in str(call_ops("permut").exception)
+
+
+def test_files_that_hold_no_text_are_told(tmp_path: Path) -> None:
+    """A mistake in the call, with the byte, for every command that reads a program."""
+    for data, told in ((b"graph \xff", "byte 6 is 0xff"), ("graph f".encode("utf-16"), "byte 0")):
+        file = tmp_path / "data.smelt"
+        file.write_bytes(data)
+        for command in (opt.command, run.command, explain.command):
+            found = CliRunner().invoke(command, [str(file)])
+            assert found.exit_code == 2
+            assert f"{file} is no text: {told}" in found.stderr
+            assert "UTF-8" in found.stderr
+
+
+def test_text_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    file = tmp_path / "marked.smelt"
+    file.write_bytes(b"\xef\xbb\xbf" + GRAPH.encode())
+    assert CliRunner().invoke(opt.command, [str(file)]).exit_code == 0
+
+
+def test_errors_show_a_part_of_a_long_line() -> None:
+    for before, after in (("", "(" * 3000), (f"{'x' * 900}: f32[4], ", "%")):
+        error = call_opt(source=f"graph f({before}y: f32[{after}]) {{\n  return y\n}}\n").exception
+        assert isinstance(error, GraphTextError)
+        first, line, caret, *_ = str(error).splitlines()
+        assert max(map(len, (first, line, caret))) < 260
+        assert line[caret.index("^")] in "(%"
+
+
+def test_errors_keep_the_caret_under_what_is_not_printable() -> None:
+    error = call_opt(source="graph f(x: f32[4]) {\n\t\x00 return x\n}\n").exception
+    assert isinstance(error, GraphTextError)
+    *_, line, caret, _ = str(error).splitlines()
+    assert line[caret.index("^")] == "?"

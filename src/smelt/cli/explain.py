@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from ast import literal_eval
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import click
 
 from smelt import driver
-from smelt.cli.inputs import complete, pairs_of_options, sizes_of_options
+from smelt.cli.inputs import complete, pairs_of_options, read_source, sizes_of_options
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
@@ -62,9 +64,9 @@ def command(
     if target.endswith(SUFFIX):
         found = _of_text(Path(target), known, predict=predict or bool(why))
     else:
-        function = _load(target)
         types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")
-        found = _of_function(function, types, known, predict=predict or bool(why))
+        with _their_mistakes(target):
+            found = _of_function(_load(target), types, known, predict=predict or bool(why))
     if why:
         answer = found.why(*why)
         if not as_json:
@@ -84,7 +86,8 @@ def command(
 
 def _of_text(path: Path, sizes: dict[str, int], *, predict: bool) -> Report:
     try:
-        source = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8-sig") as file:
+            source = read_source(file)
     except OSError as error:
         raise click.UsageError(f"{path}: {error.strerror}") from None
     graph = verify(parse(source))
@@ -92,8 +95,11 @@ def _of_text(path: Path, sizes: dict[str, int], *, predict: bool) -> Report:
     _check(sizes, names)
     sizes = complete(sizes, names)
     compiled = driver.compile(graph, hints=sizes)
-    arrays = [random_array(n.type, sizes, k) for k, n in enumerate(graph.inputs)]
-    return report(compiled, sizes, None if predict else arrays)
+    if predict:
+        return report(compiled, sizes, None)
+    return report(
+        compiled, sizes, [random_array(n.type, sizes, k) for k, n in enumerate(graph.inputs)]
+    )
 
 
 def _check(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
@@ -104,6 +110,27 @@ def _check(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
 
 
 # ---- a function --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _their_mistakes(target: str) -> Generator[None]:
+    """What a user's own code raises is told with the lines that lead there, without those of this
+    command.  Raises ClickException."""
+    try:
+        yield
+    except (SmeltError, click.ClickException):
+        raise
+    except SystemExit as error:
+        raise click.ClickException(f"{target} exits ({error.code}) as it is loaded") from None
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        file = Path(target.rpartition(":")[0]).resolve()
+        own = [k for k, frame in enumerate(frames) if Path(frame.filename).resolve() == file]
+        if not own and not isinstance(error, SyntaxError):
+            raise  # ours
+        told = traceback.format_exception_only(error)
+        lines = traceback.format_list(frames[own[0] :] if own else [])
+        raise click.ClickException(f"{target} raises\n{''.join([*lines, *told])}") from None
 
 
 def _load(target: str) -> Callable[..., Any]:

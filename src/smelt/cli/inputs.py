@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import numpy as np
 
 from smelt.types.tensor import TensorType
 
-__all__ = ["Array", "complete", "pairs_of_options", "read_array", "sizes_of_options"]
+__all__ = [
+    "SOURCE",
+    "Array",
+    "complete",
+    "pairs_of_options",
+    "read_array",
+    "read_source",
+    "sizes_of_options",
+]
 
 Array = np.ndarray[Any, Any]
 
+SOURCE = click.File(encoding="utf-8-sig")
+"""The type of an argument that is a file with a program's text, or - for stdin."""
 USUAL_SIZE = 1024
 """Of a size that nobody gives."""
 
@@ -43,6 +53,19 @@ def sizes_of_options(given: Iterable[str]) -> dict[str, int]:
             raise click.BadParameter(f"{value!r} is not a number >= 0", param_hint=f"--size {name}")
         found[name] = int(digits)
     return found
+
+
+def read_source(source: TextIO) -> str:
+    """The text of a program.  Raises click's UsageError for a file that is none."""
+    try:
+        return source.read()
+    except OSError as error:
+        raise click.UsageError(f"{source.name}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"{source.name} is no text: byte {error.start} is {error.object[error.start]:#04x}, "
+            "which is not UTF-8"
+        ) from None
 
 
 def complete(sizes: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import TextIO
 
 import click
 
+from smelt.cli.inputs import SOURCE, read_source
 from smelt.cli.terminal import console, table
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
@@ -19,7 +20,7 @@ from smelt.rewrite.rules import RULES
 
 
 @click.command("opt")
-@click.argument("source", type=click.File(), default="-")
+@click.argument("source", type=SOURCE, default="-")
 @click.option("--pass", "names", multiple=True, metavar="NAME", help="Run this pass; repeatable.")
 @click.option(
     "--rounding",
@@ -45,7 +46,7 @@ def command(
     if rules:
         _list_rules()
         return
-    graph = verify(parse(source.read()))
+    graph = verify(parse(read_source(source)))
     journal = Journal()
     if names:
         graph = run_named(graph, names, journal)

@@ -16,10 +16,12 @@ import click
 import numpy as np
 
 from smelt.cli.inputs import (
+    SOURCE,
     Array,
     complete,
     pairs_of_options,
     read_array,
+    read_source,
     sizes_of_options,
 )
 from smelt.cli.judges import JUDGES, Program, compare, read
@@ -32,7 +34,7 @@ from smelt.types.expr import Expr, evaluate, sizes_of
 
 
 @click.command("run")
-@click.argument("source", type=click.File())
+@click.argument("source", type=SOURCE)
 @click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size; repeatable.")
 @click.option(
     "--input", "files", multiple=True, metavar="NAME=FILE.npy",
@@ -56,7 +58,7 @@ def command(
     SOURCE is a file with a graph or a kernel, or - for stdin.  With --judge all, every judge runs
     it and their results are compared; exits with 1 if they differ by more than rounding explains.
     """
-    program = read(source.read())
+    program = read(read_source(source))
     arrays, known = _inputs(program, sizes_of_options(sizes), files, seed)
     judges = program.judges if judge == "all" else (judge,)
     if judge != "all" and judge not in program.judges:

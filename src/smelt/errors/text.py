@@ -5,6 +5,9 @@ from __future__ import annotations
 from smelt.errors.tree import SmeltError
 from smelt.origin import UNKNOWN, Origin
 
+SHOWN = 160
+"""Characters of a line that a message shows at most: those around the place."""
+
 
 class TextError(SmeltError, ValueError):
     """Text that does not parse.  The message shows the line with a caret under the place.
@@ -55,13 +58,20 @@ class TextError(SmeltError, ValueError):
     def where(self) -> list[str]:
         if not self.line:
             return super().where()
-        lines = self.source.splitlines()
+        lines = self.source.split("\n")
         text = lines[self.line - 1] if self.line <= len(lines) else ""
         lead = f"  at line {self.line}, column {self.column}:  "
-        shown = text.lstrip()
-        skipped = len(text) - len(shown)
-        caret = " " * (len(lead) + max(self.column - 1 - skipped, 0)) + "^" * max(self.length, 1)
-        return [f"{lead}{shown}".rstrip(), caret]
+        first = max(self.column - 1 - SHOWN // 2, 0) if len(text) > SHOWN else 0
+        part = "".join(map(_visible, text[first : first + SHOWN]))
+        shown = part.lstrip()
+        before = max(self.column - 1 - first - (len(part) - len(shown)), 0)
+        length = min(max(self.length, 1), max(len(shown) - before, 1))
+        return [f"{lead}{shown}".rstrip(), " " * (len(lead) + before) + "^" * length]
+
+
+def _visible(c: str) -> str:
+    """What a message shows of a character: one that takes one column."""
+    return c if c.isprintable() else " " if c.isspace() else "?"
 
 
 class GraphTextError(TextError):

@@ -51,8 +51,8 @@ from smelt.types.expr import text as expr_text
 from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import TensorType
 
-WIDTH = 100
-"""Columns beyond which the inputs are printed one a line."""
+WIDTH, FOUND = 100, 40
+"""Columns beyond which inputs are printed one a line; characters that an error quotes at most."""
 
 # ---- printer ---------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class _Reader:
     def fail(self, expected: str, at: int | None = None, length: int = 1) -> NoReturn:
         self.blank()
         place = self.at if at is None else at
-        rest = self.source[place : place + max(length, 12)].split("\n")[0]
+        rest = self.source[place : place + min(max(length, 12), FOUND)].split("\n")[0]
         position = GraphTextError.position(self.source, place)
         raise GraphTextError(
             expected=expected,

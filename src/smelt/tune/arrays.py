@@ -8,12 +8,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from smelt.ops.spec import dims_at
-from smelt.types.tensor import TensorType
+from smelt.runtime.memory import check_room
+from smelt.types.dtype import f64
+from smelt.types.tensor import TensorType, check_bytes
 
 Array = np.ndarray[Any, Any]
 
@@ -23,8 +26,13 @@ ROUNDINGS = {2: 2.0**-3, 4: 2.0**-11}
 
 def random_array(tensor: TensorType, sizes: Mapping[str, int], seed: int) -> Array:
     """Standard normal floats; small integers, which are positions in any array that is not small;
-    the same for the same seed."""
+    the same for the same seed.
+
+    Raises OverflowSizeError or OutOfMemory for more than there may be, or is.
+    """
     shape = dims_at(tensor.shape, sizes)
+    check_bytes(TensorType(f64, shape))
+    check_room(prod(shape) * f64.itemsize)  # as which numbers are drawn
     rng = np.random.default_rng(seed)
     if tensor.dtype.kind == "bool":
         return rng.random(shape) < 0.5

@@ -43,6 +43,22 @@ def test_other_sizes_that_fit_are_right_as_well() -> None:
         f(np.zeros((5, 5, 5), "f4"))
 
 
+def test_sizes_on_both_sides_stay_open() -> None:
+    """Rows of [n,3,7] become rows of 21: 3 and 7 are fixed, n is not."""
+    f = sm.jit(lambda x: sm.reshape(x, (x.shape[0], 21)) * 2)
+    g = sm.jit(lambda x: sm.reshape(x, (7, x.shape[0], -1, 2)) * 2)
+    for n in (5, 9, 17):
+        x = np.arange(n * 21.0).reshape(n, 3, 7)
+        assert np.array_equal(np.asarray(f(x)), x.reshape(n, 21) * 2)
+        y = np.arange(n * 84.0).reshape(n, 12, 7)
+        assert np.array_equal(np.asarray(g(y)), y.reshape(7, n, -1, 2) * 2)
+    assert recordings(f) == recordings(g) == 1
+    x = np.arange(4 * 21.0).reshape(4, 7, 3)
+    assert np.array_equal(np.asarray(f(x)), x.reshape(4, 21) * 2)
+    with pytest.raises(sm.errors.ShapeError):
+        f(np.zeros((4, 7, 4)))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_reshape_at_any_sizes(data: Any) -> None:

@@ -143,8 +143,8 @@ class Sizes:
         """Whether two sizes are equal; if they are, they are the same expression from now on."""
         equal = self._equal(a, b)
         if equal and self.canon(a) != self.canon(b):
-            self.pin(a)
-            self.pin(b)
+            for rest in _cancel(self.canon(a), self.canon(b)):  # what both share may vary
+                self.pin(rest)
         return equal
 
     def _equal(self, a: Index, b: Index) -> bool:
