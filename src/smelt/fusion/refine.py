@@ -30,7 +30,7 @@ from smelt.fusion.state import SMALL, Cluster, State, Verdict
 RUN_LOOKS, SPLIT_LOOKS = 3, 1
 """Members, for each unit of the graph, of the sets that may be asked about as runs and as parts of
 clusters: what a question takes grows with them."""
-LEAST_LOOKS = 600
+LEAST_LOOKS = 1200
 """The same for a small graph."""
 MOST_NEIGHBOURS = 4
 """Neighbours that a part of a cluster is tried to be joined with."""
