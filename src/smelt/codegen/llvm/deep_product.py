@@ -31,7 +31,7 @@ from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tall_product import TallEmitter
 from smelt.codegen.llvm.thin import multiply_add
-from smelt.codegen.llvm.tile import begun
+from smelt.codegen.llvm.tile import with_before
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
@@ -214,7 +214,8 @@ class DeepEmitter(TallEmitter):
         def panel(at: Value) -> None:
             asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if self.later else []
             kept = self._kept(row, at)
-            begin = begun(self.m, kept, c.item.dtype, self.fresh)
+            zeros = [self.m.const(c.item.dtype, 0)] * len(kept)
+            begin = with_before(self.m, kept, c.item.dtype, zeros, self.fresh)
             for place in self._kept(row, b.add(at, number(c.tile.columns))):
                 prefetch(b, place, near=True)
             totals = self._total(starts, b.sub(at, low), begin, asked)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smelt.blocks import COLUMNS, DEPTH
+from smelt.blocks import COLUMNS, DEPTH, LONG_SUM
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import ask_ahead
 from smelt.codegen.llvm.contract import Contraction, Tile, short_tiles
@@ -23,7 +23,7 @@ from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
-from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, may_be_long
 from smelt.codegen.llvm.stretches import in_stretches, stretched
 from smelt.codegen.llvm.tasks import turned_side
 from smelt.codegen.llvm.thin import ThinEmitter
@@ -48,14 +48,15 @@ class ProductEmitter:
     def run(self, nest: Nest, c: Contraction) -> None:
         """The whole contraction of this task into its scratch array."""
         self.fresh: Value | None = None
+        self.long = self._long(c)
         scope = Scope(self.home.top)
-        if c.thin or c.outer:
+        if c.outer:
             self._clear(c)
             self._outer(nest, c, 0, scope)
             return
         low, high = self.home.ranges[c.k]
         parts = any(x.bands.sums(c) for x in self.home.bands)
-        if parts:
+        if parts or c.thin:
             self._clear(c)
         else:
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
@@ -67,6 +68,16 @@ class ProductEmitter:
             self._deep(nest, c, scope)
 
         self._blocks(c.k, c.depth, deep)
+
+    def _long(self, c: Contraction) -> Value | None:
+        """Whether the sums are so long that blocks of them are summed on their own."""
+        b, home = self.b, self.home
+        if home.bands or not may_be_long(c, home.s):
+            return None
+        count = number(1)
+        for low, high in (home.ranges[a] for a in (*c.outer, c.k)):
+            count = b.mul(count, b.sub(high, low))
+        return b.icmp_signed(">", count, number(LONG_SUM))
 
     def _clear(self, c: Contraction) -> None:
         home = self.home
@@ -131,7 +142,7 @@ class ProductEmitter:
                 self._pack(right, scope)
             if c.group is not None and c.group.moved:
                 tiles.sum_columns()
-            tiles.run(self.fresh)
+            tiles.run(self.fresh, self.long)
 
         self._blocks(c.n, COLUMNS, columns)
 
@@ -147,11 +158,11 @@ class ProductEmitter:
         def tiles(tile: Tile) -> None:
             found = TileEmitter(self.home, c, left, scope)
             found.open_right(right, scope)
-            found.run(None, tile)
+            found.run(None, self.long, tile)
 
         def lines(shapes: tuple[Tile, ...]) -> None:
             if not shapes:
-                ThinEmitter(self.home, c, right, scope).run()
+                ThinEmitter(self.home, c, right, scope).run(self.fresh, self.long)
                 return
             low, high = self.home.ranges[c.n]
             fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))

@@ -9,6 +9,7 @@ from smelt.blocks import (
     DEEP,
     DEEP_PITCH,
     DEPTH,
+    LONG_SUM,
     TALL_COLUMNS,
     TALL_DEPTH,
     TURNED_PITCH,
@@ -36,6 +37,20 @@ LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART = 300, 301, 302, 303
 STAGED_PART = 400
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
+
+
+def may_be_long(c: Contraction, s: Schedule) -> bool:
+    """Whether a product may sum so many positions that a rounding for each would tell: then blocks
+    of them are summed on their own.  What a stream visits at once is never so long."""
+    extent = product(s.local[a] for a in (*c.outer, c.k))
+    short = isinstance(extent, int) and extent <= LONG_SUM
+    return c.item.dtype.is_float and s.region(c.item) is None and not short
+
+
+def lines_apart(c: Contraction, s: Schedule) -> bool:
+    """Whether blocks of a thin product may be summed on their own in an array of theirs: its lines
+    lie along n, and each of them is added to all sums."""
+    return c.thin and c.along == c.n and may_be_long(c, s)
 
 
 class Storage:
@@ -88,6 +103,9 @@ class Storage:
             if not c.direct and not c.reads_left():
                 rows = add(self.rows(c), s.lanes - 1)  # turned squares may reach beyond the last
                 self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
+            if lines_apart(c, s):
+                rows = mul(self.rows(c), self.extent(c.item, c.n))
+                self._reserve((c.item, SUMS_PART), rows, c.item.dtype)
             if not c.thin and not c.reads_right():
                 self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.unit)
             if c.group is not None and c.group.moved:

@@ -31,7 +31,7 @@ from smelt.codegen.llvm.memory import (
 )
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Lanes, Scope
-from smelt.codegen.llvm.storage import LEFT_PART
+from smelt.codegen.llvm.storage import LEFT_PART, SUMS_PART, lines_apart
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
 
@@ -71,6 +71,7 @@ class ThinEmitter:
             low, high = home.ranges[c.m]
             self.rows = self.b.sub(high, low)
         self.stride = home.home.index(home.storage.extent(c.item, c.n))
+        self.sums: Value = home.storage.at[c.item, 0]
         self.lanes, self.wide = c.tile.lanes, c.tile.lanes * c.together
         if c.along == c.n and c.group is None and c.m is not None:
             self.wide *= 2  # a number of the left operand serves two vectors
@@ -92,15 +93,41 @@ class ThinEmitter:
 
         self.home.loop(number(0), self.rows, 1, clear)
 
-    def run(self) -> None:
-        """Adds the block's products to the sums in scratch."""
+    def run(self, fresh: Value | None, long: Value | None) -> None:
+        """Adds the block's products to the sums in scratch; `fresh` tells a first block, `long`
+        whether so many are summed that blocks are joined."""
         self.top = self.home.open(self.right, self.scope)
         self.home.foresees = False
-        if self.c.along == self.c.n:
+        if long is not None and lines_apart(self.c, self.home.s):
+            self._apart(long if fresh is None else self.b.and_(long, self.b.not_(fresh)))
+        elif self.c.along == self.c.n:
             self._rows()
         else:
             self._dots()
         self.home.foresees = True
+
+    def _apart(self, later: Value) -> None:
+        """Lines along n; of a `later` block they are summed on their own and then added to what was
+        summed before, for the sake of roundings (`smelt.codegen.llvm.tile.with_before`)."""
+        b, home, c, dtype = self.b, self.home, self.c, self.c.item.dtype
+        before, apart = home.storage.at[c.item, 0], home.storage.at[c.item, SUMS_PART]
+        count = b.mul(home.home.index(home.storage.rows(c)), self.stride)
+        count = b.select(later, count, number(0))
+
+        def clear(at: Value) -> None:
+            place = element_address(b, apart, at, dtype)
+            store_vector(self.machine, place, self.machine.const(dtype, 0), dtype, None)
+
+        def add(at: Value) -> None:
+            place = element_address(b, before, at, dtype)
+            both = [load_vector(self.machine, element_address(b, base, at, dtype), dtype, None)
+                    for base in (before, apart)]  # fmt: skip
+            store_vector(self.machine, place, self.machine.add(*both), dtype, None)
+
+        home.loop(number(0), count, self.lanes, clear)
+        self.sums = b.select(later, apart, before)
+        self._rows()
+        home.loop(number(0), count, self.lanes, add)
 
     # ---- operands ----------------------------------------------------------------------------
 
@@ -130,7 +157,7 @@ class ThinEmitter:
         """Address of the sum at a row and an absolute column."""
         b, item = self.b, self.c.item
         at = b.add(b.mul(row, self.stride), b.sub(column, self.home.scratch.start(item, self.c.n)))
-        return element_address(b, self.home.storage.at[item, 0], at, item.dtype)
+        return element_address(b, self.sums, at, item.dtype)
 
     def _multiplied(self, one: Value, value: Value, total: Value) -> Value:
         if self.c.group is None:

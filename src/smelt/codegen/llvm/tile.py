@@ -138,10 +138,10 @@ class TileEmitter:
         self.right = Place(base, number(0), steps, packed.dtype, True)
         return self.short
 
-    def run(self, fresh: Value | None, tile: Tile | None = None) -> None:
+    def run(self, fresh: Value | None, long: Value | None, tile: Tile | None = None) -> None:
         """The block's products into the result in scratch: added, or where `fresh` stored; by the
-        contraction's tiles, or others."""
-        c, b, home = self.c, self.b, self.home
+        contraction's tiles, or others.  Where sums are `long`, blocks are summed on their own."""
+        self.long, c, b, home = long, self.c, self.b, self.home
         self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, wide = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
@@ -331,6 +331,10 @@ class TileEmitter:
             phi.add_incoming(value, loop)
         b.cbranch(b.icmp_signed("<", after, self.depth), loop, done)
         b.position_at_end(done)
+        if self.long is not None:
+            short = b.not_(self.long)
+            unless = short if self.fresh is None else b.or_(self.fresh, short)
+            following = with_before(m, places, item.dtype, following, unless)
         for place, value in zip(places, following, strict=True):
             store_vector(m, place, value, item.dtype, None)
 
@@ -360,11 +364,12 @@ class TileEmitter:
         return found
 
     def _begin(self, m: LLVMMachine, places: list[Value]) -> list[Value]:
-        """What the tile adds to: zero in a first block."""
+        """What the tile adds to: zero in a first block, and where blocks are joined afterwards."""
         dtype = self.c.item.dtype
-        if self.fresh is None:
-            return [load_vector(m, p, dtype, None) for p in places]
-        return begun(m, places, dtype, self.fresh)
+        zeros = [m.const(dtype, 0)] * len(places)
+        fresh, long = self.fresh, self.long
+        unless = long if fresh is None else fresh if long is None else self.b.or_(fresh, long)
+        return with_before(m, places, dtype, zeros, unless)
 
     def _corrected(
         self, m: LLVMMachine, begin: list[Value], vectors: int, column: Value
@@ -414,20 +419,38 @@ class TileEmitter:
         return found
 
 
-def begun(m: LLVMMachine, places: list[Value], dtype: DType, fresh: Value) -> list[Value]:
-    """What sums start from: nothing where they are `fresh`, or else what was kept of them."""
+def with_before(
+    m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value], unless: Value | None
+) -> list[Value]:
+    """Sums of a block with those of the blocks before it, which lie at `places`; or as they are.
+
+    Long sums are joined of those of blocks: were each product added to the sum of all before, a
+    rounding for each would be lost, and all in one direction where products have one sign.
+    """
     b = m.builder
-    zero, before = m.const(dtype, 0), b.block
-    with b.if_then(b.not_(fresh)):
-        known = [load_vector(m, p, dtype, None) for p in places]
+    if unless is None:
+        return _joined(m, places, dtype, totals)
+    before = b.block
+    with b.if_then(b.not_(unless)):
+        sums = _joined(m, places, dtype, totals)
         block = b.block
     found: list[Value] = []
-    for value in known:
-        first = b.phi(value.type)
-        first.add_incoming(zero, before)
-        first.add_incoming(value, block)
-        found.append(first)
+    for total, value in zip(totals, sums, strict=True):
+        met = b.phi(value.type)
+        met.add_incoming(total, before)
+        met.add_incoming(value, block)
+        found.append(met)
     return found
+
+
+def _joined(
+    m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value]
+) -> list[Value]:  # fmt: skip
+    """Sums with those at places; what begins with nothing is those."""
+    known = [load_vector(m, p, dtype, None) for p in places]
+    if all(isinstance(x, ir.Constant) for x in totals):
+        return known
+    return [m.add(x, y) for x, y in zip(known, totals, strict=True)]
 
 
 def whole_units(home: NestEmitter, c: Contraction) -> Value:
@@ -442,4 +465,4 @@ def heights(full: int) -> tuple[int, ...]:
     return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
 
 
-__all__ = ["TileEmitter", "begun", "heights", "whole_units"]
+__all__ = ["TileEmitter", "heights", "whole_units", "with_before"]
