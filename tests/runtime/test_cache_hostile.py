@@ -118,6 +118,29 @@ def test_an_interrupt_in_the_middle_of_a_write_leaves_nothing(
         assert [file.name for file in place.iterdir()] == [file_name(b"one")]
 
 
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_directory_in_the_place_of_an_entry(
+    place: Path, empty: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is listed as what it is, and goes where it is empty; one with files in it stays."""
+    Cache(place).put(b"good", {}, b"code")
+    there = place / file_name(b"key")
+    there.mkdir()
+    if not empty:
+        (there / "file").touch()
+    kinds = {e.name: e.what for e in Cache(place).entries()}
+    assert kinds[there.name] == "damaged"
+    assert len(kinds) == 2
+    with caplog.at_level("WARNING", logger="smelt.cache"):
+        cache = Cache(place)
+        assert cache.get(b"key") is None
+    assert ("cannot be removed" in caplog.text) != empty
+    assert there.exists() != empty
+    cache.put(b"key", {}, b"code")  # in memory, if there is no room for a file
+    assert cache.get(b"key") is not None
+    assert cache.clear() == (2 if empty else 1)
+
+
 # Directories and files of others -----------------------------------------------------------------
 
 
@@ -187,6 +210,7 @@ def test_what_is_no_file_of_ours_is_never_read(place: Path, tmp_path: Path) -> N
 
     def directory() -> None:
         entry.mkdir()
+        (entry / "file").touch()
 
     makers: list[Callable[[], None]] = [link, pipe, directory]
     for maker in makers:
@@ -198,6 +222,7 @@ def test_what_is_no_file_of_ours_is_never_read(place: Path, tmp_path: Path) -> N
         if maker is directory:
             fresh.put(b"key", {}, b"code")  # cannot be stored, still works
             assert fresh.get(b"key") is not None
+            (entry / "file").unlink()
             entry.rmdir()
         fresh.put(b"key", {}, b"code")
         assert entry.is_file()

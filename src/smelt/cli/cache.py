@@ -91,4 +91,5 @@ def clear() -> None:
     cache = Cache.default()
     size = cache.info().nbytes
     removed = cache.clear()
-    click.echo(f"{removed} files removed, {show_bytes(size)} freed")
+    freed = size - cache.info().nbytes
+    click.echo(f"{removed} files removed, {show_bytes(freed)} freed")

@@ -228,11 +228,11 @@ class Cache:
                 except ValueError as problem:
                     # Also Damaged, and JSON that is none although its digest is right.
                     self._counts["damaged"] += 1
-                    _LOG.warning("damaged entry %s removed: %s", name, problem)
                     self._wrong[name] = str(problem)
                     while len(self._wrong) > MOST_REMEMBERED:
                         self._wrong.popitem(last=False)
-                    files.remove(name)
+                    done = "removed" if files.remove(name) else "cannot be removed"
+                    _LOG.warning("damaged entry %s %s: %s", name, done, problem)
                     return None
                 files.touch(name)
                 return entry
@@ -313,8 +313,7 @@ class Cache:
             for item in files.listing() if files is not None else ():
                 if item.name.endswith(SUFFIX) and files is not None:
                     with contextlib.suppress(OSError):
-                        listed = _listed(item, files.read(item.name, MOST_ENTRY_BYTES))
-                        found.append((item.modified, listed))
+                        found.append((item.modified, _listed(item, files)))
         return [listed for _, listed in sorted(found, key=lambda pair: -pair[0])]
 
     def verify(self, remove: bool = True) -> dict[str, str]:
@@ -380,10 +379,10 @@ class Cache:
         self._puts_to_sweep = _random_puts()
 
 
-def _listed(item: Item, content: bytes) -> Listed:
-    """What an entry is, by its own report."""
+def _listed(item: Item, files: Any) -> Listed:
+    """What an entry is, by its own report.  Raises OSError where it cannot be read."""
     try:
-        meta = decode(content)[1].meta
+        meta = decode(files.read(item.name, MOST_ENTRY_BYTES))[1].meta
     except ValueError as problem:
         return Listed(item.name, "damaged", item.nbytes, str(problem))
     recipe = meta.get("recipe")

@@ -147,12 +147,12 @@ class Files:
             raise
 
     def remove(self, name: str) -> bool:
-        """Unlink a file; whether it is gone by our doing."""
-        try:
-            os.unlink(name, dir_fd=self._at)
-        except OSError:
-            return False
-        return True
+        """Unlink a file, or an empty directory in its place; whether it is gone by our doing."""
+        for unlink in (os.unlink, os.rmdir):
+            with contextlib.suppress(OSError):
+                unlink(name, dir_fd=self._at)
+                return True
+        return False
 
     def touch(self, name: str) -> None:
         """Mark a file as used, at most once an hour."""
