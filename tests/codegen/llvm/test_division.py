@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,44 @@ def test_divisors_that_are_no_usual_ones(dtype: Any) -> None:
     x = np.random.default_rng(3).standard_normal((len(s), COLUMNS)).astype(dtype)
     x[:, ::7], x[:, 1::7], x[:, 2::70] = 0, -0.0, np.inf
     assert not wrong(x, np.array(s, dtype)[:, None])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_divisors_of_every_size_and_sign(dtype: Any) -> None:
+    """Quotients that are about to be subnormal or infinite, and those that are."""
+    rng = np.random.default_rng(6)
+    info = np.finfo(dtype)
+    exponents = np.arange(info.minexp, info.maxexp, 1 if dtype is np.float32 else 9)
+    s = np.ldexp(dtype(1) + rng.random(len(exponents)).astype(dtype), exponents)
+    s *= rng.choice(np.array([-1, 1], dtype), s.shape)
+    s = s[:, None]
+    edge = rng.choice([info.minexp, info.maxexp, -96, 96, -800, 800], (len(s), COLUMNS))
+    power = np.where(abs(edge) < info.maxexp, edge, edge + exponents[:, None])
+    with np.errstate(all="ignore"):
+        near = 1 + rng.integers(-3, 4, power.shape) * info.eps
+        x = np.ldexp(near, power + rng.integers(-2, 3, power.shape)).astype(dtype)
+        usual = exponents[:, None] + rng.integers(-9, 9, x.shape)
+        usual = np.ldexp(1 + rng.random(x.shape), usual).astype(dtype)
+    x[:, ::2] = usual[:, ::2]
+    x[::5, ::3], x[1::5, ::3] = 0, -0.0
+    assert not wrong(x, s)
+    assert not wrong(-x, s)
+
+
+@pytest.mark.clock
+def test_divisors_of_any_size_and_sign_take_as_long() -> None:
+    """The processor's division of numbers that do not fit takes twenty times as long."""
+    x = np.random.default_rng(7).random((256, 256), dtype=np.float32)
+    times: dict[float, float] = {}
+    for s in (3.0, -3.0, -1e-3, 1e-12, -1e20):
+        by = np.float32(s).reshape(())
+        taken: list[float] = []
+        for _ in range(40):
+            start = perf_counter()
+            divide(x, by)
+            taken.append(perf_counter() - start)
+        times[s] = min(taken)
+    assert max(times.values()) < 5 * times[3.0]
 
 
 def test_by_a_number_for_all() -> None:

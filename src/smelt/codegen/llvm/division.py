@@ -8,12 +8,13 @@ operations, of which two are fused:
 
 (M. Cornea, J. Harrison, P. Tang, "Scientific Computing on Itanium-based Systems", 2002; N.
 Brisebarre, J.-M. Muller, S. K. Raina, IEEE Trans. Computers 53, 2004.)  That holds as long as
-nothing under- or overflows: for x of 0 or between 2^-96 and 2^96 in float32 and s between 2^-24 and
-2^24, positive, so that a zero has the sign of x.
+nothing under- or overflows: for x of 0 or between 2^-96 and 2^96 in float32 where r is a normal
+number and so is the quotient.  The sign of s is given to x beforehand: a zero of either sign stays
+what it is only where both factors of e · r have one sign.
 
 What is left goes to a function of its own, one a module.  Smaller x, as weights of far tokens are,
-are divided there as multiples of the least subnormal number: for such operands and results
-processors take a hundred cycles otherwise.  The rest is divided as ever.
+are divided there as multiples of the least subnormal number, if s is between 2^-24 and 2^24: for
+such operands and results processors take a hundred cycles otherwise.  The rest is divided as ever.
 """
 
 from __future__ import annotations
@@ -62,14 +63,25 @@ def common_divisor(b: Value) -> Value | None:
     return first.operands[1]
 
 
-def divided(m: Any, x: Value, s: Value, scalar: Value) -> Value:
+def divided(m: Any, x: Value, scalar: Value) -> Value:
     """x / s, where s holds `scalar` in every lane."""
-    by = _Divisor(m, s, scalar)
+    x, scalar = _positive(m, x, scalar)
+    by = _Divisor(m, splat(m.builder, scalar, m.lanes), scalar)
     _, fits = by.sorts(x)
     # what does not fit is no subnormal here: a processor takes long for each product
     q, _ = by.quotient(m.builder.select(fits, x, ir.Constant(x.type, None)))
     otherwise = m.builder.module.globals.get(_name(x)) or _define(m, x, scalar)
     return m.mostly(fits, q, lambda: m.builder.call(otherwise, [x, scalar]))
+
+
+def _positive(m: Any, x: Value, scalar: Value) -> tuple[Value, Value]:
+    """x with the sign of x / s, and |s|."""
+    b, bits = m.builder, RANGES[type(scalar.type)].bits
+    whole = ir.IntType(bits)
+    own = b.bitcast(scalar, whole)
+    sign = splat(b, b.and_(own, whole(1 << bits - 1)), m.lanes)
+    x = b.bitcast(b.xor(b.bitcast(x, widened(whole, m.lanes)), sign), x.type)
+    return x, b.bitcast(b.and_(own, whole((1 << bits - 1) - 1)), scalar.type)
 
 
 def _name(x: Value) -> str:
@@ -122,11 +134,24 @@ class _Divisor:
 
     def sorts(self, x: Value) -> tuple[Value, Value]:
         """Which lanes are 0 or not too small, and which of them fit."""
-        b, known, size = self.b, self.known, self.size(x)
-        most = b.select(self.usual(), self.whole(known.pattern(known.x)), self.whole(-1))
+        b, size = self.b, self.size(x)
+        least, most = self.bounds()
         below = b.sub(size, self.each(1))  # of 0 the largest
-        large = b.icmp_unsigned(">=", below, self.each(known.pattern(-known.x) - 1))
+        large = b.icmp_unsigned(">=", below, self.each(b.sub(least, self.whole(1))))
         return large, b.and_(large, b.icmp_signed("<=", size, self.each(most)))
+
+    def bounds(self) -> tuple[Value, Value]:
+        """The bits of the least x other than 0 and of the greatest that fit: their quotients by s
+        are normal numbers.  None fits where 1 / s is none."""
+        b, known, whole = self.b, self.known, self.whole
+        own = b.lshr(b.bitcast(self.scalar, whole), whole(known.mantissa))
+        low, high = (whole(known.bias + e) for e in (-known.x, known.x))
+        least, most = b.sub(own, whole(known.bias - 3)), b.add(own, whole(known.bias - 1))
+        least = b.select(b.icmp_signed(">", least, low), least, low)
+        most = b.select(b.icmp_signed("<", most, high), most, high)
+        normal = b.icmp_unsigned("<", b.sub(own, whole(1)), whole(2 * known.bias - 2))
+        shift = whole(known.mantissa)
+        return b.shl(least, shift), b.select(normal, b.shl(most, shift), whole(-1))
 
     def quotient(self, x: Value) -> tuple[Value, Value]:
         """The nearest to x / s, and its product with s less x, exactly."""

@@ -125,7 +125,7 @@ class LLVMMachine:
         scalar = common_divisor(b) if self.avx512 else None
         lanes = self.lanes or 1
         if scalar is not None and lanes * RANGES[type(scalar.type)].bits >= LEAST_BITS:
-            return divided(self, a, b, scalar)
+            return divided(self, a, scalar)
         return self.builder.fdiv(a, b)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
