@@ -20,7 +20,9 @@ from smelt.blocks import (
     HEIGHT,
     SMALL,
     TALL_COLUMNS,
+    TALL_DEPTH,
     WIDE_ACROSS,
+    WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_LEAST,
     WIDE_PANEL,
@@ -46,9 +48,13 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
-    least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
+    least = {"m": SMALL + 1, "n": WIDE_COLUMNS, "k": WIDE_DEPTH}
     assert form_for(forms, least) == "wide"
-    assert form_for(forms, {**least, "n": TALL_COLUMNS}) == ""
+    assert form_for(forms, {**least, "k": TALL_DEPTH}) == "tall"
+    assert form_for(forms, {**least, "n": WIDE_COLUMNS - 1}) == ""
+    assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == ""
+    least["n"] = TALL_COLUMNS + 1
+    assert form_for(forms, least) == "wide"
     assert form_for(forms, {**least, "m": SMALL}) == ""
     assert form_for(forms, {**least, "m": SMALL, "k": FEW_DEPTH}) == "few"
     assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"

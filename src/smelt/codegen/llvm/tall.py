@@ -33,6 +33,7 @@ from smelt.blocks import (
     THIN,
     TURNED_BYTES,
     WIDE_ACROSS,
+    WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_STAGED,
     deep_blocks,
@@ -216,21 +217,21 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
 
 
 def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
-    """The same for many columns, where their operand is packed for many rows: in one pass over all
-    summed positions where the left one's rows are multiplied as they lie, or else in blocks."""
+    """The same for more columns or longer sums, whose operand is packed for many rows: in one pass
+    over all summed positions where the left one's rows are multiplied as they lie, or else, for
+    many columns, in blocks."""
     found = tall(phase, target, "deep")
     if found is None or target.registers < 32 or _is_grouped(found, phase, target):
         return
     m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
-    limits = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
-    if not _fit(limits):
-        return
-    near = (*limits, (k, WIDE_DEPTH))
+    rows, columns = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
+    near = (rows, (sub(WIDE_COLUMNS, n), 0), (k, WIDE_DEPTH))
     if not found.direct:
         near = (*near, (mul(m, k), WIDE_ACROSS))
     if _fit(near) and _lies_open(found.left, found.item, (found.m, found.k), phase):
         yield "wide", near
-    yield "deep", limits
+    if _fit((rows, columns)):
+        yield "deep", (rows, columns)
 
 
 def _is_grouped(c: Tall, phase: Phase, target: Target) -> bool:
