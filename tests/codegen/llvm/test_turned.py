@@ -15,7 +15,14 @@ from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 import smelt as sm
 from smelt import lower
-from smelt.blocks import SMALL, THIN, TURNED_BYTES, TURNED_COLUMNS, turned_columns
+from smelt.blocks import (
+    SMALL,
+    TALL_COLUMNS,
+    THIN,
+    TURNED_BYTES,
+    TURNED_COLUMNS,
+    turned_columns,
+)
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -44,13 +51,19 @@ def test_form_follows_from_sizes(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_lines_of_columns_stay_as_they_are_packed(isa: str) -> None:
-    """Columns that lie in rows are packed, and so are those of which a part does."""
+def test_columns_that_are_packed_all_the_same(isa: str) -> None:
+    """Those that lie in rows, or of which a part does, and few columns of each of many heads, for
+    all of which rows would be packed again."""
     target = Target.for_isa(isa)
     mixed = ("graph f(x: f32[m,k], w: f32[n,k], v: f32[k,n]) {\n t = permute(v) {perm=(1,0)}\n"
              " q = add(w, t)\n"
              ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}')  # fmt: skip
-    cases = ((PLAIN, True), (matrices("f32", "m,k; k,n -> m,n"), False), (mixed, False))
+    heads = ("graph f(x: f32[m,k], w: f32[h,{n},k]) {{\n"
+             ' s = contract(x, w) {{spec="m,k; h,n,k -> h,m,n"}}\n return s\n}}')  # fmt: skip
+    cases = (
+        (PLAIN, True), (matrices("f32", "m,k; k,n -> m,n"), False), (mixed, False),
+        (heads.format(n=TALL_COLUMNS), False), (heads.format(n=TALL_COLUMNS + 1), True),
+    )  # fmt: skip
     for code, turned in cases:
         (phase,) = program(lower.run(one_cluster(parse(code)), "eager", {})).phases
         found = tall(phase, target, "few")

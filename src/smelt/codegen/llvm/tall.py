@@ -168,6 +168,9 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
     if form == "deep":
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     turned = form == "few" and _runs_along(phase, right, item, n, k)
+    if item.axes - left.axes - {n}:  # for each of their positions rows would be packed anew
+        columns = phase.axes[n]
+        turned &= not isinstance(columns, int) or columns > TALL_COLUMNS
     if turned:
         left, right, m, n = right, left, n, m
         access, direct = left.payload, _lies_open(left, item, (m, k), phase)
