@@ -145,10 +145,16 @@ def test_sizes_that_depend_on_data_are_left_to_torch():
     def f(x):
         return torch.nonzero(x > 0).float() * 2, (x[x > 0] + 1).sum()
 
+    def g(x):
+        y = x[x.real > 0]
+        same = torch.zeros_like(y), torch.full_like(y, 2), torch.ones_like(y.real)
+        return (y * y).abs(), y.real.to(y.dtype), torch.complex(y.real, y.imag) - y, *same
+
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        x = torch.randn(20)
-        for a, b in zip(compiled(f)(x), f(x), strict=True):
-            torch.testing.assert_close(a, b)
+        for made, kind in ((f, torch.float32), (g, torch.complex64)):
+            x = torch.randn(20, dtype=kind)
+            for a, b in zip(compiled(made)(x), made(x), strict=True):
+                torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize(

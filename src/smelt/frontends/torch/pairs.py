@@ -27,6 +27,7 @@ from smelt.frontends.torch import pairs_moved
 from smelt.frontends.torch.pairs_parts import (
     KINDS,
     by_parts,
+    depends,
     is_complex,
     joined,
     moved,
@@ -157,7 +158,7 @@ def _angle(x: Any) -> Any:
 
 def _complex(a: Any, b: Any) -> Any:
     """From parts that are real tensors."""
-    if not all(x.dtype.to_complex() in KINDS and not x.is_neg() for x in (a, b)):
+    if any(x.dtype.to_complex() not in KINDS or x.is_neg() or depends(x) for x in (a, b)):
         return NotImplemented
     alike = order_of(a) == order_of(b) == list(range(a.dim()))
     return joined(*torch.broadcast_tensors(a, b)) if alike or a.shape != b.shape else NotImplemented

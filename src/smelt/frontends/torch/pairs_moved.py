@@ -18,6 +18,7 @@ import torch
 
 from smelt.frontends.torch.pairs_parts import (
     KINDS,
+    depends,
     is_complex,
     joined,
     known,
@@ -96,9 +97,15 @@ def _new_zeros(x: Any, size: Sequence[Any], *, dtype: Any = None, **options: Any
     return _zeros(size, dtype=dtype or x.dtype, **{"device": x.device} | options)
 
 
+def _fills(x: Any, dtype: Any, memory_format: Any) -> bool:
+    """Whether complex numbers are made that lie as a tensor does: in the order of their axes."""
+    if (dtype or x.dtype) not in KINDS or memory_format not in _LAID_OUT or depends(x):
+        return False
+    return memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
+
+
 def _zeros_like(x: Any, *, dtype: Any = None, memory_format: Any = None, **options: Any) -> Any:
-    kept = memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
-    if not kept or memory_format not in _LAID_OUT:
+    if not _fills(x, dtype, memory_format):
         return NotImplemented
     return _zeros(x.shape, dtype=dtype or x.dtype, **{"device": x.device} | options)
 
@@ -198,8 +205,7 @@ def _full(size: Sequence[Any], value: Any, *, dtype: Any = None, **options: Any)
 def _full_like(
     x: Any, value: Any, *, dtype: Any = None, memory_format: Any = None, **options: Any
 ) -> Any:  # fmt: skip
-    kept = memory_format is torch.contiguous_format or order_of(x) == list(range(x.dim()))
-    if not kept or memory_format not in _LAID_OUT:
+    if not _fills(x, dtype, memory_format):
         return NotImplemented
     return _full(x.shape, value, dtype=dtype or x.dtype, **{"device": x.device} | options)
 
@@ -220,8 +226,9 @@ def _copied_to(x: Any, *, dtype: Any = None, **options: Any) -> Any:
     if is_complex(x):
         return _to(x, dtype=dtype, **options)
     plain = not any(y is not None and y is not False for y in options.values())
-    lies = order_of(x) == list(range(x.dim()))
-    if dtype not in KINDS or not plain or not lies or x.is_neg():
+    if dtype not in KINDS or not plain or x.is_neg() or depends(x):
+        return NotImplemented
+    if order_of(x) != list(range(x.dim())):
         return NotImplemented
     return joined(x.to(dtype.to_real()), None)
 

@@ -12,9 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 __all__ = [
-    "KINDS", "by_parts", "is_complex", "joined", "known", "moved", "order_of", "pair_of",
+    "KINDS", "by_parts", "depends", "is_complex", "joined", "known", "moved", "order_of", "pair_of",
     "parts_of", "straight", "whole",
 ]  # fmt: skip
 
@@ -53,13 +54,18 @@ def joined(a: Any, b: Any) -> Any:
     return whole(torch.stack((a, torch.zeros_like(a) if b is None else b), -1))
 
 
+def depends(x: Any) -> bool:
+    """Whether a tensor's sizes depend on data: how it lies cannot be asked before it is there."""
+    return any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in x.shape)
+
+
 def known(*operands: Any) -> bool:
     """Whether complex operands are of one type whose parts we compute, and real ones alike."""
     tensors = [x for x in operands if isinstance(x, torch.Tensor)]
     kinds = {x.dtype for x in tensors if x.is_complex()}
     if not kinds and any(isinstance(x, complex) for x in operands):
         kinds = {x.dtype.to_complex() for x in tensors if x.dtype.is_floating_point}
-    if len(kinds) != 1 or any(x.is_neg() for x in tensors):
+    if len(kinds) != 1 or any(x.is_neg() or depends(x) for x in tensors):
         return False
     (kind,) = kinds
     return kind in KINDS and all(x.dtype in (kind, kind.to_real()) for x in tensors)
