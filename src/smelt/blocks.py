@@ -208,7 +208,7 @@ WIDE_DEPTH, WIDE_PANEL, FEW_DEPTH = 4096, 1 << 19, 2048
 its right operand that a task packs: they stay in L2, and are several lines of a cache across; and
 the summed positions of one of few rows, whose left operand stays there too."""
 WIDE_COLUMNS = 64
-"""Columns of a wide or deep product at least: two panels share what is read of a row."""
+"""Columns of a wide product at least: two panels share what is read of a row."""
 WIDE_ACROSS = 160_000
 """Elements up to which a left operand that lies along its rows is multiplied as it lies: more do
 not stay in L2."""

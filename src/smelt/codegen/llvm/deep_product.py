@@ -186,13 +186,7 @@ class DeepEmitter(TallEmitter):
         """Where the rows of a tile begin; rows beyond the last one are the last one."""
         b, c, found = self.b, self.c, list[Value]()
         if c.direct or not c.across:
-            last = b.sub(self.home.ranges[c.m][1], number(1))
-            for i in range(c.tile.rows):
-                at = b.add(row, number(i)) if i else row
-                at = b.select(b.icmp_signed("<", at, last), at, last)
-                at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
-                found.append(element_address(b, self.base, at, self.stored))
-            return found
+            return self._clamped(row)
         for i in range(0, c.tile.rows, TOGETHER):
             place = b.add(b.sub(row, self.first), number(i))
             strip = self._whole(place, c.tile.lanes)

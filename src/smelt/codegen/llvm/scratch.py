@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.indexing import iota, number, splat
+from smelt.codegen.llvm.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.items import Carried, Item, Peek, chain
+from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import (
     FARTHEST_STEP,
     element_address,
@@ -21,6 +22,7 @@ from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import Key
 from smelt.codegen.llvm.strided import load_strided
 from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:
@@ -132,3 +134,31 @@ class ScratchEmitter:
         lanes = scope.lanes.count
         return self.b.add(splat(self.b, self.slot(key[0], axes, scope), lanes),
                           self.b.mul(splat(self.b, step, lanes), iota(lanes)))  # fmt: skip
+
+
+def copied(
+    b: ir.IRBuilder, home: NestEmitter, source: Value, to: Value, count: Value, dtype: DType
+) -> None:  # fmt: skip
+    """Copies elements from scratch to memory."""
+    lanes = home.home.target.vector_bytes // dtype.itemsize
+    m = LLVMMachine(b, lanes, home.home.target)
+
+    def put(at: Value, mask: Value | None) -> None:
+        found = load_vector(m, element_address(b, source, at, dtype), dtype, mask)
+        store_vector(m, element_address(b, to, at, dtype), found, dtype, mask)
+
+    each_vector(b, home, count, lanes, put)
+
+
+def each_vector(
+    b: ir.IRBuilder, home: NestEmitter, count: Value, lanes: int, put: Any
+) -> None:  # fmt: skip
+    """`put(position, mask)` for all vectors of an array: without a mask but for the last one."""
+    whole = b.and_(count, number(-lanes))
+
+    def masked(at: Value) -> None:
+        left = opaque(b, b.sub(count, at))
+        put(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+
+    home.loop(number(0), whole, lanes, lambda at: put(at, None))
+    home.loop(whole, count, lanes, masked)

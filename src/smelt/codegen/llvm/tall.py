@@ -164,16 +164,14 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
     wide, lanes = form in ("wide", "deep", "few"), target.vector_bytes // item.dtype.itemsize
     if wide and target.registers >= 32:
         rows = 12  # a panel comes from L2: more rows share what is read of it
-    access, direct = left.payload, _lies_open(left, item, (m, k), phase)
-    if form == "deep":
-        direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     turned = form == "few" and _runs_along(phase, right, item, n, k)
     if item.axes - left.axes - {n}:  # for each of their positions rows would be packed anew
         columns = phase.axes[n]
         turned &= not isinstance(columns, int) or columns > TALL_COLUMNS
     if turned:
         left, right, m, n = right, left, n, m
-        access, direct = left.payload, _lies_open(left, item, (m, k), phase)
+    access, direct = left.payload, _lies_open(left, item, (m, k), phase)
+    if form == "deep" or turned:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     return Tall(
         item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, wide=wide,

@@ -29,6 +29,7 @@ from smelt.codegen.llvm.memory import (
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.codegen.llvm.scratch import copied, each_vector
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, STAGED_PART, SUMS_PART
 from smelt.codegen.llvm.stretches import in_stretches, stretched
 from smelt.codegen.llvm.tall import Tall
@@ -37,7 +38,6 @@ from smelt.codegen.llvm.turn import turned
 from smelt.codegen.llvm.versions import needed
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -233,6 +233,19 @@ class TallEmitter(Packer):
         to = self.at(LEFT_PART, self.offset(nest, scope))
         m = LLVMMachine(self.b, lanes, self.home.home.target)
         store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
+
+    def _clamped(self, row: Value) -> list[Value]:
+        """Where the rows of a tile begin that follow one another; those beyond the last one are the
+        last one."""
+        b, c = self.b, self.c
+        last = b.sub(self.home.ranges[c.m][1], number(1))
+        found: list[Value] = []
+        for i in range(c.tile.rows):
+            at = b.add(row, number(i)) if i else row
+            at = b.select(b.icmp_signed("<", at, last), at, last)
+            at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
+            found.append(element_address(b, self.base, at, self.stored))
+        return found
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -463,34 +476,6 @@ def converted(m: LLVMMachine, value: Value, item: Item) -> Value:
     for outer, inner in zip(chain[-2::-1], chain[:0:-1], strict=True):
         value = cast(m, value, inner.dtype, outer.dtype)
     return value
-
-
-def copied(
-    b: ir.IRBuilder, home: NestEmitter, source: Value, to: Value, count: Value, dtype: DType
-) -> None:  # fmt: skip
-    """Copies elements from scratch to memory."""
-    lanes = home.home.target.vector_bytes // dtype.itemsize
-    m = LLVMMachine(b, lanes, home.home.target)
-
-    def put(at: Value, mask: Value | None) -> None:
-        found = load_vector(m, element_address(b, source, at, dtype), dtype, mask)
-        store_vector(m, element_address(b, to, at, dtype), found, dtype, mask)
-
-    each_vector(b, home, count, lanes, put)
-
-
-def each_vector(
-    b: ir.IRBuilder, home: NestEmitter, count: Value, lanes: int, put: Any
-) -> None:  # fmt: skip
-    """`put(position, mask)` for all vectors of an array: without a mask but for the last one."""
-    whole = b.and_(count, number(-lanes))
-
-    def masked(at: Value) -> None:
-        left = opaque(b, b.sub(count, at))
-        put(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
-
-    home.loop(number(0), whole, lanes, lambda at: put(at, None))
-    home.loop(whole, count, lanes, masked)
 
 
 __all__ = ["TallEmitter", "converted"]

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from smelt.blocks import TURNED_COLUMNS, TURNED_PITCH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE
-from smelt.codegen.llvm.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Lanes, Scope
+from smelt.codegen.llvm.scratch import each_vector
 from smelt.codegen.llvm.storage import SUMS_PART
 from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tall_product import TallEmitter
@@ -94,21 +95,9 @@ class TurnedEmitter(TallEmitter):
         home.ranges[c.m] = row, b.select(b.icmp_signed("<", next_, end), next_, end)
         self.first = row
         self._pack_left()
-        starts = self._starts(row)
+        starts = self._clamped(row)
         home.ranges[c.m] = kept
         every_width(home, c.tile, self.columns, lambda at, n: self._tile_at(row, starts, at, n))
-
-    def _starts(self, row: Value) -> list[Value]:
-        """Where the columns of a tile begin; those beyond the last one are the last one."""
-        b, c = self.b, self.c
-        last = b.sub(self.home.ranges[c.m][1], number(1))
-        found: list[Value] = []
-        for i in range(c.tile.rows):
-            at = b.add(row, number(i)) if i else row
-            at = b.select(b.icmp_signed("<", at, last), at, last)
-            at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
-            found.append(element_address(b, self.base, at, self.stored))
-        return found
 
     def _tile_at(self, row: Value, starts: list[Value], at: Value, vectors: int) -> None:
         """The sums of a tile, turned: some rows, of each the columns one after the other."""
@@ -166,7 +155,6 @@ class TurnedEmitter(TallEmitter):
         b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
         self.top = home.open(self.nest, Scope(home.top))
         first, last = home.ranges[c.n]
-        whole = b.add(low, self._whole(b.sub(high, low), lanes))
 
         def line(row: Value) -> None:
             place = Scope(self.top, {c.n: row})
@@ -179,12 +167,8 @@ class TurnedEmitter(TallEmitter):
                 home.enter(inner, 2)
                 home.body(inner)
 
-            def masked(at: Value) -> None:
-                left = opaque(b, b.sub(high, at))
-                read(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
-
-            home.loop(low, whole, lanes, lambda at: read(at, None))
-            home.loop(whole, high, lanes, masked)
+            each_vector(b, home, b.sub(high, low), lanes,
+                        lambda at, mask: read(b.add(low, at), mask))  # fmt: skip
 
         home.loop(first, last, 1, line)
 
