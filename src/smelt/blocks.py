@@ -203,10 +203,9 @@ TALL_STAGED = 32
 WIDE_STAGED = 48
 """The same of a wide one: whole tiles."""
 
-WIDE_DEPTH, WIDE_PANEL, FEW_DEPTH = 4096, 1 << 19, 2048
+WIDE_DEPTH, WIDE_PANEL = 4096, 1 << 19
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
-its right operand that a task packs: they stay in L2, and are several lines of a cache across; and
-the summed positions of one of few rows, whose left operand stays there too."""
+its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
 WIDE_COLUMNS = 64
 """Columns of a wide product at least: two panels share what is read of a row."""
 WIDE_ACROSS = 160_000
@@ -215,6 +214,8 @@ not stay in L2."""
 DEEP, DEEP_PITCH = 192, 208
 """Summed positions that a deep product takes at once, and elements between packed rows of them: no
 power of two, which would share a cache's sets."""
+FEW_DEEP, FEW_PITCH = 96, 112
+"""The same of one of few rows, whose panels stay in the first cache beside a tile's rows."""
 DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
@@ -227,6 +228,8 @@ TURNED_COLUMNS, TURNED_PITCH = 48, 64
 """Columns of a product of few rows, with which these change places, that are read together: whole
 tiles and whole vectors; and elements between rows of their sums, of which a tile's last vectors are
 longer."""
+FEW_ACROSS = 768
+"""Columns that one task takes of a product of few rows at most: their sums stay in L2."""
 TURNED_BYTES = 1 << 20
 """Bytes of the operand that every task of such a product packs, at most: it stays in L2."""
 
@@ -330,19 +333,19 @@ def deep_blocks(
     return mul(DEEP_EVEN, ceiling(_even(rows, blocks), DEEP_EVEN)), across
 
 
-def turned_columns(columns: Index, rows: Index, positions: Index, tasks: int) -> Index:
-    """Columns that one task takes of a product whose few rows are packed by every task, whose
-    result has so many independent positions: as many tasks as there are to be.
+def few_columns(columns: Index, rows: Index, positions: Index, tasks: int, step: int) -> Index:
+    """Columns, a multiple of `step`, that one task takes of a product whose few rows are packed by
+    every task, whose result has so many independent positions: as many tasks as there are to be.
 
     >>> from smelt.types.expr import size
-    >>> taken = turned_columns(size("n"), size("m"), mul(size("m"), size("n")), 4)
+    >>> taken = few_columns(size("n"), size("m"), mul(size("m"), size("n")), 4, 48)
     >>> [int(evaluate(taken, {"m": 64, "n": n})) for n in (30, 768, 3000)]
     [48, 192, 768]
     """
     fair = floordiv(positions, mul(maximum(rows, 16), tasks))
-    most = mul(TURNED_COLUMNS, maximum(ceiling(fair, TURNED_COLUMNS), 2))
+    most = mul(step, maximum(ceiling(fair, step), 2))
     even = _even(columns, ceiling(columns, most))
-    return mul(TURNED_COLUMNS, maximum(ceiling(even, TURNED_COLUMNS), 1))
+    return mul(step, maximum(ceiling(even, step), 1))
 
 
 def _even(size: Index, blocks: Index) -> Index:

@@ -6,7 +6,9 @@
 Times are processor time, so that a busy machine changes them little; the peers stand in one process
 and take turns, the best of the rounds counts.  That process keeps to one CPU: libraries that work
 on threads of their own are measured whole.  Constants may be packed whatever memory that takes
-(`constants_extra=none`), which a product alone does not by default.  The floor is what the machine
+(`constants_extra=none`), which a product alone does not by default.  Where weights come "in turn",
+each call multiplies the next of so many that they do not stay in the second cache, as the layers of
+a model do; others are alike in every call.  The floor is what the machine
 cannot beat: multiply-adds at the measured peak, or the operands read once at the measured
 bandwidth, whichever is longer.
 
@@ -21,9 +23,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +51,8 @@ ROUNDS, LEAST_S = 7, 0.004
 @dataclass(frozen=True)
 class Case:
     """One product: shapes of both operands, whether the second is read transposed, and closed over
-    rather than passed: a constant, as weights are; and the operands' type."""
+    rather than passed: a constant, as weights are; the operands' type; and how many of the second
+    are multiplied in turn, one in each call."""
 
     title: str
     left: tuple[int, ...]
@@ -56,6 +60,7 @@ class Case:
     turned: bool = False
     constant: bool = False
     dtype: DType = f32
+    turns: int = 1
 
     @property
     def flops(self) -> int:
@@ -73,6 +78,8 @@ class Timed:
     times: dict[str, float]
 
 
+TURNS = 12
+"""Weights that are multiplied in turn: 113 MB of them, where they are 768 x 3072."""
 CASES: tuple[Case, ...] = (
     *(Case(f"{n}³", (n, n), (n, n)) for n in (128, 256, 512, 1024, 2048)),
     Case("1024³, right transposed", (1024, 1024), (1024, 1024), True),
@@ -81,6 +88,18 @@ CASES: tuple[Case, ...] = (
     Case("vector × matrix 4096²", (4096,), (4096, 4096)),
     *(Case(f"{m} rows × 4096²", (m, 4096), (4096, 4096)) for m in (2, 4, 8, 16)),
     *(Case(f"{m} rows × 4096², transposed", (m, 4096), (4096, 4096), True) for m in (2, 4, 8)),
+    *(
+        Case(
+            f"{m}×{k} to {n}{', transposed' * turned}, in turn",
+            (m, k),
+            (n, k) if turned else (k, n),
+            turned,
+            turns=TURNS,
+        )
+        for turned in (False, True)
+        for m in (32, 128)
+        for k, n in ((768, 3072), (3072, 768))
+    ),
     *(Case(f"{n}³, right constant", (n, n), (n, n), False, True) for n in (256, 512, 1024, 2048)),
     Case("linear 512×768 to 3072, constant", (512, 768), (3072, 768), True, True),
     *(
@@ -106,33 +125,43 @@ CASES: tuple[Case, ...] = (
 )
 
 
-def operands(case: Case) -> tuple[Array, Array]:
-    """The numbers that all libraries multiply."""
+def operands(case: Case) -> tuple[Array, list[Array]]:
+    """The numbers that all libraries multiply: the left operand, and the right ones."""
     rng = np.random.default_rng(0)
+    shapes = (case.left, *[case.right] * case.turns)
     if case.dtype == i8:
-        x, y = (rng.integers(-128, 128, s).astype(np.int8) for s in (case.left, case.right))
+        x, *ys = (rng.integers(-128, 128, s).astype(np.int8) for s in shapes)
     else:
-        x, y = (rng.standard_normal(s).astype(case.dtype.numpy) for s in (case.left, case.right))
-    return x, y
+        x, *ys = (rng.standard_normal(s).astype(case.dtype.numpy) for s in shapes)
+    return x, ys
+
+
+def _each(multiply: Callable[[Any], Any], operands: Sequence[Any]) -> Call:
+    """A call that multiplies by the next of some operands."""
+    if len(operands) == 1:
+        (only,) = operands
+        return lambda: multiply(only)
+    turns = cycle(operands)
+    return lambda: multiply(next(turns))
 
 
 def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
     """The product as each installed library computes it: of int8 in int32, of bfloat16 in
     bfloat16.  NumPy has no fast product of either."""
-    x, y = operands(case)
+    x, ys = operands(case)
     found: dict[str, Call] = {}
     turned, short = case.turned, case.dtype == i8
     if "smelt" in peers:
-        found["smelt"] = _ours(case, x, y)
+        found["smelt"] = _ours(case, x, ys)
     if "numpy" in peers and case.dtype == f32:
-        found["numpy"] = lambda: x @ (np.swapaxes(y, -1, -2) if turned else y)
+        found["numpy"] = _each(lambda y: x @ (np.swapaxes(y, -1, -2) if turned else y), ys)
     with suppress(ImportError):
         if "torch" in peers:
             torch: Any = importlib.import_module("torch")
             torch.set_num_threads(1)
-            p, q = (_tensor(torch, case, a) for a in (x, y))
+            p, *qs = (_tensor(torch, case, a) for a in (x, *ys))
             multiply = torch._int_mm if short else torch.matmul
-            found["torch"] = lambda: multiply(p, q.mT if turned else q)
+            found["torch"] = _each(lambda q: multiply(p, q.mT if turned else q), qs)
     with suppress(ImportError):
         if "jax" in peers:
             jax: Any = importlib.import_module("jax")
@@ -141,25 +170,28 @@ def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
             def multiplied(a: Any, b: Any) -> Any:
                 return jax.numpy.matmul(a, b.swapaxes(-1, -2) if turned else b, **wide)
 
-            r, s = (jax.device_put(a) for a in (x, y))
-            theirs, known = jax.jit(multiplied), jax.jit(lambda a: multiplied(a, s))
+            r, *ss = (jax.device_put(a) for a in (x, *ys))
+            theirs, known = jax.jit(multiplied), jax.jit(lambda a: multiplied(a, ss[0]))
             found["jax"] = (
                 (lambda: known(r).block_until_ready()) if case.constant
-                else (lambda: theirs(r, s).block_until_ready())
+                else _each(lambda s: theirs(r, s).block_until_ready(), ss)
             )  # fmt: skip
     return found
 
 
-def _ours(case: Case, x: Array, y: Array) -> Call:
+def _ours(case: Case, x: Array, ys: list[Array]) -> Call:
     def wide(a: Any) -> Any:
         return sm.astype(a, sm.int32) if case.dtype == i8 else a
 
     def multiplied(a: Any, b: Any) -> Any:
         return wide(a) @ wide(sm.matrix_transpose(b) if case.turned else b)
 
-    ours, own = sm.jit(multiplied), sm.asarray(y, copy=True)
+    if not case.constant:
+        ours = sm.jit(multiplied)
+        return _each(lambda y: ours(x, y), ys)
+    own = sm.asarray(ys[0], copy=True)
     fixed = sm.jit(lambda a: multiplied(a, own))
-    return (lambda: fixed(x)) if case.constant else (lambda: ours(x, y))
+    return lambda: fixed(x)
 
 
 def _tensor(torch: Any, case: Case, a: Array) -> Any:
@@ -175,7 +207,7 @@ def floor_ns(case: Case) -> float:
     fours = case.dtype == i8 and (target.has("avx512vnni") or target.has("avxvnni"))
     rate = target.fma_gflops * (4 if fours else 2 if pairs or case.dtype == i8 else 1)
     nbytes = case.dtype.itemsize * (int(np.prod(case.left)) + int(np.prod(case.right)))
-    level = target.level(nbytes, 1)
+    level = target.level(nbytes * case.turns, 1)
     return max(case.flops / rate, nbytes / target.bandwidth(level, "read", 1))
 
 
@@ -185,18 +217,20 @@ def measure(case: Case | Around, rounds: int = ROUNDS, peers: tuple[str, ...] = 
         floor, known = around.floor_ns(case), around.calls(case, peers)
     else:
         floor, known = floor_ns(case), calls(case, peers)
-    return Timed(case.title, floor, best_times(known, rounds))
+    turns = case.turns if isinstance(case, Case) else 1
+    return Timed(case.title, floor, best_times(known, rounds, turns))
 
 
-def best_times(known: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Nanoseconds of processor time of each call, the best of rounds in which they take turns."""
+def best_times(known: dict[str, Call], rounds: int, turns: int = 1) -> dict[str, float]:
+    """Nanoseconds of processor time of each call, the best of rounds in which they take turns, of
+    so many calls at least."""
     best: dict[str, float] = {}
     repeat: dict[str, int] = {}
     with sm.config(threads=1, constants_extra=None):
         for name, call in known.items():
             call()
             spent = _seconds(call, 1)
-            repeat[name] = max(1, int(LEAST_S / max(spent, 1e-7)))
+            repeat[name] = max(turns, int(LEAST_S / max(spent, 1e-7)))
         for _ in range(rounds):
             for name, call in known.items():
                 ns = _seconds(call, repeat[name]) / repeat[name] * 1e9

@@ -14,7 +14,7 @@ from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
-from smelt.blocks import FEW_DEPTH, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN
+from smelt.blocks import FEW_DEEP, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -28,7 +28,7 @@ LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
     (1, 1, 1), (8, 32, 0), (12, 32, 1), (13, 33, 5), (24, 64, 3), (31, 95, 17), (52, 161, 4),
     (70, 47, 30), (SMALL, TALL_COLUMNS + 1, 7), (SMALL + 5, 40, 6), (SMALL + 20, 70, 5),
-    (17, 3 * TALL_COLUMNS + 50, 9),
+    (17, 3 * TALL_COLUMNS + 50, 9), (29, 70, FEW_DEEP + 1), (16, 33, 2 * FEW_DEEP + 1),
 )  # fmt: skip
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 
@@ -37,9 +37,9 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
     panel = 2 * Target.for_isa(isa).vector_bytes // 4
-    least = {"m": THIN + 1, "n": panel, "k": FEW_DEPTH}
+    least = {"m": THIN + 1, "n": panel, "k": 5000}
     assert form_for(forms, least) == form_for(forms, {**least, "m": SMALL}) == "few"
-    for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", FEW_DEPTH + 1)):
+    for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1)):
         assert form_for(forms, {**least, name: other}) != "few"
     assert form_for(forms, {**least, "m": THIN}) == "rows"
     assert form_for(forms, {**least, "k": TALL_DEPTH}) == "few"
@@ -69,7 +69,7 @@ def test_same_bits_as_the_usual_form(isa: str, left: str, right: str) -> None:
     code = matrices("f32", f"{left}; {right} -> m,n")
     kernel, usual = whole(code, isa), whole(code, isa, usual=True)
     rng = np.random.default_rng(5)
-    for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 401), (65, 300, FEW_DEPTH)):
+    for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 401), (65, 300, 1030)):
         x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
         assert form_for(kernel.forms, kernel.sizes([x, y])) == "few"
@@ -86,7 +86,7 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     code = HEAD.format(before=lines, left=left, right=right, after=AFTER[after])
     kernel = forced(code, isa, "few")
     rng = np.random.default_rng(3)
-    for m, n, k in ((1, 1, 1), (13, 16, 5), (35, 37, 3), (70, 141, 20)):
+    for m, n, k in ((1, 1, 1), (13, 16, 5), (35, 37, 3), (70, 141, 20), (26, 45, 2 * FEW_DEEP)):
         shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
         by_name = {
             name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()
@@ -133,19 +133,18 @@ def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_inner_loops_stay_in_registers(dtype: str) -> None:
-    """Two positions at once of a tile that multiplies what is packed, one of that which packs it,
+    """Four positions at once of a tile that multiplies what is packed, one of that which packs it,
     with two stores: no sum leaves its register."""
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; k,n -> m,n"))), "eager", {})
     text = assembly(emit(kernel, Target.for_isa("avx512"), form="few").llvm,
                     Target.for_isa("avx512"), 2)  # fmt: skip
-    loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 48)]
+    loops = {n: [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == n]
+             for n in (24, 96)}  # fmt: skip
     spilled = r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm"
-    assert not any(re.search(spilled, x) for x in loops)
-    stores = {len(re.findall("fmadd", x)): [] for x in loops}
-    for x in loops:
-        stores[len(re.findall("fmadd", x))].append(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)))
-    assert stores[48] == [0]
-    assert sorted(stores[24]) == [0, 2]
-    # Each round asks for a line of two panels to come; the packing one also for lines it reads.
-    asked = [x.count("prefetch") for x in loops]
-    assert sorted(asked) == [2, 2, 4]
+    assert not any(re.search(spilled, x) for x in (*loops[24], *loops[96]))
+    stores = {n: sorted(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)) for x in found)
+              for n, found in loops.items()}  # fmt: skip
+    assert stores == {96: [0], 24: [0, 2]}
+    # A round of four positions asks for four lines of the next block, one that packs for one.
+    assert [x.count("prefetch") for x in loops[96]] == [4]
+    assert sorted(x.count("prefetch") for x in loops[24]) == [1, 4]

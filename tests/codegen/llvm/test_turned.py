@@ -21,7 +21,7 @@ from smelt.blocks import (
     THIN,
     TURNED_BYTES,
     TURNED_COLUMNS,
-    turned_columns,
+    few_columns,
 )
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
@@ -132,7 +132,7 @@ def test_same_bits_for_any_threads_and_strides() -> None:
 def test_tasks_share_columns_evenly() -> None:
     m, n = (size(name) for name in "mn")
     for tasks in (2, 4, 8):
-        taken = turned_columns(n, m, mul(m, n), tasks)
+        taken = few_columns(n, m, mul(m, n), tasks, TURNED_COLUMNS)
         for rows, columns in product((17, 64, SMALL), (48, 200, 768, 3072, 30522)):
             wide = int(evaluate(taken, {"m": rows, "n": columns}))
             count = -(-columns // wide)

@@ -16,7 +16,6 @@ from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 import smelt as sm
 from smelt import lower
 from smelt.blocks import (
-    FEW_DEPTH,
     HEIGHT,
     SMALL,
     TALL_COLUMNS,
@@ -55,15 +54,14 @@ def test_form_follows_from_sizes(isa: str) -> None:
     assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == ""
     least["n"] = TALL_COLUMNS + 1
     assert form_for(forms, least) == "wide"
-    assert form_for(forms, {**least, "m": SMALL}) == ""
-    assert form_for(forms, {**least, "m": SMALL, "k": FEW_DEPTH}) == "few"
+    assert form_for(forms, {**least, "m": SMALL}) == "few"
     assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"
     turned = whole(matrices("f32", "k,m; k,n -> m,n"), isa)  # rows of the left operand lie across
     assert form_for(turned.forms, least) == "deep"
     near = {**least, "m": WIDE_ACROSS // 400 + 1, "k": 400}
     assert form_for(turned.forms, {**near, "k": 399}) == "wide"
     assert form_for(turned.forms, near) == "deep"
-    assert form_for(turned.forms, {**least, "m": SMALL, "k": FEW_DEPTH}) == "few"
+    assert form_for(turned.forms, {**least, "m": SMALL}) == "few"
     few = whole('graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) '
                 '{spec="m,k; k,n -> m,n"}\n return s\n}', isa)  # fmt: skip
     assert {"few", "wide", "deep"} & {form for form, _ in few.forms} == {"few"}

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smelt.blocks import DEEP, DEEP_PITCH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE, ask_ahead
 from smelt.codegen.llvm.contract import load_of
@@ -65,23 +64,25 @@ class DeepEmitter(TallEmitter):
 
     def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
         super().__init__(home, nest, c)
-        self.apart = {c.m: number(DEEP_PITCH), c.k: number(1)}
+        self.apart = {c.m: number(self.c.pitch), c.k: number(1)}
         self.pitch = self._whole(self.b.add(self.columns, number(c.tile.columns - 1)),
                                  c.tile.columns)  # fmt: skip
         self.later = list[Runs]()
         self.fresh: Value = ir.IntType(1)(0)
         self.final: Value = ir.IntType(1)(0)
         """Whether the block at hand is the first one, or the last one."""
+        self.low = number(0)
+        """The first of all summed positions."""
 
     def run(self) -> None:
         """All summed positions of this task, block by block: one block at least, for empty sums."""
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.k]
         home.foresees = False
-        self.first = home.ranges[c.m][0]
+        self.low, self.first = low, home.ranges[c.m][0]
 
         def block(at: Value) -> None:
-            end = b.add(at, number(DEEP))
+            end = b.add(at, number(self.c.depth))
             end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.k] = at, end
             self.depth = b.sub(end, at)
@@ -92,7 +93,7 @@ class DeepEmitter(TallEmitter):
             home.ranges[c.k] = low, high
 
         once = b.add(low, number(1))
-        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), DEEP, block)
+        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), c.depth, block)
         home.foresees = True
 
     def _block(self) -> None:
@@ -137,7 +138,7 @@ class DeepEmitter(TallEmitter):
         (first, last), end = home.ranges[across], home.ranges[k][1]
         at = b.add(b.add(top.offset(access), b.mul(first, apart[across])), b.mul(end, apart[k]))
         base = element_address(b, home.home.buffers[access.buffer], at, dtype)
-        length, count = b.sub(last, first), number(DEEP)
+        length, count = b.sub(last, first), number(self.c.depth)
         if along == k:
             length, count = count, length
         size, other = number(dtype.itemsize), k if along == across else across
@@ -164,7 +165,7 @@ class DeepEmitter(TallEmitter):
         super()._open_left()
         if not self.c.direct:
             self.left_steps = [
-                number(DEEP_PITCH),
+                number(self.c.pitch),
                 number(self.c.tile.lanes if self.c.across else 1),
             ]
 
@@ -178,21 +179,21 @@ class DeepEmitter(TallEmitter):
             return
         k, row = (b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.m))
         strip = self._whole(row, c.tile.lanes)
-        at = b.add(b.mul(strip, number(DEEP_PITCH)), b.mul(k, number(c.tile.lanes)))
+        at = b.add(b.mul(strip, number(self.c.pitch)), b.mul(k, number(c.tile.lanes)))
         value = splat(b, value, c.tile.lanes)
         store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
-    def _starts(self, row: Value) -> list[Value]:
+    def _starts(self, row: Value, count: int) -> list[Value]:
         """Where the rows of a tile begin; rows beyond the last one are the last one."""
         b, c, found = self.b, self.c, list[Value]()
         if c.direct or not c.across:
-            return self._clamped(row)
-        for i in range(0, c.tile.rows, TOGETHER):
+            return self._clamped(row, count)
+        for i in range(0, count, TOGETHER):
             place = b.add(b.sub(row, self.first), number(i))
             strip = self._whole(place, c.tile.lanes)
-            at = b.add(b.mul(strip, number(DEEP_PITCH)), b.sub(place, strip))
+            at = b.add(b.mul(strip, number(self.c.pitch)), b.sub(place, strip))
             found += [element_address(b, self.base, b.add(at, number(j)), self.stored)
-                      for j in range(TOGETHER)]  # fmt: skip
+                      for j in range(min(TOGETHER, count - i))]  # fmt: skip
         return found
 
     # ---- the tile --------------------------------------------------------------------------------
@@ -200,17 +201,19 @@ class DeepEmitter(TallEmitter):
     def _tiles(self, row: Value) -> None:
         """All columns of the rows of a tile, panel by panel."""
         b, c, home = self.b, self.c, self.home
-        starts = self._starts(row)
+        starts = self._starts(row, c.tile.rows)
         low, high = home.ranges[c.n]
         lower = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
         read = b.and_(lower, self.final)
 
         def panel(at: Value) -> None:
             asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if self.later else []
-            kept = self._kept(row, at)
+            kept = self._kept(row, at, c.tile.rows, c.tile.vectors)
             zeros = [self.m.const(c.item.dtype, 0)] * len(kept)
             begin = with_before(self.m, kept, c.item.dtype, zeros, self.fresh)
-            for place in self._kept(row, b.add(at, number(c.tile.columns))):
+            for place in self._kept(
+                row, b.add(at, number(c.tile.columns)), c.tile.rows, c.tile.vectors
+            ):
                 prefetch(b, place, near=True)
             totals = self._total(starts, b.sub(at, low), begin, asked)
             if c.late:
@@ -229,15 +232,15 @@ class DeepEmitter(TallEmitter):
 
         home.loop(low, high, c.tile.columns, panel)
 
-    def _kept(self, row: Value, column: Value) -> list[Value]:
+    def _kept(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
         """Where the sums of a tile are between blocks."""
         b, c = self.b, self.c
         first = self._sum(row, column)
         found: list[Value] = []
-        for i in range(c.tile.rows):
+        for i in range(count):
             line = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
             found += [element_address(b, line, number(v * c.tile.lanes), c.item.dtype)
-                      for v in range(c.tile.vectors)]  # fmt: skip
+                      for v in range(vectors)]  # fmt: skip
         return found
 
     def _keep(self, places: list[Value], totals: list[Value]) -> None:

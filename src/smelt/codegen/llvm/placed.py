@@ -31,8 +31,9 @@ def placed_emitter(home: NestEmitter, nest: Nest, c: Placed) -> PlacedEmitter:
     if isinstance(c, Windowed):
         return WindowedEmitter(home, nest, c)
     if isinstance(c, Tall):
-        few = TurnedEmitter if c.turned else FewEmitter
-        return (DeepEmitter if c.deep else few if c.few else TallEmitter)(home, nest, c)
+        if c.few:
+            return (TurnedEmitter if c.turned else FewEmitter)(home, nest, c)
+        return (DeepEmitter if c.deep else TallEmitter)(home, nest, c)
     return (
         StencilEmitter(home, nest, c) if isinstance(c, Stencil) else UprightEmitter(home, nest, c)
     )

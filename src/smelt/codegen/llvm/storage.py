@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 
 from smelt.blocks import (
     COLUMNS,
-    DEEP,
-    DEEP_PITCH,
     DEPTH,
     LONG_SUM,
     TALL_COLUMNS,
@@ -132,8 +130,7 @@ class Storage:
         panel = WIDE_PANEL // size + beyond if c.wide else TALL_DEPTH * TALL_COLUMNS
         self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
         if not c.direct:
-            depth = self.s.local[c.k] if c.few else TALL_DEPTH
-            self._reserve((c.item, LEFT_PART), mul(c.staged, depth), c.item.dtype)
+            self._reserve((c.item, LEFT_PART), c.staged * TALL_DEPTH, c.item.dtype)
         if c.late:
             self._reserve((c.item, SUMS_PART), c.staged * TALL_COLUMNS, c.item.dtype)
         for j, s in enumerate(self.s.phase.stores if c.dense else ()):
@@ -143,9 +140,9 @@ class Storage:
         beyond = c.tile.lanes * c.tile.columns
         rows, columns = add(self.s.local[c.m], c.tile.lanes - 1), self.s.local[c.n]
         columns = add(columns, c.tile.columns - 1)
-        self._reserve((c.item, RIGHT_PART), add(mul(columns, DEEP), beyond), c.item.dtype)
+        self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
         if not c.direct:
-            self._reserve((c.item, LEFT_PART), mul(rows, DEEP_PITCH), c.item.dtype)
+            self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
 
     def _reserve_turned(self, c: Tall) -> None:

@@ -22,7 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import (
-    FEW_DEPTH,
+    DEEP,
+    DEEP_PITCH,
+    FEW_ACROSS,
+    FEW_DEEP,
+    FEW_PITCH,
     SMALL,
     TALL_BYTES,
     TALL_COLUMNS,
@@ -32,12 +36,13 @@ from smelt.blocks import (
     TALL_STAGED,
     THIN,
     TURNED_BYTES,
+    TURNED_COLUMNS,
     WIDE_ACROSS,
     WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_STAGED,
     deep_blocks,
-    turned_columns,
+    few_columns,
     wide_blocks,
 )
 from smelt.codegen.llvm.clone import FOLDS
@@ -88,6 +93,16 @@ class Tall:
     """Tasks that a deep or turned one is cut into before each takes more."""
 
     @property
+    def depth(self) -> int:
+        """Summed positions that a deep one takes at once."""
+        return FEW_DEEP if self.few else DEEP
+
+    @property
+    def pitch(self) -> int:
+        """Elements between packed rows of them."""
+        return FEW_PITCH if self.few else DEEP_PITCH
+
+    @property
     def axes(self) -> tuple[str, ...]:
         """The result's axes, outer to inner."""
         return (self.m, self.n)
@@ -128,7 +143,11 @@ class Tall:
         free = product(phase.axes[a] for a in phase.axes if a in self.item.axes)
         m, n, k = (phase.axes[a] for a in (self.m, self.n, self.k))
         if self.turned:
-            return {self.m: turned_columns(m, n, free, self.tasks), self.n: SMALL}
+            taken = few_columns(m, n, free, self.tasks, TURNED_COLUMNS)
+            return {self.m: taken, self.n: SMALL}
+        if self.few:
+            taken = few_columns(n, m, free, self.tasks, self.tile.columns)
+            return {self.m: SMALL, self.n: minimum(taken, FEW_ACROSS)}
         if self.wide:
             rows, columns = (
                 deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct)
@@ -171,15 +190,18 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
     if turned:
         left, right, m, n = right, left, n, m
     access, direct = left.payload, _lies_open(left, item, (m, k), phase)
+    if form == "few" and not turned:
+        direct = False  # a copy whose rows are a known way apart leaves registers to a tile
     if form == "deep" or turned:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
+    deep = form == "deep" or (form == "few" and not turned)
     return Tall(
         item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, wide=wide,
         turned=turned,
         dense=not wide and all(s == phase.axes[n] for s in steps),
-        late=_cost(readers(phase, item)) > LONGEST, deep=form == "deep",
+        late=_cost(readers(phase, item)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks,
-        across=form == "deep" and not direct
+        across=deep and not direct
         and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], item)),
     )  # fmt: skip
 
@@ -208,9 +230,10 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     if found.turned:
         m, n = n, m
         most = mul(m, k), TURNED_BYTES // found.item.dtype.itemsize
-        cheap = _cost(needed(phase, [found.right], found.item)) <= LONGEST
     else:
-        most, cheap = (k, FEW_DEPTH), found.direct or _is_cheap(phase, found)
+        most = m, SMALL
+    packed = found.right if found.turned else found.left
+    cheap = _cost(needed(phase, [packed], found.item)) <= LONGEST  # every task computes it again
     panel = max(THIN + 1, found.tile.columns)
     limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(panel, n), 0), most
     if _fit(limits) and cheap:
@@ -238,13 +261,6 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
 def _is_grouped(c: Tall, phase: Phase, target: Target) -> bool:
     """Whether factors are packed in groups, or instructions multiply matrices of them."""
     return group_of(c.item, c.left, c.right, phase.dtypes, target, matrices=True) is not None
-
-
-def _is_cheap(phase: Phase, c: Tall) -> bool:
-    """Whether every task may pack all of the left operand, which lies in rows, in no time."""
-    packed = needed(phase, [c.left], c.item)
-    across = any(runs_across(i, c.k, c.m, c.tile.lanes) for i in packed)
-    return not across and _cost(packed) <= LONGEST
 
 
 def _fit(limits: Limits) -> bool:

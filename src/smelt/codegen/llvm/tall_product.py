@@ -234,13 +234,13 @@ class TallEmitter(Packer):
         m = LLVMMachine(self.b, lanes, self.home.home.target)
         store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
 
-    def _clamped(self, row: Value) -> list[Value]:
+    def _clamped(self, row: Value, count: int) -> list[Value]:
         """Where the rows of a tile begin that follow one another; those beyond the last one are the
         last one."""
         b, c = self.b, self.c
         last = b.sub(self.home.ranges[c.m][1], number(1))
         found: list[Value] = []
-        for i in range(c.tile.rows):
+        for i in range(count):
             at = b.add(row, number(i)) if i else row
             at = b.select(b.icmp_signed("<", at, last), at, last)
             at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])

@@ -95,7 +95,7 @@ class TurnedEmitter(TallEmitter):
         home.ranges[c.m] = row, b.select(b.icmp_signed("<", next_, end), next_, end)
         self.first = row
         self._pack_left()
-        starts = self._clamped(row)
+        starts = self._clamped(row, c.tile.rows)
         home.ranges[c.m] = kept
         every_width(home, c.tile, self.columns, lambda at, n: self._tile_at(row, starts, at, n))
 
