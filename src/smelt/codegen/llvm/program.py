@@ -142,7 +142,8 @@ def _partial(
         row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], fold.dtype.compute
         found = parts.value(fold)
     else:
-        row, dtype = COMBINES[fold.combine], _partial_dtype(fold.dtype)
+        row = COMBINES[fold.combine]
+        dtype = _partial_dtype(fold.dtype) if row.wide else fold.dtype.compute
         found = parts.fold(row, parts.value(fold.arg), fold.over, dtype)
     order = (*grid, *(a for a in state.axes if a not in grid))
     access = _buffer_of_parts(parts, state.name, order, split, dtype)

@@ -16,8 +16,9 @@ Rows so short that each lane of a vector takes one come in blocks from lowering,
     stream r/256 of p with s = 0                   stream r/256 of p with s.wide = 0
       s' = s + sum(v over r)                         s.wide' = s.wide + sum(v over r as f64)
 
-What is carried from row to row is as precise as a fold's own accumulator.  Sums of doubles, which
-carry their rounding errors too, run along the whole part.
+What is carried from row to row is as precise as a fold's own accumulator: extremes, which are never
+rounded, stay what they are.  Sums of doubles, which carry their rounding errors too, run along the
+whole part.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def row_by_row(kernel: k.Kernel, lanes: str | None = None) -> k.Kernel:
     size = block.size or 1
     steps = tuple(_step(s, folds[s.state], size) if isinstance(s, k.Update) else s
                   for s in stream.body)  # fmt: skip
-    wide = {s.name for s in stream.states if _dtype(s).is_float}
+    wide = {name for name, fold in folds.items() if fold is not None and _rounds(fold)}
     return _wider(kernel, stream, merges[0], replace(block, size=size), wide, steps)
 
 
@@ -64,8 +65,7 @@ def _whole(kernel: k.Kernel, stream: k.Stream, merge: k.Merge) -> k.Kernel:
     updates = [s for s in stream.body if isinstance(s, k.Update)]
     folds = {u.state: block_fold(states[u.state], u, stream) for u in updates}
     sums = {name: f for name, f in folds.items() if None in folds.values()
-            and isinstance(f, k.Reduce) and COMBINES[f.combine].wide
-            and f.dtype.is_float and f.dtype != f64}  # fmt: skip
+            and isinstance(f, k.Reduce) and _rounds(f) and f.dtype != f64}  # fmt: skip
     steps = tuple(_step(s, sums[s.state], 0) if isinstance(s, k.Update) and s.state in sums else s
                   for s in stream.body)  # fmt: skip
     return _wider(kernel, stream, merge, replace(stream.blocks[0], size=None), set(sums), steps)
@@ -93,15 +93,13 @@ def _dtype(state: k.State) -> DType:
     return state.dtype or state.init.dtype
 
 
-def _carried(name: str, dtype: DType) -> str:
-    return WIDE.format(name) if dtype.is_float else name
+def _rounds(fold: k.Reduce) -> bool:
+    """Whether a fold is carried in double precision: each of its steps is rounded."""
+    return fold.dtype.is_float and COMBINES[fold.combine].wide
 
 
 def _state(state: k.State) -> k.State:
-    """The state as it is carried: floats in double precision."""
-    dtype = _dtype(state)
-    if not dtype.is_float:
-        return state
+    """The state as it is carried in double precision."""
     init = state.init
     assert isinstance(init, k.Const)
     return replace(state, name=WIDE.format(state.name), init=k.Const(init.value, f64), dtype=f64)
@@ -110,8 +108,9 @@ def _state(state: k.State) -> k.State:
 def _step(update: k.Update, fold: k.Reduce | None, rows: int) -> k.Update:
     """What one row adds, or some rows together (0: all of a part)."""
     assert fold is not None
-    name = _carried(update.state, fold.dtype)
-    dtype = f64 if fold.dtype.is_float else fold.dtype
+    wide = _rounds(fold)
+    name = WIDE.format(update.state) if wide else update.state
+    dtype = f64 if wide else fold.dtype
     value = k.Cast(fold.arg, dtype) if rows == 1 else replace(fold, dtype=dtype)
     return k.Update(name, k.Apply(COMBINES[fold.combine].scalar, (k.Ref(name), value)))
 
