@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from smelt.blocks import CUT_SCORE, SHORT_ROW
 from smelt.codegen.llvm.items import Access, Item, Phase, still_axes
+from smelt.codegen.llvm.memory import FARTHEST_STEP
 from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.expr import atoms, axes_of
+from smelt.types.expr import Index, atoms, axes_of
 
 TURNABLE = ("const", "index", "load", "apply", "cast")
 """What a phase is made of whose loads may be turned (`smelt.codegen.llvm.turn`)."""
@@ -84,13 +85,21 @@ def vector_axis(phase: Phase, among: set[str]) -> str | None:
         for access, axes, write in _accesses(phase):
             if a in axes:
                 weight = 64.0 ** len(axes - parts) * (stored if write else 1.0)
-                step = coefficient(access.offset, a)
-                score += 2 * weight if step == 1 else 0 if step == 0 else -weight
+                score += weight * _worth(coefficient(access.offset, a), write)
         if a in phase.cut and score > 0:
             score *= CUT_SCORE
         if best is None or score >= best[0]:
             best = (score, a)
     return best[1] if best else None
+
+
+def _worth(step: Index | None, write: bool) -> float:
+    """How good it is to run along an array in such steps: of short ones whole vectors are read, and
+    the lanes picked from them."""
+    if step in (0, 1):
+        return 2.0 * int(step == 1)
+    near = isinstance(step, int) and abs(step) <= FARTHEST_STEP and not write
+    return 1.0 if near else -1.0
 
 
 def _left_out(phase: Phase, among: set[str]) -> set[str]:
