@@ -53,6 +53,9 @@ SHORT_ROWS = 256
 
 PARTS = 64
 """Parts of a split axis: enough for any thread count here, few enough to merge at once."""
+PART_ROWS = 64
+"""Positions of a split axis that each part has at least, while there are so many: what a part holds
+is written and read again."""
 PRODUCT_PARTS, LONG_SUM = 16, 1 << 15
 """The same of a product's summed axis, and how long that is at least: a part outweighs by far that
 its results are stored and merged."""
@@ -79,6 +82,15 @@ def fold_columns(sums: int) -> int:
     """
     fitting = STREAM_BYTES // (SUM_BYTES * max(sums, 1))
     return min(max(1 << fitting.bit_length() >> 1, LEAST_COLUMNS), FOLD_COLUMNS)
+
+
+def parts_of(extent: Index, rows: int = PART_ROWS) -> Index:
+    """Parts that an axis of so many positions is split into, each of `rows` at least.
+
+    >>> [parts_of(n) for n in (10, 1000, 100_000)]
+    [1, 15, 64]
+    """
+    return maximum(1, minimum(PARTS, floordiv(extent, rows)))
 
 
 ROW_BLOCK = 8192

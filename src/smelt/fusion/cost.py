@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-from smelt.blocks import BLOCK, PARTS
+from smelt.blocks import BLOCK
 from smelt.dataclass import dataclass
 from smelt.fusion.joined import joined_work
 from smelt.fusion.packed import region_packing_ns
@@ -259,7 +259,7 @@ class Model:
         total = 0.0
         for u, ended in region.ended.items():
             if ended & sweeps.split:
-                total += PARTS * sweeps.volume(region.masks[u][0]) * PARTIAL_BYTES
+                total += sweeps.parts * sweeps.volume(region.masks[u][0]) * PARTIAL_BYTES
         return 2 * total * self.ns_per_byte("l2", "copy", 1)
 
 

@@ -25,6 +25,7 @@ from smelt.blocks import (
     WINDOW_ROWS,
     beside_rows,
     fold_columns,
+    parts_of,
     product_rows,
     rows_together,
     whole_rows,
@@ -64,6 +65,7 @@ class Sweeps:
         self.local = region.all_axes & ~region.grid
         products = [u for u in region.ended if units.unit(u).trace.dots]
         self.split = self._split() if region.ended and not products else 0
+        self.parts = int(evaluate(parts_of(self.volume(self.split)), {}))
         self.vector = self._vector()
         self.apart = 0 if products else lanes_axis(self)
         """The grid axis that vectors run along because rows are short, as a mask."""
@@ -130,7 +132,7 @@ class Sweeps:
         for a, block in self.cut.items():
             if inner >> a & 1:
                 found *= min(self.sizes[a], block)
-        return -(-found // PARTS) if self.split & inner else found
+        return -(-found // self.parts) if self.split & inner else found
 
     def _rows_together(self) -> dict[int, int]:
         """How many rows a task takes where nothing is folded: of the axis beside the vector one."""
@@ -279,7 +281,7 @@ class Sweeps:
             found *= self.blocks(a)
         if not self.local:
             found = max(found, -(-self.volume(grid) // self.block))
-        return found * PARTS if self.split else found
+        return found * self.parts if self.split else found
 
     def _split(self) -> int:
         """The folded axis that is split over the grid, as a mask; 0 if none is."""
@@ -358,7 +360,7 @@ class Sweeps:
                     if not self.inner(mask | over) & ~around:
                         times = self.evaluations(mask | over)
                         if whole >> u & 1 and not (mask | over) & self.split:
-                            times *= PARTS
+                            times *= self.parts
                         if u in region.peeked:
                             times *= places_for_each(
                                 region.peeked[u], self.sizes,
@@ -375,7 +377,7 @@ class Sweeps:
         size = self.sizes[self.vector.bit_length() - 1] if self.vector else 1
         columns = self.region.ended and not self.vector & self.region.folded
         if self.vector & self.split & ~self.held:
-            size, columns = -(-size // PARTS), True
+            size, columns = -(-size // self.parts), True
         if self.packs or not columns or size <= 1:
             return 1.0
         return -(-size // lanes) * lanes / size

@@ -15,6 +15,7 @@ from smelt.blocks import (
     LEAST_LANES,
     LEAST_TASKS,
     LONG_SUM,
+    PART_ROWS,
     PARTS,
     PRODUCT_PARTS,
     SHORT_BLOCK,
@@ -23,6 +24,7 @@ from smelt.blocks import (
     SPLIT_ABOVE,
     STREAM_BYTES,
     fold_columns,
+    parts_of,
 )
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
@@ -371,7 +373,7 @@ def names_in(value: Value) -> list[str]:
 
 def _split_kernel(
     name: str, d: Definition, facts: Facts, grid: list[Axis], axis: Axis, rows: int | None,
-    parts: int = PARTS,
+    parts: Index | None = None,
 ) -> Kernel:  # fmt: skip
     """Folds over `axis` become carried states of a stream over parts of it, all of a part at once
     or some rows."""
@@ -410,10 +412,12 @@ def _split_kernel(
         else:
             inside.append(s)
     inside, after = _needed_after(inside, after)
+    if parts is None:
+        parts = parts_of(axis.extent, max(rows or 1, PART_ROWS))
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
-    if isinstance(axis.extent, int):
+    if isinstance(axis.extent, int) and isinstance(parts, int):
         parts = min(parts, max(axis.extent, 1))
     body = (stream, Merge(part, tuple(s.name for s in states)), *after)
     blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, parts))

@@ -14,7 +14,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.indexing import depth_terms, number
+from smelt.codegen.llvm.indexing import depth_terms, number, opaque
 from smelt.codegen.llvm.items import Access, chain
 from smelt.codegen.llvm.memory import element_address, prefetch
 from smelt.codegen.llvm.scope import Scope
@@ -39,20 +39,24 @@ LINE_STORED = 4.0
 """Cycles for which a line that is stored keeps memory busy."""
 
 
-def fetch_ahead(home: NestEmitter, access: Access, address: Value, dtype: DType) -> None:
-    """Asks for the place that lies one task behind what a whole vector load reads here."""
+def fetch_ahead(
+    home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
+) -> None:  # fmt: skip
+    """Asks for the place that lies one task behind what a load of so many lanes reads here."""
     if not home.foresees:  # many streams run side by side: the processor does better alone
         return
     step = _next_block(home, access) or _next_run(home, access)
     if step is None:
         return
-    there = element_address(home.b, address, home.home.index(step), dtype)
-    for k in range(0, home.s.lanes * home.nest.wide * dtype.itemsize, LINE):
+    far = home.far.get(step) or home.home.index(step)
+    there = element_address(home.b, address, far, dtype)
+    for k in range(0, lanes * dtype.itemsize, LINE):
         prefetch(home.b, home.b.gep(there, [number(k)], source_etype=ir.IntType(8)))
 
 
 RUNS = 4
-"""Rows between what is read and what is asked for, where a task reads a piece of each row."""
+"""Rows between what is read and what is asked for, where a task reads a piece of each row; more
+where so many are read together."""
 
 
 def _next_run(home: NestEmitter, access: Access) -> Index | None:
@@ -64,7 +68,17 @@ def _next_run(home: NestEmitter, access: Access) -> Index | None:
     step = coefficient(access.offset, order[-2])
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
         return None
-    return mul(step, RUNS)
+    return mul(step, max(RUNS, home.together))
+
+
+def know_runs(home: NestEmitter, rows: int) -> None:
+    """Prepares for so many rows that are read together: told no more of how far away it asks, LLVM
+    keeps no address in a register for each of them."""
+    home.together, home.far = rows, {}
+    for access in home.accesses if home.foresees else ():
+        step = _next_block(home, access) or _next_run(home, access)
+        if step is not None and step not in home.far:
+            home.far[step] = opaque(home.b, home.home.index(step))
 
 
 def _next_block(home: NestEmitter, access: Access) -> Index | None:

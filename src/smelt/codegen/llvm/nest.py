@@ -92,6 +92,10 @@ class NestEmitter:
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
         self.bypass, self.foresees = False, True
+        self.together = 1
+        """Rows that are read together where code is emitted now."""
+        self.far: dict[Index, Value] = {}
+        """How far away their loads ask for what comes next."""
         self.assumed: frozenset[Limit] = frozenset()
         """Limits that are known to hold where code is emitted now."""
         self.here: frozenset[Item] = frozenset()

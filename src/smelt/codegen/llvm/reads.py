@@ -39,7 +39,7 @@ def read_lanes(
             address = b.select(inside.some, address, base)
         found = load_vector(m, address, dtype, mask)
         if mask is None:
-            fetch_ahead(home, access, address, dtype)
+            fetch_ahead(home, access, address, dtype, lanes.count)
         return found
     combed = read_comb(home, access, scope, m, dtype)
     if combed is not None:

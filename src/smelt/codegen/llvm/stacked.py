@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.ahead import know_runs
 from smelt.codegen.llvm.indexing import iota, number, splat
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.ops.scalar import SCALARS
@@ -26,9 +27,6 @@ Value = ir.Value
 
 ROWS = 8
 """Rows that are taken together, where one thing is folded: their code is written out."""
-NARROW = 16
-"""Vectors of a row up to which its steps wait for those of the row before; long rows are read in
-long runs one by one."""
 MOST_WORK = 8.0
 """Cycles a vector of an element beyond which steps wait for elements, not for one another."""
 
@@ -53,17 +51,16 @@ def run_stacked(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Valu
     """The loop at `depth` over rows: some together, then the rest by `one`."""
     b, name = home.b, home.nest.order[depth]
     low, high = home.ranges[name]
-    first, last = home.ranges[home.nest.order[depth + 1]]
-    narrow = b.icmp_signed("<=", b.sub(last, first), number(NARROW * home.s.lanes))
     count = 1 << max(ROWS // len(home.nest.folds), 2).bit_length() - 1
     middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
-    middle = b.select(narrow, middle, low)
 
     def together(position: Value) -> None:
         rows = [Scope(scope, {name: b.add(position, number(k))}) for k in range(count)]
         for row in rows:
             home.enter(row, depth + 1)
+        know_runs(home, count)
         _vectors(home, rows, depth + 1)
+        home.together, home.far = 1, {}
 
     home.loop(low, middle, count, together)
     home.loop(middle, high, 1, one)
