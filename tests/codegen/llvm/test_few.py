@@ -14,7 +14,7 @@ from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
-from smelt.blocks import FEW_DEEP, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN
+from smelt.blocks import FEW_DEEP, LONG_SUM, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -37,9 +37,9 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
     panel = 2 * Target.for_isa(isa).vector_bytes // 4
-    least = {"m": THIN + 1, "n": panel, "k": 5000}
+    least = {"m": THIN + 1, "n": panel, "k": LONG_SUM}
     assert form_for(forms, least) == form_for(forms, {**least, "m": SMALL}) == "few"
-    for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1)):
+    for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", LONG_SUM + 1)):
         assert form_for(forms, {**least, name: other}) != "few"
     assert form_for(forms, {**least, "m": THIN}) == "rows"
     assert form_for(forms, {**least, "k": TALL_DEPTH}) == "few"

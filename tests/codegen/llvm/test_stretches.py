@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.forms import forced
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, whole
@@ -74,6 +75,18 @@ def test_parts_that_are_more_than_arrays(layout: str, part: str) -> None:
         for i, j in BORDERS:
             arrays = sized(layout, i, j, 40, 70)
             assert np.array_equal(kernel(*arrays)[0], kernel.expected(*arrays)[0]), (i, j)
+
+
+@pytest.mark.parametrize("layout", JOINED)
+def test_borders_anywhere_in_every_form(layout: str) -> None:
+    """Whatever the sizes: what is packed in panels, strips or squares has borders anywhere."""
+    isa = RUNNABLE[0]
+    for form, _ in whole(graph(layout), isa).forms:
+        kernel = forced(graph(layout), isa, form)
+        for i, j in BORDERS:
+            arrays = sized(layout, i, j, 40, 70)
+            found, wanted = kernel(*arrays)[0], kernel.expected(*arrays)[0]
+            assert np.array_equal(found, wanted), (form, i, j)
 
 
 MANY = """graph f({inputs}, w: f32[{total},n], v: f32[n,k], u: f32[k,{total}]) {{

@@ -169,6 +169,10 @@ class DeepEmitter(TallEmitter):
                 number(self.c.tile.lanes if self.c.across else 1),
             ]
 
+    def unit(self, nest: Nest) -> int:
+        """Strips are whole vectors of rows."""
+        return self.c.tile.lanes if nest.packed == "left" and self.c.across else super().unit(nest)
+
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand: of a strip a whole one, at its position."""
         b, c = self.b, self.c

@@ -27,6 +27,7 @@ from smelt.blocks import (
     FEW_ACROSS,
     FEW_DEEP,
     FEW_PITCH,
+    LONG_SUM,
     SMALL,
     TALL_BYTES,
     TALL_COLUMNS,
@@ -231,7 +232,7 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
         m, n = n, m
         most = mul(m, k), TURNED_BYTES // found.item.dtype.itemsize
     else:
-        most = m, SMALL
+        most = k, LONG_SUM  # longer ones are joined of blocks' sums
     packed = found.right if found.turned else found.left
     cheap = _cost(needed(phase, [packed], found.item)) <= LONGEST  # every task computes it again
     panel = max(THIN + 1, found.tile.columns)
