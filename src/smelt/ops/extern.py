@@ -25,6 +25,8 @@ class ExternRow:
     call: Callable[..., Any]
     pullback: Callable[..., Any] | None = None
     """Its derivative: (adjoint, g, result, operands, **attributes) -> their cotangents."""
+    into: Callable[..., None] | None = None
+    """The same call with its result's array before the others, where that spares a copy."""
 
 
 def register(row: ExternRow) -> ExternRow:
@@ -55,6 +57,14 @@ class Extern(TensorOp):
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         return np.asarray(EXTERNS[self.call].call(*inputs, **dict(self.options)))
+
+    def computed(self, place: Array | None, sizes: Sizes, *inputs: Array) -> Array:
+        """The result, which lies at `place` already if the library can write it there."""
+        into = EXTERNS[self.call].into
+        if place is None or into is None:
+            return self.reference(sizes, *inputs)
+        into(place, *inputs, **dict(self.options))
+        return place
 
     def pullback(
         self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], wanted: tuple[bool, ...]

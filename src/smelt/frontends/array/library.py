@@ -67,17 +67,27 @@ def _order(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
 def _sort(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
     """Equal elements are the same bits but for zeros, so that NumPy's fastest order will do: its
     vectors sort ten times and more as fast as positions that keep equal elements apart."""
+    found = np.empty(x.shape, x.dtype)
+    _sort_into(found, x, axis, descending, stable)
+    return found
+
+
+def _sort_into(found: Buffer, x: Buffer, axis: int, descending: bool, stable: bool) -> None:
     if x.dtype.kind == "V":
-        return _sort(x.astype(np.float32), axis, descending, stable).astype(x.dtype)
-    if stable and x.dtype.kind == "f" and _has_negative_zero(x):
-        return np.take_along_axis(x, _order(x, axis, descending, stable), axis)
-    found = np.sort(x, axis=axis)
-    return np.ascontiguousarray(np.flip(found, axis)) if descending else found
+        found[...] = _sort(x.astype(np.float32), axis, descending, stable).astype(x.dtype)
+    elif stable and x.dtype.kind == "f" and _has_negative_zero(x):
+        found[...] = np.take_along_axis(x, _order(x, axis, descending, stable), axis)
+    else:
+        found[...] = x
+        found.sort(axis=axis)
+        if descending:
+            found[...] = np.flip(found, axis).copy()
 
 
 def _has_negative_zero(x: Buffer) -> bool:
+    """Whether the least of all numbers of the same bits is one."""
     whole = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}")
-    return bool((whole == np.iinfo(whole.dtype).min).any())
+    return bool(x.size) and bool(whole.min() == np.iinfo(whole.dtype).min)
 
 
 def _search(x: Buffer, wanted: Buffer, side: Any) -> Buffer:
@@ -179,7 +189,7 @@ def _slogdet(x: Buffer) -> Buffer:
 
 
 _ROWS = (
-    ExternRow("sort", "elements in order along an axis", _like, _sort, derive.of_sort),
+    ExternRow("sort", "elements in order along an axis", _like, _sort, derive.of_sort, _sort_into),
     ExternRow("argsort", "positions that sort along an axis", _places, _order),
     ExternRow("searchsorted", "where elements belong in a sorted vector", _wanted, _search),
     ExternRow("linalg_inv", "inverse matrices", _like, np.linalg.inv, derive.of_inverse),
@@ -210,4 +220,5 @@ _ROWS = (
     ),
 )  # fmt: skip
 for _row in _ROWS:
-    register(replace(_row, call=_guarded(_row.name, _row.call)))
+    _into = _row.into and _guarded(_row.name, _row.into)
+    register(replace(_row, call=_guarded(_row.name, _row.call), into=_into))
