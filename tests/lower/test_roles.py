@@ -8,7 +8,7 @@ import pytest
 from tests.codegen.llvm.whole import one_cluster
 
 from smelt import lower
-from smelt.blocks import LEAST_TASKS, PARTS, PRODUCT_PARTS, SPLIT_ABOVE
+from smelt.blocks import LEAST_TASKS, PARTS, PRODUCT_PARTS, SHORT_ROWS, SPLIT_ABOVE, parts_of
 from smelt.graph.text import parse
 from smelt.kernel.ir import Block, Kernel, Split, Stream
 from smelt.kernel.text import text
@@ -27,8 +27,11 @@ def grid(kernel: Kernel) -> list[str]:
 def split(kernel: Kernel) -> str | None:
     found = [b.axis for b in kernel.grid if isinstance(b, Split)]
     assert len(found) <= 1
-    parts = {b.parts for b in kernel.grid if isinstance(b, Split)}
-    assert parts <= {PRODUCT_PARTS if " dot(" in text(kernel) else PARTS}
+    for b in kernel.grid:
+        if isinstance(b, Split):
+            rows = kernel.axis(b.axis).extent
+            told = {PARTS, parts_of(rows), parts_of(rows, SHORT_ROWS)}
+            assert b.parts in ({PRODUCT_PARTS} if " dot(" in text(kernel) else told)
     assert len(found) == sum(isinstance(s, Stream) for s in kernel.body)
     return found[0] if found else None
 
@@ -109,9 +112,13 @@ def test_only_long_folds_of_few_results_are_split() -> None:
     assert split(lowered(SUM.format(1), **{**rows, "n": LEAST_TASKS})) is None
 
 
-def test_short_axes_have_no_more_parts_than_positions() -> None:
-    kernel = lowered(SUM.format(0), "x: f32[20,2000]")
-    assert [b.parts for b in kernel.grid if isinstance(b, Split)] == [20]
+def test_parts_of_columns_have_rows_enough() -> None:
+    """Otherwise they would write and read again as much as they fold."""
+    for rows, parts in ((127, []), (128, [2]), (1000, [15]), (1 << 20, [64])):
+        kernel = lowered(SUM.format(0), f"x: f32[{rows},2000]")
+        assert [b.parts for b in kernel.grid if isinstance(b, Split)] == parts
+    whole = lowered("a = reduce.sum(x) {axes=(0,1)}\nreturn a", "x: f32[20,2000]")
+    assert [b.parts for b in whole.grid if isinstance(b, Split)] == [20]
 
 
 def test_many_sums_of_columns_are_tasks_enough() -> None:

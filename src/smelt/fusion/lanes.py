@@ -1,15 +1,20 @@
 """Short rows: the axis that vectors run along where each lane takes a row of its own, the same
-answer as `smelt.lower.roles` gives, from a region instead of statements; and few rows or columns of
-results that are written out (`smelt.codegen.llvm.spread`).
+answer as `smelt.lower.roles` gives, from a region instead of statements; few rows or columns of
+results that are written out (`smelt.codegen.llvm.spread`); and how
+many parts an axis is split into.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_ROW, WRITTEN_OUT
+from smelt.blocks import LEAST_LANES, PARTS, SHORT_BLOCK, SHORT_ROW, WRITTEN_OUT, parts_of
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
+from smelt.fusion.trace import Term
+from smelt.ops.contract import bare_axis
+from smelt.types.expr import evaluate
 
 if TYPE_CHECKING:
     from smelt.fusion.sweeps import Sweeps
@@ -33,6 +38,16 @@ def lanes_axis(sweeps: Sweeps) -> int:
     return 0 if far else 1 << many[-1]
 
 
+def parts_for(sweeps: Sweeps, axis: int) -> int:
+    """Into how many parts an axis would be split."""
+    region, size = sweeps.region, sweeps.sizes[axis]
+    places = [p for found in region.loads.values() for p in found if p]
+    along = any(fastest(p[-1]) == axis for p in places)
+    if along or any(over != 1 << axis for over in region.ended.values()):
+        return min(PARTS, max(size, 1))
+    return int(evaluate(parts_of(size), {}))
+
+
 def written_out(sweeps: Sweeps) -> int:
     """The axes of all results, as a mask, that a map writes out beside the one that vectors run
     along: at most one."""
@@ -44,6 +59,21 @@ def written_out(sweeps: Sweeps) -> int:
         if isinstance(n, int) and 1 < n <= WRITTEN_OUT:
             return 1 << a
     return 0
+
+
+@lru_cache(maxsize=4096)
+def fastest(term: Term) -> int:
+    """The axis along which neighbours in a last dimension lie, -1 if there is none or several:
+    also where the dimension is what is left of a longer axis."""
+    if isinstance(term, int):
+        return term
+    while len(term.terms) == 1 and term.terms[0][1] == 1 and len(term.terms[0][0]) == 1:
+        (atom,) = term.terms[0][0]
+        if atom.kind != "%" or isinstance(atom.args[0], int):
+            break
+        term = atom.args[0]
+    name = bare_axis(term)
+    return -1 if name is None else int(name[1:])
 
 
 def _inside_of(region: Region, axis: int) -> int:

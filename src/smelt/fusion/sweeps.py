@@ -9,7 +9,6 @@ counterpart in `smelt.lower.roles` or `smelt.codegen.llvm.nests`; the numbers ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -25,13 +24,12 @@ from smelt.blocks import (
     WINDOW_ROWS,
     beside_rows,
     fold_columns,
-    parts_of,
     product_rows,
     rows_together,
     whole_rows,
     window_columns,
 )
-from smelt.fusion.lanes import lanes_axis, written_out
+from smelt.fusion.lanes import fastest, lanes_axis, parts_for, written_out
 from smelt.fusion.parts import awaited, joining
 from smelt.fusion.region import Place, Region
 from smelt.fusion.sets import bits
@@ -39,7 +37,6 @@ from smelt.fusion.trace import MOVE_COST, STEP_COST, Term
 from smelt.fusion.units import STILL, Units
 from smelt.fusion.walked import WALKED_COST, packing, short_axes, side_of, walked_units
 from smelt.fusion.windows import bands, places_for_each
-from smelt.ops.contract import bare_axis
 from smelt.types.dtype import f64
 from smelt.types.expr import Expr, axes_of, evaluate
 
@@ -65,7 +62,7 @@ class Sweeps:
         self.local = region.all_axes & ~region.grid
         products = [u for u in region.ended if units.unit(u).trace.dots]
         self.split = self._split() if region.ended and not products else 0
-        self.parts = int(evaluate(parts_of(self.volume(self.split)), {}))
+        self.parts = parts_for(self, self.split.bit_length() - 1) if self.split else 1
         self.vector = self._vector()
         self.apart = 0 if products else lanes_axis(self)
         """The grid axis that vectors run along because rows are short, as a mask."""
@@ -292,9 +289,10 @@ class Sweeps:
             return 0
         able = [a for a in joining(self.units, region) if self._one_sweep(a)]
         long = [a for a in able if self.sizes[a] >= PARTS]
-        if long:
-            return 1 << min(long, key=self._depth)
-        return 1 << max(able, key=lambda a: self.sizes[a]) if able else 0
+        if not able:
+            return 0
+        best = min(long, key=self._depth) if long else max(able, key=lambda a: self.sizes[a])
+        return 1 << best if parts_for(self, best) > 1 else 0
 
     def _is_rowwise(self) -> bool:
         """Whether folds along rows wait for one another, so that a part is walked row by row
@@ -469,21 +467,6 @@ class Sweeps:
                                 if not self.kept >> v & 1)  # fmt: skip
                 self.costs[p] = cost
         return self.costs[u]
-
-
-@lru_cache(maxsize=4096)
-def fastest(term: Term) -> int:
-    """The axis along which neighbours in a last dimension lie, -1 if there is none or several:
-    also where the dimension is what is left of a longer axis."""
-    if isinstance(term, int):
-        return term
-    while len(term.terms) == 1 and term.terms[0][1] == 1 and len(term.terms[0][0]) == 1:
-        (atom,) = term.terms[0][0]
-        if atom.kind != "%" or isinstance(atom.args[0], int):
-            break
-        term = atom.args[0]
-    name = bare_axis(term)
-    return -1 if name is None else int(name[1:])
 
 
 def _vote(score: list[float], place: Place, mask: int, weight: float) -> None:

@@ -278,7 +278,16 @@ def _split_axis(
     # Vectors run along one of them, and tasks take a block of it.
     width = fold_columns(len(folds))
     tasks = [positions // max(n, 1) * -(-n // width) for n in columns] or [positions]
-    return best if max(tasks) < LEAST_TASKS else None
+    least_rows = 2 * PART_ROWS if _is_column_by_column(d, best) else 1
+    few = max(tasks) < LEAST_TASKS and number(best.extent, hints) >= least_rows
+    return best if few else None
+
+
+def _is_column_by_column(d: Definition, axis: Axis) -> bool:
+    """Whether each part of an axis has a result for every column of its rows, and nothing else is
+    folded: parts of few rows would write and read again as much as they fold."""
+    folds = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
+    return axis.name not in fastest(d) and all(f.over == (axis.name,) for f in folds)
 
 
 def _split_product(
@@ -413,7 +422,8 @@ def _split_kernel(
             inside.append(s)
     inside, after = _needed_after(inside, after)
     if parts is None:
-        parts = parts_of(axis.extent, max(rows or 1, PART_ROWS))
+        columns = _is_column_by_column(d, axis)
+        parts = parts_of(axis.extent, max(rows or 1, PART_ROWS)) if columns else PARTS
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
