@@ -169,14 +169,14 @@ class FewEmitter(TallEmitter):
         return UNROLLED if self.asks is not None and not self.packs else 1
 
     def _line(
-        self, k: Value, column: Value, vectors: int, mask: Value | None
+        self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:  # fmt: skip
         if not self.packs or self.lines is None:
-            return super()._line(k, column, vectors, mask)
+            return super()._line(k, nth, first, column, vectors, mask)
         b, lines, found = self.b, self.lines, list[Value]()
         at = b.add(b.mul(k, lines.apart), column)
         self._fetch(lines, b.add(at, b.mul(number(AHEAD), lines.apart)), lines.each)
-        for v, place in enumerate(self._panel(k, column, vectors)):
+        for v, place in enumerate(self._panel(k, nth, first, vectors)):
             there = b.add(at, number(v * self.c.tile.lanes))
             address = element_address(b, lines.base, there, lines.dtype)
             value = load_vector(self.m, address, lines.dtype, None)
