@@ -258,16 +258,13 @@ class DeepEmitter(TallEmitter):
         """A tile's sums with those over this block added; each round asks for a line of runs."""
         b, c = self.b, self.c
         first = self.at(RIGHT_PART, self._packed(number(0), column))
-        vectors = [element_address(b, first, number(v * c.tile.lanes), c.item.dtype)
-                   for v in range(c.tile.vectors)]  # fmt: skip
 
         def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
-            line = b.mul(k, number(c.tile.columns))
-            places = (element_address(b, v, line, c.item.dtype) for v in vectors)
+            places = self._panel(k, nth, first, c.tile.vectors)
             across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
             found: list[Value] = []
             for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
-                value = self._one(start, b.mul(k, self.left_steps[1]))
+                value = self._one(start, k, nth)
                 found += [multiply_add(self.m, value, x, totals[i * len(across) + v], c.item)
                           for v, x in enumerate(across)]  # fmt: skip
             return found

@@ -229,9 +229,7 @@ class FewEmitter(DeepEmitter):
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:  # fmt: skip
         """The sums of a tile; what reads them is the same whether they are packed meanwhile."""
-        b, lanes, dtype = self.b, self.c.tile.lanes, self.c.item.dtype
-        first = self.at(RIGHT_PART, self._packed(number(0), column))
-        panel = [element_address(b, first, number(v * lanes), dtype) for v in range(vectors)]
+        b, panel = self.b, (self.at(RIGHT_PART, self._packed(number(0), column)), vectors)
         if self.packing is None:
             return self._positions(starts, panel, mask, None)
         ways = list[tuple[ir.Block, list[Value]]]()
@@ -249,10 +247,11 @@ class FewEmitter(DeepEmitter):
         return found
 
     def _positions(
-        self, starts: list[Value], panel: list[Value], mask: Value | None, packed: Value | None
+        self, starts: list[Value], panel: tuple[Value, int], mask: Value | None,
+        packed: Value | None,
     ) -> list[Value]:  # fmt: skip
-        """The sums of a tile over this block, multiplied by a packed panel; or by columns from
-        `packed` on, which become one."""
+        """The sums of a tile over this block, multiplied by so many vectors of a packed panel; or
+        by columns from `packed` on, which become one."""
         b, c = self.b, self.c
         # Stores keep LLVM from a good order of several positions.
         step = UNROLLED if self.before is not None and packed is None else 1
@@ -260,15 +259,14 @@ class FewEmitter(DeepEmitter):
         def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
             if nth == 0:
                 self._fetch(k, step)
-            line = b.mul(k, number(c.tile.columns))
-            places = [element_address(b, v, line, c.item.dtype) for v in panel]
+            places = self._panel(k, nth, *panel)
             if packed is None:
                 across = [load_vector(self.m, at, c.item.dtype, mask) for at in places]
             else:
-                across = self._read_line(k, packed, len(panel))
+                across = self._read_line(b.add(k, number(nth)) if nth else k, packed, panel[1])
             found: list[Value] = []
             for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
-                value = self._one(start, b.mul(k, self.left_steps[1]))
+                value = self._one(start, k, nth)
                 found += [multiply_add(self.m, value, x, totals[i * len(across) + v], c.item)
                           for v, x in enumerate(across)]  # fmt: skip
             if packed is not None:

@@ -60,7 +60,7 @@ from smelt.codegen.llvm.scratch import ScratchEmitter
 from smelt.codegen.llvm.spans import around
 from smelt.codegen.llvm.spread import interleaved
 from smelt.codegen.llvm.stacked import is_stacked, run_stacked
-from smelt.codegen.llvm.stages import run_stages
+from smelt.codegen.llvm.stages import is_long, run_stages
 from smelt.codegen.llvm.straight import is_straight, rest_mask, vectors_of
 from smelt.codegen.llvm.streams import edge
 from smelt.codegen.llvm.strided import Combs, combs_of
@@ -90,7 +90,7 @@ class NestEmitter:
         self.s = home.s
         self.storage = home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
-        self.nest = self.s.nests[0]
+        self.nest, self.hides = self.s.nests[0], bool(self.s.products)
         self.bypass, self.foresees = False, True
         self.together = 1
         """Rows that are read together where code is emitted now."""
@@ -150,6 +150,7 @@ class NestEmitter:
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
         """What is fixed before the loops of a nest, which is the current one from here."""
         self.nest = nest
+        self.hides = bool(self.s.products) or is_long(nest)
         self.items = needed(nest, self.taken) if self.taken else nest.items
         self.saves = nest.saves
         self.here = frozenset(self.items)
@@ -269,9 +270,9 @@ class NestEmitter:
     ) -> None:  # fmt: skip
         """for position in range(low, high, step)
 
-        Where tiles of products are in the loops, LLVM is not told how positions go on: it would
-        spend most of its time on steps for thousands of addresses, and gain nothing.  Unless it is
-        `told`, where addresses are few and each instruction keeps memory waiting."""
+        Where tiles of products are in the loops, or a long body, LLVM is not told how positions go
+        on: it would spend most of its time on steps for all addresses, and gain nothing.  Unless it
+        is `told`, where addresses are few and each instruction keeps memory waiting."""
         b = self.b
         body = b.append_basic_block("loop")
         done = b.append_basic_block("next")
@@ -280,7 +281,7 @@ class NestEmitter:
         b.position_at_end(body)
         position = b.phi(I64)
         position.add_incoming(low, before)
-        inside(opaque(b, position) if self.s.products and not told else position)
+        inside(opaque(b, position) if self.hides and not told else position)
         after = b.add(position, number(step) if isinstance(step, int) else step)
         position.add_incoming(after, b.block)
         b.cbranch(b.icmp_signed("<", after, high), body, done)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE, RowAhead
-from smelt.codegen.llvm.indexing import number, opaque
+from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.items import Access, Folding, Item, accesses_of
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.scope import Lanes, Scope
@@ -55,10 +55,6 @@ ONE, SHORT = 5.0, 0.5
 """Cycles up to which an operator is one instruction (a division), and what it counts here: however
 long it takes, it keeps one place of those that the processor looks at."""
 
-MANY = 8
-"""Stages beyond which LLVM is not told how their positions go on: it took 3.3 of 3.6 seconds for
-steps of all their addresses, which gained nothing."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
@@ -73,7 +69,7 @@ class Stage:
 
 def stages(nest: Nest) -> tuple[Stage, ...]:
     """The stages of a nest's innermost loop; none if it is short, or no plain map of vectors."""
-    work = [i for i in nest.items if i.kind in ("apply", "cast") and nest.vector in i.axes]
+    work = _work(nest)
     length = sum(map(_cost, work))
     apart = length > SUMMED and any(_converts(f, nest) for f in nest.folds)
     usual = ("const", "index", "load", "apply", "cast")
@@ -89,6 +85,17 @@ def stages(nest: Nest) -> tuple[Stage, ...]:
     cuts = _best_cuts(work, _crossing(work, roots)) if length > LONG else []
     cuts += [len(work)] if apart else []
     return _cut(nest, work, roots, cuts) if cuts else ()
+
+
+def is_long(nest: Nest) -> bool:
+    """Whether the innermost loop's body is so long that nothing is won by counting its addresses
+    on, instead of adding them up: LLVM would spend more time on that than on all else, since it
+    weighs all addresses of a loop against one another."""
+    return nest.vector is not None and sum(map(_cost, _work(nest))) > LONG
+
+
+def _work(nest: Nest) -> list[Item]:
+    return [i for i in nest.items if i.kind in ("apply", "cast") and nest.vector in i.axes]
 
 
 def _converts(fold: Item, nest: Nest) -> bool:
@@ -234,8 +241,6 @@ def _inside(
         return element_address(b, base, b.sub(position, start), item.dtype.compute)
 
     def inside(position: Value) -> None:
-        if len(nest.stages) > MANY:
-            position = opaque(b, position)
         inner = Scope(scope, {name: position}, lanes=Lanes(name, position, wide, None))
         m = home.machine(inner, True)
         for item in stage.reads:

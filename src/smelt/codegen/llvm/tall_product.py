@@ -38,6 +38,7 @@ from smelt.codegen.llvm.turn import turned
 from smelt.codegen.llvm.versions import needed
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -390,13 +391,14 @@ class TallEmitter(Packer):
         self, starts: list[Value], column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:  # fmt: skip
         """The sums of some rows and vectors of columns over all of k."""
-        b, c = self.b, self.c
+        c = self.c
+        line = self.at(RIGHT_PART, self._packed(number(0), column))
 
         def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
-            across = self._line(k, column, vectors, mask)
+            across = self._line(k, nth, line, column, vectors, mask)
             if nth == 0:
                 self._ask(starts, k, column)
-            ones = [self._one(start, b.mul(k, self.left_steps[1])) for start in starts]
+            ones = [self._one(start, k, nth) for start in starts]
             return [multiply_add(self.m, ones[j // vectors], across[j % vectors], total, c.item)
                     for j, total in enumerate(totals)]  # fmt: skip
 
@@ -411,17 +413,26 @@ class TallEmitter(Packer):
         return 1
 
     def _line(
-        self, k: Value, column: Value, vectors: int, mask: Value | None
+        self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
     ) -> list[Value]:  # fmt: skip
-        """Some vectors of one line of the right operand."""
-        places = self._panel(k, column, vectors)
+        """Some vectors of one line of the right operand: of the nth after the kth."""
+        places = self._panel(k, nth, first, vectors)
         return [load_vector(self.m, place, self.c.item.dtype, mask) for place in places]
 
-    def _panel(self, k: Value, column: Value, vectors: int) -> list[Value]:
-        """Where they are packed."""
-        first = self.at(RIGHT_PART, self._packed(k, column))
-        return [element_address(self.b, first, number(v * self.c.tile.lanes), self.c.item.dtype)
+    def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
+        """Where they are packed, `first` being the place of the first line."""
+        c = self.c
+        step = number(c.tile.columns) if c.wide else self.pitch
+        line = self._on(first, k, nth, step, c.item.dtype)
+        return [element_address(self.b, line, number(v * c.tile.lanes), c.item.dtype)
                 for v in range(vectors)]  # fmt: skip
+
+    def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
+        """An address `k + nth` steps on, of which only `k` differs from round to round: LLVM is
+        told no more of it."""
+        b = self.b
+        at = element_address(b, first, b.mul(k, step), dtype)
+        return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
 
     def _added(
         self, low: Value, high: Value, step: int, one: Any, begin: list[Value]
@@ -431,14 +442,15 @@ class TallEmitter(Packer):
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.cbranch(b.icmp_signed("<", low, high), loop, done)
         b.position_at_end(loop)
-        k = b.phi(I64)
-        k.add_incoming(low, before)
+        position = b.phi(I64)
+        position.add_incoming(low, before)
         totals = [b.phi(x.type) for x in begin]
+        k = opaque(b, position)
         following: list[Value] = [*totals]
         for nth in range(step):
-            following = one(b.add(k, number(nth)) if nth else k, following, nth)
+            following = one(k, following, nth)
         after, end = b.add(k, number(step)), b.block
-        k.add_incoming(after, end)
+        position.add_incoming(after, end)
         b.cbranch(b.icmp_signed("<", after, high), loop, done)
         b.position_at_end(done)
         found: list[Value] = []
@@ -462,9 +474,9 @@ class TallEmitter(Packer):
             at = b.add(b.mul(k, number(len(starts))), ahead)
             prefetch(b, element_address(b, starts[0], at, self.stored), near=not self.c.wide)
 
-    def _one(self, start: Value, offset: Value) -> Value:
-        """An element of the left operand in all lanes."""
-        at = element_address(self.b, start, offset, self.stored)
+    def _one(self, start: Value, k: Value, nth: int) -> Value:
+        """An element of the left operand in all lanes: of its row the nth after the kth."""
+        at = self._on(start, k, nth, self.left_steps[1], self.stored)
         return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
 
 

@@ -14,7 +14,7 @@ from smelt.codegen.llvm.ahead import LINE, next_task
 from smelt.codegen.llvm.amx import COLUMNS, multiply
 from smelt.codegen.llvm.contract import Contraction, Tile, load_of, panel_step
 from smelt.codegen.llvm.grouped import ones, step
-from smelt.codegen.llvm.indexing import I64, iota, number, splat
+from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
 from smelt.codegen.llvm.items import Access, Item, seen_axes
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import (
@@ -319,13 +319,14 @@ class TileEmitter:
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.branch(loop)
         b.position_at_end(loop)
-        k = b.phi(I64)
-        k.add_incoming(self.first, before)
+        position = b.phi(I64)
+        position.add_incoming(self.first, before)
         totals = [b.phi(x.type) for x in begin]
+        k = opaque(b, position)
         across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
         following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, [*totals])
         after = b.add(k, number(1))
-        k.add_incoming(after, loop)
+        position.add_incoming(after, loop)
         for phi, first, value in zip(totals, begin, following, strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(value, loop)
