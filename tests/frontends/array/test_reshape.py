@@ -59,6 +59,30 @@ def test_sizes_on_both_sides_stay_open() -> None:
         f(np.zeros((4, 7, 4)))
 
 
+def test_sizes_of_another_array_stay_open() -> None:
+    """Queries' sizes are asked for once and used for keys, as attention is written: those of equal
+    values are equal from then on.  Each was a number, and every length was compiled anew."""
+
+    def split(q: Any, k: Any) -> Any:
+        b, n, d = q.shape
+        q, k = (sm.reshape(x, (b, n, 2, d // 2)) for x in (q, k))
+        return sm.reshape(q * k, (b * n, d)) + sm.reshape(k, (b * n, -1))
+
+    def restored(x: Any, like: Any) -> Any:
+        return sm.reshape(sm.reshape(x, (-1,)) * 2, like.shape) + like
+
+    f, g, h = sm.jit(split), sm.jit(restored), sm.jit(lambda x: sm.reshape(x, (-1, 4, 4)) * 2)
+    for n in (5, 16, 2, 9):
+        q, k = np.arange(3 * n * 8.0).reshape(3, n, 8), np.arange(3 * n * 8.0).reshape(3, n, 8) % 7
+        assert np.array_equal(np.asarray(f(q, k)), (q * k + k).reshape(3 * n, 8))
+        assert np.array_equal(np.asarray(g(q, k)), q * 2 + k)
+        z = np.arange(n * 16.0).reshape(n, 2, 2, 2, 2)
+        assert np.array_equal(np.asarray(h(z)), z.reshape(-1, 4, 4) * 2)
+    assert [recordings(f), recordings(g), recordings(h)] == [1, 1, 1]
+    q, k = np.ones((3, 4, 8)), np.ones((4, 3, 8))  # as many elements, otherwise arranged
+    assert np.asarray(f(q, k)).shape == (12, 8) and recordings(f) == 2
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_reshape_at_any_sizes(data: Any) -> None:

@@ -143,9 +143,24 @@ class Sizes:
         """Whether two sizes are equal; if they are, they are the same expression from now on."""
         equal = self._equal(a, b)
         if equal and self.canon(a) != self.canon(b):
+            if self._pair(*_cancel(self.canon(a), self.canon(b))):
+                self._equal(a, b)  # what is left may be solved now
             for rest in _cancel(self.canon(a), self.canon(b)):  # what both share may vary
                 self.pin(rest)
         return equal
+
+    def _pair(self, a: Index, b: Index) -> bool:
+        """Symbols of equal values in two products are equal from now on, the first with the first:
+        k.reshape(b, n, h, d // h) with the sizes of q says so, and then holds for all of them.
+        Whether there are any."""
+        left, right = _factors(a), _factors(b)
+        found = False
+        for name in left:
+            twin = next((t for t in right if self.hints[t] == self.hints[name]), None)
+            if twin is not None:
+                right.remove(twin)
+                found = self._equal(size(name), size(twin))
+        return found
 
     def _equal(self, a: Index, b: Index) -> bool:
         """Whether two sizes are equal; if they are, one is expressed by the other where it can."""
@@ -215,6 +230,8 @@ class Sizes:
                 quotient = self.symbol(self.hints[name] // self.hint(divisor), part)
                 self._bind(name, mul(divisor, quotient))
                 return True
+        if self._pair(e, divisor):
+            return self.divisible(e, divisor)
         self.pin(e)
         self.pin(divisor)
         return True
@@ -337,6 +354,13 @@ def _quotients(a: Index, b: Index) -> list[tuple[Index, Index]]:
         for atom in atoms(e)
         if atom.kind == "//"
     ]  # fmt: skip
+
+
+def _factors(e: Index) -> list[str]:
+    """The symbols that a product is made of, in their order; none of what is no product."""
+    if not isinstance(e, Expr) or len(e.terms) != 1:
+        return []
+    return [atom.name for atom in e.terms[0][0] if atom.kind == "size"]
 
 
 def _cancel(a: Index, b: Index) -> tuple[Index, Index]:
