@@ -53,6 +53,11 @@ def test_sizes_on_both_sides_stay_open() -> None:
         y = np.arange(n * 84.0).reshape(n, 12, 7)
         assert np.array_equal(np.asarray(g(y)), y.reshape(7, n, -1, 2) * 2)
     assert recordings(f) == recordings(g) == 1
+    h = sm.jit(lambda x: sm.reshape(x, (4, -1, 3)) * 2)  # 3 n by 12: n by 4
+    for n in (8, 20, 12):
+        x = np.arange(n * 3.0).reshape(n, 3)
+        assert np.array_equal(np.asarray(h(x)), x.reshape(4, -1, 3) * 2)
+    assert recordings(h) == 1
     x = np.arange(4 * 21.0).reshape(4, 7, 3)
     assert np.array_equal(np.asarray(f(x)), x.reshape(4, 21) * 2)
     with pytest.raises(sm.errors.ShapeError):

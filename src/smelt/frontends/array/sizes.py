@@ -30,6 +30,7 @@ from smelt.origin import Origin, here
 from smelt.types.expr import (
     Expr,
     Index,
+    Monomial,
     add,
     atoms,
     evaluate,
@@ -358,18 +359,14 @@ def _quotients(a: Index, b: Index) -> list[tuple[Index, Index]]:
 
 def _factors(e: Index) -> list[str]:
     """The symbols that a product is made of, in their order; none of what is no product."""
-    if not isinstance(e, Expr) or len(e.terms) != 1:
-        return []
-    return [atom.name for atom in e.terms[0][0] if atom.kind == "size"]
+    return [atom.name for atom in _product(e)[0] if atom.kind == "size"]
 
 
 def _cancel(a: Index, b: Index) -> tuple[Index, Index]:
     """Both sides without the factors they share, where each is one product."""
-    if not (isinstance(a, Expr) and isinstance(b, Expr)):
+    (left, c), (right, k) = _product(a), _product(b)
+    if not c or not k:
         return a, b
-    if len(a.terms) != 1 or len(b.terms) != 1:
-        return a, b
-    (left, c), (right, k) = a.terms[0], b.terms[0]
     left_rest, right_rest = list(left), list(right)
     for atom in left:
         if atom in right_rest:
@@ -380,6 +377,13 @@ def _cancel(a: Index, b: Index) -> tuple[Index, Index]:
         Expr(((tuple(left_rest), c // common),)) if left_rest else c // common,
         Expr(((tuple(right_rest), k // common),)) if right_rest else k // common,
     )
+
+
+def _product(e: Index) -> tuple[Monomial, int]:
+    """The factors of one product and its number; none and 0 for a sum."""
+    if isinstance(e, int):
+        return (), e
+    return e.terms[0] if len(e.terms) == 1 else ((), 0)
 
 
 def _solve(a: Index, b: Index, rank: Callable[[str], tuple[bool, int]]) -> tuple[str, Index] | None:
