@@ -115,6 +115,21 @@ def test_wrong_setting_prints_without_traceback():
     assert "E601 wrong setting: SMELT_OPT_LEVEL: '9' is not an integer from 0 to 3" in done.stderr
 
 
+def test_an_answer_that_nobody_can_take_prints_without_traceback():
+    shell = f"{sys.executable} -m smelt errors"
+    for where, told in (
+        ("> /dev/full", "Error: [Errno 28] No space left on device\n"),
+        ("| :", ""),
+    ):
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {shell} {where}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
 # --- why, errors --------------------------------------------------------------------------------
 
 

@@ -9,7 +9,9 @@ with the thing that was looked at (a damaged cache, a failed check), 2 a mistake
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,11 +73,20 @@ def smelt() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of Smelt prints its message without a traceback."""
+    """Run the command line; an error of Smelt or of the system prints its message alone."""
     try:
-        smelt()
+        try:
+            smelt()
+        finally:
+            sys.stdout.flush()  # here, where it can be told that the answer went nowhere
     except SmeltError as error:
         click.echo(_told(error), err=True)
+        sys.exit(1)
+    except OSError as error:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
+        if not isinstance(error, BrokenPipeError):  # `smelt ops | head` has what it wants
+            click.echo(f"Error: {error}", err=True)
         sys.exit(1)
 
 

@@ -57,6 +57,11 @@ WRITES = [
     (S[:], lambda v: v), (S[0, 1:], lambda v: v[0, 1:]), (S[:, ::3], lambda v: v[:, :2]),
     (S[2:1], 1.0), (S[[0, 2], ::-1], lambda v: v[:2]), (lambda x: x > 0, 0.0),
     (S[None, 1], 4.0), (S[:, 0], lambda v: v[:, 1]), (S[[0, 0], [1, 1]], 3.0),
+    (lambda x: S[x[:, 0] > 0, ...], 0.0), (lambda x: S[:, x[0] > 0], 2.0),
+    (lambda x: S[..., x[0] > 0], 2.0), (lambda x: S[1:, x[0] > 0], 1),
+    (lambda x: S[1, x[0] > 0], 3),
+    (lambda x: S[x[:, 0] > 0, -1], 3.0), (lambda x: S[x[:, 0] > 0, ::-2], 3.0),
+    (lambda x: x[:, 0] > 0, lambda v: v[0]), (lambda x: S[x[:, 0] > 0, 1:], lambda v: v[0, 1:]),
 ]  # fmt: skip
 
 
@@ -115,6 +120,18 @@ def test_wrong_keys(key: Any, error: type[Exception]) -> None:
         sm.asarray(A)[key]
     with pytest.raises(error):
         sm.jit(lambda x: x[key])(A)
+
+
+@pytest.mark.parametrize("shape", [(1,), (4,), (1, 4), (3, 1), (2, 4)])
+def test_masks_do_not_stretch(shape: tuple[int, ...]) -> None:
+    """One that did wrote to elements that it does not choose; NumPy refuses."""
+
+    def write(x: Any, mask: Any) -> Any:
+        return sm.asarray(x).at[mask].set(0)
+
+    for call in (write, sm.jit(write)):
+        with pytest.raises(sm.errors.IndexRangeError, match="does not fit"):
+            call(A, sm.ones(shape, dtype=sm.bool))
 
 
 def test_masks_inside_jit_name_the_way_out() -> None:

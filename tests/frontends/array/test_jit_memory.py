@@ -95,6 +95,30 @@ def test_wrong_out() -> None:
     assert not buffer.any()
 
 
+def test_out_is_nested_as_users_nest() -> None:
+    """A named tuple takes a plain one, a dict any order of its keys; else the place is told."""
+    x = np.asarray([[3.0, 1.0, 2.0]])
+    top = sm.jit(lambda x: sm.top_k(x, 2))
+    for made in (
+        tuple,
+        list,
+        lambda found: sm.top_k(x, 2)._replace(values=found[0], indices=found[1]),
+    ):
+        out = made([np.empty((1, 2)), np.empty((1, 2), np.int64)])
+        assert top(x, out=out) is out
+        assert (out[0].tolist(), out[1].tolist()) == ([[3, 2]], [[0, 2]])
+    split = sm.jit(lambda x: {"a": x + 1, "b": [x * 2, x[:, :1]]})
+    one, two, three = np.empty((1, 3)), np.empty((1, 3)), np.empty((1, 1))
+    split(x, out={"b": (two, three), "a": one})
+    assert (one == x + 1).all() and (two == x * 2).all() and three.tolist() == [[3]]
+    told = r"out=\['b'\] is a list of 1, the result there is a list of 2"
+    with pytest.raises(sm.errors.StructureError, match=told):
+        split(x, out={"b": [two], "a": one})
+    for wrong in (one, {"a": one}, [one, [two, three]], {"a": [one], "b": [two, three]}):
+        with pytest.raises(sm.errors.StructureError, match="out="):
+            split(x, out=wrong)
+
+
 def test_repeated_calls_into_arrays_are_looked_at_as_the_first_one() -> None:
     """Which are answered in a few microseconds, where the array is like one that was right."""
     f = sm.jit(lambda x, y: sm.flip(x) + 2 * y)

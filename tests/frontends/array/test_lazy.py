@@ -215,6 +215,22 @@ def test_copies_where_asked_and_refused() -> None:
         np.asarray(sm.asarray(x), dtype=np.float32, copy=False)
 
 
+def test_bfloat16_passes_without_a_copy_which_numpy_refuses() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.arange(12.0, dtype=torch.bfloat16).reshape(3, 4)
+    for part in (t, t.T, t[::2, 1:], t[1, 2], t[:0]):
+        x = sm.asarray(part)
+        assert (x.dtype, x.shape) == (sm.bfloat16, tuple(part.shape))
+        assert torch.equal(torch.from_dlpack(x + 1), part + 1)
+        assert torch.equal(torch.from_dlpack(sm.jit(lambda x: x * 2)(part)), part * 2)
+    sm.jit(lambda x: x + 1)(t, out=t)
+    assert t.sum() == 78
+    back = torch.from_dlpack(sm.asarray(t))
+    assert back.data_ptr() == t.data_ptr()
+    with pytest.raises(sm.errors.DLPackError, match="Unsupported dtype"):
+        sm.asarray(torch.ones(3, dtype=torch.float8_e4m3fn))
+
+
 class Protocol:
     """Offers memory through one protocol only."""
 

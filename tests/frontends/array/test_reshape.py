@@ -53,10 +53,39 @@ def test_sizes_on_both_sides_stay_open() -> None:
         y = np.arange(n * 84.0).reshape(n, 12, 7)
         assert np.array_equal(np.asarray(g(y)), y.reshape(7, n, -1, 2) * 2)
     assert recordings(f) == recordings(g) == 1
+    h = sm.jit(lambda x: sm.reshape(x, (4, -1, 3)) * 2)  # 3 n by 12: n by 4
+    for n in (8, 20, 12):
+        x = np.arange(n * 3.0).reshape(n, 3)
+        assert np.array_equal(np.asarray(h(x)), x.reshape(4, -1, 3) * 2)
+    assert recordings(h) == 1
     x = np.arange(4 * 21.0).reshape(4, 7, 3)
     assert np.array_equal(np.asarray(f(x)), x.reshape(4, 21) * 2)
     with pytest.raises(sm.errors.ShapeError):
         f(np.zeros((4, 7, 4)))
+
+
+def test_sizes_of_another_array_stay_open() -> None:
+    """Queries' sizes are asked for once and used for keys, as attention is written: those of equal
+    values are equal from then on.  Each was a number, and every length was compiled anew."""
+
+    def split(q: Any, k: Any) -> Any:
+        b, n, d = q.shape
+        q, k = (sm.reshape(x, (b, n, 2, d // 2)) for x in (q, k))
+        return sm.reshape(q * k, (b * n, d)) + sm.reshape(k, (b * n, -1))
+
+    def restored(x: Any, like: Any) -> Any:
+        return sm.reshape(sm.reshape(x, (-1,)) * 2, like.shape) + like
+
+    f, g, h = sm.jit(split), sm.jit(restored), sm.jit(lambda x: sm.reshape(x, (-1, 4, 4)) * 2)
+    for n in (5, 16, 2, 9):
+        q, k = np.arange(3 * n * 8.0).reshape(3, n, 8), np.arange(3 * n * 8.0).reshape(3, n, 8) % 7
+        assert np.array_equal(np.asarray(f(q, k)), (q * k + k).reshape(3 * n, 8))
+        assert np.array_equal(np.asarray(g(q, k)), q * 2 + k)
+        z = np.arange(n * 16.0).reshape(n, 2, 2, 2, 2)
+        assert np.array_equal(np.asarray(h(z)), z.reshape(-1, 4, 4) * 2)
+    assert [recordings(f), recordings(g), recordings(h)] == [1, 1, 1]
+    q, k = np.ones((3, 4, 8)), np.ones((4, 3, 8))  # as many elements, otherwise arranged
+    assert np.asarray(f(q, k)).shape == (12, 8) and recordings(f) == 2
 
 
 @settings(max_examples=60, deadline=None)

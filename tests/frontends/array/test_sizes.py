@@ -40,10 +40,12 @@ def expressions(draw: Any) -> Any:
 
 @st.composite
 def questions(draw: Any) -> Any:
-    kind = draw(st.sampled_from(["holds", "divisible", "pin", "broadcast"]))
+    kind = draw(st.sampled_from(["holds", "divisible", "pin", "same"]))
     e = draw(expressions())
     if kind == "holds":
         return kind, e, draw(st.sampled_from(list(RELATIONS))), draw(expressions())
+    if kind == "same":
+        return kind, e, "==", draw(expressions())
     if kind == "divisible":
         divisor = draw(st.integers(2, 4) | st.integers(0, COUNT - 1).map(lambda k: size(f"n{k}")))
         return kind, e, "", divisor
@@ -61,6 +63,8 @@ def test_answers_hold_wherever_the_guards_do(hints: list[int], asked: list[Any])
     for kind, e, relation, other in asked:
         if kind == "holds":
             claims.append((kind, e, relation, other, sizes.holds(e, relation, other)))
+        elif kind == "same":
+            claims.append(("holds", e, relation, other, sizes.same(e, other)))
         elif kind == "divisible":
             claims.append((kind, e, relation, other, sizes.divisible(e, other)))
         else:

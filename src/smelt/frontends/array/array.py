@@ -33,6 +33,7 @@ from smelt.errors import (
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.convert import from_host, is_foreign_array
+from smelt.frontends.array.dlpack import leave
 from smelt.frontends.array.elsewhere import METHODS, Elsewhere
 from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
@@ -204,11 +205,11 @@ class Array(Operators):
         flush()
         self.node.share()
         try:
-            return data.__dlpack__(**options)
+            return leave(data, **options)
         except BufferError:
             if options.get("copy") is False or data.flags.writeable:
                 raise
-            return data.copy().__dlpack__(**options)
+            return leave(data.copy(), **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import DTypeError
+from smelt.errors import DTypeError, IndexRangeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.promote import cast, number
@@ -59,29 +59,28 @@ def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value
     v = value if isinstance(value, Value) else number(value, x.type.dtype, what)
     v = _same_kind(v, x)
 
-    def joined(old: Value) -> Value:
-        return v if how == "put" else BINARY[JOINS[how]](old, v)
-
     truth = lone_truth(key)
     if truth is not None:
-        return _where_true(x, truth, joined(x))
-    single = None if isinstance(key, tuple) else plain(key)
-    if isinstance(single, Value) and is_mask(single) and len(v.type.shape) == 0:
-        mask = reshape(single, (*shape_of(single), *[1] * (len(x.type.shape) - single.type.rank)))
-        align(what, mask, x)
-        return record(SELECT, (mask, joined(x), x))
+        return _where_true(x, truth, _joined(x, v, how))
+    chosen = _chosen(x, key, v, how)
+    if chosen is not None:
+        return chosen
     parts = parse(x, key)
     if any(isinstance(p, Many) for p in parts):
         return _scatter(x, parts, v, how)
     if how != "put":
         old = basic(x, parts)
         v = expand(_trim(v, old.type.rank), shape_of(old))
-        v = joined(old)
+        v = _joined(old, v, how)
     return _overlay(x, parts, v)
 
 
 JOINS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 """How a scatter joins what is there with an update -> the function of two operands."""
+
+
+def _joined(old: Value, v: Value, how: str) -> Value:
+    return v if how == "put" else BINARY[JOINS[how]](old, v)
 
 
 def _where_true(x: Value, truth: Value, v: Value) -> Value:
@@ -90,6 +89,40 @@ def _where_true(x: Value, truth: Value, v: Value) -> Value:
     if len(shape) == x.type.rank + 1 and shape[0] == 0 and not known_truth(truth):
         return x
     return record(SELECT, (truth, expand(_trim(v, x.type.rank), shape_of(x)), x))
+
+
+def _chosen(x: Value, key: Any, v: Value, how: str) -> Value | None:
+    """`x[key] = v` where one boolean array is in the key, beside slices and integers: a choice, if
+    every element that the array chooses gets the same, or all along what follows it do.  Else None:
+    how many are chosen matters."""
+    items = [plain(item) for item in (key if isinstance(key, tuple) else (key,))]
+    masks = [item for item in items if is_mask(item)]
+    if len(masks) != 1 or sum(isinstance(item, Value) for item in items) > 1:
+        return None
+    place, (mask,) = next(k for k, item in enumerate(items) if is_mask(item)), masks
+    before, after = items[:place], items[place + 1 :]
+    parts = parse(x, (*before, *[slice(None)] * mask.type.rank, *after))
+    old = basic(x, parts)
+    rest = old.type.rank - mask.type.rank
+    first = rest - _dims(after) if Ellipsis in before else _dims(before)
+    plainly = all(isinstance(p, Range) for p in parts)
+    if not mask.type.rank or v.type.rank > (rest - first if plainly else 0):
+        return None
+    scope = scope_of(old) or scope_of(mask)
+    for a, b in zip(shape_of(mask), shape_of(old)[first:], strict=False):
+        if not (a == b if scope is None else scope.same(a, b)):
+            raise IndexRangeError(
+                f"a mask {mask.told} does not fit {x.told}",
+                hint="A mask has the sizes of the dimensions that it stands for; none stretches.",
+            )
+    v = _joined(old, expand(v, shape_of(old)) if v.type.rank else v, how)
+    mask = reshape(mask, (*shape_of(mask), *[1] * (rest - first)))
+    return _overlay(x, parts, record(SELECT, (mask, v, old)))
+
+
+def _dims(items: list[Any]) -> int:
+    """How many dimensions slices and new ones among these items give."""
+    return sum(item is None or isinstance(item, slice) for item in items)
 
 
 def _same_kind(v: Value, x: Value) -> Value:

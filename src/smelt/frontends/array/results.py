@@ -15,7 +15,7 @@ from smelt.frontends.array.engine import size_names
 from smelt.frontends.array.flush import flush, realise
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.trace import Argument, Result, Trace
-from smelt.frontends.array.tree import flatten, unflatten
+from smelt.frontends.array.tree import leaves_like, unflatten
 from smelt.frontends.array.value import Buffer, leaf
 from smelt.ops.spec import dims_at
 from smelt.origin import here
@@ -44,7 +44,8 @@ def deliver(
     Raises OutArgumentError, StructureError and AliasError about `out` before anything runs.
     """
     buffers = buffers_of(trace, arguments)
-    targets = None if out is None else _targets(trace, sizes, out, buffers, arguments)
+    given = [] if out is None else leaves_like("out=", out, trace.tree)
+    targets = None if out is None else _targets(trace, sizes, given, buffers, arguments)
     if out is not None or bound.donated:
         flush()  # what is pending reads the old values
     results = _run(trace, sizes, buffers, targets)
@@ -54,7 +55,7 @@ def deliver(
         _give_away(bound.leaves[place])
     if out is None or targets is None:
         return pack(trace, found)
-    _settle(trace, out, targets, found)
+    _settle(trace, given, targets, found)
     return out
 
 
@@ -117,18 +118,12 @@ def measure(arguments: Sequence[Argument]) -> list[Any]:
 def _targets(
     trace: Trace,
     sizes: tuple[int, ...],
-    out: Any,
+    given: Sequence[Any],
     buffers: Sequence[Buffer],
     arguments: Sequence[Argument],
 ) -> list[Buffer]:
     """The memory that each leaf of the result goes to, checked."""
-    leaves, tree = flatten(out)
-    if tree != trace.tree:
-        raise StructureError(
-            f"out= is nested as {_nest(tree)}, the result as {_nest(trace.tree)}",
-            hint="Give out= the nesting of the result, with an array for each array.",
-        )
-    targets = [_target(x) for x in leaves]
+    targets = [_target(x) for x in given]
     types = _result_types(trace, sizes, arguments)
     for target, expected in zip(targets, types, strict=True):
         if expected is None:
@@ -169,10 +164,6 @@ def _meets_itself(a: Buffer) -> bool:
             return a.size > 0
         reach += (n - 1) * step
     return False
-
-
-def _nest(tree: Any) -> str:
-    return "one array" if isinstance(tree, str) else f"{tree[0]} of {len(tree[3])}"
 
 
 def _target(x: Any) -> Buffer:
@@ -233,11 +224,11 @@ def _shared(a: Buffer, b: Buffer) -> int:
     return min(high, last) - max(low, first)
 
 
-def _settle(trace: Trace, out: Any, targets: Sequence[Buffer], found: Sequence[Any]) -> None:
+def _settle(
+    trace: Trace, places: Sequence[Any], targets: Sequence[Buffer], found: Sequence[Any]
+) -> None:
     """Results that the graph does not write, and arrays of ours that hold results now."""
-    for given, target, r, value in zip(
-        flatten(out)[0], targets, trace.results, found, strict=True
-    ):  # fmt: skip
+    for given, target, r, value in zip(places, targets, trace.results, found, strict=True):
         if r.kind != "graph":
             node = value.node if isinstance(value, Array) else number(value, given.dtype, "out=")
             target[...] = realise(cast(node, from_numpy(target.dtype)))

@@ -30,6 +30,7 @@ from smelt.origin import Origin, here
 from smelt.types.expr import (
     Expr,
     Index,
+    Monomial,
     add,
     atoms,
     evaluate,
@@ -143,9 +144,24 @@ class Sizes:
         """Whether two sizes are equal; if they are, they are the same expression from now on."""
         equal = self._equal(a, b)
         if equal and self.canon(a) != self.canon(b):
+            if self._pair(*_cancel(self.canon(a), self.canon(b))):
+                self._equal(a, b)  # what is left may be solved now
             for rest in _cancel(self.canon(a), self.canon(b)):  # what both share may vary
                 self.pin(rest)
         return equal
+
+    def _pair(self, a: Index, b: Index) -> bool:
+        """Symbols of equal values in two products are equal from now on, the first with the first:
+        k.reshape(b, n, h, d // h) with the sizes of q says so, and then holds for all of them.
+        Whether there are any."""
+        left, right = _factors(a), _factors(b)
+        found = False
+        for name in left:
+            twin = next((t for t in right if self.hints[t] == self.hints[name]), None)
+            if twin is not None:
+                right.remove(twin)
+                found = self._equal(size(name), size(twin))
+        return found
 
     def _equal(self, a: Index, b: Index) -> bool:
         """Whether two sizes are equal; if they are, one is expressed by the other where it can."""
@@ -215,6 +231,8 @@ class Sizes:
                 quotient = self.symbol(self.hints[name] // self.hint(divisor), part)
                 self._bind(name, mul(divisor, quotient))
                 return True
+        if self._pair(e, divisor):
+            return self.divisible(e, divisor)
         self.pin(e)
         self.pin(divisor)
         return True
@@ -339,13 +357,16 @@ def _quotients(a: Index, b: Index) -> list[tuple[Index, Index]]:
     ]  # fmt: skip
 
 
+def _factors(e: Index) -> list[str]:
+    """The symbols that a product is made of, in their order; none of what is no product."""
+    return [atom.name for atom in _product(e)[0] if atom.kind == "size"]
+
+
 def _cancel(a: Index, b: Index) -> tuple[Index, Index]:
     """Both sides without the factors they share, where each is one product."""
-    if not (isinstance(a, Expr) and isinstance(b, Expr)):
+    (left, c), (right, k) = _product(a), _product(b)
+    if not c or not k:
         return a, b
-    if len(a.terms) != 1 or len(b.terms) != 1:
-        return a, b
-    (left, c), (right, k) = a.terms[0], b.terms[0]
     left_rest, right_rest = list(left), list(right)
     for atom in left:
         if atom in right_rest:
@@ -356,6 +377,13 @@ def _cancel(a: Index, b: Index) -> tuple[Index, Index]:
         Expr(((tuple(left_rest), c // common),)) if left_rest else c // common,
         Expr(((tuple(right_rest), k // common),)) if right_rest else k // common,
     )
+
+
+def _product(e: Index) -> tuple[Monomial, int]:
+    """The factors of one product and its number; none and 0 for a sum."""
+    if isinstance(e, int):
+        return (), e
+    return e.terms[0] if len(e.terms) == 1 else ((), 0)
 
 
 def _solve(a: Index, b: Index, rank: Callable[[str], tuple[bool, int]]) -> tuple[str, Index] | None:

@@ -14,7 +14,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-__all__ = ["LEAF", "Tree", "flatten", "paths", "unflatten"]
+from smelt.errors import StructureError
+
+__all__ = ["LEAF", "Tree", "flatten", "leaves_like", "paths", "unflatten"]
 
 LEAF = "leaf"
 Tree = Hashable
@@ -65,6 +67,62 @@ def _record(type_: Any, names: tuple[str, ...], parts: list[Any]) -> Any:
     for name, part in zip(names, parts):
         object.__setattr__(made, name, part)
     return made
+
+
+def leaves_like(what: str, nest: Any, tree: Any, path: str = "") -> list[Any]:
+    """The leaves of `nest`, which the user calls `what`, in the order of those on `tree`.
+
+    Where the tree has a tuple, a named one or a list, any of them is taken if it is as long; a dict
+    is taken by its keys, in whatever order.  Raises StructureError that says where they part.
+    """
+    if tree is LEAF or tree == LEAF:
+        if _take(nest, []) != LEAF:
+            raise _parted(what, path, _kind(nest), "one array")
+        return [nest]
+    kind, type_, names, children = tree
+    found = _take_apart(kind, type_, names, nest)
+    if found is None or len(found) != len(children):
+        raise _parted(what, path, _kind(nest), _told(kind, type_, names, len(children)))
+    keys = names if names is not None else range(len(children))
+    return [
+        leaf
+        for key, item, child in zip(keys, found, children, strict=True)
+        for leaf in leaves_like(what, item, child, f"{path}[{key!r}]")
+    ]
+
+
+def _take_apart(kind: str, type_: Any, names: Any, nest: Any) -> list[Any] | None:
+    """What hangs on a container like this one, in its order; None if the nest has none like it."""
+    if kind == "none":
+        return [] if nest is None else None
+    if kind == "mapping":
+        alike = isinstance(nest, dict) and nest.keys() == set(names)
+        return [nest[name] for name in names] if alike else None
+    if kind == "record":
+        return [getattr(nest, name) for name in names] if type(nest) is type_ else None
+    named = getattr(nest, "_fields", names)
+    alike = isinstance(nest, tuple | list) and (names is None or named == names)
+    return list(nest) if alike else None
+
+
+def _parted(what: str, path: str, found: str, wanted: str) -> StructureError:
+    return StructureError(
+        f"{what}{path} is {found}, the result there is {wanted}",
+        hint=f"Give {what} the nesting of the result, with an array for each array.",
+    )
+
+
+def _kind(nest: Any) -> str:
+    tree: Any = _take(nest, [])
+    return "one array" if tree == LEAF else _told(*tree[:3], len(tree[3]))
+
+
+def _told(kind: str, type_: Any, names: Any, count: int) -> str:
+    """A container in words."""
+    if kind == "none":
+        return "None"
+    keys = f" ({', '.join(map(str, names))})" if names else ""
+    return f"a {type_.__name__} of {count}{keys}"
 
 
 def paths(tree: Any, prefix: str = "") -> list[str]:

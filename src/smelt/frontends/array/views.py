@@ -124,7 +124,7 @@ def _align(source: Shape, shape: Shape, scope: Scope) -> None:
         mine, goal = source[s : s + len(old)], shape[t : t + len(new)]
         s, t = s + len(old), t + len(new)
         numbers = all(isinstance(d, int) and d != -1 for d in goal)
-        if numbers and sum(not isinstance(scope.canon(d), int) for d in mine) == 1:
+        if numbers and any(not isinstance(scope.canon(d), int) for d in mine):
             scope.same(product(mine), product(goal))
 
 
