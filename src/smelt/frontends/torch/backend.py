@@ -115,7 +115,7 @@ def backend(
 
 
 def _built(build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any) -> Any:
-    """What AOTAutograd makes of a program; traced again where it takes for numbers what is written."""
+    """What AOTAutograd makes of a program, traced again if it took for numbers what is written."""
     try:
         return roomy(build)(module, inputs)
     except _TRACED_AGAIN:
