@@ -119,6 +119,23 @@ def test_a_failure_inside_runs_eagerly_with_one_warning(monkeypatch):
         compiled(lambda x: x + 2)(x)
 
 
+def test_what_fails_as_it_is_traced_runs_eagerly_too(monkeypatch):
+    """AOTAutograd cannot trace everything that Dynamo can, and our cut is a part of it."""
+
+    def broken(*_args, **_options):
+        raise ValueError("no trace")
+
+    monkeypatch.setattr(module, "partition", broken)
+    x = torch.randn(4, requires_grad=True)
+    with knobs.config(strict=False), pytest.warns(FallbackWarning, match="no trace") as told:
+        compiled(lambda x: x.sin().sum())(x).backward()
+    assert torch.equal(x.grad, x.detach().cos())
+    assert len([w for w in told if issubclass(w.category, FallbackWarning)]) == 1
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="no trace"):
+        compiled(lambda x: x.cos().sum())(x)
+
+
 def test_an_argument_that_is_mutated_is_mutated():
     def f(x, y):
         x.mul_(2)

@@ -133,3 +133,21 @@ def test_without_gradients_nothing_is_left():
     with torch.no_grad():
         found = smelt.torch.explain(f, randn(1, 2, 5, 6))
     assert not found.left
+
+
+@pytest.mark.parametrize("size", [(2, 1, 5, 6), (2, 1, 3, 5, 6)])
+def test_gradients_of_affine_grids_for_every_batch(size):
+    """torch's own way back takes no sizes but numbers."""
+
+    def f(theta, image):
+        grid = F.affine_grid(theta, image.shape, align_corners=False)
+        return F.grid_sample(image, grid, align_corners=False)
+
+    fast = torch.compile(f, backend="smelt")
+    for batch in (2, 3, 4):
+        image = randn(batch, *size[1:])
+        space = len(size) - 2
+        theta = (randn(batch, space, space + 1) * 0.2).double()
+        got = gradients(lambda t, image=image: fast(t, image.double()), theta)
+        want = gradients(lambda t, image=image: f(t, image.double()), theta)
+        torch.testing.assert_close(got, want)

@@ -173,6 +173,30 @@ def test_gradients_of_attention(causal):
             torch.testing.assert_close(y.grad, x.grad, rtol=1e-9, atol=1e-11, equal_nan=True)
 
 
+@pytest.mark.parametrize("mask", [None, (2, 1, 5, 5), (2, 4, 5, 5), (5, 5)])
+def test_heads_that_share_keys_are_ours(mask):
+    """Four heads of queries for two of keys (grouped queries), forward and backward."""
+    given = torch.ones(5, 5).tril().bool().expand(mask) if mask else None
+
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(
+            q, k, v, given, is_causal=given is None, enable_gqa=True
+        ).cos()
+
+    def step(g):
+        q = torch.randn(2, 4, 5, 4, generator=torch.Generator().manual_seed(0))
+        k, v = torch.randn(2, 2, 2, 5, 4, generator=torch.Generator().manual_seed(1))
+        xs = [x.double().requires_grad_() for x in (q, k, v)]
+        y = g(*xs)
+        y.square().sum().backward()
+        return [y, *(x.grad for x in xs)]
+
+    with smelt.torch.record() as record:
+        found = step(torch.compile(f, backend="smelt"))
+    assert not record.left
+    torch.testing.assert_close(found, step(f), rtol=1e-9, atol=1e-11)
+
+
 def test_two_hundred_steps_follow_eagers_loss():
     def losses(compile_it):
         torch.manual_seed(0)

@@ -97,18 +97,34 @@ def backend(
         inference_compiler=compiler("inference"), decompositions=decompositions(),
         partition_fn=split, keep_inference_input_mutations=not _makes_gradients(module),
     )  # fmt: skip
-    with set_aside():
-        try:
-            made = roomy(build)(module, inputs)
-        except _TRACED_AGAIN:
-            if not _writes_scalars(module):
+    start = perf_counter()
+    try:
+        with set_aside():
+            made = _built(build, module, inputs)
+    except exc.TorchDynamoException:  # what Dynamo itself answers, by tracing again or otherwise
+        raise
+    except Exception as error:
+        with knobs.config(settings):
+            if knobs.STRICT.get():
                 raise
-            with mock.patch.dict("os.environ", _NO_NUMBERS):
-                made = roomy(build)(module, inputs)
-            symbolic_convert.TensorifyState.clear()
+            _fall_back("whole", error, len(module.graph.nodes), perf_counter() - start)
+        return module.forward
     if not any(map(_has_no_memory, module.graph.find_nodes(op="placeholder"))):
         return made
     return lambda *given: made(*(plain(x) if isinstance(x, torch.Tensor) else x for x in given))
+
+
+def _built(build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any) -> Any:
+    """What AOTAutograd makes of a program, traced again if it took for numbers what is written."""
+    try:
+        return roomy(build)(module, inputs)
+    except _TRACED_AGAIN:
+        if not _writes_scalars(module):
+            raise
+        with mock.patch.dict("os.environ", _NO_NUMBERS):
+            made = roomy(build)(module, inputs)
+        symbolic_convert.TensorifyState.clear()
+        return made
 
 
 def _makes_gradients(module: torch.fx.GraphModule) -> bool:
@@ -221,10 +237,7 @@ def compile_traced(
     except Exception as error:
         if knobs.STRICT.get():
             raise
-        reason = _told(error)
-        _LOG.debug("a graph falls back", exc_info=True)
-        warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=2)
-        _note(Compiled(kind, None, operators, perf_counter() - start, reason), None)
+        _fall_back(kind, error, operators, perf_counter() - start)
         return make_boxed_func(traced.forward)
     made = Compiled(kind, program, operators, perf_counter() - start, kept=kept)
     _LOG.info("%s graph of %d operators: %d kernels, %d calls of torch, %.2f s", kind, operators,
@@ -233,6 +246,14 @@ def compile_traced(
     for x in made.left:
         _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
     return _note(made, boxed(program.call, settings))
+
+
+def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> None:
+    """Tells that a graph runs eagerly."""
+    reason = _told(error)
+    _LOG.debug("a graph falls back", exc_info=True)
+    warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=3)
+    _note(Compiled(kind, None, operators, seconds, reason), None)
 
 
 def _mark(traced: torch.fx.GraphModule, kind: str) -> None:

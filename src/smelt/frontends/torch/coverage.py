@@ -26,7 +26,6 @@ __all__ = ["WHY", "Status", "core", "page"]
 _RANDOM = "torch's own random stream is kept"
 _DATA = "the size of the result depends on data"
 WHY: dict[str, str] = {
-    "_cdist_forward": "no rule yet",
     "_fft_c2r": "complex numbers",
     "_fft_r2c": "complex numbers",
     "_local_scalar_dense": "a number for Python",

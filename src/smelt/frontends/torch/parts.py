@@ -13,6 +13,7 @@ The gradients of a convolution are three sums that have nothing in common but th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -103,7 +104,51 @@ def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     return ATEN.index_put.default(x.reshape(-1), [at], values, accumulate).reshape(x.shape)
 
 
+def _distances(a: Any, b: Any, p: float, mode: int | None) -> Any:
+    """Distances of all pairs of points, but where eager code makes them of a product."""
+    if p == 2 and (mode == 1 or (mode in (None, 0) and not _are_few(a, b))):
+        return NotImplemented
+    if a.shape[-1] == 0 or 0 in a.shape or 0 in b.shape:
+        return NotImplemented
+    apart = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
+    if p == 0:
+        return (apart != 0).to(a.dtype).sum(-1)
+    if p == 1:
+        return apart.sum(-1)
+    if p == math.inf:
+        return apart.amax(-1)
+    if p == 2:
+        return apart.square().sum(-1).sqrt()
+    return apart.pow(p).sum(-1).pow(1 / p)
+
+
+def _are_few(a: Any, b: Any) -> bool:
+    """Whether eager code takes so many points as they are."""
+    return not (a.shape[-2] > 25 or b.shape[-2] > 25)
+
+
+def _distances_backward(grad: Any, a: Any, b: Any, p: float, distances: Any) -> Any:
+    """The gradient of the first points; of equal ones there is none."""
+    if 0 in a.shape or 0 in b.shape:
+        return NotImplemented
+    apart = a.unsqueeze(-2) - b.unsqueeze(-3)
+    grad, whole = grad.unsqueeze(-1), distances.unsqueeze(-1)
+    if p == 0:
+        return torch.zeros_like(a)
+    if p == 1:
+        each = grad * apart.sign()
+    elif p == math.inf:
+        each = grad * apart.sign() * (apart.abs() == whole)
+    elif p == 2:
+        each = torch.where(whole == 0, 0.0, grad / whole) * apart
+    else:
+        return NotImplemented
+    return each.sum(-2)
+
+
 PARTS: dict[Any, Callable[..., Any]] = {
+    ATEN._cdist_backward.default: _distances_backward,
+    ATEN._cdist_forward.default: _distances,
     ATEN._weight_norm_interface_backward.default: _weight_norm_backward,
     ATEN._trilinear.default: _trilinear,
     ATEN.native_dropout.default: _dropout,

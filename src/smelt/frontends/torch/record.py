@@ -82,7 +82,7 @@ class Compiled:
     """One traced graph: its program, or why it runs eagerly."""
 
     kind: str
-    """inference, forward or backward."""
+    """inference, forward or backward; whole for what failed before it was cut into these."""
     program: Program | None
     operators: int
     """Calls of ATen in the traced graph."""

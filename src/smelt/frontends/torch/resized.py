@@ -6,6 +6,9 @@ one, each as large as the result.  Its own way back adds all of them in one pass
 
     resized = functional.interpolate(x, size, mode="bilinear")     # read at positions: kernels
     grad_x = upsample_bilinear2d_backward(grad, ..)                 # one call
+
+Grids of affine maps are the other way round: torch's way back takes no sizes but numbers, and that
+of their parts does.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -17,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._decomp.decompositions import affine_grid_generator
 from torch.nn import functional
 
 __all__ = ["with_own_way_back"]
@@ -45,12 +49,24 @@ def with_own_way_back(module: torch.fx.GraphModule) -> None:
     such a step may be mapped over further axes, or its way back be differentiated.
     """
     graph = module.graph
+    grids = graph.find_nodes(op="call_function", target=functional.affine_grid)
+    for node in grids:
+        node.target = _affine_grid
+    if grids:
+        module.recompile()
     steps = graph.find_nodes(op="call_function", target=functional.interpolate)
     if not steps or any(_differentiates(n) for n in graph.nodes if n.op == "call_function"):
         return
     for node in steps:
         node.target = _resized
     module.recompile()
+
+
+def _affine_grid(theta: torch.Tensor, size: Any, align_corners: bool | None = None) -> torch.Tensor:
+    """`functional.affine_grid`, in its parts."""
+    if not any(isinstance(n, torch.SymInt) for n in (*size, *theta.shape)):
+        return functional.affine_grid(theta, size, align_corners)
+    return affine_grid_generator(theta, list(size), bool(align_corners))
 
 
 def _differentiates(node: torch.fx.Node) -> bool:

@@ -12,7 +12,7 @@ from smelt.frontends.torch.value import V, contract, gather, iota, number, selec
 from smelt.graph.ir import Graph
 from smelt.ops.create import Input
 from smelt.types.dtype import i64
-from smelt.types.expr import Index
+from smelt.types.expr import Index, floordiv
 
 __all__ = ["ROWS"]
 
@@ -58,6 +58,7 @@ def _attention(
     if scale is None and not isinstance(size, int):
         raise UnsupportedError("attention with a symbolic size of heads")
     factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
+    k, v = (_for_heads(x, q) for x in (k, v))
     scores = contract(q, k, "bhmd,bhnd->bhmn", wide) * factor
     if attn_mask is not None:
         scores = scores + attn_mask.cast(scores.dtype)
@@ -87,23 +88,56 @@ def _attention_backward(
     if scale is None and not isinstance(size, int):
         raise UnsupportedError("attention with a symbolic size of heads")
     factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
-    scores = contract(q, k, "bhmd,bhnd->bhmn") * factor
+    each = _sharing(q, k)
+    h = "hg" if each > 1 else "h"
+    grad, q, out, logs = (_apart(x, each) for x in (grad, q, out, logs))
+    scores = contract(q, k, f"b{h}md,bhnd->b{h}mn") * factor
     if attn_mask is not None:
-        scores = scores + attn_mask.cast(scores.dtype)
-    weights = (scores - logs.cast(scores.dtype).unsqueeze(3)).map("exp")
+        scores = scores + _apart(attn_mask, each).cast(scores.dtype)
+    weights = (scores - logs.cast(scores.dtype).unsqueeze(logs.rank)).map("exp")
     if attn_mask is not None:  # a query that sees no key: its logarithm is -inf
         weights = select(scores.map("eq", -math.inf), number(0.0, scores.dtype), weights)
     if is_causal:
         rows, columns = (iota(scores.shape[-2:], a, i64, c.origin) for a in (0, 1))
         weights = select(columns.map("le", rows), weights, number(0.0, scores.dtype))
-    of_weights = contract(grad, v, "bhme,bhne->bhmn")
-    shift = (grad * out).sum((3,), True)
+    of_weights = contract(grad, v, f"b{h}me,bhne->b{h}mn")
+    shift = (grad * out).sum((out.rank - 1,), True)
     of_scores = weights * (of_weights - shift) * factor
-    return (
-        contract(of_scores, k, "bhmn,bhnd->bhmd"),
-        contract(of_scores, q, "bhmn,bhmd->bhnd"),
-        contract(weights, grad, "bhmn,bhme->bhne"),
-    )
+    of_q = contract(of_scores, k, f"b{h}mn,bhnd->b{h}md")
+    of_k = contract(of_scores, q, f"b{h}mn,b{h}md->b{h}nd")
+    of_v = contract(weights, grad, f"b{h}mn,b{h}me->b{h}ne")
+    if each > 1:
+        return of_q.reshape(*c.shape), of_k.sum((2,)), of_v.sum((2,))
+    return of_q, of_k, of_v
+
+
+def _for_heads(x: V, q: V) -> V:
+    """Keys or values for each head of queries: one head of them serves several of those."""
+    each = _sharing(q, x)
+    if each == 1:
+        return x
+    b, shared, *rest = x.shape
+    wide = (b, shared, each, *rest)
+    return x.unsqueeze(2).expand(wide).reshape(b, q.shape[1], *rest)
+
+
+def _apart(x: V, each: int) -> V:
+    """What heads of queries have, by the heads of keys that `each` of them share."""
+    if each == 1 or x.rank == 2:  # a mask for all heads
+        return x
+    b, heads, *rest = x.shape
+    parted = (1, 1) if heads == 1 else (floordiv(heads, each), each)
+    return x.reshape(b, *parted, *rest)
+
+
+def _sharing(q: V, k: V) -> int:
+    """How many heads of queries share one of keys."""
+    heads, shared = q.shape[1], k.shape[1]
+    if heads == shared:
+        return 1
+    if not isinstance(heads, int) or not isinstance(shared, int):
+        raise UnsupportedError("attention whose heads share keys, of a symbolic number")
+    return heads // shared
 
 
 # ---- reads at computed positions ---------------------------------------------------------------

@@ -28,6 +28,7 @@ from smelt.frontends.torch import (
     rows_overlap,
     rows_place,
     rows_product,
+    rows_search,
     rows_top,
     rows_view,
     rows_window,
@@ -40,7 +41,7 @@ _OWN: dict[str, Row] = {
     row.name: row
     for chapter in (
         rows_elementwise.ROWS, rows_view.ROWS, rows_fold.ROWS, rows_product.ROWS,
-        rows_place.ROWS, rows_window.ROWS, rows_overlap.ROWS, rows_top.ROWS,
+        rows_place.ROWS, rows_window.ROWS, rows_overlap.ROWS, rows_search.ROWS, rows_top.ROWS,
     ) for row in chapter
 }  # fmt: skip
 
