@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, NoReturn
@@ -27,7 +28,7 @@ from smelt import knobs
 from smelt.runtime import native_call as code
 from smelt.runtime.executable import Executable, Prepared
 from smelt.runtime.interpreter import is_possible
-from smelt.runtime.memory import RING_BLOCKS, RING_LIMIT, Slab
+from smelt.runtime.memory import RING_BLOCKS, RING_LIMIT, STOCK, Slab, size_class
 from smelt.runtime.native_call_code import Face, Line, install, result_row, runner_at
 from smelt.runtime.threads import pool
 
@@ -253,15 +254,15 @@ def _written(
 ) -> Record:  # fmt: skip
     """`words` and `tables` with what follows from sizes alone; `places` say where the addresses
     stand that the plan asks for."""
-    rings = knobs.POOL_LIMIT.get() >= 2 * RING_LIMIT * RING_BLOCKS
+    ring = _rings()
     results = array("q")
     given = p.results[:-1] if words.get("REFUSE") else p.results
     fresh = [(r[1:4], p) for r, p in zip(given, turns or [None] * len(given)) if r[-1] < 0]
     for ((shape, dtype, nbytes), turn), type_ in zip(fresh, types, strict=True):
-        results += result_row(shape, dtype, nbytes, type_, kept, ring=rings, turn=turn)
+        results += result_row(shape, dtype, nbytes, type_, kept, ring(nbytes), turn)
     arena = array("q")
     if p.arena_bytes:
-        arena = result_row((), np.uint8, p.arena_bytes, None, kept, ring=rings)
+        arena = result_row((), np.uint8, p.arena_bytes, None, kept, ring(p.arena_bytes))
     patches = array("q")
     for slot, source, offset in p.addresses:
         patches.extend((slot, places[source], offset))
@@ -280,6 +281,20 @@ def _written(
     found = Record(made, [*kept, *all_tables.values()])
     made[code.RECORD["OWNER"] // 8] = id(found)
     return found
+
+
+def _rings() -> Callable[[int], int]:
+    """What tells the ring for each of a call's blocks, one after another, by their bytes."""
+    if knobs.POOL_LIMIT.get() < 2 * RING_LIMIT * RING_BLOCKS:
+        return lambda _: 0
+    taken = Counter[int]()
+
+    def ring(nbytes: int) -> int:
+        capacity = size_class(nbytes)
+        taken[capacity] += 1
+        return STOCK.ring(nbytes, taken[capacity] - 1)
+
+    return ring
 
 
 def _nest_rows(nests: Nests, kept: list[Any]) -> array[int]:

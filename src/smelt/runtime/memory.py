@@ -185,7 +185,8 @@ class Stock:
         self._knob = -1
         self._limit = 0
         self._classes: dict[int, _SizeClass] = {}
-        self._rings: dict[int, array[int]] = {}
+        self._rings: dict[tuple[int, int], array[int]] = {}
+        """By size class, and by what number they have among those of it."""
         self._stamps = itertools.count()
         self._live = self._pooled = self._peak = self._fresh = self._reused = 0
         self._asked = self._asked_peak = 0
@@ -252,17 +253,21 @@ class Stock:
         self._peak = self._live - self._idle()
         return self._peak
 
-    def ring(self, nbytes: int) -> int:
-        """Address of the ring of blocks for so many bytes, 0 if there is none.
+    def ring(self, nbytes: int, before: int = 0) -> int:
+        """Address of the ring of blocks for so many bytes, 0 if there is none.  `before` are blocks
+        of this size class that the same call takes before this one.
 
         Native calls keep blocks of theirs in it, and use again what nobody else refers to: a block
-        waits there without having been given back, which would cost more than a small kernel.
+        waits there without having been given back, which would cost more than a small kernel.  A
+        ring has room for the blocks of two calls; of a call with many, some take the next ring, as
+        far as the rings of a size class together hold no more than one of the largest blocks does.
         """
         capacity = size_class(nbytes)
         if capacity > RING_LIMIT:
             return 0
-        made = self._rings.get(capacity) or self._rings.setdefault(
-            capacity, array("q", bytes(8 * RING_WORDS))
+        key = capacity, min(before // (RING_BLOCKS // 2), RING_LIMIT // capacity - 1)
+        made = self._rings.get(key) or self._rings.setdefault(
+            key, array("q", bytes(8 * RING_WORDS))
         )
         return made.buffer_info()[0]
 
@@ -270,7 +275,7 @@ class Stock:
         """Bytes of blocks that only a ring refers to."""
         return sum(
             capacity
-            for capacity, ring in tuple(self._rings.items())
+            for (capacity, _), ring in tuple(self._rings.items())
             for block in ring[1::2]
             if block and ctypes.c_int32.from_address(block).value == 1
         )

@@ -35,7 +35,7 @@ from smelt.runtime.interpreter import (
     word_at,
 )
 from smelt.runtime.loader import Loaded, load
-from smelt.runtime.memory import STOCK, Block, address_of, allocate
+from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.native_code import generic_target
 
 __all__ = ["Face", "Line", "install", "result_row", "runner_at"]
@@ -242,8 +242,8 @@ def _makes_arrays(function: int) -> bool:
     """Whether an array that the native code makes is as one of Python."""
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
     dtype, plain = np.dtype(np.float32), object()
-    row = result_row((2, 3), dtype, 24, None, kept := [], ring=False)
-    turned = result_row((2, 3), dtype, 24, None, kept, ring=False, turn=(1, 0))
+    row = result_row((2, 3), dtype, 24, None, kept := [])
+    turned = result_row((2, 3), dtype, 24, None, kept, turn=(1, 0))
     references, where = sys.getrefcount(dtype), ctypes.c_int64()
     data: Array = make(row.buffer_info()[0], ctypes.addressof(where))
     good = (
@@ -268,7 +268,7 @@ def _makes_results(face: Face, function: int) -> bool:
     """The same of a front end's array."""
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
     type_, plain, kept = object(), object(), list[Any]()
-    row = result_row((2, 3), np.float32, 24, type_, kept, ring=False)
+    row = result_row((2, 3), np.float32, 24, type_, kept)
     references, where = sys.getrefcount(type_), ctypes.c_int64()
     made = make(row.buffer_info()[0], ctypes.addressof(where))
     value = made.node
@@ -287,11 +287,12 @@ def _makes_results(face: Face, function: int) -> bool:
 
 
 def result_row(
-    shape: tuple[int, ...], dtype: Any, nbytes: int, type_: object, kept: list[Any], *, ring: bool,
+    shape: tuple[int, ...], dtype: Any, nbytes: int, type_: object, kept: list[Any], ring: int = 0,
     turn: Sequence[int] | None = None,
 ) -> array[int]:  # fmt: skip
-    """A row of a record's results; what it refers to is added to `kept`.  `turn` are which
-    dimensions of `shape`, as memory holds them, the result has; None for all in order."""
+    """A row of a record's results; what it refers to is added to `kept`.  `ring` is the address of
+    the one that keeps its blocks, 0 for none.  `turn` are which dimensions of `shape`, as memory
+    holds them, the result has; None for all in order."""
     dtype = np.dtype(dtype)
     dims, steps = array("q", shape), array("q")
     if turn is not None:
@@ -299,10 +300,9 @@ def result_row(
         dims, steps = array("q", [shape[k] for k in turn]), array("q", below)
     maker = partial(_fresh, nbytes)
     kept += [dtype, dims, steps, type_, maker]
-    at = STOCK.ring(nbytes) if ring else 0
     where = dims.buffer_info()[0]
     strides = steps.buffer_info()[0] if steps else 0
-    return array("q", [id(dtype), len(shape), where, id(type_), at, id(maker), strides])
+    return array("q", [id(dtype), len(shape), where, id(type_), ring, id(maker), strides])
 
 
 def _fresh(nbytes: int) -> Array:

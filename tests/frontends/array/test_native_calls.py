@@ -181,6 +181,19 @@ def test_held_results_keep_their_memory() -> None:
     assert len(where) <= 2  # memory is used again
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_many_results_of_one_size_take_no_blocks_from_python(kept: bool) -> None:
+    f = sm.jit(lambda x: [x + k for k in range(20)])
+    x = rng.standard_normal(1000)
+    warm(f, x)
+    taken, held = [], None
+    for _ in range(20):
+        made = f(x)
+        held = made if kept else None
+        taken.append(usage().fresh + usage().reused)
+    assert f.line is not None and taken[5] == taken[-1] and (held is made) == kept
+
+
 @pytest.mark.parametrize("n", [0, 1, 5, 1000, 20_000, RING_LIMIT // 8, RING_LIMIT // 4])
 def test_sizes(n: int) -> None:
     f = sm.jit(lambda x, s: (sm.exp(x) * s, sm.sum(x), {"last": x - 1}))

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from smelt import config  # noqa: E402 - torch may be missing
 from smelt.bench.peak import eager_peak, smelt_peak  # noqa: E402
 from smelt.frontends.torch import plans  # noqa: E402
+from smelt.frontends.torch.held import held_by_eager  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 from smelt.runtime.memory import STOCK  # noqa: E402
@@ -456,6 +457,14 @@ def test_no_more_memory_than_eager_code_holds(rows):
         assert smelt_peak(lambda: f(given), before) <= eager
         assert prelude.held_bytes() <= eager
         assert (prelude.held_bytes() > 0) == (rows >= 200)
+
+
+def test_what_eager_code_holds_is_known_within_vmap():
+    seen = []
+    f = torch.compile(torch.vmap(lambda row: row.exp() + row.sin()),
+                      backend=lambda m, given: seen.append(held_by_eager(m)) or m)  # fmt: skip
+    f(torch.ones(4, 256))
+    assert seen == [3 * 4 * 256 * 4]
 
 
 def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may():

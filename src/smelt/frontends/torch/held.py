@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves
 
 from smelt.runtime.prelude import Allowance
@@ -130,11 +131,18 @@ def storages(value: Any) -> Iterable[tuple[Any, int | None]]:
     for x in tree_leaves(value):
         if isinstance(x, torch.Tensor) and x.layout is torch.strided:
             try:
-                storage = x.untyped_storage()
+                storage = unwrapped(x).untyped_storage()
             except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
                 yield None, None
                 continue
             yield storage._cdata, nbytes(storage.nbytes())  # pyright: ignore[reportPrivateUsage]
+
+
+def unwrapped(x: torch.Tensor) -> torch.Tensor:
+    """The tensor with memory behind the levels that `torch.func` puts around one."""
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
+    return x
 
 
 def nbytes(size: Any) -> int | None:
