@@ -39,7 +39,7 @@ def long_body(x: Any) -> Any:
     return sm.tanh(sm.exp(sm.sin(x))) * sm.erf(x)
 
 
-def test_addresses_of_long_bodies_and_of_tiles_are_not_stepped() -> None:
+def test_addresses_of_long_bodies_and_of_what_tiles_leave_are_not_stepped() -> None:
     x = np.ones((20, 700), np.float32)
     (long,) = texts(long_body, x)
     (short,) = texts(lambda x: x * 2 + 1, x)
@@ -47,7 +47,7 @@ def test_addresses_of_long_bodies_and_of_tiles_are_not_stepped() -> None:
     assert stepped(long) == 0
     w = np.ones((700, 64), np.float32)
     (product,) = texts(lambda x, w: x @ w, x, w)
-    assert stepped(product) == 0
+    assert 0 < stepped(product) <= product.count("\ntile") // 4  # the highest of four heights
 
 
 GRADIENT = """kernel k(a: f32[128], y: f32[256,500], x: f32[4,64,128]) -> z: f32[500,128]

@@ -428,8 +428,7 @@ class TallEmitter(Packer):
                 for v in range(vectors)]  # fmt: skip
 
     def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
-        """An address `k + nth` steps on, of which only `k` differs from round to round: LLVM is
-        told no more of it."""
+        """An address `k + nth` steps on, of which only `k` differs from round to round."""
         b = self.b
         at = element_address(b, first, b.mul(k, step), dtype)
         return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
@@ -442,15 +441,14 @@ class TallEmitter(Packer):
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.cbranch(b.icmp_signed("<", low, high), loop, done)
         b.position_at_end(loop)
-        position = b.phi(I64)
-        position.add_incoming(low, before)
+        k = b.phi(I64)
+        k.add_incoming(low, before)
         totals = [b.phi(x.type) for x in begin]
-        k = opaque(b, position)
         following: list[Value] = [*totals]
         for nth in range(step):
             following = one(k, following, nth)
         after, end = b.add(k, number(step)), b.block
-        position.add_incoming(after, end)
+        k.add_incoming(after, end)
         b.cbranch(b.icmp_signed("<", after, high), loop, done)
         b.position_at_end(done)
         found: list[Value] = []
