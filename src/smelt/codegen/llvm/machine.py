@@ -211,7 +211,7 @@ class LLVMMachine:
     def scale_any(self, a: Value, n: Value) -> Value:
         return exponents.scaled_by_any(self, a, n)
 
-    def scale_normal(self, a: Value, n: Value) -> Value:
+    def scale_weight(self, a: Value, n: Value) -> Value:
         return exponents.scaled_or_zero(self, a, n)
 
     def split(self, a: Value) -> tuple[Value, Value]:
