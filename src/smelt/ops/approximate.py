@@ -102,16 +102,16 @@ def exp2_whole(m: Machine[V], fit: Fit, y: V) -> V:
 def exp_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
     """e^x / 2^n.  The power is subtracted from the exponent: the digits are those of e^x for every
     n.  With the n of the greatest x so far, this is what sums of exponentials are carried in, and
-    what brings such a sum to another n is a power of 2, which rounds nothing.  What would be
-    subnormal counts as 0: a product with it would take a hundred cycles."""
+    what brings such a sum to another n is a power of 2, which rounds nothing.  What is so
+    small that products may be subnormal counts as 0: each would take a hundred cycles."""
     own, y = _whole_exp(m, fit, x)
-    return m.scale_normal(y, m.sub(own, m.convert(n, i32, fit.dtype)))
+    return m.scale_weight(y, m.sub(own, m.convert(n, i32, fit.dtype)))
 
 
 def exp2_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
     """2^x / 2^n, likewise."""
     own, y = _whole_exp2(m, fit, x)
-    return m.scale_normal(y, m.sub(own, m.convert(n, i32, fit.dtype)))
+    return m.scale_weight(y, m.sub(own, m.convert(n, i32, fit.dtype)))
 
 
 def _whole_exp(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
@@ -151,9 +151,9 @@ def _moved(
 
     def from_afar() -> V:
         own, power = parts(m, fit, m.sub(a, b))
-        return m.scale_normal(power, m.add(own, apart))
+        return m.scale_weight(power, m.add(own, apart))
 
-    found = m.rare(m.not_(m.compare("eq", a, b)), m.scale_normal(one, apart), from_afar)
+    found = m.rare(m.not_(m.compare("eq", a, b)), m.scale_weight(one, apart), from_afar)
     return m.select(m.compare("eq", y, m.const(d, -INF)), m.const(d, 0.0), found)
 
 

@@ -73,6 +73,15 @@ class Fit:
     log10_2: Pair
     half_pi: tuple[float, float, float]
 
+    @property
+    def least_weight(self) -> float:
+        """The least exponent of a weight: its product with a number down to an ulp of 1 is normal.
+
+        >>> FITS["f32"].least_weight, FITS["f64"].least_weight
+        (-101.0, -968.0)
+        """
+        return float(3 + self.mantissa - self.bias)
+
 
 _SINGLE = Fit(
     dtype=f32, integer=i32, mantissa=23, bias=127,

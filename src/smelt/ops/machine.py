@@ -115,9 +115,10 @@ class Machine(Protocol[V]):
         infinite, NaN where n is."""
         ...
 
-    def scale_normal(self, a: V, n: V) -> V:
-        """The same, but 0 for n so small (-126 or less in float32, -1022 in float64) that the
-        result may be subnormal: what is computed of such numbers takes a hundred cycles each."""
+    def scale_weight(self, a: V, n: V) -> V:
+        """The same, but 0 for n so small (below -101 in float32, -968 in float64) that products of
+        the result with numbers down to an ulp of 1 may be subnormal: each takes a hundred cycles,
+        whether it is computed or taken up."""
         ...
 
     def within(self, a: V, size: V) -> V:

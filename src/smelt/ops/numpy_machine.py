@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from smelt.ops.coefficients import FITS
 from smelt.ops.machine import Predicate
 from smelt.types.dtype import DType, bf16, f32
 
@@ -136,9 +137,9 @@ class NumpyMachine:
         limited = np.clip(n, -most, most)
         return np.where(np.isnan(n), n, self.scale(a, np.where(np.isnan(n), 0, limited)))
 
-    def scale_normal(self, a: Array, n: Array) -> Array:
-        least = np.asarray(-1021.0 if a.dtype == np.float64 else -125.0, a.dtype)
-        return np.where(n < least, np.zeros_like(a), self.scale_any(a, n))
+    def scale_weight(self, a: Array, n: Array) -> Array:
+        fit = FITS["f64" if a.dtype == np.float64 else "f32"]
+        return np.where(n < fit.least_weight, np.zeros_like(a), self.scale_any(a, n))
 
     def within(self, a: Array, size: Array) -> Array:
         return np.clip(np.where(np.isnan(a), size, a), -size, size)

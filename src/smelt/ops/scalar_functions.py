@@ -74,7 +74,7 @@ def _fit(x: Array) -> Fit:
 
 def _scaled(x: Array, n: Array, base: float) -> Array:
     """b^x / 2^n as (b^f) · 2^(k - n), so that n does not reach the rounding of b^f; 0 where k - n
-    is so small that this may be subnormal."""
+    is less than a weight's."""
     v = x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
     wide = v.dtype.type
     k = np.rint(v if base == 2.0 else v * wide(_fit(x).log2_e[0]))
@@ -83,7 +83,7 @@ def _scaled(x: Array, n: Array, base: float) -> Array:
     r = np.where(np.isfinite(r), np.clip(r, -1, 1), np.where(np.isnan(x), np.nan, 0))
     apart = np.clip(np.nan_to_num(k - n, posinf=5000, neginf=-5000), -5000, 5000).astype(np.int32)
     found = np.ldexp(np.exp(r).astype(np.float64), apart).astype(x.dtype)
-    return np.where((apart < 2 - _fit(x).bias) & ~np.isnan(x), x.dtype.type(0), found)
+    return np.where((apart < _fit(x).least_weight) & ~np.isnan(x), x.dtype.type(0), found)
 
 
 def _far(y: Array) -> Array:
@@ -114,7 +114,7 @@ def _over(
         ),
         ScalarOp(
             f"{name}_over", 2,
-            f"{b}^x / 2^n, n of type int32, in the same digits for every n; 0 if subnormal",
+            f"{b}^x / 2^n, n of type int32, in the same digits for every n; 0 if far less than 1",
             Rule((FLOATS, ("int",)), fixed=((1, i32),)), plain(lambda x, n: _scaled(x, n, base)),
             _formula(over), cost=5.5 if base == 2.0 else 6.5, monotone=(1, -1),
         ),

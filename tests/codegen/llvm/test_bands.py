@@ -19,7 +19,11 @@ from tests.codegen.llvm.whole import RUNNABLE
 from tests.lower.test_stream import Case, masked, streamed
 
 import smelt as sm
-from smelt.codegen.build import llvm_text
+from smelt.codegen.build import asm_text, llvm_text
+from smelt.codegen.llvm.nests import Schedule, schedule
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.storage import Storage
+from smelt.kernel.ir import Kernel
 from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -99,7 +103,7 @@ def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
         assert np.abs(found[seen] - wanted[seen]).max(initial=0) < 2e-5
 
 
-@pytest.mark.parametrize("name", ["window", "causal"])
+@pytest.mark.parametrize("name", ["window", "causal", "before"])
 def test_what_rows_do_not_see_may_be_anything(name: str) -> None:
     """Neither NaN in a key that no row of a band sees, nor what scratch memory held before."""
     mask = SIMPLE[name].format(a=40)
@@ -174,6 +178,53 @@ def test_heads_in_groups(dtype: str, dim: int, rounding: Any) -> None:
         wanted = plain(q, k, v, keep)
         limit = 2e-5 if dtype == "float32" else 0.1
         assert np.abs(np.asarray(found).astype(np.float64) - wanted).max() < limit
+
+
+def attention(name: str) -> Kernel:
+    """The kernel under a mask of these."""
+    mask = SIMPLE[name].format(a=40, c=30)
+    code = Case(mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})),
+                SHAPES, ())  # fmt: skip
+    return streamed(code)[1]
+
+
+def planned(name: str) -> Schedule:
+    """Its nests with AVX-512."""
+    (phase,) = program(attention(name)).phases
+    return schedule(phase, Target.for_isa("avx512"))
+
+
+def test_scores_masked_scores_and_weights_share_an_array() -> None:
+    """Each takes the place of what it is computed from, which nobody reads again."""
+    s = planned("window")
+    scores, weights = sorted(s.products.values(), key=lambda c: c.item.number)
+    arrays = Storage(s).arrays
+    rows = [i for i, axes in s.kept.items() if len(axes) == 2 and i is not weights.item]
+    assert len(rows) == 3 and {scores.item, weights.left} < {*rows}
+    assert len({arrays[i, 0] for i in rows}) == 1 and arrays[weights.item, 0] != arrays[rows[0], 0]
+
+
+def test_what_rows_are_divided_by_is_computed_for_many_rows_at_once() -> None:
+    """In vectors of rows, before the columns of each are walked."""
+    s = planned("window")
+    (stored,) = (n for n in s.nests if n.stores)
+    before = [n for n in s.nests if n.time == stored.time and n is not stored]
+    assert before and all(n.order == (n.vector,) and n.saves for n in before)
+    assert not any(i.payload in ("exp_over", "div") for i in stored.items if not i.axes & {"n5"})
+
+
+def test_what_is_left_of_a_row_takes_half_of_the_vectors_that_go_together() -> None:
+    """Up to 32 of 64 columns: sums join the first halves of their states."""
+    text = llvm_text(attention("window"), Target.for_isa("avx512"))
+    assert re.search(r"= fmul <32 x float>", text)
+    assert re.search(r"fpext <32 x float> .* to <32 x double>", text)
+
+
+def test_a_maximum_asks_once_whether_there_is_a_number() -> None:
+    """And compares by an instruction that says which is greater."""
+    asm = asm_text(attention("causal"), Target.for_isa("avx512"))
+    asked, greater = (len(re.findall(rf"{name}ps.*zmm", asm)) for name in ("vcmpunord", "vmax"))
+    assert greater >= asked > 0
 
 
 def tables(mask: str) -> int:

@@ -295,3 +295,16 @@ def test_rows_of_whole_units_are_read_where_they_lie(pair: str) -> None:
         right = wanted(x[:, 2 : k + 2], y.T)
         for at_end in (False, True):
             assert np.array_equal(run_guarded(kernel, [x, y], at_end=at_end)[0], right), (m, n, k)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_short_numbers_are_converted_once_rather_than_by_every_tile(dtype: str) -> None:
+    """Rows that are read where they lie in float32 are packed where each number takes converting:
+    with AVX-512 but no instructions for pairs."""
+    kernel = whole(
+        f"graph f(x: {dtype}[m,k], y: {dtype}[k,n]) {{\n"
+        ' s = contract(x, y) {spec="m,k; k,n -> m,n", dtype=f32}\n return s\n}'
+    )
+    lie = [c.reads_left() for p in program(kernel.kernel).phases
+           for c in schedule(p, Target.for_isa("avx512")).blocked]  # fmt: skip
+    assert lie == [dtype == "f32"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
+from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 
 COLUMNS = 4096 + 37  # whole groups of vectors, and what is left
@@ -55,7 +56,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def test_attention_with_far_scores() -> None:
-    """A weight counts as 0 below 2^-125 of a row's greatest: no sum is further away than that."""
+    """A weight counts as 0 below 2^-101 of a row's greatest: no sum is further away than that."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, n, 64)).astype(np.float32) for n in (300, 1100, 1100))
     q *= 4
@@ -67,8 +68,18 @@ def test_attention_with_far_scores() -> None:
     most = abs(q).astype(np.float64) @ abs(k).astype(np.float64).swapaxes(1, 2)
     u = 2.0**-24
     rounded = (2 * 64 * most.max() + 1100 + 16) * u  # of scores, of sums, of the powers
-    limit = rounded * (weights @ abs(v)) + 1100 * 2.0**-125 * abs(v).max()
+    limit = rounded * (weights @ abs(v)) + 1100 * 2.0**-101 * abs(v).max()
     assert np.all(abs(found - weights @ v) <= limit)
+
+
+def test_weights_whose_products_may_be_subnormal_count_as_nothing() -> None:
+    """The products of those that are left are normal, down to factors of an ulp of 1."""
+    for dtype, least in ((np.float32, -101), (np.float64, -968)):
+        over = SCALARS["exp2_over"].numpy
+        x = np.array([least - 1, least - 0.75, least, 0], dtype)
+        found = over(x, np.zeros(4, np.int32))
+        assert np.array_equal(found == 0, [True, True, False, False])
+        assert found[2] / np.sqrt(2) * np.finfo(dtype).eps / 2 >= np.finfo(dtype).tiny
 
 
 def fastest(call: Callable[[], Any]) -> float:
@@ -99,3 +110,8 @@ def test_far_logits_are_not_many_times_as_slow() -> None:
     near = q / 8
     far = q * 4
     assert fastest(lambda: attend(far, k, v)) < 2 * fastest(lambda: attend(near, k, v))
+    steep = sm.jit(lambda q, k, v, slope: sm.nn.softmax(
+        q @ sm.matrix_transpose(k) - slope * sm.abs(
+            sm.expand_dims(sm.arange(1024), axis=1) - sm.arange(1024)), axis=-1) @ v)  # fmt: skip
+    least = fastest(lambda: steep(near, k, v, np.float32(0)))
+    assert fastest(lambda: steep(near, k, v, np.float32(0.5))) < 1.5 * least

@@ -231,14 +231,16 @@ class BandEmitter:
 
     def over(
         self, rows: Value, columns: tuple[Value, Value], exact: bool,
-        inside: Callable[[tuple[Value, Value], tuple[Value, Value]], None],
+        inside: Callable[[tuple[Value, Value], tuple[Value, Value], Value], None],
     ) -> None:  # fmt: skip
-        """The bands of so many rows: their first and what follows the last, and which of the
-        columns they see: whole groups, or exactly."""
+        """The bands of so many rows: their first and what follows the last, which of the columns
+        they see (whole groups, or exactly), and whether they see none before these."""
         b, size = self.home.b, self.fine if exact else BAND
 
         def one(k: Value) -> None:
-            inside(_band(b, k, (number(0), rows), size), self._seen(k, size, columns, exact=exact))
+            begins = b.load(self._place(k, size, 0, exact), typ=I64)
+            inside(_band(b, k, (number(0), rows), size), self._seen(k, size, columns, exact=exact),
+                   b.icmp_signed(">=", begins, columns[0]))  # fmt: skip
 
         self.home.loop(number(0), _count(b, (number(0), rows), size), 1, one)
 

@@ -93,6 +93,8 @@ class Contraction:
     """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
     group: Group | None = None
     """Where factors are packed in units of several: how."""
+    converts: bool = False
+    """Whether the left operand lies in another type, which not every tile is to convert again."""
     units: bool = False
     """Whether the left operand's rows are such units as they lie, but for a last one in part."""
 
@@ -135,9 +137,8 @@ class Contraction:
     def reads_left(self) -> bool:
         """Whether the left operand is read as it lies: its rows run along k, or it is small."""
         axes = (self.m or "", self.k)
-        unit = axes if self.kind == "small" else axes[1:]
-        plain = not self.thin and self.group is None
-        return plain and lies_open(self.left, self.item.dtype, axes, unit)
+        plain = not self.thin and self.group is None and not self.converts
+        return plain and lies_open(self.left, self.item.dtype, axes, axes[self.kind != "small" :])
 
     def reads_lines(self) -> bool:
         """Whether the right operand of a thin product lies in plain lines along n."""
@@ -253,8 +254,7 @@ def _usable(
         left, right, m, n = right, left, n, m
     if n is None or not set(over) <= left.axes & right.axes:
         return None
-    local = {a for a in phase.axes if a not in phase.grid} - still
-    if (item.axes - {m, n}) & local:
+    if (item.axes - {m, n}) & set(phase.axes) - set(phase.grid) - still:
         return None
     ranked = [a for a in phase.axes if a in over]
     shared = m is not None and _is_shared(item, m, n, right)
@@ -269,9 +269,11 @@ def _usable(
         return _thin(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype not in (f32, f64, i32):
         return None
-    made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile,
-                       "small" if form in ("small", "rows") else "packed",
-                       direct=direct, held=pitch - direct, panels=panels)  # fmt: skip
+    access, kind = load_of(left), "small" if form in ("small", "rows") else "packed"
+    converts = access is not None and phase.dtypes[access.buffer] != item.dtype
+    made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile, kind,
+                       direct=direct, held=pitch - direct, panels=panels,
+                       converts=converts and kind == "packed")  # fmt: skip
     if group is not None:
         units = _lies_in_units(left, item, group, (m, k), phase)
         return replace(made, group=group, along=runs_along(right, (n, k)), units=units,

@@ -46,9 +46,9 @@ def scaled_by_any(m: Any, a: Value, n: Value) -> Value:
 
 
 def scaled_or_zero(m: Any, a: Value, n: Value) -> Value:
-    """`Machine.scale_normal`."""
+    """`Machine.scale_weight`."""
     b, dtype = m.builder, m.float_of(a)
-    width, least = m.tile(dtype), 2.0 - FITS[dtype.name].bias
+    width, least = m.tile(dtype), FITS[dtype.name].least_weight
     normal = b.fcmp_unordered(">=", n, m.const(dtype, least))
     if width is not None:
         return m.masked("scalef", width, a, n, mask=normal)

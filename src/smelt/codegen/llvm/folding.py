@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.abreast import Rows
-from smelt.codegen.llvm.folds import across
+from smelt.codegen.llvm.folds import across, first_lanes, with_first_lanes
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Folding, Item, visited_axes
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -193,16 +193,23 @@ class FoldEmitter:
         if not in_registers:
             self._step_in_scratch(fold, m, [(scope, element, position)])
             return
-        lanes = m.lanes or 1
-        places = self.registers[fold][lanes]
-        old = acc.start(m) if fold in self.fresh else [
-            self.b.load(p, typ=m.register_type(d)) for p, d in zip(places, acc.parts, strict=True)
+        kept, lanes = self.registers[fold], m.lanes or 1
+        wide = lanes if lanes in kept else max(kept)  # some of the lanes of a wide vector are left
+        kinds = [LLVMMachine(self.b, wide if wide > 1 else None, m.target).register_type(d)
+                 for d in acc.parts]  # fmt: skip
+        state = acc.start(m) if fold in self.fresh else [
+            self.b.load(p, typ=kind) for p, kind in zip(kept[wide], kinds, strict=True)
         ]  # fmt: skip
         self.fresh.discard(fold)
+        old = state if wide == lanes else first_lanes(m, state, lanes)
         new = acc.step(m, old, element, position)
         mask = scope.lanes.mask if scope.lanes is not None and vector else None
-        for place, before, after in zip(places, old, new, strict=True):
-            self.b.store(after if mask is None else m.select(mask, after, before), place)
+        if mask is not None:
+            new = [m.select(mask, x, y) for x, y in zip(new, old, strict=True)]
+        if wide != lanes:
+            new = with_first_lanes(m, state, new)
+        for place, value in zip(kept[wide], new, strict=True):
+            self.b.store(value, place)
 
     def stack(self, fold: Item, scopes: list[Scope]) -> None:
         """One more element of each row, one row after another, into states that lie in scratch."""

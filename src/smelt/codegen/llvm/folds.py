@@ -176,6 +176,21 @@ def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: in
     return state
 
 
+def first_lanes(m: LLVMMachine, state: State, count: int) -> State:
+    """So many lanes of a vector state."""
+    return [_part(m, v, 0, count) for v in state]
+
+
+def with_first_lanes(m: LLVMMachine, state: State, first: State) -> State:
+    """A vector state whose first lanes are others, by whole parts as long as those."""
+    found: State = []
+    for v, own in zip(state, first, strict=True):
+        many, count = v.type.count, own.type.count
+        parts = [own, *(_part(m, v, at, count) for at in range(count, many, count))]
+        found.append(m.concatenate(parts))
+    return found
+
+
 def _part(m: LLVMMachine, value: Value, start: int, count: int) -> Value:
     from_lane: Sequence[int] = range(start, start + count)
     if count == 1:

@@ -163,10 +163,28 @@ class LLVMMachine:
         return self._intrinsic("trunc", a)
 
     def lesser(self, a: Value, b: Value) -> Value:
-        return self.select(self.compare("lt", a, b), a, b)
+        found = self._extreme("avx512.min", a, b)
+        return self.select(self.compare("lt", a, b), a, b) if found is None else found
 
     def greater(self, a: Value, b: Value) -> Value:
-        return self.select(self.compare("gt", a, b), a, b)
+        found = self._extreme("avx512.max", a, b)
+        return self.select(self.compare("gt", a, b), a, b) if found is None else found
+
+    def _extreme(self, name: str, a: Value, b: Value) -> Value | None:
+        """The instruction itself, where vectors are whole ones of AVX-512: what LLVM knows as a
+        comparison it joins with a test for NaN around it, which comes to two comparisons, a union
+        and a move, three of them on the only unit that compares.  Of a constant, which is a number,
+        it makes one instruction of both."""
+        width = self.tile(self.float_of(a))
+        constant = any(self.number(x) is not None for x in (a, b))
+        if constant or width is None or width * self.float_of(a).bits != 512:
+            return None
+        kind, mode = "ps" if width == 16 else "pd", ir.Constant(I32, 4)  # rounds nothing
+        parts: list[Value] = []
+        for at in range(0, self.lanes or 0, width):
+            x, y = self._slice(a, at, width), self._slice(b, at, width)
+            parts.append(self.call(f"llvm.x86.{name}.{kind}.512", x.type, x, y, mode))
+        return self.concatenate(parts)
 
     def tile(self, dtype: DType) -> int | None:
         """Lanes of the AVX-512 instructions that tile this machine's vectors, if some do."""
@@ -211,7 +229,7 @@ class LLVMMachine:
     def scale_any(self, a: Value, n: Value) -> Value:
         return exponents.scaled_by_any(self, a, n)
 
-    def scale_normal(self, a: Value, n: Value) -> Value:
+    def scale_weight(self, a: Value, n: Value) -> Value:
         return exponents.scaled_or_zero(self, a, n)
 
     def split(self, a: Value) -> tuple[Value, Value]:

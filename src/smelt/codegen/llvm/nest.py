@@ -252,8 +252,25 @@ class NestEmitter:
             if in_parts(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
                 return
             main_loop(self, low, wide, lambda: walk(low, middle, wide), scope)
-        step = self.folds.rest()
-        self.loop(middle, high, step, at(step, True))
+        self._rest(middle, high, at)
+
+    def _rest(self, middle: Value, high: Value, at: Callable[..., Callable[[Value], None]]) -> None:
+        """What is left behind the last whole wide vector.  Where that is taken at once, for the
+        sake of a sum, half of a wide vector is enough for up to half of its lanes."""
+        b, step = self.b, self.folds.rest()
+        if step == self.s.lanes or step != self.s.lanes * self.nest.wide:
+            self.loop(middle, high, step, at(step, True))
+            return
+
+        def either(position: Value) -> None:
+            few = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
+            with b.if_else(few) as (half, whole):
+                with half:
+                    at(step // 2, True)(position)
+                with whole:
+                    at(step, True)(position)
+
+        self.loop(middle, high, step, either)
 
     def _apart(self, name: str, step: int) -> int:
         """What all positions of a loop along an axis are multiples of, that goes on by `step` from

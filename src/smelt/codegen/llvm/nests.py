@@ -273,9 +273,13 @@ class _Planner:
 
     def _is_repeated(self, item: Item, beyond: set[str]) -> bool:
         """Whether loops over the axes beyond an item's own would compute what is dear again:
-        vectors run along one of its own, so that no place outside of those loops has it."""
+        vectors run along one of its own, so that no place outside of those loops has it.  Or for
+        row after row of a product alone, where vectors of rows would take no longer than one."""
+        own = self._domain(item)
+        rows = [n for a in own if isinstance(n := self.local[a], int)] if self.products else []
+        filled = self.vector in own or max(rows, default=0) >= self.lanes
         outside = any(self.local.get(a, 1) != 1 for a in beyond)
-        return outside and self.vector in self._domain(item) and self._is_dear(item, DEAR)
+        return outside and filled and self._is_dear(item, DEAR)
 
     def _domain(self, item: Item) -> frozenset[str]:
         """Local axes that a fold or a kept value is computed over."""

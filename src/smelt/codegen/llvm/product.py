@@ -55,16 +55,14 @@ class ProductEmitter:
             self._outer(nest, c, 0, scope)
             return
         low, high = self.home.ranges[c.k]
-        parts = any(x.bands.sums(c) for x in self.home.bands)
-        if parts or c.thin:
+        if c.thin:
             self._clear(c)
         else:
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                 self._clear(c)
 
         def deep() -> None:
-            if not parts:
-                self.fresh = self.b.icmp_signed("==", self.home.ranges[c.k][0], low)
+            self.fresh = self.b.icmp_signed("==", self.home.ranges[c.k][0], low)
             self._deep(nest, c, scope)
 
         self._blocks(c.k, c.depth, deep)

@@ -62,13 +62,11 @@ class Storage:
         self.shared = {item: other for other, item in _successors(s)}
         """Arrays that another one takes over, with the item that does."""
         for item, axes in s.kept.items():
-            if item in self.shared.values():
-                continue
+            owner = self.shared.get(item, item)
             for part, dtype in enumerate(self.parts(item)):
                 count = product(self.extent(item, a) for a in axes)
-                self._reserve((item, part), count, dtype)
-        for item, other in self.shared.items():
-            self.arrays[other, 0] = self.arrays[item, 0]
+                self._reserve((owner, part), count, dtype)
+                self.arrays[item, part] = self.arrays[owner, part]
         for item in s.phase.items:
             if item.kind == "scan":
                 axes = scan_state_axes(s, item)
@@ -246,18 +244,37 @@ class Storage:
 
 
 def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
-    """Left operands that are multiplied where they lie, each with a product that they may take the
-    place of: nobody reads its elements but who computes the operand's, and whoever came before."""
+    """Left operands that are multiplied where they lie, each with what they may take the place of:
+    nobody reads its elements but who computes the operand's, and whoever came before.  That may be
+    a value on the way from a product, and then what it takes the place of itself: three arrays
+    would be twice as many lines as the nearest caches hold."""
     for c in s.blocked:
-        if not (c.direct or c.held):
-            continue
-        home = next(k for k, n in enumerate(s.nests) if c.left in n.saves and not n.packed)
-        for other in s.blocked:
-            same = (other.m, other.n, other.item.dtype) == (c.m, c.k, c.item.dtype)
-            readers = [k for k, n in enumerate(s.nests) if reads(n, other.item)]
-            if same and other.item.time == c.item.time and max(readers, default=-1) == home:
-                yield c.left, other.item
-                break
+        item: Item | None = c.left if c.direct or c.held else None
+        while item is not None:
+            item = _place_of(s, c, item)
+            if item is not None:
+                yield c.left, item
+
+
+def _place_of(s: Schedule, c: Contraction, item: Item) -> Item | None:
+    """What the nest that computes an array of a product's left operand reads the last: a product
+    of the same rows and columns, or what another nest computes for each of them."""
+    homes = [k for k, n in enumerate(s.nests) if item in n.saves and not n.packed]
+    if len(homes) != 1 or item in s.products:
+        return None
+    products = {o.item for o in s.blocked if (o.m, o.n) == (c.m, c.k)}
+    multiplied = {x for o in s.blocked for x in (o.left, o.right)}
+    for other, axes in s.kept.items():
+        alike = other.dtype == item.dtype and other.time == c.item.time
+        plain = axes == s.kept[item] and other.kind in ("apply", "branch", "cast")
+        plain &= other not in multiplied
+        if alike and (other in products or plain) and _last_reader(s, other) == homes[0]:
+            return other
+    return None
+
+
+def _last_reader(s: Schedule, item: Item) -> int:
+    return max((k for k, n in enumerate(s.nests) if reads(n, item)), default=-1)
 
 
 def reads(nest: Nest, item: Item) -> bool:

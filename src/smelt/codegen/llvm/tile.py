@@ -236,25 +236,42 @@ class TileEmitter:
             self._down(number(0), self.rows, column, vectors, mask)
             return
         low, high = home.ranges[bands.bands.columns]
-        first, depth = self.first, self.depth
+        first, depth, fresh = self.first, self.depth, self.fresh
         summed = bands.bands.sums(c)
 
-        def one(rows: tuple[Value, Value], seen: tuple[Value, Value]) -> None:
+        def one(rows: tuple[Value, Value], seen: tuple[Value, Value], begins: Value) -> None:
             start, stop = seen
-            if summed:
-                each = number(c.together)
-                self.first = b.sdiv(b.sub(start, low), each)
-                self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
-                some = b.icmp_signed("<", self.first, self.depth)
-            else:
+            if not summed:
                 here, wide = b.add(low, column), number(vectors * c.tile.lanes)
                 some = b.and_(b.icmp_signed("<", here, stop),
                               b.icmp_signed(">", b.add(here, wide), start))  # fmt: skip
-            with b.if_then(some):
-                self._down(*rows, column, vectors, mask)
+                with b.if_then(some):
+                    self._down(*rows, column, vectors, mask)
+                return
+            assert fresh is not None
+            each = number(c.together)
+            self.first = b.sdiv(b.sub(start, low), each)
+            self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
+            self.fresh = begins
+            with b.if_else(b.icmp_signed("<", self.first, self.depth)) as (some, none):
+                with some:
+                    self._down(*rows, column, vectors, mask)
+                with none, b.if_then(fresh):
+                    self._clear(rows, column, vectors)
 
         bands.over(self.rows, (low, high), summed, one)
-        self.first, self.depth = first, depth
+        self.first, self.depth, self.fresh = first, depth, fresh
+
+    def _clear(self, rows: tuple[Value, Value], column: Value, vectors: int) -> None:
+        """Rows that see nothing of the first block begin with zero."""
+        dtype = self.c.item.dtype
+        m = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target)
+
+        def line(row: Value) -> None:
+            for place in self._places(1, vectors, row, column):
+                store_vector(m, place, m.const(dtype, 0), dtype, None)
+
+        self.home.loop(*rows, 1, line)
 
     def _down(
         self, done: Value, rows: Value, column: Value, vectors: int, mask: Value | None
