@@ -114,7 +114,10 @@ def _parted(what: str, path: str, found: str, wanted: str) -> StructureError:
 
 def _kind(nest: Any) -> str:
     tree: Any = _take(nest, [])
-    return "one array" if tree == LEAF else _told(*tree[:3], len(tree[3]))
+    if tree == LEAF:
+        return "one array"
+    kind, type_, names, parts, *_ = tree
+    return _told(kind, type_, names, len(parts))
 
 
 def _told(kind: str, type_: Any, names: Any, count: int) -> str:
