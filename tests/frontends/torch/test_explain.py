@@ -114,6 +114,30 @@ def test_an_accurate_model_has_no_difference():
     assert smelt.torch.check(seeded(Encoder, layers=1), *tokens(2, 5)) is None
 
 
+class Counting(torch.nn.Module):
+    """Every call changes what the next one gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.ones(3))
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        self.count = self.count * 2
+        self.seen[:] = x[0] * self.count
+        return self.seen, x * self.count
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch looks at the gradient of that buffer
+def test_every_run_of_a_check_starts_from_the_same_buffers():
+    model, x = Counting(), torch.randn(2, 3)
+    assert smelt.torch.check(model, x) is None
+    assert torch.equal(model.count, torch.ones(3))
+    assert torch.equal(model.seen, torch.zeros(3))
+    model(x.requires_grad_())  # autograd follows the buffer from here on
+    assert smelt.torch.check(model, x.detach()) is None
+
+
 def test_the_first_operator_that_differs_is_found(monkeypatch, tmp_path):
     def wrong(c, x):
         return x.map("tanh") * 1.001

@@ -15,7 +15,8 @@ is further off, the traced graphs are cut: eager values go in, one operator at a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,10 @@ def check(
     Raises what compiling raises, and never falls back.
     """
     with torch.no_grad():
-        eager = _tensors(model(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
         exact = _tensors(_double(model)(*_double(args), **_double(kwargs)))
-        with record(keep_arguments=True) as found:
+        with _unchanged(model):
+            eager = _tensors(model(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+        with _unchanged(model), record(keep_arguments=True) as found:
             fast = torch.compile(model, backend=fresh(), options={"strict": True})
             ours = _tensors(fast(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
     for place, (a, b, c) in enumerate(zip(ours, eager, exact, strict=True)):
@@ -93,13 +95,30 @@ def check(
 
 
 def _tensors(nest: Any) -> list[Any]:
-    return [x for x in tree_leaves(nest) if isinstance(x, torch.Tensor)]
+    """Copies of all tensors: a result may be a buffer, which the next run finds as it was."""
+    return [x.clone() for x in tree_leaves(nest) if isinstance(x, torch.Tensor)]
+
+
+@contextmanager
+def _unchanged(model: Any) -> Generator[None]:
+    """Gives a module's buffers back what was in them: every run starts from the same state."""
+    parts = model.modules() if isinstance(model, torch.nn.Module) else ()
+    held = [(part, *own) for part in parts for own in part.named_buffers(recurse=False)]
+    before = [None if b.is_inference() else b.clone() for *_, b in held]
+    try:
+        yield
+    finally:
+        for (part, name, b), was in zip(held, before, strict=True):
+            setattr(part, name, b)
+            if was is not None:
+                b.copy_(was)
 
 
 def _double(x: Any) -> Any:
     """A module or nest of arguments with all floats in double precision."""
     if isinstance(x, torch.nn.Module):
-        return copy.deepcopy(x).double()
+        followed = {id(b): b.detach().clone() for b in x.buffers() if not b.is_leaf}
+        return copy.deepcopy(x, followed).double()
     return tree_map(
         lambda a: a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a, x
     )
