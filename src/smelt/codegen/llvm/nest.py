@@ -258,9 +258,6 @@ class NestEmitter:
         """What is left behind the last whole wide vector.  Where that is taken at once, for the
         sake of a sum, half of a wide vector is enough for up to half of its lanes."""
         b, step = self.b, self.folds.rest()
-        if step == self.s.lanes or step != self.s.lanes * self.nest.wide:
-            self.loop(middle, high, step, at(step, True))
-            return
 
         def either(position: Value) -> None:
             few = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
@@ -270,7 +267,7 @@ class NestEmitter:
                 with whole:
                     at(step, True)(position)
 
-        self.loop(middle, high, step, either)
+        self.loop(middle, high, step, at(step, True) if step == self.s.lanes else either)
 
     def _apart(self, name: str, step: int) -> int:
         """What all positions of a loop along an axis are multiples of, that goes on by `step` from
