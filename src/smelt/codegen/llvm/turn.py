@@ -248,7 +248,8 @@ def transpose(b: ir.IRBuilder, rows: list[Value]) -> list[Value]:
     kind, side = rows[0].type, len(rows)
     assert isinstance(kind, ir.VectorType)
     element = kind.element
-    size = element.width // 8 if isinstance(element, ir.IntType) else _SIZES[type(element)]
+    whole = isinstance(element, ir.IntType)
+    size = max(element.width // 8, 1) if whole else _SIZES[type(element)]
     part = min(PART // size, side)
     stages, order = butterfly(side, part)
     rows = [*rows]
