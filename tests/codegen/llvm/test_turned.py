@@ -28,6 +28,7 @@ from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.tall import tall
+from smelt.codegen.llvm.turn import butterfly
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.dtype import bf16
@@ -154,3 +155,26 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
         assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", x)
         assert not re.search(r"%zmm\d+, -?\d*\(%r", x)  # nothing is stored
         assert x.count("prefetch") == 2
+
+
+def test_squares_are_transposed_without_lanes_that_registers_hold() -> None:
+    """Shuffles whose operands are constants alone, in two halves that LLVM looks at one by one."""
+    kernel = lower.run(one_cluster(parse(matrices("f32", "m,k; n,k -> m,n"))), "eager", {})
+    text = emit(kernel, Target.for_isa("avx512"), form="few").llvm
+    code = assembly(text, Target.for_isa("avx512"), 2)
+    assert len(re.findall("vunpck[lh]p[sd]", code)) >= 32
+    assert not re.search("vperm[it]2p", code)
+    assert text.count('@"llvm.arithmetic.fence.v16f32"(') % 16 == 1  # and its declaration
+
+
+@pytest.mark.parametrize("side", [1, 2, 4, 8, 16, 64])
+@pytest.mark.parametrize("part", [1, 2, 4, 16])
+def test_a_square_of_any_size_is_transposed(side: int, part: int) -> None:
+    stages, order = butterfly(side, min(part, side))
+    rows = [[(i, j) for j in range(side)] for i in range(side)]
+    for step, masks in stages:
+        for k in range(side):
+            if not k & step:
+                both = rows[k] + rows[k + step]
+                rows[k], rows[k + step] = ([both[x] for x in m] for m in masks)
+    assert [rows[k] for k in order] == [[(i, j) for i in range(side)] for j in range(side)]

@@ -284,17 +284,15 @@ class NestEmitter:
     ) -> None:  # fmt: skip
         """for position in range(low, high, step)
 
-        Where tiles of products are in the loops, or a long body, LLVM is not told how positions go
-        on: it would spend most of its time on steps for all addresses, and gain nothing.  Unless it
-        is `told`, where addresses are few and each instruction keeps memory waiting."""
+        Around tiles of products, and where bodies are long, LLVM is not told how positions go on:
+        stepping all addresses would take most of its time, and gain nothing.  Unless it is `told`,
+        where addresses are few and each instruction keeps memory waiting."""
         b = self.b
-        body = b.append_basic_block("loop")
-        done = b.append_basic_block("next")
+        body, done = b.append_basic_block("loop"), b.append_basic_block("next")
         before = b.block
         b.cbranch(b.icmp_signed("<", low, high), body, done)
         b.position_at_end(body)
-        position = b.phi(I64)
-        position.add_incoming(low, before)
+        (position := b.phi(I64)).add_incoming(low, before)
         inside(opaque(b, position) if self.hides and not told else position)
         after = b.add(position, number(step) if isinstance(step, int) else step)
         position.add_incoming(after, b.block)

@@ -12,6 +12,7 @@ lines are asked for as are read, of the next tile and in the order of memory: ro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -237,21 +238,78 @@ def _ask(
             prefetch(b, b.gep(address, [to], source_etype=ir.IntType(8)))
 
 
+PART = 16
+"""Bytes of the parts of a register inside of which instructions take lanes in turns."""
+_SIZES = {ir.HalfType: 2, ir.BFloatType: 2, ir.FloatType: 4, ir.DoubleType: 8}
+
+
 def transpose(b: ir.IRBuilder, rows: list[Value]) -> list[Value]:
     """The columns of a square of lanes."""
-    side = len(rows)
-    step = side // 2
-    while step:
-        low = [k if not k & step else side + k - step for k in range(side)]
-        high = [k + step if not k & step else side + k for k in range(side)]
-        masks = [ir.Constant(ir.VectorType(ir.IntType(32), side), m) for m in (low, high)]
+    kind, side = rows[0].type, len(rows)
+    assert isinstance(kind, ir.VectorType)
+    element = kind.element
+    whole = isinstance(element, ir.IntType)
+    size = max(element.width // 8, 1) if whole else _SIZES[type(element)]
+    part = min(PART // size, side)
+    stages, order = butterfly(side, part)
+    rows = [*rows]
+    for step, masks in stages:
+        if step == part:
+            rows = [_fenced(b, row) for row in rows]
+        low, high = (ir.Constant(ir.VectorType(ir.IntType(32), side), [*m]) for m in masks)
         for k in range(side):
             if not k & step:
                 first, second = rows[k], rows[k + step]
-                rows[k] = b.shuffle_vector(first, second, masks[0])
-                rows[k + step] = b.shuffle_vector(first, second, masks[1])
-        step //= 2
-    return rows
+                rows[k] = b.shuffle_vector(first, second, low)
+                rows[k + step] = b.shuffle_vector(first, second, high)
+    return [rows[k] for k in order]
+
+
+Masks = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@cache
+def butterfly(side: int, part: int) -> tuple[tuple[tuple[int, Masks], ...], tuple[int, ...]]:
+    """The stages of a transposition: how far apart rows are that are paired, and which lanes of
+    both the one and the other take; then the row in which each column ends.
+
+    Inside of parts of a register, lanes of both rows come in turns, then pairs of lanes; at last
+    whole parts.  Each is one instruction, whose operands are constants that no register holds."""
+    stages: list[tuple[int, Masks]] = []
+    found = [[(k, j) for j in range(side)] for k in range(side)]
+    step = 1
+    while step < side:
+        if step < part:
+            places = [(at + half * part // 2, at + (half + 1) * part // 2)
+                      for half in (0, 1) for at in range(0, side, part)]  # fmt: skip
+            runs = [[(at, at + side) for at in range(low, high, step)] for low, high in places]
+            lanes = [x for run in runs for pair in run for at in pair for x in range(at, at + step)]
+        else:
+            lanes = [x for half in (0, 1) for row in (0, side)
+                     for at in range(row + half * part, row + side, 2 * part)
+                     for x in range(at, at + part)]  # fmt: skip
+        masks = tuple(lanes[:side]), tuple(lanes[side:])
+        stages.append((step, masks))
+        for k in range(side):
+            if not k & step:
+                both = found[k] + found[k + step]
+                found[k], found[k + step] = ([both[x] for x in m] for m in masks)
+        step *= 2
+    column = {lanes[0][1]: k for k, lanes in enumerate(found)}
+    return tuple(stages), tuple(column[j] for j in range(side))
+
+
+def _fenced(b: ir.IRBuilder, row: Value) -> Value:
+    """The same vector, of which LLVM does not see how it was made: it would weigh all shuffles of a
+    square against one another, which took it a third of a product's compilation."""
+    kind = row.type
+    if isinstance(kind.element, ir.IntType):
+        return row
+    name = f"llvm.arithmetic.fence.{kind.intrinsic_name}"
+    function = b.module.globals.get(name)
+    if function is None:
+        function = ir.Function(b.module, ir.FunctionType(kind, [kind]), name)
+    return b.call(function, [row])
 
 
 def turned_row(home: NestEmitter, item: Item, scope: Scope) -> Value:
