@@ -226,3 +226,16 @@ def test_extremes_of_products_whose_operand_is_two_arrays_at_computed_positions(
 
     wanted = (np.concatenate([x, x + 1], axis=1)[:, at] @ w).max(0)
     assert np.array_equal(np.asarray(sm.jit(code)(x, at, w)), wanted)
+
+
+def test_products_of_integers_are_work() -> None:
+    """They were taken for masks, which cost nothing where tasks take whole rows: all of this ran in
+    one task, and computed again for each result what the product reads."""
+
+    def code(a: Any) -> Any:
+        x = sm.astype((a > 0) | (a.T > 0), sm.int64)
+        cubes = x @ x * x
+        return sm.sum(cubes), sm.sum(cubes, axis=1)
+
+    found = planned(code, [(8, 8)], [(500, 500)])
+    assert len(found.plan.clusters) > 1 and not any(found.streamed)

@@ -439,7 +439,7 @@ class _Price:
                     pass
             if cost:
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
-                if not all(a.dtype.is_float for a in t.args):
+                if t.kind in ("apply", "cast") and not all(a.dtype.is_float for a in t.args):
                     cost *= MASKING if axes & set(self.cut) else 0.0
                 if width == 8 and t.dtype.is_float and self.is_single and self.is_columns:
                     cost *= SLOW_COLUMNS

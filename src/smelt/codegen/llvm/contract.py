@@ -43,7 +43,7 @@ from smelt.kernel.built import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, f32, f64, i32
+from smelt.types.dtype import DType, i32
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, product, substitute
 
 SKEW = 16
@@ -267,7 +267,7 @@ def _usable(
     few = _is_few(m, phase, _thin_up_to(group))
     if not panels and (form in ("rows", "columns") or (few and not shared)):
         return _thin(item, left, right, m, n, ranked, phase, target)
-    if m is None or item.dtype not in (f32, f64, i32):
+    if m is None or item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
     access, kind = load_of(left), "small" if form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
