@@ -9,13 +9,26 @@ from tests.fusion.dags import random_graph
 from tests.fusion.formulas import MACHINE, Formula, execute
 
 from smelt.fusion import Plan, plan
-from smelt.fusion.memory import LINE, Buffer, _place, ceiling, lower_bound, peak, rounded
+from smelt.fusion.memory import (
+    LINE,
+    Buffer,
+    _at_most,
+    _guests,
+    _place,
+    ceiling,
+    lower_bound,
+    peak,
+    rounded,
+)
 from smelt.fusion.plan import Slot
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import overlapping
+from smelt.graph import build
 from smelt.graph.interp import run
 from smelt.journal import BufferPlanned, Journal
+from smelt.types.dtype import u8
 from smelt.types.expr import Index, add, evaluate, mul, size
+from smelt.types.tensor import TensorType
 
 
 def arena(found: Plan, sizes: dict[str, int]) -> int:
@@ -151,6 +164,26 @@ def test_what_a_result_cannot_hold_at_all_sizes_lives_in_the_arena():
     s = g.sort(g.sort(g.input("x", "n", "m")))
     small = g.sort(g.fold("sum", s, 0))
     assert all(slot.within is None for slot in g.plan(small).slots if slot.node.type.rank == 2)
+
+
+def test_parts_of_lines_keep_nothing_out_of_a_result():
+    n = size("n")
+    numbers = Buffer([], rounded(n * 4), 64, 0, 3, filled=n * 4)
+    values = Buffer([], n * 64, 64, 1, 2, filled=n * 64)
+    for room, left in ((n * 128, []), (n * 96, [values])):
+        result = build.input("y", TensorType(u8, (room,)))
+        numbers.within = values.within = None
+        assert _guests([numbers, values], {result: 5}, {"n": 1}) == left
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lines_rounded_up_term_by_term_are_enough(seed: int):
+    r = random.Random(seed)
+    for _ in range(50):
+        n, m = size("n"), size("m")
+        e = add(rounded(n * r.randint(1, 200) + n * m * r.randint(1, 200)), n * r.randint(0, 9))
+        for sizes in ({"n": r.randint(0, 99), "m": r.randint(0, 99)} for _ in range(10)):
+            assert evaluate(_at_most(e), sizes) >= evaluate(e, sizes)
 
 
 # ---- in place ----------------------------------------------------------------------------------

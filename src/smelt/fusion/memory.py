@@ -168,7 +168,7 @@ def _guests(
         while guests:
             _place(guests, hints)
             fits = [b for b in guests
-                    if all(_covers(room, add(s, b.filled)) for s in b.sums)]  # fmt: skip
+                    if all(_covers(room, _at_most(add(s, b.filled))) for s in b.sums)]  # fmt: skip
             if len(fits) == len(guests):
                 break
             guests = fits
@@ -307,6 +307,27 @@ def _covers(a: Index, b: Index) -> bool:
     """
     mine, other = dict(terms_of(a)), dict(terms_of(b))
     return all(mine.get(m, 0) >= other.get(m, 0) for m in mine.keys() | other.keys())
+
+
+def _at_most(e: Index) -> Index:
+    """A sum that is never smaller, in which lines are not rounded up together but term by term.
+
+    >>> n = size("n")
+    >>> _at_most(rounded(n * 68) + n * 256)
+    n*384
+    """
+    total: Index = 0
+    for m, c in terms_of(e):
+        lines = m[0] if len(m) == 1 and m[0].kind == "//" else None
+        inner = dict(terms_of(lines.args[0])) if lines is not None else {}
+        rest = inner.pop((), 0)
+        sums = all(k > 0 and all(a.kind == "size" for a in n) for n, k in inner.items())
+        if lines is not None and lines.args[1] == LINE and rest == LINE - 1 and sums and c > 0:
+            for n, k in inner.items():
+                total = add(total, Expr(((n, -(-k // LINE) * c),)))
+        else:
+            total = add(total, Expr(((m, c),)) if m else c)
+    return total
 
 
 def _common(a: Index, b: Index) -> Index:

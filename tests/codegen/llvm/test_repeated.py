@@ -53,3 +53,46 @@ def test_forces_are_right(c: int, isa: Isa) -> None:
         expected = (d * ((d**2).sum(-1) + 0.5)[..., None] ** -1.5).sum(1)
         found = kernel({"x": x})["y"]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * n)
+
+
+HEAD = """
+kernel k(x: f32[n,256], w: f32[10,256]) -> y: f32[n,10]
+  axis i in 256, n, k in 10
+  v2 = f32(size(n))
+  stream i/256 with v26 = 0 [n,k]
+    v0 = x[n,i]
+    v1 = sum(v0 over n)
+    v3 = v1 / v2
+    v4 = v0 - v3
+    v5 = square(v4)
+    v6 = sum(v5 over n)
+    v7 = v6 / v2
+    v8 = v7 + 1e-5
+    v9 = rsqrt(v8)
+    v19 = v4 * v9
+    v25 = w[k,i]
+    v26' = v26 + dot(v19, v25 over i)
+  y[n,k] = v26
+"""
+"""Columns brought to one scale, and a few sums of each row of them."""
+
+
+def test_what_columns_have_in_common_is_had_once_under_a_product_and_folded_along_them() -> None:
+    (phase,) = program(parse(HEAD)).phases
+    made = schedule(phase, Target.for_isa("avx512"))
+    packs = [p for n in made.nests for p in n.packs]
+    assert packs and not any(i.payload == "rsqrt" for p in packs for i in p.items)
+    folding = [n for n in made.nests if n.folds]
+    assert len(folding) == 2 and all(n.vector == "i" for n in folding)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_heads_are_right(isa: Isa) -> None:
+    kernel = native_kernel(parse(HEAD), isa)
+    rng = np.random.default_rng(3)
+    w = rng.standard_normal((10, 256)).astype(np.float32)
+    for n in (1, 40, 129):
+        x = rng.standard_normal((n, 256)).astype(np.float32)
+        d = x - x.mean(0, dtype="f8")
+        expected = (d / np.sqrt((d**2).mean(0) + 1e-5)) @ w.T
+        np.testing.assert_allclose(kernel({"x": x, "w": w})["y"], expected, rtol=1e-4, atol=1e-4)

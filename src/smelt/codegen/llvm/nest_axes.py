@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 def lines_axis(nest: Nest, v: str) -> str | None:
     """The axis that all loads run along, where a nest only folds what it loads far apart along
-    `v`: how the results of products lie is nothing to it."""
+    `v`, and what else it reads does not vary along that: how the results of products lie is nothing
+    to it."""
     inside = {*nest.items}
     others = [a for i in (*nest.items, *nest.folds) for a in i.args if a not in inside]
-    if nest.stores or nest.settings or nest.saves or any(a.axes & {*nest.order} for a in others):
+    if nest.stores or nest.settings or nest.saves or any(v in a.axes for a in others):
         return None
     loads = [i.payload.offset for i in nest.items
              if isinstance(i.payload, Access) and v in i.axes]  # fmt: skip
