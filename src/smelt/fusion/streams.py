@@ -404,8 +404,7 @@ class _Price:
         self, terms: list[Term], share: float, seen: dict[str, float], visits: int = 0
     ) -> float:  # fmt: skip
         """Nanoseconds of one sweep on one core that visits a share of the axis, and sees shares of
-        others; what stands still is done in each of its `visits`, as many as there are blocks if
-        0."""
+        others; what stands still is done in each of its `visits`, by default one for each block."""
 
         def times(axes: frozenset[str]) -> float:
             if self.name not in axes:
@@ -431,15 +430,16 @@ class _Price:
                     axes = axes | set(t.over)
                     cost = WALKED_COST if t in self.slow else STEP_COST
                 case "opaque" if isinstance(t.value, tuple) and t.value[0] == "fold":
-                    row = COMBINES.get(t.value[1])
-                    axes = axes | set(t.value[2])
+                    row, axes = COMBINES.get(t.value[1]), axes | set(t.value[2])
                     step = WALKED_COST if t in self.slow else STEP_COST
                     cost = step if row is None else SCALARS[row.scalar].cost
                 case _:
                     pass
             if cost:
                 width = max(a.dtype.itemsize for a in (t.args or (t,)))
-                if t.kind in ("apply", "cast") and not all(a.dtype.is_float for a in t.args):
+                # Sums of integers are work; positions, which a fold keeps, are what masks are.
+                own = t.args if t.kind in ("apply", "cast") else t.args[1:] * (t.kind == "fold")
+                if not all(a.dtype.is_float for a in own):
                     cost *= MASKING if axes & set(self.cut) else 0.0
                 if width == 8 and t.dtype.is_float and self.is_single and self.is_columns:
                     cost *= SLOW_COLUMNS
