@@ -167,6 +167,11 @@ class TensorOp:
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         raise NotImplementedError  # pragma: no cover - every row overrides
 
+    def computed(self, place: Array | None, sizes: Sizes, *inputs: Array) -> Array:
+        """What `reference` gives; it lies at `place`, if there is one, where the operator can write
+        its result there."""
+        return self.reference(sizes, *inputs)
+
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         raise NotImplementedError  # pragma: no cover - fusible rows override
 

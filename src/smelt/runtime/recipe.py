@@ -22,7 +22,6 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
 from smelt.kernel.built import Built, Form, Forms, form_for, meant
-from smelt.ops.extern import Extern
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
 from smelt.runtime.prelude import Compiler, Part, Prelude
@@ -205,11 +204,8 @@ def _call_step(use: CallUse) -> Step:
         places = dict(zip(graph.outputs, outputs, strict=True))
         with np.errstate(all="ignore"):  # as in compiled code: no warnings of arithmetic
             for node in nodes:
-                given = [known[x] for x in node.inputs]
-                if isinstance(node.op, Extern):
-                    known[node] = node.op.computed(places.get(node), sizes, *given)
-                else:
-                    known[node] = node.op.reference(sizes, *given)
+                given = (known[x] for x in node.inputs)
+                known[node] = node.op.computed(places.get(node), sizes, *given)
         for node, place in zip(graph.outputs, outputs, strict=True):
             if place is not known[node]:
                 place[...] = known[node]

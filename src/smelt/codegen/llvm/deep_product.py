@@ -226,15 +226,21 @@ class DeepEmitter(TallEmitter):
             inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
             with b.if_else(b.and_(read, inside)) as (here, later):
                 with here:
-                    places = self._places(row, c.tile.rows)
-                    for j, total in enumerate(totals):
-                        i, v = divmod(j, c.tile.vectors)
-                        column = b.add(at, number(v * c.tile.lanes)) if v else at
-                        self._read(places[i], column, None, total)
+                    self._read_tile(row, c.tile.rows, at, None, totals)
                 with later:
                     self._keep(kept, totals)
 
         home.loop(low, high, c.tile.columns, panel)
+
+    def _read_tile(
+        self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
+    ) -> None:  # fmt: skip
+        """What reads all sums of a tile, from registers."""
+        b, places, vectors = self.b, self._places(row, count), len(totals) // count
+        for j, total in enumerate(totals):
+            i, v = divmod(j, vectors)
+            at = b.add(column, number(v * self.c.tile.lanes)) if v else column
+            self._read(places[i], at, mask, total)
 
     def _kept(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
         """Where the sums of a tile are between blocks."""
@@ -262,12 +268,7 @@ class DeepEmitter(TallEmitter):
         def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
             places = self._panel(k, nth, first, c.tile.vectors)
             across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
-            found: list[Value] = []
-            for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
-                value = self._one(start, k, nth)
-                found += [multiply_add(self.m, value, x, totals[i * len(across) + v], c.item)
-                          for v, x in enumerate(across)]  # fmt: skip
-            return found
+            return self._multiplied(starts, k, nth, across, totals)
 
         def asking(k: Value, totals: list[Value], nth: int) -> list[Value]:
             for first, length in () if nth else asked:
@@ -279,6 +280,17 @@ class DeepEmitter(TallEmitter):
         whole = self._whole(self.depth, UNROLLED)
         begin = self._added(number(0), whole, UNROLLED, asking, begin)
         return self._added(whole, self.depth, 1, one, begin)
+
+    def _multiplied(
+        self, starts: list[Value], k: Value, nth: int, across: list[Value], totals: list[Value]
+    ) -> list[Value]:  # fmt: skip
+        """The sums with the products of one position added."""
+        found: list[Value] = []
+        for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
+            value = self._one(start, k, nth)
+            found += [multiply_add(self.m, value, x, totals[i * len(across) + v], self.c.item)
+                      for v, x in enumerate(across)]  # fmt: skip
+        return found
 
     # ---- what reads the sums later ---------------------------------------------------------------
 

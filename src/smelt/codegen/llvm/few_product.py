@@ -30,7 +30,6 @@ from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import RIGHT_PART
 from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tall_product import converted
-from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.tile import with_before
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -151,11 +150,7 @@ class FewEmitter(DeepEmitter):
                 return
             with b.if_else(self.final) as (last, earlier):
                 with last:
-                    places = self._places(row, count)
-                    for j, total in enumerate(totals):
-                        i, v = divmod(j, vectors)
-                        here = b.add(at, number(v * c.tile.lanes)) if v else at
-                        self._read(places[i], here, mask, total)
+                    self._read_tile(row, count, at, mask, totals)
                 with earlier:
                     self._keep(kept, totals)
 
@@ -252,7 +247,7 @@ class FewEmitter(DeepEmitter):
     ) -> list[Value]:  # fmt: skip
         """The sums of a tile over this block, multiplied by so many vectors of a packed panel; or
         by columns from `packed` on, which become one."""
-        b, c = self.b, self.c
+        c = self.c
         # Stores keep LLVM from a good order of several positions.
         step = UNROLLED if self.before is not None and packed is None else 1
 
@@ -263,12 +258,8 @@ class FewEmitter(DeepEmitter):
             if packed is None:
                 across = [load_vector(self.m, at, c.item.dtype, mask) for at in places]
             else:
-                across = self._read_line(b.add(k, number(nth)) if nth else k, packed, panel[1])
-            found: list[Value] = []
-            for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
-                value = self._one(start, k, nth)
-                found += [multiply_add(self.m, value, x, totals[i * len(across) + v], c.item)
-                          for v, x in enumerate(across)]  # fmt: skip
+                across = self._read_line(k, packed, panel[1])  # one position in a round
+            found = self._multiplied(starts, k, nth, across, totals)
             if packed is not None:
                 for at, x in zip(places, across, strict=True):
                     store_vector(self.m, at, x, c.item.dtype, None)
