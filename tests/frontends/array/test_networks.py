@@ -145,3 +145,17 @@ def test_cotangents_go_where_elements_came_from() -> None:
     wanted = np.zeros(x.shape)
     np.put_along_axis(wanted, np.argsort(x, axis=1, stable=True), w, 1)
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorted_rows_go_where_they_belong(descending: bool) -> None:
+    """Into an array that is given, the sorted one itself as well; zeros keep their order."""
+    f: Any = sm.jit(lambda a: sm.sort(a, descending=descending))
+    rows = np.random.default_rng(0).standard_normal((3, 400)).astype("f4")
+    for x in (rows, np.where(np.abs(rows) < 0.3, np.copysign(0, rows), rows).astype("f4")):
+        order = np.flip(399 - np.argsort(np.flip(x, 1), 1, kind="stable"), 1)
+        order = order if descending else np.argsort(x, 1, kind="stable")
+        wanted, place, own = np.take_along_axis(x, order, 1), np.empty_like(x), x.copy()
+        f(x, out=place)
+        f(own, out=own)
+        assert place.tobytes() == own.tobytes() == wanted.tobytes()
