@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 from tests.fusion.formulas import MACHINE, Formula
 
-from smelt.fusion.packed import SHARED_BYTES, Operand, packing_ns
+import smelt as sm
+from smelt.fusion.packed import SHARED_BYTES, Operand, packing_ns, staged_ns
 from smelt.fusion.units import is_contraction
 from smelt.target import Rates
 
-STEPS = 10**8
+STEPS, LANES = 10**8, MACHINE.vector_bytes // 4
 ROWS, COLUMNS = Operand(1024, 1e8, lies=True), Operand(1024, 1e8, lies=False)
 
 
@@ -95,3 +98,29 @@ def test_products_of_a_backward_pass_stand_alone() -> None:
     second = f.matmul(f.permute(g, 1, 0), f.of("mul", h, whole))
     found = f.plan(inner, first, second, f.fold("sum", inner, 0, keep=True), target=FAR)
     assert [sum(map(is_contraction, c.nodes)) for c in found.clusters].count(1) == 3
+
+
+def _kernels(widths: tuple[int, ...], rows: int) -> int:
+    """Kernels of a chain of products with rectifiers between them."""
+
+    def chain(x: Any, weights: Any) -> Any:
+        for w in weights[:-1]:
+            x = sm.maximum(x @ w, 0)
+        return x @ weights[-1]
+
+    specs = [sm.spec(f"f32[{a},{b}]") for a, b in pairwise(widths)]
+    compiled = sm.jit(chain).lower(sm.spec(f"f32[{rows},{widths[0]}]"), specs).compile()
+    return compiled.as_text("plan").count(": k")
+
+
+def test_chains_of_narrow_products_pass_their_sums_from_kernel_to_kernel() -> None:
+    """What sums cost that pass through arrays of a task outweighs that they are not stored."""
+    assert _kernels((64, 64, 64, 64), 65536) == 3
+    assert _kernels((128, 8, 128), 4096) == 2
+
+
+def test_sums_of_a_chain_are_charged_for_by_the_vector_and_for_lanes_without_a_column() -> None:
+    whole = staged_ns(MACHINE, 1e6, 2 * LANES, 64, 4)
+    assert 0.0 < whole == staged_ns(MACHINE, 1e6, 4 * LANES, 1024, 4)
+    assert staged_ns(MACHINE, 1e6, 2 * LANES, 64, 8) == 2 * whole
+    assert staged_ns(MACHINE, 1e6, LANES, 64, 4) > whole

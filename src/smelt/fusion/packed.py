@@ -1,9 +1,13 @@
-"""What packing the operands of products costs: each element as often as tasks need it.
+"""What packing the operands of products costs: each element as often as tasks need it; and what
+becomes of their sums.
 
 The code generator multiplies blocks that have been packed, and every task packs its own.  A
 product alone in a kernel is cut into few tasks along either axis; of several in one kernel each
 task takes a narrow block, and packs whole operands for it.  Multiply-adds do not hide that: a task
 packs first.  What blocks of the usual heights pack is part of the price of a multiply-add.
+
+The sums of a product that is alone are stored from registers.  In a chain of products they lie in
+arrays of the task's that the next nest reads, and their columns are padded to whole tiles.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
+from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import STILL, Unit, Units
 from smelt.fusion.walked import sides_of
 from smelt.target import Target
@@ -25,6 +30,12 @@ PACK_COST, NEAR_COST = 6.0, 2.0
 """Row cost of packing an element of an operand, beside what bringing it from its cache takes:
 cycles for each vector of them (measured: 0.09 ns an element that is in L2); and of one that stays
 in L1."""
+STAGED_COST = 6.0
+"""Cycles for each vector of sums that pass through such an array (measured for chains of 32 to 128
+columns: 0.1 to 0.2 ns a sum, beside 0.4 to 1.5 ns of multiply-adds)."""
+TILE_VECTORS, TILE = 2, 1 << 10
+"""Vectors of columns that a tile has there, where elsewhere the last one may have a single vector;
+and columns that are whole tiles on any machine."""
 SHARED_BYTES = 384
 """Bytes of a column of the other operand that share what is packed, of which packing counts as a
 part of the multiply-adds: blocks of the usual heights."""
@@ -94,6 +105,7 @@ def region_packing_ns(
     compute something along axes, of which a task has one position of those that are `fixed`."""
     found = 0.0
     late = {u for u, level in region.levels.items() if level > 0}
+    chained = _is_chain(units, region)
     for unit in map(units.unit, region.ended):
         if (sides := sides_of(region, unit)) is None or _slides(region, unit):
             continue
@@ -108,7 +120,52 @@ def region_packing_ns(
         steps = evaluations(every | over)
         found += packing_ns(target, (one, other), depth, steps, itemsize,
                             alone=len(region.ended) == 1)  # fmt: skip
+        if chained:
+            columns = _columns(units, region, unit, sizes)
+            found += staged_ns(target, steps / max(depth, 1), columns, depth, itemsize)
     return found
+
+
+def _is_chain(units: Units, region: Region) -> bool:
+    """Whether a product of a region is made of another one."""
+    made, products = 0, 0
+    for u in sorted(region.masks):
+        reached = bool(units.operands[u] & (made | products))
+        if u in region.ended and sides_of(region, units.unit(u)) is not None:
+            if reached:
+                return True
+            products |= 1 << u
+        made |= int(reached) << u
+    return False
+
+
+def _columns(units: Units, region: Region, unit: Unit, sizes: list[int]) -> int:
+    """Positions of a product's last axis, which its tiles are padded along; whole tiles of them
+    where these are few for all sizes, and no tiles are taken."""
+    place = region.places[unit.number][0]
+    last = place[-1] if place else STILL
+    if not isinstance(last, int) or last < 0:
+        return TILE
+    extent = units.extents[region.axes[last]]
+    return TILE if isinstance(extent, int) and extent <= THIN else max(sizes[last], 1)
+
+
+def staged_ns(
+    target: Target, sums: float, columns: int, depth: int, itemsize: int
+) -> float:  # fmt: skip
+    """Nanoseconds on one core that so many sums take beyond their multiply-adds in a chain of
+    products: for passing through an array, and for columns that fill no tile.
+
+    >>> machine = Target.for_isa("avx512")
+    >>> wide, narrow = (staged_ns(machine, 1e6, n, 64, 4) for n in (64, 8))
+    >>> narrow > 2 * wide > 0
+    True
+    """
+    passed = target.compute_ns(STAGED_COST, sums, itemsize)
+    lanes = max(target.vector_bytes // itemsize, 1)
+    one, tile = (-(-columns // n) * n for n in (lanes, TILE_VECTORS * lanes))
+    padded = target.compute_ns(STEP_COST, sums * depth * (tile - one) / columns, itemsize)
+    return passed + padded
 
 
 def term_packing_ns(

@@ -113,11 +113,13 @@ def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value |
     return m.load_convert(raw, dtype)
 
 
-def prefetch(b: ir.IRBuilder, address: Value, *, near: bool = False) -> None:
-    """Asks for the line at an address, into the second cache or the first; wrong addresses do no
-    harm."""
+def prefetch(
+    b: ir.IRBuilder, address: Value, *, near: bool = False, written: bool = False
+) -> None:  # fmt: skip
+    """Asks for the line at an address, into the second cache or the first, to be read or `written`;
+    wrong addresses do no harm."""
     level = I32(3 if near else 2)
-    intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(0), level, I32(1)])
+    intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(int(written)), level, I32(1)])
 
 
 def store_vector(

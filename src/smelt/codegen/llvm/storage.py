@@ -16,6 +16,7 @@ from smelt.blocks import (
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Contraction
 from smelt.codegen.llvm.folds import Accumulator, accumulator
+from smelt.codegen.llvm.indexing import opaque
 from smelt.codegen.llvm.items import Carried, Folding, Item, Region, still_axes
 from smelt.codegen.llvm.nests import Nest, Schedule
 from smelt.codegen.llvm.stages import STAGE_PART, STRIP
@@ -231,14 +232,18 @@ class Storage:
         return self.fold(item).parts if self.in_parts(item) else (item.dtype,)
 
     def place(self, b: ir.IRBuilder, scratch: Value, index: Callable[[Index], Value]) -> None:
-        """Emits the addresses of all arrays, each from the one before it."""
+        """Emits the addresses of all arrays, each from the one before it.
+
+        LLVM does not know what an address is made of, or it would compute all of that again in
+        loops: sizes of blocks with their quotients, in that of a tile.
+        """
         last: Index = 0
         found: dict[Index, Value] = {last: index(last)}
         for key, (offset, _) in self.arrays.items():
             if isinstance(offset, int):
                 found[offset] = index(offset)
             elif offset not in found:
-                found[offset] = b.add(found[last], index(sub(offset, last)))
+                found[offset] = opaque(b, b.add(found[last], index(sub(offset, last))))
                 last = offset
             self.at[key] = b.gep(scratch, [found[offset]], source_etype=ir.IntType(8))
 

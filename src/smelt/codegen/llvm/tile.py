@@ -28,6 +28,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.thin import multiply_add
+from smelt.codegen.llvm.tile_ahead import TileAhead
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i8, i32
@@ -142,6 +143,7 @@ class TileEmitter:
         """The block's products into the result in scratch: added, or where `fresh` stored; by the
         contraction's tiles, or others.  Where sums are `long`, blocks are summed on their own."""
         self.long, c, b, home = long, self.c, self.b, self.home
+        self.ahead = TileAhead(home, c, self.left, self.depth)
         self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, wide = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
@@ -331,6 +333,10 @@ class TileEmitter:
             self._ask(self.left, start, 2)
         line = self._line(column)
         places = self._places(height, vectors, row, column)
+        # LLVM steps the addresses of the highest tile, so that they leave the sums their registers.
+        full = height * vectors == self.c.tile.rows * self.c.tile.vectors
+        if full:
+            self.ahead.results(row, b.add(self.column, column), height, vectors)
         begin = self._corrected(m, self._begin(m, places), vectors, column)
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
@@ -339,9 +345,9 @@ class TileEmitter:
         position = b.phi(I64)
         position.add_incoming(self.first, before)
         totals = [b.phi(x.type) for x in begin]
-        # LLVM steps the addresses of the highest tile, so that they leave the sums their registers.
-        full = height * vectors == self.c.tile.rows * self.c.tile.vectors
         k = position if full else opaque(b, position)
+        if full:
+            self.ahead.rows(starts, height, k)
         across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
         following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, [*totals])
         after = b.add(k, number(1))
@@ -363,7 +369,7 @@ class TileEmitter:
         stand at fixed distances, which take no registers."""
         b, place = self.b, self.left
         at = b.add(place.origin, b.mul(row, place.steps[0]))
-        first = element_address(b, place.base, at, place.dtype)
+        first = element_address(b, place.base, opaque(b, at), place.dtype)
         if place.packed:
             return [first]
         return [element_address(b, first, b.mul(number(i), place.steps[0]), place.dtype)
