@@ -173,9 +173,9 @@ def _sorted(x: Any, axis: Axis, what: str) -> Array:
     """Floats in order along the first axis, into which `axis` was brought."""
     array = _floats(x, what)
     axes = axes_of(axis, array.ndim, what)
-    rest = tuple(k for k in range(array.ndim) if k not in axes)
     moved = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
-    whole = reshape(moved, (-1, *(moved.shape[len(axes) + k] for k in range(len(rest)))))
+    shape = moved.shape
+    whole = reshape(moved, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
     if not axes:
         whole = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
     size = shape_of(whole.node)[0]
