@@ -1,7 +1,11 @@
-"""What a user is told of typical mistakes: the own line, what came, and what to write instead."""
+"""What a user is told of typical mistakes: the own line, what came, and what to write instead.
+
+And what is no mistake, though it looks unusual.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -38,3 +42,39 @@ def test_stacks_tell_the_shapes_that_came() -> None:
     error = told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones(4)]))
     assert "stack(f64[3], f64[4]): their shapes differ" in error.message
     told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones((3, 4))]))
+
+
+# No mistakes
+
+
+def tenfold(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's decorator, which hands on what `functools.wraps` finds."""
+
+    @functools.wraps(f)
+    def wrapped(*args: Any) -> Any:
+        return f(*args) * 10
+
+    return wrapped
+
+
+def test_what_wraps_a_compiled_function_is_compiled_itself() -> None:
+    """The wrapper has the attributes of what it wraps; it was taken for that."""
+    x = np.arange(3.0)
+    for inner in (sm.jit(lambda x: sm.sum(x**2)), sm.jit(lambda x: sm.sum(x**2), rounding="fast")):
+        assert sm.jit(tenfold(inner))(x) == 50
+        assert sm.jit(sm.grad(inner))(x).tolist() == [0, 2, 4]
+        value, slope = sm.jit(sm.value_and_grad(inner))(x)
+        assert (float(value), slope.tolist()) == (5, [0, 2, 4])
+        twice = sm.jit(sm.grad(lambda x, f=inner: sm.sum(sm.jit(sm.grad(f))(x) ** 2)))
+        assert twice(x).tolist() == [0, 8, 16]
+        assert sm.explain(sm.grad(inner), x).kernels
+    outer: Any = sm.jit(tenfold(inner))
+    assert outer.__wrapped__.__wrapped__ is inner
+
+
+def test_attributes_of_a_function_are_kept() -> None:
+    def f(x: Any) -> Any:
+        return x + 1
+
+    f.mine = 7  # type: ignore[attr-defined]
+    assert sm.jit(f).mine == 7  # type: ignore[attr-defined]
