@@ -167,6 +167,7 @@ def test_positions_of_sizes_alone_are_looked_at(read, dynamic):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_no_positions_of_nothing_are_inside(dynamic):
     """Every position is the front of an axis that has none, and there are no positions."""
+
     def read(x):
         at = torch.zeros_like(x, dtype=torch.int64)
         return x.gather(0, at) + 1, x.mT.gather(1, at.mT) * 2

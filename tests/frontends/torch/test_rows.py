@@ -349,7 +349,7 @@ def test_half_types_are_rounded_where_torch_rounds(dtype):
 
 
 def test_a_way_between_two_numbers_ends_at_the_second():
-    """From the nearer end: the second is all that is left of 1 beside 1e8 then, as in eager code."""
+    """From the nearer end, as in eager code: nothing is left of a 1 beside 1e8 else."""
     start, end = torch.tensor([[1e8], [1.0], [-3e7]]).expand(3, 5).contiguous(), X[:3, 0]
     near = {"rtol": 2.0**-22, "atol": 2.0**-21}  # roundings of terms up to 3 in the middle row
 
