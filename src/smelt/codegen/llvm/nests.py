@@ -137,6 +137,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         products = {} if phase.regions() else windowed(phase, target, form)
         products = products or contractions(phase, target, form)
         finish_sums(phase)
+        if any(isinstance(c, Contraction) and c.m == phase.lanes for c in products.values()):
+            phase.lanes = None  # rows of a product: a block of them is no vector
     scans = any(i.kind == "scan" for i in phase.items)
     if not products and is_map(phase, scans=True):
         apart = (scans or shares_dear(phase)) and spread(phase, lanes_of(phase, target))
@@ -146,7 +148,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     fit_rows(phase, vector)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
-        last = [c.n for c in products.values()]
+        # What a stream sums about is a product of one column: its rows are no lines of memory.
+        last = [products[i].n for i in sorted(products, key=lambda i: -len(i.axes))]
         vector = next((n for n in last if n in stored), last[0])
     cut = task_blocks(phase, products, vector, target)
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
