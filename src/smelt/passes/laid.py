@@ -29,7 +29,7 @@ from smelt.ops.reduce import Reduce
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Flip, Pad, Permute, Reshape, Shear, Slice, Window
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import Index, add, axes_of, axis, floordiv, mul, sub
+from smelt.types.expr import Index, add, axes_of, axis, floordiv, mul, product, sub
 from smelt.types.tensor import Shape
 
 __all__ = ["laid"]
@@ -116,7 +116,10 @@ def _spread(x: Node, a: int, uses: Uses) -> tuple[int, Node]:
                             *bare.type.shape[a + 2 :])
     ):  # fmt: skip
         return 1, x
-    return more + 1, _view(x, Reshape((*bare.type.shape[: a + 1], *bare.type.shape[a + 2 :])), bare)
+    shape = (*bare.type.shape[: a + 1], *bare.type.shape[a + 2 :])
+    if isinstance(bare.op, Reshape) and uses.get(bare, 1) == 1:
+        (bare,) = bare.inputs
+    return more + 1, bare if bare.type.shape == shape else _view(x, Reshape(shape), bare)
 
 
 # ---- through views of other axes -----------------------------------------------------------------
@@ -159,9 +162,12 @@ def _target(x: Node, a: int, what: _Laid) -> Shape:
 
 
 def _same_axis(old: Shape, new: Shape, a: int) -> int | None:
-    """Which axis of `old` is axis `a` of `new`, if all behind it are the same in both."""
-    b = len(old) - (len(new) - a)
-    return b if b >= 0 and old[b:] == new[a:] else None
+    """Which axis of `old` is axis `a` of `new`, if that and the last one are the same in both."""
+    if old[-1] != new[-1]:
+        return None
+    before = product(new[:a])
+    same = (b for b, n in enumerate(old[:-1]) if n == new[a] and product(old[:b]) == before)
+    return next(same, None)
 
 
 # ---- the product ---------------------------------------------------------------------------------
@@ -188,9 +194,9 @@ def _of_product(x: Node, a: int, what: _Laid) -> Node | None:
             return None
         (slid, weights), (out, shape) = made
         order = (slid, weights) if k == 0 else (weights, slid)
-        product = replace(op, left=order[0][0], right=order[1][0], out=out,
+        whole = replace(op, left=order[0][0], right=order[1][0], out=out,
                           extents=tuple(e for e in op.extents if e[0] not in (at, tap)))  # fmt: skip
-        found = build.apply(product, order[0][1], order[1][1], origin=x.origin)
+        found = build.apply(whole, order[0][1], order[1][1], origin=x.origin)
         if found.type.shape != shape:  # remainders are an axis of their own
             found = _view(x, Reshape((*shape[:a], mul(found.type.shape[a], what.step),
                                       *shape[a + 1 :])), found)  # fmt: skip
@@ -250,10 +256,16 @@ def _windows(
 
 def _slide(y: Node, dim: int, low: int, high: int, taps: int, dilation: int) -> Node:
     """Windows along a dimension, with zeros around it."""
-    sides = [tuple(n if k == dim else 0 for k in range(y.type.rank)) for n in (low, high)]
-    if low or high:
-        y = _view(y, Pad(sides[0], sides[1], 0.0), y)
+    y = _surrounded(y, dim, low, high) if low or high else y
     return _view(y, Window(dim, taps, 1, dilation), y)
+
+
+def _surrounded(y: Node, dim: int, low: int, high: int) -> Node:
+    """Zeros along a dimension; before windows of another one, so that margins meet."""
+    if isinstance(y.op, Window) and dim not in (y.op.axis, y.type.rank - 1):
+        return _view(y, y.op, _surrounded(y.inputs[0], dim, low, high))
+    sides = [tuple(n if k == dim else 0 for k in range(y.type.rank)) for n in (low, high)]
+    return _view(y, Pad(sides[0], sides[1], 0.0), y)
 
 
 def _fresh(wanted: str, taken: set[str]) -> str:
