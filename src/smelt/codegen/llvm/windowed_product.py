@@ -234,6 +234,7 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     places = [element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
                               number(v * tile.lanes), dtype)
               for i in range(height) for v in range(tile.vectors)]  # fmt: skip
+    begin = b.load(walk[0], typ=I64) if walk else number(0)
     entry, more = b.block, f.append_basic_block("more")
     loop, done = f.append_basic_block("loop"), f.append_basic_block("done")
     b.cbranch(fresh, loop, more)
@@ -244,11 +245,11 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     k = b.phi(I64)
     k.add_incoming(number(0), entry)
     k.add_incoming(number(0), more)
+    along = b.phi(I64) if walk else k  # loaded one round before: LLVM would spill sums for it
     total = [b.phi(s.type) for s in start]
     line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), dtype)
     across = [load_vector(m, element_address(b, line, number(v * tile.lanes), dtype), dtype, None)
               for v in range(tile.vectors)]  # fmt: skip
-    along = b.load(element_address(b, walk[0], k, i64), typ=I64) if walk else k
     column = element_address(b, left, along, dtype)
     following: list[Value] = []
     for i in range(height):
@@ -258,6 +259,10 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
                       for v in range(tile.vectors)]  # fmt: skip
     after = b.add(k, number(1))
     k.add_incoming(after, loop)
+    if walk:
+        along.add_incoming(begin, entry)
+        along.add_incoming(begin, more)
+        along.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
     for phi, first, s in zip(total, start, following, strict=True):
         phi.add_incoming(m.const(dtype, 0), entry)
         phi.add_incoming(first, more)
