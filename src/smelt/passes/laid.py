@@ -6,11 +6,12 @@ an array of all windows, and a fold over it.  But the places belong to one facto
 of the result) and the taps to the other (the weights), so that it is a product over the taps as
 well: a convolution of the one with the other backwards.
 
-    sum over k of z[p - k·d, k],  z[i, k] = Σ x[i, c]·w[k, c]   =   Σ x[p - k·d, c]·w[k, c] over k, c
+    sum over k of z[p - k·d, k]   =   sum over k and c of x[p - k·d, c]·w[k, c]
+    where z[i, k] = sum over c of x[i, c]·w[k, c]
 
 Where windows step over their places, there are zeros between the x[i]: place p = q·s + r meets the
-taps r, r + s, r + 2s, .., so that the remainders r are an axis of the weights, and no zero is
-multiplied but where s does not divide the taps.
+taps r, r + s, r + 2s, .., so that there is a product for each remainder r, whose places are dealt
+out, and no zero is multiplied.
 
 What lies outside is zero, and is multiplied as in every convolution with a margin.
 """
@@ -19,15 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import gcd
 
 from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
+from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.reduce import Reduce
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Flip, Pad, Permute, Reshape, Shear, Slice, Window
+from smelt.ops.view import Concat, Flip, Pad, Permute, Reshape, Shear, Slice, Window
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, axes_of, axis, floordiv, mul, product, sub
 from smelt.types.tensor import Shape
@@ -86,7 +89,7 @@ class _Laid:
 
 def _summed(node: Node, uses: Uses) -> Node | None:
     """A sum over taps of what was laid back, as a product over them."""
-    if not isinstance(node.op, Reduce) or node.op.combine != "sum":
+    if not isinstance(node.op, Reduce) or node.op.combine != SUM_OF_PRODUCTS[0]:
         return None
     (x,) = node.inputs
     if not isinstance(x.op, Shear) or node.op.axes != (x.type.rank - 1,) or uses.get(x, 1) > 1:
@@ -95,7 +98,8 @@ def _summed(node: Node, uses: Uses) -> Node | None:
         return None
     a, (inner,) = x.op.axis, x.inputs
     step, source = _spread(inner, a, uses)
-    found = _of_views(source, a, _Laid(step, x.op.dilation, x.type.shape[a]), uses)
+    taps = x.type.rank - 1
+    found = _of_views(source, a, taps, _Laid(step, x.op.dilation, x.type.shape[a]), uses)
     if found is None or found.type != node.type:
         return None
     return found
@@ -125,83 +129,181 @@ def _spread(x: Node, a: int, uses: Uses) -> tuple[int, Node]:
 # ---- through views of other axes -----------------------------------------------------------------
 
 
-def _of_views(x: Node, a: int, what: _Laid, uses: Uses) -> Node | None:
-    """The sum of a product's windows, where views leave both of their axes alone."""
+def _of_views(x: Node, a: int, t: int, what: _Laid, uses: Uses) -> Node | None:
+    """The sum over the taps, axis `t`, laid along the places, axis `a`, of a product that is seen
+    through views which leave both alone."""
     if uses.get(x, 1) > 1:
         return None
     if isinstance(x.op, Contract):
-        return _of_product(x, a, what)
-    if not x.inputs:
-        return None
-    (inner, *_), last = x.inputs, x.type.rank - 1
-    if isinstance(x.op, Reshape):
-        b = _same_axis(inner.type.shape, x.type.shape, a)
-        found = None if b is None else _of_views(inner, b, what, uses)
-        return None if found is None else _view(x, Reshape(_target(x, a, what)), found)
-    if isinstance(x.op, Permute):
-        perm = x.op.perm
-        if perm[last] != last:
+        return _of_product(x, a, t, what)
+    if isinstance(x.op, Concat):
+        if x.op.axis in (a, t):
             return None
-        found = _of_views(inner, perm[a], what, uses)
-        return None if found is None else _view(x, Permute(perm[:last]), found)
-    if isinstance(x.op, Slice):
-        op = x.op
-        if any((op.starts[k], op.sizes[k], op.steps[k]) != (0, inner.type.shape[k], 1)
-               for k in (a, last)):  # fmt: skip
-            return None
-        found = _of_views(inner, a, what, uses)
-        return None if found is None else _view(
-            x, Slice(op.starts[:last], _target(x, a, what), op.steps[:last]), found
-        )  # fmt: skip
+        parts = [_of_views(y, a, t, what, uses) for y in x.inputs]
+        known = [p for p in parts if p is not None]
+        whole = len(known) == len(parts)
+        return _view(x, Concat(_without(x.op.axis, t)), *known) if whole else None
+    if isinstance(x.op, (Reshape, Permute, Slice, Pad)):
+        return _of_view(x, a, t, what, uses)
     return None
 
 
-def _target(x: Node, a: int, what: _Laid) -> Shape:
-    """The shape of x's windows when they are laid along axis `a` and summed."""
-    return (*x.type.shape[:a], what.places, *x.type.shape[a + 1 : -1])
+def _of_view(x: Node, a: int, t: int, what: _Laid, uses: Uses) -> Node | None:
+    """The same, where a view is on top."""
+    (inner,), op = x.inputs, x.op
+    shape = list(x.type.shape)
+    shape[a] = what.places
+    del shape[t]
+    view: TensorOp = Reshape(tuple(shape))
+    before = [_same_axis(inner.type.shape, x.type.shape, k) for k in (a, t)]
+    if isinstance(op, Permute):
+        before = [op.perm[a], op.perm[t]]
+        view = Permute(tuple(_without(p, op.perm[t]) for k, p in enumerate(op.perm) if k != t))
+    elif isinstance(op, Slice):
+        kept = [k for k in range(x.type.rank) if k != t]
+        whole = [(op.starts[k], op.sizes[k], op.steps[k]) == (0, inner.type.shape[k], 1)
+                 for k in (a, t)]  # fmt: skip
+        before = [a, t] if all(whole) else [None, None]
+        view = Slice(tuple(op.starts[k] for k in kept), tuple(shape),
+                     tuple(op.steps[k] for k in kept))  # fmt: skip
+    elif isinstance(op, Pad):  # zeros are the sums of zeros
+        low, high = (tuple(n for k, n in enumerate(side) if k != t) for side in (op.low, op.high))
+        none = op.value == 0 and not any((op.low[k], op.high[k]) != (0, 0) for k in (a, t))
+        before = [a, t] if none else [None, None]
+        view = Pad(low, high, op.value)
+    places, taps = before
+    if places is None or taps is None:
+        return None
+    found = _of_views(inner, places, taps, what, uses)
+    return None if found is None else _view(x, view, found)
+
+
+def _without(k: int, t: int) -> int:
+    """The number of axis k where axis t is gone."""
+    return k - (k > t)
 
 
 def _same_axis(old: Shape, new: Shape, a: int) -> int | None:
-    """Which axis of `old` is axis `a` of `new`, if that and the last one are the same in both."""
-    if old[-1] != new[-1]:
-        return None
+    """Which axis of `old` is axis `a` of `new`, of as many elements and with as many before it."""
     before = product(new[:a])
-    same = (b for b, n in enumerate(old[:-1]) if n == new[a] and product(old[:b]) == before)
+    same = (b for b, n in enumerate(old) if n == new[a] and product(old[:b]) == before)
     return next(same, None)
 
 
 # ---- the product ---------------------------------------------------------------------------------
 
 
-def _of_product(x: Node, a: int, what: _Laid) -> Node | None:
-    """The product over the taps as well: its one factor has the places, the other the taps."""
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """A product whose factor `slid` alone has the places, and whose other one alone the taps."""
+
+    product: Node
+    taps: int
+    """The axis of the taps in the result."""
+    slid: int
+    """Which of the factors has the places."""
+    dim: int
+    """Their dimension there."""
+    place: int
+    """The dimension of the taps in the other factor."""
+
+    def over(self, slid: Node, weights: Node) -> Node:
+        """The product of windows, which have the taps last, and of weights; of places alone where
+        the weights lack the taps."""
+        op = self.product.op
+        assert isinstance(op, Contract)
+        tap, kept = op.out[self.taps], tuple(n for k, n in enumerate(op.out) if k != self.taps)
+        terms = [op.left, op.right]
+        if slid.type.rank > len(terms[self.slid]):
+            terms[self.slid] = (*terms[self.slid], axis(tap, 0))
+        else:
+            other = terms[1 - self.slid]
+            terms[1 - self.slid] = (*other[: self.place], *other[self.place + 1 :])
+        at = bare_axis((op.left, op.right)[self.slid][self.dim])
+        extents = tuple(e for e in op.extents if e[0] not in (at, tap))
+        whole = replace(op, left=terms[0], right=terms[1], out=kept, extents=extents)
+        factors = (slid, weights) if self.slid == 0 else (weights, slid)
+        return build.apply(whole, *factors, origin=self.product.origin)
+
+
+def _of_product(x: Node, a: int, t: int, what: _Laid) -> Node | None:
+    """The sum as a product over the taps as well; of several for windows that step over places."""
+    taps, sides = x.type.shape[t], _sides(x, a, t)
+    if sides is None or not isinstance(taps, int) or taps < 1:
+        return None
+    reach = (taps - 1) * what.dilation
+    if add(floordiv(sub(what.places, reach + 1), what.step), 1) != x.type.shape[a]:
+        return None  # not the places that such windows have
+    y, w = x.inputs[sides.slid], x.inputs[1 - sides.slid]
+    if what.step == 1:
+        slid = _slide(y, sides.dim, (reach, reach), taps, what.dilation)
+        return sides.over(slid, _view(w, Flip((sides.place,)), w))
+    if taps <= what.step and what.dilation == 1:
+        return _side_by_side(x, a, t, taps, what)
+    if gcd(what.step, what.dilation) > 1 or what.step > min(taps, _MOST_STEPS):
+        return None
+    behind, a = -(-reach // what.step), _without(a, t)
+    parts = [_of_remainder(sides, r, taps, behind, what) for r in range(what.step)]
+    apart = [_view(x, Reshape((*p.type.shape[: a + 1], 1, *p.type.shape[a + 1 :])), p)
+             for p in parts]  # fmt: skip
+    return _dealt(build.apply(Concat(a + 1), *apart, origin=x.origin), a, what)
+
+
+_MOST_STEPS = 5
+"""Places that windows step over at most for each remainder to be a product of its own."""
+
+
+def _of_remainder(sides: _Sides, r: int, taps: int, behind: int, what: _Laid) -> Node:
+    """What the windows give to the places q·step + r, for as many q as there are windows and
+    `behind` more: those of the taps v for which step divides r - v·dilation."""
+    step, dilation = what.step, what.dilation
+    y, w = (sides.product.inputs[k] for k in (sides.slid, 1 - sides.slid))
+    first = next(v for v in range(step) if (v * dilation - r) % step == 0)
+    count, late = len(range(first, taps, step)), (first * dilation - r) // step
+    box = [(0, n, 1) for n in w.type.shape]
+    box[sides.place] = (first, count, step)
+    w = _sliced(w, dict(enumerate(box)))
+    around = (late + (count - 1) * dilation, behind - late)
+    if count == 1:
+        shape = w.type.shape
+        w = _view(w, Reshape((*shape[: sides.place], *shape[sides.place + 1 :])), w)
+        return sides.over(_surrounded(y, sides.dim, *around), w)
+    slid = _slide(y, sides.dim, around, count, dilation)
+    return sides.over(slid, _view(w, Flip((sides.place,)), w))
+
+
+def _side_by_side(x: Node, a: int, t: int, taps: int, what: _Laid) -> Node:
+    """Windows without a place in common are laid one behind the other."""
+    order = [k for k in range(x.type.rank) if k != t]
+    a = _without(a, t)
+    x = _view(x, Permute((*order[: a + 1], t, *order[a + 1 :])), x)
+    high = tuple(what.step - taps if k == a + 1 else 0 for k in range(x.type.rank))
+    x = _view(x, Pad((0,) * len(high), high, 0.0), x) if any(high) else x
+    return _dealt(x, a, what, tuple(taps - 1 if k == a else 0 for k in range(len(order))))
+
+
+def _dealt(x: Node, a: int, what: _Laid, behind: tuple[int, ...] = ()) -> Node:
+    """The places of x, which has their quotients by the step and their remainders."""
+    shape = x.type.shape
+    x = _view(x, Reshape((*shape[:a], mul(shape[a], what.step), *shape[a + 2 :])), x)
+    x = _view(x, Pad((0,) * len(behind), behind, 0.0), x) if any(behind) else x
+    shape = x.type.shape
+    whole = (*shape[:a], what.places, *shape[a + 1 :])
+    return _view(x, Slice((0,) * len(shape), whole, (1,) * len(shape)), x)
+
+
+def _sides(x: Node, a: int, t: int) -> _Sides | None:
+    """How the places along axis `a` and the taps along `t` belong to a product's factors."""
     op = x.op
     assert isinstance(op, Contract)
     if op.padded or op.dtype not in (None, x.type.dtype):
         return None
-    at, tap = op.out[a], op.out[-1]
-    sides = [(op.left, x.inputs[0]), (op.right, x.inputs[1])]
-    places = [_alone(terms, at) for terms, _ in sides]
-    taps = [_alone(terms, tap) for terms, _ in sides]
-    for k in range(2):
-        dim, other = places[k], taps[1 - k]
-        if dim is None or other is None or places[1 - k] != -1 or taps[k] != -1:
+    for k, (own, other) in enumerate(((op.left, op.right), (op.right, op.left))):
+        dim, place = _alone(own, op.out[a]), _alone(other, op.out[t])
+        if dim is None or place is None or min(dim, place) < 0:
             continue
-        if dim < 0 or other < 0:
-            continue
-        made = _windows(x, op, a, what, (sides[k], dim), (sides[1 - k], other))
-        if made is None:
-            return None
-        (slid, weights), (out, shape) = made
-        order = (slid, weights) if k == 0 else (weights, slid)
-        whole = replace(op, left=order[0][0], right=order[1][0], out=out,
-                          extents=tuple(e for e in op.extents if e[0] not in (at, tap)))  # fmt: skip
-        found = build.apply(whole, order[0][1], order[1][1], origin=x.origin)
-        if found.type.shape != shape:  # remainders are an axis of their own
-            found = _view(x, Reshape((*shape[:a], mul(found.type.shape[a], what.step),
-                                      *shape[a + 1 :])), found)  # fmt: skip
-            found = _view(x, Slice((0,) * len(shape), shape, (1,) * len(shape)), found)
-        return found
+        if _alone(other, op.out[a]) == _alone(own, op.out[t]) == -1:
+            return _Sides(x, t, k, dim, place)
     return None
 
 
@@ -213,66 +315,20 @@ def _alone(terms: tuple[Index, ...], name: str) -> int | None:
     return have[0] if len(have) == 1 and bare_axis(terms[have[0]]) == name else None
 
 
-Side = tuple[tuple[tuple[Index, ...], Node], int]
-Factor = tuple[tuple[Index, ...], Node]
-
-
-def _windows(
-    x: Node, op: Contract, a: int, what: _Laid, slid: Side, weights: Side
-) -> tuple[tuple[Factor, Factor], tuple[tuple[str, ...], Shape]] | None:
-    """Both factors with the taps backwards, and the product's axes and shape."""
-    ((terms, y), dim), ((others, w), place) = slid, weights
-    taps, places = w.type.shape[place], what.places
-    have, tap = y.type.shape[dim], op.out[-1]
-    shape = (*x.type.shape[:a], places, *x.type.shape[a + 1 : -1])
-    out = op.out[:-1]
-    if not isinstance(taps, int) or taps < 1:
-        return None
-    reach, dilation = (taps - 1) * what.dilation, what.dilation
-    if add(floordiv(sub(places, reach + 1), what.step), 1) != have:
-        return None  # not the places that such windows have
-    if what.step == 1:
-        y = _slide(y, dim, reach, reach, taps, dilation)
-        w = _view(w, Flip((place,)), w)
-        return (((*terms, axis(tap, 0)), y), (others, w)), (out, shape)
-    if dilation > 1:
-        return None
-    rounds = -(-taps // what.step)
-    more = rounds * what.step - taps
-    behind = rounds - 1 if taps + what.step - 1 <= rounds * what.step else rounds
-    y = _slide(y, dim, rounds - 1, behind, rounds, 1)
-    rest = _fresh("r", {*op.out, *(n for t in (*terms, *others) for n in axes_of(t))})
-    none = (0,) * w.type.rank
-    if more:
-        high = tuple(more if k == place else 0 for k in range(w.type.rank))
-        w = _view(w, Pad(none, high, 0.0), w)
-    w = _view(w, Reshape((*w.type.shape[:place], rounds, what.step,
-                          *w.type.shape[place + 1 :])), w)  # fmt: skip
-    w = _view(w, Flip((place,)), w)
-    others = (*others[: place + 1], axis(rest, 0), *others[place + 1 :])
-    out = (*out[: a + 1], rest, *out[a + 1 :])
-    return (((*terms, axis(tap, 0)), y), (others, w)), (out, shape)
-
-
-def _slide(y: Node, dim: int, low: int, high: int, taps: int, dilation: int) -> Node:
+def _slide(y: Node, dim: int, around: tuple[int, int], taps: int, dilation: int) -> Node:
     """Windows along a dimension, with zeros around it."""
-    y = _surrounded(y, dim, low, high) if low or high else y
+    y = _surrounded(y, dim, *around)
     return _view(y, Window(dim, taps, 1, dilation), y)
 
 
 def _surrounded(y: Node, dim: int, low: int, high: int) -> Node:
     """Zeros along a dimension; before windows of another one, so that margins meet."""
+    if not low and not high:
+        return y
     if isinstance(y.op, Window) and dim not in (y.op.axis, y.type.rank - 1):
         return _view(y, y.op, _surrounded(y.inputs[0], dim, low, high))
     sides = [tuple(n if k == dim else 0 for k in range(y.type.rank)) for n in (low, high)]
     return _view(y, Pad(sides[0], sides[1], 0.0), y)
-
-
-def _fresh(wanted: str, taken: set[str]) -> str:
-    name, k = wanted, 1
-    while name in taken:
-        name, k = f"{wanted}{k}", k + 1
-    return name
 
 
 # ---- less of a product ---------------------------------------------------------------------------
@@ -329,5 +385,5 @@ def _sliced(y: Node, cut: Mapping[int | None, tuple[Index, Index, int]]) -> Node
     return _view(y, Slice(starts, sizes, steps), y)  # type: ignore[arg-type]
 
 
-def _view(like: Node, op: TensorOp, x: Node) -> Node:
-    return build.apply(op, x, origin=like.origin)
+def _view(like: Node, op: TensorOp, *x: Node) -> Node:
+    return build.apply(op, *x, origin=like.origin)

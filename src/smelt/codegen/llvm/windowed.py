@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
+from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.clone import folds, renumber
 from smelt.codegen.llvm.contract import (
     SKEW,
@@ -334,7 +335,10 @@ class _Plan:
         if access is None or access.positions or self.left.kind == "cast":
             return None
         steps = [coefficient(access.offset, a) for a in axes]
-        if any(n is None or axes_of(n) for n in steps) or not {1, -1} & {*steps}:
+        if any(n is None or axes_of(n) for n in steps):
+            return None
+        line = LINE // self.item.dtype.itemsize
+        if not any(isinstance(n, int) and 0 < abs(n) < line for n in steps):
             return None
         if self.phase.dtypes[access.buffer] != self.item.dtype or {*axes} & {*self.phase.cut}:
             return None

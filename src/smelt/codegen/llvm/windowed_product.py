@@ -169,7 +169,9 @@ class WindowedEmitter(Packer):
         def line(position: Value, first: Value) -> None:
             for j, offset in enumerate(near):
                 k = b.add(first, number(j))
-                b.store(b.add(b.mul(position, far), offset), self._table_at(b.add(k, number(DEPTH))))
+                b.store(
+                    b.add(b.mul(position, far), offset), self._table_at(b.add(k, number(DEPTH)))
+                )
                 b.store(k, self._table_at(b.add(k, number(2 * DEPTH))))
 
         return line
