@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import gcd
 
+from smelt.blocks import is_laid
 from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
@@ -235,22 +235,18 @@ def _of_product(x: Node, a: int, t: int, what: _Laid) -> Node | None:
     if add(floordiv(sub(what.places, reach + 1), what.step), 1) != x.type.shape[a]:
         return None  # not the places that such windows have
     y, w = x.inputs[sides.slid], x.inputs[1 - sides.slid]
+    if not is_laid(what.step, what.dilation, taps):
+        return None
     if what.step == 1:
         slid = _slide(y, sides.dim, (reach, reach), taps, what.dilation)
         return sides.over(slid, _view(w, Flip((sides.place,)), w))
     if taps <= what.step and what.dilation == 1:
         return _side_by_side(x, a, t, taps, what)
-    if gcd(what.step, what.dilation) > 1 or what.step > min(taps, _MOST_STEPS):
-        return None
     behind, a = -(-reach // what.step), _without(a, t)
     parts = [_of_remainder(sides, r, taps, behind, what) for r in range(what.step)]
     apart = [_view(x, Reshape((*p.type.shape[: a + 1], 1, *p.type.shape[a + 1 :])), p)
              for p in parts]  # fmt: skip
     return _dealt(build.apply(Concat(a + 1), *apart, origin=x.origin), a, what)
-
-
-_MOST_STEPS = 5
-"""Places that windows step over at most for each remainder to be a product of its own."""
 
 
 def _of_remainder(sides: _Sides, r: int, taps: int, behind: int, what: _Laid) -> Node:
