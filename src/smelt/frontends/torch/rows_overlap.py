@@ -214,6 +214,9 @@ def _convolution_backward(
         return correlation(grad, weight, step, around, apart, x.shape, groups), None, None
     if wanted[0] and not one and count > 1 and (groups == 1 or any(s > 1 for s in step)):
         raise UnsupportedError("gradients of images of all channels, or apart: torch's are faster")
+    wide = [(n - 1) * d - a for n, d, a in zip(extent, apart, around, strict=True)]
+    if wanted[0] and all(s == 1 for s in step) and min(wide) >= 0:
+        return _backwards(grad, x, weight, wide, apart, groups), None, None
     if wanted[0]:
         return _of_image(grad, x, weight, step, around, apart, groups), None, None
     if transposed or not (one or single):
@@ -225,6 +228,18 @@ def _convolution_backward(
     if single and not one:
         return None, _of_taps(grad, x, weight, step, apart), None
     return None, _of_points(grad, x, weight, step, groups), None
+
+
+def _backwards(
+    grad: V, x: V, weight: V, wide: Sequence[int], apart: Sequence[int], groups: int
+) -> V:  # fmt: skip
+    """A correlation of the given gradient with the taps backwards, inputs for outputs."""
+    no_long_line(weight, [n for n in weight.shape[2:] if isinstance(n, int)])
+    outer, inner, *extent = weight.shape
+    kernel = weight.flip(*range(2, weight.rank))
+    kernel = kernel.reshape(groups, floordiv(outer, groups), inner, *extent)
+    kernel = kernel.transpose(1, 2).reshape(mul(inner, groups), floordiv(outer, groups), *extent)
+    return correlation(grad, kernel, [1] * len(extent), wide, apart, x.shape, groups)
 
 
 def _of_image(
