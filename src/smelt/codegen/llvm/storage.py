@@ -111,7 +111,8 @@ class Storage:
         rows = self.extent(c.item, c.m)
         self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.item.dtype)
         self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
-        self._reserve((c.item, TABLE_PART), WINDOWED_DEPTH, i64)
+        tables = 3 * WINDOWED_DEPTH + 1 if c.dealt else WINDOWED_DEPTH
+        self._reserve((c.item, TABLE_PART), tables, i64)
 
     def _reserve_stencil(self, c: Stencil) -> None:
         wide = self.extent(c.item, c.n) if c.shared else 1
