@@ -105,6 +105,9 @@ once."""
 TAKEN, MADE = (64, 512), (192, 256)
 """Rows of a stream's task, and streamed elements for each, where a contraction takes the elements,
 or makes them (ALGORITHMS 1.7)."""
+SWATH = 192
+"""Rows that are taken at once of all those that a block of a stream meets: whole register tiles and
+vectors, and what is computed of them stays in the second cache."""
 WIDE_TAKEN, LEAST_TAKEN = 1 << 18, 64
 """Elements of a value that a visit of a stream makes at most, where it makes whole rows, and how
 many rows it takes at least: such values are worked on in the second cache or near it, and what a

@@ -10,13 +10,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from smelt.codegen.llvm.clone import FOLDS
-from smelt.codegen.llvm.contract import (
-    Contraction,
-    Form,
-    contractions,
-    packing_axes,
-    runs_across,
-)
+from smelt.codegen.llvm.contract import Contraction, Form, contractions, packing_axes
 from smelt.codegen.llvm.cuts import fit_rows
 from smelt.codegen.llvm.flatten import flatten, is_map
 from smelt.codegen.llvm.interior import has_usual_sides
@@ -31,7 +25,8 @@ from smelt.codegen.llvm.items import (
     chain,
     still_axes,
 )
-from smelt.codegen.llvm.nest_axes import lines_axis, results_axis
+from smelt.codegen.llvm.nest_axes import carried_axis, lines_axis, results_axis
+from smelt.codegen.llvm.operands import runs_across
 from smelt.codegen.llvm.peeks import covered, finish_sums
 from smelt.codegen.llvm.pieces import pieces
 from smelt.codegen.llvm.spread import shares_dear, spread
@@ -341,7 +336,9 @@ class _Planner:
         v = self.vector if self.vector in domain else self._product_axis(domain) or \
             vector_axis(self.phase, set(domain))  # fmt: skip
         if self.products and v is not None:
-            v = lines_axis(nest, v) or results_axis(nest, v) or v
+            across = {i: c.n for i, c in self.products.items()}
+            v = lines_axis(nest, v) or results_axis(nest, v) or \
+                carried_axis(nest, v, self.phase, across) or v  # fmt: skip
         serial = _serial(nest)
         others = [a for a in domain if a not in serial]
         return v if v not in serial or serial == {v} else others[-1] if others else None

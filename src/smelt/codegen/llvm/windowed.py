@@ -22,17 +22,9 @@ from math import prod
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.clone import folds, renumber
-from smelt.codegen.llvm.contract import (
-    SKEW,
-    Tile,
-    lies_in_panels,
-    lies_open,
-    load_of,
-    runs_along,
-    stored_axis,
-    tile_of,
-)
+from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.items import Folding, Item, Phase
+from smelt.codegen.llvm.operands import lies_in_panels, lies_open, load_of, runs_along
 from smelt.codegen.llvm.places import (
     NO_AXIS,
     Slid,

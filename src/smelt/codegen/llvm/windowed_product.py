@@ -15,12 +15,13 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.contract import Tile, load_of
+from smelt.codegen.llvm.contract import Tile
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.operands import load_of
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
