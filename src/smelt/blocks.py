@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from smelt.dataclass import dataclass
@@ -105,6 +105,9 @@ once."""
 TAKEN, MADE = (64, 512), (192, 256)
 """Rows of a stream's task, and streamed elements for each, where a contraction takes the elements,
 or makes them (ALGORITHMS 1.7)."""
+SWATH = 192
+"""Rows that are taken at once of all those that a block of a stream meets: whole register tiles and
+vectors, and what is computed of them stays in the second cache."""
 WIDE_TAKEN, LEAST_TAKEN = 1 << 18, 64
 """Elements of a value that a visit of a stream makes at most, where it makes whole rows, and how
 many rows it takes at least: such values are worked on in the second cache or near it, and what a
@@ -288,6 +291,23 @@ def window_steps(taps: int) -> Iterator[tuple[int, int]]:
         for step in sorted(far):
             if is_window(step, dilation, taps):
                 yield step, dilation
+
+
+REMAINDERS = 5
+"""Places between neighbouring windows up to which a sum over all windows that hold a place is a
+product of its own for each remainder of places."""
+
+
+def is_laid(step: int, dilation: int, taps: int) -> bool:
+    """Whether products for each place and tap, laid back and summed, become products over windows:
+    where neither windows nor their elements pass over places of all remainders.
+
+    >>> is_laid(1, 2, 3), is_laid(2, 1, 3), is_laid(2, 2, 3), is_laid(16, 1, 16), is_laid(8, 1, 9)
+    (True, True, False, True, False)
+    """
+    if taps <= step and dilation == 1:
+        return True
+    return gcd(step, dilation) == 1 and step <= min(taps, REMAINDERS)
 
 
 def band_of_windows(windows: Index, step: int, length: int, width: Index, most: int) -> Index:

@@ -158,7 +158,11 @@ here = Origin.here
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE) and not file.startswith(_GUESTS)
+    """NumPy's files count as ours: the line that matters is the one that called NumPy."""
+    if file.startswith(_PACKAGE):
+        return not file.startswith(_GUESTS)
+    numpy = getattr(sys.modules.get("numpy"), "__file__", None)
+    return numpy is not None and file.startswith(str(Path(numpy).parent) + "/")
 
 
 def _resolve(code: CodeType, lasti: int) -> Place:

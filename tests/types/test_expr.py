@@ -285,3 +285,13 @@ def test_bounds_of_nested_divisions_take_no_time():
     for k in range(2, 26):  # without memory, 2**24 questions
         e = (e // size(f"d{k}") + axis(f"j{k}", size("n"))) % (size("n") * k)
     assert expr.bounds(e) is not None
+
+
+def test_the_sizes_of_an_expression_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    atoms = expr.atoms
+    monkeypatch.setattr(expr, "atoms", lambda e: (asked.append(e), atoms(e))[1])
+    e = expr.add(expr.mul(expr.size("once"), 3), expr.size("and_again"))
+    assert expr.sizes_of(e) == expr.sizes_of(e)
+    assert set(expr.sizes_of(e)) == {"once", "and_again"}
+    assert len(asked) == 1

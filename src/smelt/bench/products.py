@@ -229,13 +229,22 @@ def best_times(known: dict[str, Call], rounds: int, turns: int = 1) -> dict[str,
     with sm.config(threads=1, constants_extra=None):
         for name, call in known.items():
             call()
-            spent = _seconds(call, 1)
-            repeat[name] = max(turns, int(LEAST_S / max(spent, 1e-7)))
+            repeat[name] = max(turns, _repeats(call))
         for _ in range(rounds):
             for name, call in known.items():
                 ns = _seconds(call, repeat[name]) / repeat[name] * 1e9
                 best[name] = min(ns, best.get(name, ns))
     return best
+
+
+def _repeats(call: Call) -> int:
+    """Calls that take about `LEAST_S`.  As many as that are made before they are counted: the first
+    calls of a program may go a longer way than later ones."""
+    found, before = 1, 0
+    while found > 2 * before:
+        before, spent = found, _seconds(call, found) / found
+        found = max(found, int(LEAST_S / max(spent, 1e-7)), 1)
+    return found
 
 
 def _seconds(call: Call, times: int) -> float:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
-from smelt.bench import attention, page, plot, products, table, training
+from smelt.bench import attention, operators, page, plot, products, table, training
 from smelt.bench import losses as losses_bench
 from smelt.bench import models as models_bench
 from smelt.bench.peers import PEERS
@@ -38,6 +38,7 @@ from smelt.bench.workloads import WORKLOADS
 @click.option("--models", is_flag=True, help="Models behind torch.compile instead.")
 @click.option("--products", "only_products", is_flag=True, help="Matrix products on one core.")
 @click.option("--attention", "only_attention", is_flag=True, help="Attention on one core.")
+@click.option("--operators", "only_operators", is_flag=True, help="Single operators on one core.")
 @click.option("--losses", is_flag=True, help="Losses and heads on one core: time and memory.")
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
 def command(
@@ -51,6 +52,7 @@ def command(
     models: bool,
     only_products: bool,
     only_attention: bool,
+    only_operators: bool,
     losses: bool,
     list_rows: bool,
 ) -> None:
@@ -72,6 +74,9 @@ def command(
         return
     if only_attention:
         _attention(screen, quick, write_docs)
+        return
+    if only_operators:
+        _operators(screen, quick, json_path, write_docs)
         return
     if losses:
         found = losses_bench.run(1 if quick else losses_bench.ROUNDS)
@@ -151,6 +156,15 @@ def _attention(screen: Console, quick: bool, write_docs: bool) -> None:
     screen.print(_rich(attention.table(found)))
     if write_docs:
         click.echo(f"wrote {attention.write(found, Path('docs'))}", err=True)
+
+
+def _operators(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
+    found = operators.run(quick)
+    screen.print(_rich(operators.table(found)))
+    if json_path:
+        json_path.write_text(operators.to_json(found) + "\n", encoding="utf-8")
+    if write_docs:
+        click.echo(f"wrote {operators.write(found, Path('docs'))}", err=True)
 
 
 def _show(screen: Console, results: Results, quick: bool) -> None:

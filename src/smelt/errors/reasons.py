@@ -128,10 +128,11 @@ _REFUSALS = (
     Reason(
         "F009",
         "rounding-barrier",
-        "rounding='{rounding}' keeps the value of {value} as it is stored",
-        "With `rounding='exact'` every value has the bits it would have if it were written to "
-        "memory. Fusing here would skip a rounding or change the order of a sum.",
-        "`sm.config(rounding='fast')` allows it.",
+        "a row takes {bytes:,} bytes, {capacity:,} fit in fast memory, and rounding='{rounding}' "
+        "streams no axis",
+        "With `rounding='exact'` every sum keeps the order it has in a kernel of its own. To "
+        "stream an axis adds up its blocks first, and passes over those that a mask rules out.",
+        "`sm.config(rounding='eager')` allows it.",
     ),
     Reason(
         "F010",

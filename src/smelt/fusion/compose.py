@@ -73,7 +73,8 @@ def _plan(
     known = Hints(hints)
     large = [s.node for s in whole.slots
              if s.offset is not None and at_hints(s.nbytes, known) > target.l3_bytes]  # fmt: skip
-    if not large or not fuse or knobs.REQUIRE_FUSED.get():
+    exact = knobs.ROUNDING.get() == "exact"  # sums over rows would be added to, block by block
+    if not large or not fuse or exact or knobs.REQUIRE_FUSED.get():
         return whole
     large.sort(key=lambda n: -at_hints(n.type.nbytes, known))
     try:

@@ -26,7 +26,8 @@ def joined_work(model: Model, region: Region) -> tuple[float, int, float]:
     updates meet in no order."""
     units, sizes = model.units, [model.extents[e] for e in region.axes]
     u = region.stored.bit_length() - 1
-    place, ended, found = region.places[u][0], region.ended[u], units.unit(u).trace
+    place, found = region.places[u][0], units.unit(u).trace
+    ended = region.ended.get(u, 0)  # a single update ends no axis
     first = units.unit(u).rank
     own = [region.ends[u][k - first] if k >= 0 else -1 for k in found.beside]
     """Axes of the updates that the result has too."""

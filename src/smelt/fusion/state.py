@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.fusion import along, streams
 from smelt.fusion.alike import Alike, Look, renamed
@@ -249,6 +250,9 @@ class State:
                 refusal = refusal or refuse_cost(self.model, cost)
                 if (streamed := self._streamed(region, cost, refusal)) is not None:
                     cost, refusal = streamed, None
+                elif refusal is not None and refusal.reason == FAST_MEMORY and _is_exact():
+                    details = {**refusal.details, "rounding": knobs.ROUNDING.get()}
+                    refusal = Refusal("rounding-barrier", details)
             if members & (members - 1) == 0:
                 refusal = None  # an operator by itself is always a kernel
             known = Verdict(region, cost, refusal)
@@ -261,6 +265,8 @@ class State:
         if not streams.COMPILED or not region.ended or (refusal is not None and not beyond):
             return None
         if region.members & self.units.joined:
+            return None
+        if _is_exact():  # blocks would be added up before they join the rest
             return None
         if not beyond and not along.worth_asking(self.model, region, cost):
             return None
@@ -330,6 +336,10 @@ class State:
     def _shape(self, u: int) -> tuple[int, ...]:
         unit = self.units.unit(u)
         return unit.axes[: unit.rank]
+
+
+def _is_exact() -> bool:
+    return knobs.ROUNDING.get() == "exact"
 
 
 def _streamed(cluster: Cluster) -> tuple[int, int] | None:

@@ -84,7 +84,7 @@ def looked_at(
         base, low = _from_the_end(_base(at), extent)
         span = _span(base)
         room = () if span is None else (sub(span[0], low), sub(sub(extent, 1), span[1]))
-        unsure = [_where_any(n, base.type.shape) for n in room
+        unsure = [_where_any(n, at.type.shape) for n in room
                   if not nonnegative(n) or {*sizes_of(n)} & {*signed}]  # fmt: skip
         if at not in depends and (span is not None or (own and low == 0)):
             # what is unknown then is a rule's own arithmetic, as for margins: those of a caller

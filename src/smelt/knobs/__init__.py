@@ -175,7 +175,9 @@ ROUNDING: Knob[Literal["fast", "eager", "exact"]] = Knob(
     values.choice("fast", "eager", "exact"),
     "eager",
     "What fusion may change about rounding: intermediates keep more bits (fast), are rounded as if "
-    "stored (eager), or every result has the bits of one kernel per operator (exact).",
+    "stored (eager), or sums keep the order of one kernel per operator as well, so that no axis is "
+    "streamed and results have the bits of such kernels; but for products of few rows over axes so "
+    "long that a kernel of its own splits them (exact).",
     values="fast | eager | exact",
     changes="code",
 )

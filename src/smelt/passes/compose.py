@@ -205,9 +205,19 @@ def _slice_of_pad(node: Node, op: Slice, pad_: Pad, y: Node) -> Node:
         margin = build.constant(pad_.value, node.type.dtype, node.origin)
         return _like(node, Expand(op.sizes), margin)
     if not all(_inside(s, c, t, low, add(low, n)) for s, c, t, low, n in picks):
-        return node
+        return _less_margin(node, op, pad_, y)
     starts = tuple(sub(s, low) for s, low in zip(op.starts, pad_.low, strict=True))
     return _like(node, Slice(starts, op.sizes, op.steps), y)
+
+
+def _less_margin(node: Node, op: Slice, pad_: Pad, y: Node) -> Node:
+    """A part that keeps all but some of the margins has smaller ones."""
+    ends = map(add, op.starts, op.sizes)
+    low = tuple(map(sub, pad_.low, op.starts))
+    high = tuple(sub(end, add(a, n)) for end, a, n in zip(ends, pad_.low, y.type.shape))
+    if any(step != 1 for step in op.steps) or not all(at_least(n, 0) for n in (*low, *high)):
+        return node
+    return _like(node, Pad(low, high, pad_.value), y)
 
 
 def _slice_of_concat(node: Node, op: Slice, concat_: Concat, pieces: tuple[Node, ...]) -> Node:

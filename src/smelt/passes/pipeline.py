@@ -30,6 +30,7 @@ from smelt.passes.dce import dce
 from smelt.passes.decided import decided
 from smelt.passes.fold import fold
 from smelt.passes.joined import joined
+from smelt.passes.laid import laid
 from smelt.passes.layouts import layouts
 from smelt.passes.margins import margins
 from smelt.passes.nested import nested
@@ -75,6 +76,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("decided", decided),
     Pass("margins", margins),
     Pass("views", views),
+    Pass("laid", laid),
     Pass("same", same),
     Pass("picks", picks),
     Pass("joined", joined),

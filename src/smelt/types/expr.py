@@ -428,6 +428,7 @@ def axes_of(e: Index) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "axis"))
 
 
+@lru_cache(maxsize=8192)
 def sizes_of(e: Index) -> tuple[str, ...]:
     """Names of the size symbols in `e`, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "size"))
@@ -459,8 +460,6 @@ def _rebuild_atom(atom: Atom, leaf: Callable[[Atom], Index]) -> Index:
 
 def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -> Index:
     """`e` with variables of one kind replaced by name."""
-    if isinstance(e, int):
-        return e
     return rebuild(e, lambda a: values.get(a.name, _atom(a)) if a.kind == kind else _atom(a))
 
 

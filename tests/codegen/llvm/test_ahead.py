@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,18 @@ def test_rows_that_several_nests_work_on_are_asked_for() -> None:
 
 def test_one_sweep_leaves_it_to_the_processor() -> None:
     assert "llvm.prefetch" not in _code(lambda x: x * 2 + 1)
-    assert "llvm.prefetch" not in _code(lambda x: sm.sum(x, axis=-1))
+    assert "llvm.prefetch" not in _code(
+        lambda x: sm.sum(x[:, :100], axis=-1), sm.spec("f32[r,512]")
+    )
+
+
+def test_a_fold_of_neighbouring_rows_asks_for_the_next_page() -> None:
+    """4096 bytes and more behind what is read, into the first cache: a line for each 16 numbers."""
+    for f in (sm.sum, lambda x: sm.max(x, axis=-1), lambda x: sm.argmin(x, axis=-1)):
+        code = _code(f)
+        asked = re.findall(r"getelementptr i8, ptr %\S+ i64 (\d+)\n.*llvm.prefetch.*i32 3", code)
+        assert {4096, 4160} <= set(map(int, asked)), code
+        assert min(map(int, asked)) == 4096
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4097), (7, 64), (33, 1000)])

@@ -3,13 +3,17 @@ numbers."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from tests.codegen.llvm.native import native_kernel
+from tests.codegen.llvm.whole import RUNNABLE
 
 from smelt.codegen.build import forms
+from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.vectors import candidates, vector_axis
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.target import Isa, Target
 
 PICKED = """
 kernel k(x: f32[n,3], at: i64[3]) -> y: f32[n,3]
@@ -72,3 +76,47 @@ def test_short_sizes_of_no_product_are_numbers_beside_products() -> None:
     told = {form.partition("@")[2] for form, _ in found}
     assert told - {""} == {"c=3"}
     assert not any("@" in form for form, _ in forms(parse(WEIGHTED), target, {"c": 300, "d": 16}))
+
+
+ANCHORED = """
+kernel k(x: f32[n,256], w: f32[512,256]) -> y: f32[n,512], z: f32[n]
+  axis n, k in 512, j in 256
+  grid n/192
+  v0 = x[n,j]
+  v1 = sum(v0 over j)
+  v2 = v0 - v1
+  v3 = w[0,j]
+  v4 = dot(v2, v3 over j)
+  stream k/256 with s = f64(0) [n]
+    v5 = w[k,j]
+    v6 = dot(v2, v5 over j)
+    v7 = v6 - v4
+    v8 = square(v7)
+    s' = s + sum(v8 over k as f64)
+    y[n,k] = v6
+  v9 = f32(s)
+  z[n] = v9
+"""
+
+
+def test_rows_of_a_product_are_no_vectors() -> None:
+    """A column of a product that others are summed about has rows alone: what is stored and folded
+    beside the product runs along its lines all the same, in blocks as of the product alone."""
+    (phase,) = program(parse(ANCHORED)).phases
+    made = schedule(phase, Target.for_isa("avx512"))
+    assert made.block == {"n": 192}
+    assert [n.vector for n in made.nests if n.order == ("n", "j") and n.folds] == ["j"]
+    assert [n.vector for n in made.nests if n.order == ("n", "k") and n.stores] == ["k"]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_what_sums_about_a_column_is_right(isa: Isa) -> None:
+    kernel = native_kernel(parse(ANCHORED), isa)
+    rng = np.random.default_rng(1)
+    w = rng.standard_normal((512, 256)).astype(np.float32)
+    for n in (1, 200, 401):
+        x = rng.standard_normal((n, 256)).astype(np.float32)
+        found = kernel({"x": x, "w": w})
+        y = (x - x.astype("f8").sum(1, keepdims=True)) @ w.T
+        np.testing.assert_allclose(found["y"], y, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(found["z"], ((y - y[:, :1]) ** 2).sum(1), rtol=1e-4)

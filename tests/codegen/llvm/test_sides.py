@@ -38,12 +38,13 @@ kernel k0(
 
 
 def test_scores_are_packed_as_they_lie() -> None:
-    """Vectors of scores lie along the keys, and so do the panels that are multiplied with queries
-    and gradients; nothing is gathered but for sums that are stored the other way."""
+    """Vectors of scores lie along the keys, and tiles take rows of keys from them where they lie;
+    where the sums are stored the other way, panels lie along the keys too.  Nothing is gathered."""
     target = Target.for_isa("avx512")
     (phase,) = program(parse(GRADIENTS)).phases
-    across = {c.k: c.n for c in schedule(phase, target).blocked}
-    assert across == {"l": "u", "j": "u"}
+    blocked = schedule(phase, target).blocked
+    assert {c.k: c.n for c in blocked} == {"l": "u", "j": "l"}
+    assert [c.down for c in blocked] == [c.k == "j" for c in blocked]
     turned = GRADIENTS.replace("-> y0: f32[h,n,64], y1: f32[h,n,64]",
                                "-> y0: f32[h,64,n], y1: f32[h,64,n]")  # fmt: skip
     turned = turned.replace("[i,u,l] = v17", "[i,l,u] = v17")

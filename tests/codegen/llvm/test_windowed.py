@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
-from tests.codegen.llvm.windows import check, lying, random
+from tests.codegen.llvm.windows import check, dealing, lying, random
 
 from smelt import lower
 from smelt.blocks import ROWS
@@ -152,3 +152,40 @@ def test_weights_are_multiplied_where_they_lie(rows: int, isa: str) -> None:
     check(whole(plain(), isa), x, k)
     packed = whole(turned, isa)(x, np.ascontiguousarray(k.swapaxes(0, 1)))
     assert np.array_equal(whole(plain(), isa)(x, k)[0], packed[0])
+
+
+BACKWARDS = """graph f(x: f32[b,c,h,w], k: f32[c,o,3,3]) {
+  v0 = pad(x) {low=(0, 0, 1, 1), high=(0, 0, 1, 1), value=0}
+  v1 = window(v0) {axis=2, extent=3}
+  v2 = window(v1) {axis=3, extent=3}
+  v3 = flip(k) {axes=(2, 3)}
+  v4 = contract(v2, v3) {spec="b,c,h,w,u,v; c,o,u,v -> b,o,h,w"}
+  return v4
+}"""
+ACROSS = """graph f(x: f32[b,c,n], k: f32[5,c,o]) {
+  v0 = window(x) {axis=2, extent=5}
+  v1 = contract(v0, k) {spec="b,c,n,u; u,c,o -> b,o,n"}
+  return v1
+}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("rows", [1, 4, 8, 13, 20, 200])
+def test_weights_lie_in_any_order(rows: int, isa: str) -> None:
+    """Each axis has a step of its own, also backwards, and nothing is packed of them."""
+    assert dealing(BACKWARDS) == dealing(ACROSS) == [True]
+    assert dealing(plain()) == [False]
+    x, k = random((2, 60, 4, 9), (60, rows, 3, 3))
+    check(whole(BACKWARDS, isa, usual=True), x, k)
+    x, k = random((2, 70, 30), (5, 70, rows))
+    check(whole(ACROSS, isa), x, k)
+
+
+def test_a_table_of_weights_costs_no_sums() -> None:
+    """Register tiles keep all sums in registers, whatever the order of the weights."""
+    kernel = lower.run(one_cluster(parse(BACKWARDS)), "eager", {})
+    loops = inner_loops(asm_text(kernel, Target.for_isa("avx512")))
+    sums = [body for body in loops if "fmadd" in body]
+    assert len(sums) == 4
+    for body in sums:
+        assert not re.search(r"\(%rsp\), %[xyz]mm|%[xyz]mm\d+, -?\w*\(%rsp", body), body

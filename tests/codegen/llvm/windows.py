@@ -39,6 +39,11 @@ def lying(source: str) -> list[bool]:
     return [c.lies for c in _made(source) if isinstance(c, Windowed)]
 
 
+def dealing(source: str) -> list[bool]:
+    """Whether a table says where the left operands of a graph's products over windows lie."""
+    return [c.dealt is not None for c in _made(source) if isinstance(c, Windowed)]
+
+
 def _made(source: str) -> list[object]:
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
     made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]

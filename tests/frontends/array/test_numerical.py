@@ -94,7 +94,8 @@ PROGRAMS = {
     "convolve": (lambda xp, a, v: [xp.convolve(x, y, mode) for mode in ("full", "same", "valid")
                                    for x, y in ((a, v), (v, a), (a, a), (a, v[:1]), (a, v[:4]))],
                  normal(23), normal(5)),
-    "pad": (lambda xp, x: [xp.pad(x, w, mode) for w in (2, (1, 3), ((0, 2), (3, 1)))
+    "pad": (lambda xp, x: [xp.pad(x, w, mode) for w in (2, (1, 3), ((0, 2), (3, 1)), (2,),
+                                                        ((1, 2),), ((1,), (2,)))
                            for mode in ("constant", "edge", "reflect", "wrap", "symmetric")],
             normal(4, 5)),
     "pad a long row": (lambda xp, x: [xp.pad(x, (70, 33), mode) * 2
@@ -164,6 +165,8 @@ def test_half_types(mode: str) -> None:
         (lambda x: sm.convolve(x[0], x[0, :0]), ShapeError),
         (lambda x: sm.convolve(x[0], x[0], "all"), ArgumentError),
         (lambda x: sm.pad(x, -1), ArgumentError),
+        (lambda x: sm.pad(x, 1.5), ArgumentError),
+        (lambda x: sm.pad(x, ((1,), (1, 2, 3))), ArgumentError),
         (lambda x: sm.pad(x, 1, "mean"), ArgumentError),
         (lambda x: sm.pad(x, ((1, 1), (1, 1), (1, 1))), ArgumentError),
         (lambda x: sm.pad(x, 9, "reflect"), ShapeError),

@@ -218,3 +218,36 @@ def test_imaginary_parts_of_real_numbers_are_zero(x: Any, mode: str) -> None:
     assert found.dtype == x.dtype
     assert not found.any()
     assert not np.signbit(found).any()
+
+
+# Sizes that come out as 0 or 1
+
+
+@modes
+@pytest.mark.parametrize("shape", [(4, 0), (4, 2, 0), (2, 3)], ids=str)
+def test_order_statistics_of_no_columns_are_none(shape: tuple[int, ...], mode: str) -> None:
+    x = np.arange(float(np.prod(shape))).reshape(shape)
+    check(mode, lambda xp, x: (xp.median(x, axis=0), xp.quantile(x, 0.3, axis=0)), x)
+
+
+def test_no_positions_in_an_axis_whose_size_came_out_as_0() -> None:
+    f = sm.jit(lambda x: sm.take_along_axis(x[:, :-2], sm.argsort(x[:, :-2], axis=0), axis=1))
+    for columns in (2, 5):
+        x = np.tile(np.asarray([[2.0], [1.0], [0.0]]), (1, columns))
+        wanted = np.take_along_axis(x[:, :-2], np.argsort(x[:, :-2], axis=0), axis=1)
+        np.testing.assert_array_equal(np.asarray(f(x)), wanted)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda xp, x, y: x[:, None, :] @ y[:, :, None], lambda xp, x, y: xp.vecdot(x, y),
+     lambda xp, x, y: xp.einsum("ij,ij->i", x, y), lambda xp, x, y: x + y],
+    ids=["matmul", "vecdot", "einsum", "add"],
+)  # fmt: skip
+def test_a_size_that_came_out_as_1_stretches_in_products_too(f: Callable[..., Any]) -> None:
+    compiled = sm.jit(lambda x, y: f(sm, x[2:], y))
+    for rows, others in ((3, 4), (6, 4), (3, 1), (3, 2), (6, 1)):
+        x, y = np.arange(rows * 5.0).reshape(rows, 5), np.arange(others * 5.0).reshape(others, 5)
+        np.testing.assert_array_equal(np.asarray(compiled(x, y)), f(np, x[2:], y))
+    with pytest.raises(sm.errors.ShapeError):
+        compiled(np.ones((6, 5)), np.ones((3, 5)))

@@ -102,6 +102,24 @@ def test_rounding_is_set():
         assert sm.config is not None and "rounding" in sm.fuse(rounding="exact").given
 
 
+def masked_attention(x):
+    s = x @ sm.matrix_transpose(x)
+    seen = sm.where(sm.arange(s.shape[1]) < s.shape[1] // 2, s, -sm.inf)
+    return softmax(seen) @ x
+
+
+def test_exact_sums_have_the_bits_of_one_kernel_per_operator():
+    """A NaN under a mask is seen as well: no block is passed over."""
+    x = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    x[-1, 3] = np.nan
+    results = []
+    for fuse in (True, False):
+        with sm.config(rounding="exact", fuse=fuse):
+            results.append(np.asarray(sm.jit(masked_attention)(x)))
+    np.testing.assert_array_equal(*results)
+    assert np.isnan(results[0]).all(axis=0).tolist() == [k == 3 for k in range(8)]
+
+
 # ---- faces -------------------------------------------------------------------------------------
 
 

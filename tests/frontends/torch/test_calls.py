@@ -362,6 +362,19 @@ def test_what_a_later_graph_makes_from_arguments_is_not_stored():
         assert (len(first.nodes), len(last.nodes)) == (stored, 1)
 
 
+@pytest.mark.parametrize("part", [lambda y: y[:, 1:3], lambda y: y.split(2, 1)[1]])
+def test_a_part_that_a_call_takes_twice_is_all_that_is_stored(part):
+    def f(x):
+        p = part(torch.exp(x))
+        return torch.nextafter(p, p) + 1
+
+    x = torch.randn(5, 9)
+    with smelt.torch.record() as r:
+        found = torch.compile(f, backend="smelt")(x)
+    torch.testing.assert_close(found, f(x), rtol=1e-4, atol=1e-4)
+    assert [len(s.nodes) for s in r.graphs[0].program.segments] == [1, 1]
+
+
 def test_what_is_long_to_make_is_stored():
     """Twenty operators are not worked out a second time."""
 

@@ -162,3 +162,17 @@ def test_positions_of_sizes_alone_are_looked_at(read, dynamic):
     torch.testing.assert_close(inside(TABLE), read(TABLE, torch.arange(10) * 3 // 4) * 2)
     with pytest.raises(OutsideError):
         outside(TABLE)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_no_positions_of_nothing_are_inside(dynamic):
+    """Every position is the front of an axis that has none, and there are no positions."""
+
+    def read(x):
+        at = torch.zeros_like(x, dtype=torch.int64)
+        return x.gather(0, at) + 1, x.mT.gather(1, at.mT) * 2
+
+    f = torch.compile(read, backend="smelt", dynamic=dynamic)
+    for n in (3, 0):
+        for found, want in zip(f(TABLE[:n]), read(TABLE[:n]), strict=True):
+            assert torch.equal(found, want)

@@ -346,3 +346,40 @@ def test_half_types_are_rounded_where_torch_rounds(dtype):
     x = X.to(dtype)
     for f in (lambda x: F.gelu(x) + 1, lambda x: x.softmax(-1), lambda x: F.layer_norm(x, (5,))):
         agree(f, x, rtol=1e-2, atol=1e-2)
+
+
+def test_a_way_between_two_numbers_ends_at_the_second():
+    """From the nearer end, as in eager code: nothing is left of a 1 beside 1e8 else."""
+    start, end = torch.tensor([[1e8], [1.0], [-3e7]]).expand(3, 5).contiguous(), X[:3, 0]
+    near = {"rtol": 2.0**-22, "atol": 2.0**-21}  # roundings of terms up to 3 in the middle row
+
+    def line(weight):
+        return lambda x, y: torch.lerp(x, y, weight)
+
+    for weight in (0.3, 0.7, 1.0):
+        agree(line(weight), start, end, **near)
+    agree(torch.lerp, start, end, torch.tensor([0.0, 0.4, 0.5, 0.9, 1.0]), **near)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, y: torch.lerp(x, y, 0.3), lambda x, y: torch.addcmul(x, y, y, value=1e-4),
+    lambda x, y: torch.addcdiv(x, y, x, value=0.5), lambda x, y: torch.add(x, y, alpha=2),
+    lambda x, y: torch.sub(y, x, alpha=2), lambda x, y: torch.rsub(x, y, alpha=2),
+])  # fmt: skip
+def test_sums_with_multiples_of_halves_are_rounded_once(f):
+    """What is added may be greater than any half: eager code adds in float32."""
+    x = torch.tensor([6e4, -6e4, 4e4, 1.0, -2.5]).half().repeat(64)  # not odd ones behind vectors
+    agree(f, x, -x.flip(0).roll(1), rtol=2.0**-11, atol=0)
+    agree(f, x, -x, rtol=2.0**-11, atol=0)
+
+
+def test_a_reciprocal_root_is_that_of_the_sign_of_zero():
+    x = torch.tensor([4.0, 0.0, -0.0, float("inf"), float("-inf"), -1.0])
+    agree(lambda x: x**-0.5, x)
+
+
+def test_a_number_that_a_forward_derivative_casts():
+    def f(x):
+        return aten._to_copy(0.1, dtype=torch.float32) * x
+
+    agree(f, X)

@@ -27,7 +27,7 @@ CONVOLUTIONS = {
     "points of a line": ((2, 3, 11), (5, 3, 1), {}, 0),
     "points of a body": ((2, 3, 2, 3, 4), (5, 3, 1, 1, 1), {"stride": (1, 2, 1)}, 0),
     "points apart": ((2, 6, 7, 8), (4, 6, 1, 1), {"stride": (3, 2)}, 0),
-    "points with a margin": ((2, 6, 7, 8), (4, 6, 1, 1), {"padding": 1}, 1),
+    "points with a margin": ((2, 6, 7, 8), (4, 6, 1, 1), {"padding": 1}, 0),
     "one image, one channel": ((1, 1, 5, 5), (1, 1, 1, 1), {}, 0),
     "single channels": ((2, 5, 9, 8), (5, 1, 5, 3), {"groups": 5, "padding": (2, 1)}, 0),
     "single channels, dilated": (
@@ -37,13 +37,17 @@ CONVOLUTIONS = {
     "single channels, few taps": ((2, 3, 9, 8), (3, 1, 3, 3), {"groups": 3, "padding": 1}, 1),
     "single channels of a line": ((2, 6, 11), (6, 1, 4), {"groups": 6, "padding": 3}, 0),
     "single channels of a line, apart": (
-        (2, 3, 13), (3, 1, 3), {"groups": 3, "stride": 2, "padding": 1}, 1,
+        (2, 3, 13), (3, 1, 3), {"groups": 3, "stride": 2, "padding": 1}, 0,
     ),
     "single channels of a line, dilated": (
         (3, 2, 13), (2, 1, 3), {"groups": 2, "dilation": 3, "padding": 6}, 0,
     ),
-    "a wide margin": ((2, 3, 6, 6), (3, 1, 4, 4), {"groups": 3, "padding": 4}, 1),
-    "two outputs a channel": ((2, 3, 9, 8), (6, 1, 5, 5), {"groups": 3, "padding": 2}, 2),
+    "a wide margin": ((2, 3, 6, 6), (3, 1, 4, 4), {"groups": 3, "padding": 4}, 0),
+    "two outputs a channel": ((2, 3, 9, 8), (6, 1, 5, 5), {"groups": 3, "padding": 2}, 1),
+    "several channels of a group": ((2, 6, 9, 8), (4, 3, 3, 3), {"groups": 2, "padding": 1}, 1),
+    "lines": ((2, 3, 11), (6, 3, 5), {"padding": 2, "dilation": 2}, 1),
+    "lines, apart": ((2, 3, 18), (6, 3, 5), {"padding": 1, "stride": 3}, 1),
+    "lines, far apart": ((2, 3, 24), (6, 3, 9), {"stride": 7}, 2),
     "several channels": ((2, 3, 9, 8), (6, 3, 3, 3), {"padding": 1}, 2),
 }  # fmt: skip
 
@@ -67,6 +71,30 @@ def test_gradients_of_convolutions(name):
         found = run(compiled(f))
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     assert [x.operator for x in r.left] == ["aten.convolution_backward.default"] * calls
+
+
+@pytest.mark.parametrize(
+    ("shape", "taps", "options"),
+    [((2, 4, 5, 4), (4, 3, 2, 2), {"stride": 2}),
+     ((2, 4, 7), (4, 3, 4), {"stride": 2, "padding": 1, "groups": 2, "output_padding": 1})],
+)  # fmt: skip
+def test_images_of_transposed_convolutions(shape, taps, options):
+    """Their gradients are convolutions; those of weights are torch's."""
+    conv = F.conv_transpose2d if len(shape) == 4 else F.conv_transpose1d
+
+    def gradients(call):
+        leaves = [randn(*shape).requires_grad_(), randn(*taps, seed=1).requires_grad_()]
+        call(*leaves).backward()
+        return [x.grad for x in leaves]
+
+    def f(x, w):
+        return conv(x, w, **options).sin().sum()
+
+    expected = gradients(f)
+    with smelt.torch.record() as r:
+        found = gradients(compiled(f))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    assert sum(x.operator == "aten.convolution_backward.default" for x in r.left) == 1
 
 
 def test_an_image_that_needs_no_gradient_gets_none():

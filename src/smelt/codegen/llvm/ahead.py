@@ -47,11 +47,44 @@ def fetch_ahead(
         return
     step = _next_block(home, access) or _next_run(home, access)
     if step is None:
+        if _is_run(home, access):
+            _fetch_lines(home, address, dtype, lanes, RUN_AHEAD)
         return
     far = home.far.get(step) or home.home.index(step)
-    there = element_address(home.b, address, far, dtype)
+    _fetch_lines(home, element_address(home.b, address, far, dtype), dtype, lanes)
+
+
+def _fetch_lines(
+    home: NestEmitter, address: Value, dtype: DType, lanes: int, behind: int = 0
+) -> None:
+    """Asks for the lines of so many lanes, so many bytes `behind` an address: into the first cache
+    what is needed that soon."""
     for k in range(0, lanes * dtype.itemsize, LINE):
-        prefetch(home.b, home.b.gep(there, [number(k)], source_etype=ir.IntType(8)))
+        there = home.b.gep(address, [number(behind + k)], source_etype=ir.IntType(8))
+        prefetch(home.b, there, near=behind > 0)
+
+
+RUN_AHEAD = 4096
+"""Bytes by which a fold asks for what it reads: a page, since no processor foresees beyond one."""
+
+
+def _is_run(home: NestEmitter, access: Access) -> bool:
+    """Whether a nest that does nothing but fold is the first to read an array, and reads it from
+    one end to the other.
+
+    Vectors that lie across lines, as in most of NumPy's arrays, keep the first cache too busy to
+    have enough asked of the second one and of memory: 64 MiB are summed in 0.7 of the time."""
+    nest, s = home.nest, home.s
+    if not nest.folds or nest.stores or nest.saves or s.products or home.home.shares.get(nest):
+        return False
+    if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
+        return False
+    if next(n for n in s.nests if any(i.payload == access for i in n.items)) is not nest:
+        return False  # what an earlier nest has read lies in a cache
+    parts = {number for number, _ in s.phase.cut.values()}
+    around = [a for a in s.phase.grid if a not in s.local and a not in parts] + [*nest.order[:-1]]
+    row = s.phase.axes[nest.order[-1]]
+    return not around or coefficient(access.offset, around[-1]) == row
 
 
 RUNS = 4

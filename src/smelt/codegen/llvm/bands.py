@@ -106,7 +106,7 @@ def rows_in_bands(phase: Phase, products: Iterable[Contraction]) -> Iterator[tup
         if len(rows) != 1 or v.part is not None or v.size in (None, 1):
             continue
         (m,) = rows
-        plain = all(c.kind == "packed" and not (c.outer or c.panels) and
+        plain = all(c.kind == "packed" and not (c.outer or c.panels or c.down) and
                     not (c.group is not None and c.group.moved) for c in over)  # fmt: skip
         told = _cone(v.start) | _cone(v.stop)
         if m in phase.grid and plain and any(_tells(i, [m]) for i in told) and _may_be_finer(told):

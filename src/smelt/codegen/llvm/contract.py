@@ -34,17 +34,22 @@ from smelt.blocks import (
     whole_rows,
 )
 from smelt.codegen.llvm.grouped import WORDS, Group, group_of
-from smelt.codegen.llvm.indexing import steady
-from smelt.codegen.llvm.items import Access, Folding, Item, Phase, chain, still_axes
-from smelt.codegen.llvm.sides import scatters
-from smelt.codegen.llvm.vectors import is_turnable
+from smelt.codegen.llvm.items import Folding, Item, Phase, chain, still_axes
+from smelt.codegen.llvm.operands import (
+    lies_in_panels,
+    lies_in_units,
+    lies_open,
+    load_of,
+    runs_along,
+)
+from smelt.codegen.llvm.sides import lies_along, scatters
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
-from smelt.types.expr import Expr, Index, axes_of, axis, mul, product, substitute
+from smelt.types.expr import Index, product
 
 SKEW = 16
 """Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
@@ -87,6 +92,8 @@ class Contraction:
     direct: int = 0
     """Where others want the left operand too: it lies in scratch, rows this far apart, and is
     multiplied there."""
+    down: bool = False
+    """Whether such an operand lies along m rather than along k."""
     held: int = 0
     """The same where factors go in groups: it lies in scratch, and is packed from there."""
     panels: bool = False
@@ -125,9 +132,15 @@ class Contraction:
         return self.direct or self.depth // self.together + skew
 
     @property
+    def steps(self) -> tuple[int, int]:
+        """Units from one row to the next in the left operand in scratch, and along k."""
+        return (1, self.pitch) if self.down else (self.pitch, 1)
+
+    @property
     def left_axes(self) -> tuple[str, ...]:
         """The left operand's axes in scratch, where that is multiplied as it lies."""
-        return (self.k,) if self.m is None else (self.m, self.k)
+        axes = (self.k,) if self.m is None else (self.m, self.k)
+        return axes[::-1] if self.down else axes
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -154,7 +167,7 @@ class Contraction:
 
     def lies_in_rows(self) -> bool:
         """Whether the right operand lies in plain rows, which are not packed if they are short."""
-        plain = self.kind == "packed" and self.group is None and not self.panels
+        plain = self.kind == "packed" and self.group is None and not (self.panels or self.down)
         return plain and lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
 
     @property
@@ -185,7 +198,7 @@ def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Co
     """The usable contractions of a phase; the others are rewritten as folds of products."""
     found: dict[Item, Contraction] = {}
     for item in [i for i in phase.items if i.kind == "dot"]:
-        made = _usable(item, phase, target, form, {i: c.n for i, c in found.items()})
+        made = _usable(item, phase, target, form, found)
         if made is None:
             _as_fold(item, phase)
         else:
@@ -235,7 +248,7 @@ def _misfit(found: dict[Item, Contraction], phase: Phase) -> Item | None:
 
 
 def _usable(
-    item: Item, phase: Phase, target: Target, form: Form, across: Mapping[Item, str]
+    item: Item, phase: Phase, target: Target, form: Form, before: Mapping[Item, Contraction]
 ) -> Contraction | None:  # fmt: skip
     assert isinstance(item.payload, Folding)
     over = item.payload.over
@@ -250,7 +263,12 @@ def _usable(
     m, n = (_own_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
     both = m is not None and n is not None
     swaps = form == "columns" or _is_few(n, phase) > _is_few(m, phase)
-    if n is None or (both and (swaps or scatters(left, right, m, across))):
+    across = {i: c.n for i, c in before.items()}
+    tile, down = tile_of(target, _lanes(item.dtype, target)), 0
+    if m is not None and n is not None and not (swaps or form) and \
+            group_of(item, left, right, phase.dtypes, target) is None:  # fmt: skip
+        down = _down(left, item, m, across, tile, phase)
+    if n is None or (both and not down and (swaps or scatters(left, right, m, across))):
         left, right, m, n = right, left, n, m
     if n is None or not set(over) <= left.axes & right.axes:
         return None
@@ -258,9 +276,8 @@ def _usable(
         return None
     ranked = [a for a in phase.axes if a in over]
     shared = m is not None and _is_shared(item, m, n, right)
-    tile = tile_of(target, _lanes(item.dtype, target))
     k = _longest(ranked, phase)
-    pitch = _pitch(left, item, tile, phase)
+    pitch = down or _pitch(left, item, ranked[-1], tile, phase)
     group = group_of(item, left, right, phase.dtypes, target, matrices=True)
     direct = pitch if group is None else 0
     panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
@@ -272,27 +289,47 @@ def _usable(
     access, kind = load_of(left), "small" if form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
     made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile, kind,
-                       direct=direct, held=pitch - direct, panels=panels,
+                       direct=direct, down=bool(down), held=pitch - direct, panels=panels,
                        converts=converts and kind == "packed")  # fmt: skip
     if group is not None:
-        units = _lies_in_units(left, item, group, (m, k), phase)
+        units = lies_in_units(left, item, group, (m, k), phase)
         return replace(made, group=group, along=runs_along(right, (n, k)), units=units,
                        tile=_open_tile(target, tile.lanes) if units else tile)  # fmt: skip
     return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
 
 
-def _pitch(left: Item, item: Item, tile: Tile, phase: Phase) -> int:
-    """Elements between rows of a left operand that is kept for others in blocks of a stream; 0
-    where it is packed."""
+def _pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
+    """Elements between rows along an axis of a left operand that is kept for others in blocks of a
+    stream; 0 where it is packed."""
     others = [i for i in phase.items if left in i.args and i is not item]
     others += [s for s in phase.settings if s.value is left]
     assert isinstance(item.payload, Folding)
-    (axis, *more) = item.payload.over
-    if left.kind != "apply" or not others or left.time != item.time or more:
+    if not others or len(item.payload.over) > 1:
+        return 0
+    return _pitch_along(left, item, axis, tile, phase)
+
+
+def _pitch_along(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
+    if left.kind != "apply" or left.time != item.time:
         return 0
     visits = {v.axis: v.size for r in chain(phase.segments[item.time]) for v in r.visits}
     size = visits.get(axis)
     return 0 if size is None else -(-size // tile.columns) * tile.columns + SKEW
+
+
+def _down(
+    left: Item, item: Item, m: str, across: Mapping[Item, str], tile: Tile, phase: Phase
+) -> int:
+    """The same along m, where vectors of the operand lie along that as they are computed, so that
+    packing it in rows would scatter them: a tile takes neighbours from one line for each k."""
+    if left.kind == "load" or not lies_along(left, m, across):
+        return 0
+    assert isinstance(item.payload, Folding)
+    (k, *more) = item.payload.over
+    alike = left.axes & set(phase.axes) - set(phase.grid) == {m, k}
+    if more or not alike or not _pitch_along(left, item, k, tile, phase):
+        return 0
+    return _pitch_along(left, item, m, tile, phase)
 
 
 def _longest(axes: list[str], phase: Phase) -> str:
@@ -338,22 +375,6 @@ def _thin(
     return Contraction(item, left, right, m, n, tuple(a for a in over if a != k), k,
                        Tile(rows, 2, _lanes(item.dtype, target)), "thin", along,
                        group=group)  # fmt: skip
-
-
-def runs_along(x: Item, axes: tuple[str, ...]) -> str:
-    """The one of these axes along which most of what a value reads lies in unit steps."""
-    votes = dict.fromkeys(axes, 0)
-    pending, seen = [x], {x}
-    while pending:
-        item = pending.pop()
-        fresh = [a for a in item.args if a not in seen]
-        pending += fresh
-        seen.update(fresh)
-        if isinstance(item.payload, Access):
-            for a in axes:
-                if coefficient(item.payload.offset, a) == 1:
-                    votes[a] += 64 ** len(item.axes)
-    return max(axes, key=lambda a: votes[a])
 
 
 def _own_axis(
@@ -411,90 +432,3 @@ def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Loop orders of the nests that pack the left and the right operand."""
     left = (c.k,) if c.m is None else (c.m, c.k)
     return left, (c.k, c.n) if c.along != c.k else (c.n, c.k)
-
-
-def lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
-    """Whether an operand is a plain load that walks `axes` at fixed steps, one of `unit` by one."""
-    access = item.payload
-    if not isinstance(access, Access) or access.limits or item.args or item.dtype != dtype:
-        return False
-    steps = {a: coefficient(access.offset, a) for a in axes}
-    fixed = all(s is not None and not axes_of(s) for s in steps.values())
-    return fixed and any(steps[a] == 1 for a in unit)
-
-
-def load_of(item: Item) -> Access | None:
-    """The load that a value is, or that it converts: a plain one, of elements that are there."""
-    while item.kind == "cast":
-        (item,) = item.args
-    access = item.payload
-    return access if isinstance(access, Access) and not (access.limits or item.args) else None
-
-
-def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) -> bool:
-    """Whether what a product packs of an operand are the bits that its array holds."""
-    if group is not None:
-        return stored.itemsize == group.dtype.itemsize
-    return right.kind == "load" and right.dtype == item.dtype == stored
-
-
-def lies_in_panels(
-    right: Item, item: Item, group: Group | None, axes: tuple[str, str], width: int, phase: Phase
-) -> bool:  # fmt: skip
-    """Whether an operand is a plain load at [n//w, k, n%w] of an array, w a multiple of `width`,
-    or of groups at [n//w, k//g, n%w, k%g]: from each multiple of `width` on, so many elements or
-    groups along n follow one another."""
-    access, (k, n) = load_of(right), axes
-    if access is None or not packs_as_it_is(right, item, group, phase.dtypes[access.buffer]):
-        return False
-    cut = {*phase.cut, *(v.axis for r in phase.regions() for v in r.cuts)}
-    count = 1 if group is None else group.count
-    if n in cut or (count > 1 and k in cut) or panel_step(access, k, count) is None:
-        return False
-    if coefficient(access.offset, n) is not None:
-        return False
-    return coefficient(steady(access.offset, n, width), n) == count
-
-
-def _lies_in_units(
-    left: Item, item: Item, group: Group, axes: tuple[str, str], phase: Phase
-) -> bool:  # fmt: skip
-    """Whether each row of an array holds the units of a left operand side by side."""
-    access, (m, k) = load_of(left), axes
-    if access is None or group.moved or group.matrix:
-        return False
-    if not packs_as_it_is(left, item, group, phase.dtypes[access.buffer]):
-        return False
-    apart = coefficient(access.offset, m)
-    return apart is not None and not axes_of(apart) and coefficient(access.offset, k) == 1
-
-
-def panel_step(access: Access, k: str, count: int) -> Index | None:
-    """Elements from one position of k to the next in a panel, or from a group of `count` to the
-    next where its members lie side by side; None if it is no such thing."""
-    step = coefficient(access.offset, k)
-    if count > 1:
-        together = coefficient(steady(access.offset, k, count), k) == 1
-        groups = substitute(access.offset, {k: mul(count, axis(k, 1 << 40))})
-        step = coefficient(groups, k) if together and step is None else None
-    return None if step is None or axes_of(step) else step
-
-
-def runs_across(item: Item, vector: str, other: str, whole: int = 0) -> bool:
-    """Whether a load is contiguous along `other` while it jumps along `vector`; with `whole`, that
-    may be so in runs of so many elements at least, which begin at its multiples."""
-    access = item.payload
-    if not isinstance(access, Access) or item.args or not is_turnable(access, (vector, other)):
-        return False
-    steps = [coefficient(access.offset, a) for a in (vector, other)]
-    if steps[1] is None and whole:
-        steps[1] = coefficient(steady(access.offset, other, whole), other)
-    far = steps[0] not in (None, 0, 1) or (whole and _jumps(access.offset, vector))
-    return vector in item.axes and bool(far) and steps[1] == 1
-
-
-def _jumps(offset: Index, axis: str) -> bool:
-    """Whether all parts of an offset that depend on an axis are taken several times."""
-    terms = offset.terms if isinstance(offset, Expr) else ()
-    own = [c for monomial, c in terms if axis in axes_of(Expr(((monomial, 1),)))]
-    return bool(own) and all(abs(c) > 1 for c in own)

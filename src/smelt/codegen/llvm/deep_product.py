@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE, ask_ahead
-from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.operands import load_of
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.tall import Tall

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE
-from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.deep_product import DeepEmitter
 from smelt.codegen.llvm.indexing import number
 from smelt.codegen.llvm.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.operands import load_of
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import RIGHT_PART
 from smelt.codegen.llvm.tall import Tall

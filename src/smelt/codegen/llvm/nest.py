@@ -38,6 +38,7 @@ from smelt.codegen.llvm.items import (
     Item,
     Region,
     StoreItem,
+    Visit,
     accesses_of,
     cut_axes,
 )
@@ -106,6 +107,8 @@ class NestEmitter:
         self.starts: dict[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
         }
+        self.steps: dict[Visit, tuple[Value, Value]] = {}
+        """Where the present block of a visit is, and where the first one was."""
         self.bands = [BandEmitter(self, bands) for bands in bands_of(self.s)]
         self.scratch = ScratchEmitter(self)
         self.folds = FoldEmitter(self)

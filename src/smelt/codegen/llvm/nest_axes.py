@@ -3,9 +3,10 @@ the results of the phase's products."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.items import Access
+from smelt.codegen.llvm.items import Access, Item, Phase
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
 
@@ -43,4 +44,15 @@ def results_axis(nest: Nest, v: str) -> str | None:
     ), None)  # fmt: skip
 
 
-__all__ = ["lines_axis", "results_axis"]
+def carried_axis(nest: Nest, v: str, phase: Phase, across: Mapping[Item, str]) -> str | None:
+    """The axis that the products lie along which the states that a nest sets are added up of, if
+    that is one, and none lies along `v`; `across` says for each product along which it lies."""
+    states = [x.state for x in nest.settings]
+    if nest.stores or nest.folds or nest.saves or not states:
+        return None
+    values = [x.value for x in phase.settings if x.state in states]
+    found = {across[i] for value in values for i in (value, *value.args) if i in across}
+    return found.pop() if len(found) == 1 and found <= {*nest.order} - {v} else None
+
+
+__all__ = ["carried_axis", "lines_axis", "results_axis"]

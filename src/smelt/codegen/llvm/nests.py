@@ -10,13 +10,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from smelt.codegen.llvm.clone import FOLDS
-from smelt.codegen.llvm.contract import (
-    Contraction,
-    Form,
-    contractions,
-    packing_axes,
-    runs_across,
-)
+from smelt.codegen.llvm.contract import Contraction, Form, contractions, packing_axes
 from smelt.codegen.llvm.cuts import fit_rows
 from smelt.codegen.llvm.flatten import flatten, is_map
 from smelt.codegen.llvm.interior import has_usual_sides
@@ -31,7 +25,8 @@ from smelt.codegen.llvm.items import (
     chain,
     still_axes,
 )
-from smelt.codegen.llvm.nest_axes import lines_axis, results_axis
+from smelt.codegen.llvm.nest_axes import carried_axis, lines_axis, results_axis
+from smelt.codegen.llvm.operands import runs_across
 from smelt.codegen.llvm.peeks import covered, finish_sums
 from smelt.codegen.llvm.pieces import pieces
 from smelt.codegen.llvm.spread import shares_dear, spread
@@ -137,6 +132,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
         products = {} if phase.regions() else windowed(phase, target, form)
         products = products or contractions(phase, target, form)
         finish_sums(phase)
+        if any(isinstance(c, Contraction) and c.m == phase.lanes for c in products.values()):
+            phase.lanes = None  # rows of a product: a block of them is no vector
     scans = any(i.kind == "scan" for i in phase.items)
     if not products and is_map(phase, scans=True):
         apart = (scans or shares_dear(phase)) and spread(phase, lanes_of(phase, target))
@@ -146,7 +143,8 @@ def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     fit_rows(phase, vector)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
-        last = [c.n for c in products.values()]
+        # What a stream sums about is a product of one column: its rows are no lines of memory.
+        last = [products[i].n for i in sorted(products, key=lambda i: -len(i.axes))]
         vector = next((n for n in last if n in stored), last[0])
     cut = task_blocks(phase, products, vector, target)
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
@@ -338,7 +336,9 @@ class _Planner:
         v = self.vector if self.vector in domain else self._product_axis(domain) or \
             vector_axis(self.phase, set(domain))  # fmt: skip
         if self.products and v is not None:
-            v = lines_axis(nest, v) or results_axis(nest, v) or v
+            across = {i: c.n for i, c in self.products.items()}
+            v = lines_axis(nest, v) or results_axis(nest, v) or \
+                carried_axis(nest, v, self.phase, across) or v  # fmt: skip
         serial = _serial(nest)
         others = [a for a in domain if a not in serial]
         return v if v not in serial or serial == {v} else others[-1] if others else None

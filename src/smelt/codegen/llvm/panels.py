@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import SMALL, SMALL_DEPTH
-from smelt.codegen.llvm.contract import Contraction, contractions, load_of, packs_as_it_is
+from smelt.codegen.llvm.contract import Contraction, contractions
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.nests import Schedule, schedule
+from smelt.codegen.llvm.operands import load_of, packs_as_it_is
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.upright import Upright
 from smelt.codegen.llvm.windowed import Windowed

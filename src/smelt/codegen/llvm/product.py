@@ -10,6 +10,7 @@ or turn what they pack.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from smelt.blocks import COLUMNS, DEPTH, LONG_SUM
@@ -19,6 +20,7 @@ from smelt.codegen.llvm.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.grouped import flipped, narrow
 from smelt.codegen.llvm.grouping import GroupPacker
 from smelt.codegen.llvm.indexing import number, splat
+from smelt.codegen.llvm.items import Item, chain
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, store_vector
 from smelt.codegen.llvm.nests import Nest
@@ -49,6 +51,9 @@ class ProductEmitter:
         """The whole contraction of this task into its scratch array."""
         self.fresh: Value | None = None
         self.long = self._long(c)
+        packed = not (c.direct or c.units or c.reads_left())
+        self.left_there = self._there(c, c.left) if packed else None
+        self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
         scope = Scope(self.home.top)
         if c.outer:
             self._clear(c)
@@ -121,8 +126,8 @@ class ProductEmitter:
         if c.units:
             with self.b.if_then(self.b.not_(whole_units(self.home, c))):
                 self._pack_left(nest, c, scope)
-        elif not c.direct and not c.reads_left():
-            self._pack_left(nest, c, scope)
+        elif not (c.direct or c.reads_left()):
+            self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
         if c.thin:
             self._thin(left, right, c, scope)
             return
@@ -132,17 +137,46 @@ class ProductEmitter:
             if c.reads_right():
                 tiles.open_right(right, scope)
             elif c.group is not None:
-                GroupPacker(self.home, c, right, scope).run()
+                packer = GroupPacker(self.home, c, right, scope)
+                self._unless(self.right_there, packer.run)
             elif c.lies_in_rows():
                 with self.b.if_then(self.b.not_(tiles.open_short(right, scope))):
-                    self._pack(right, scope)
+                    self._unless(self.right_there, lambda: self._pack(right, scope))
             else:
-                self._pack(right, scope)
+                self._unless(self.right_there, lambda: self._pack(right, scope))
             if c.group is not None and c.group.moved:
                 tiles.sum_columns()
             tiles.run(self.fresh, self.long)
 
         self._blocks(c.n, COLUMNS, columns)
+
+    def _there(self, c: Contraction, operand: Item) -> Value | None:
+        """Whether an earlier visit has packed all of an operand that this one would pack: where it
+        is one block, and was known before the visits began.  None where that is never so."""
+        b, home = self.b, self.home
+        known = chain(home.s.region(operand))
+        inner = [r for r in chain(home.s.region(c.item)) if r not in known]
+        visits = [v for r in inner for v in r.visits]
+        blocks = ((c.k, c.depth), (c.n, COLUMNS)) if operand is c.right else ((c.k, c.depth),)
+        packed = {c.k, c.n if operand is c.right else c.m}
+        moved = not packed.isdisjoint(v.axis for v in visits)
+        if not visits or moved or c.outer or any(r.is_inner for r in inner):
+            return None
+        there = ir.IntType(1)(1)
+        for axis, most in blocks:
+            low, high = home.ranges[axis]
+            there = b.and_(there, b.icmp_signed("<=", b.sub(high, low), number(most)))
+        for v in visits:
+            there = b.and_(there, b.icmp_signed("!=", *home.steps[v]))
+        return there
+
+    def _unless(self, there: Value | None, pack: Callable[[], None]) -> None:
+        """Packs an operand that is not there."""
+        if there is None:
+            pack()
+            return
+        with self.b.if_then(self.b.not_(there)):
+            pack()
 
     def _pack_left(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         if c.thin:

@@ -18,6 +18,7 @@ from smelt.codegen.llvm.items import Access, Buffer, Carried, Item, Phase, Progr
 from smelt.codegen.llvm.peeks import peeking
 from smelt.codegen.llvm.refine import refine
 from smelt.codegen.llvm.rowwise import row_by_row
+from smelt.codegen.llvm.swaths import in_swaths
 from smelt.codegen.llvm.unstream import as_folds, block_fold
 from smelt.codegen.llvm.written import written_out
 from smelt.errors import UnsupportedError
@@ -53,7 +54,7 @@ def program(kernel: k.Kernel) -> Program:
         phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), taken=taken)
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
-    out.phases = [prune(written_out(peeking(collapse(refine(p))))) for p in out.phases]
+    out.phases = [prune(in_swaths(written_out(peeking(collapse(refine(p)))))) for p in out.phases]
     return out
 
 

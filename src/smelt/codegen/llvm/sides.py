@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from smelt.codegen.llvm.items import Item
 
-__all__ = ["scatters"]
+__all__ = ["lies_along", "scatters"]
 
 
 def scatters(left: Item, right: Item, rows: str | None, across: Mapping[Item, str]) -> bool:
@@ -21,13 +21,17 @@ def scatters(left: Item, right: Item, rows: str | None, across: Mapping[Item, st
     `across` says for each product along which axis its vectors lie.  Changing sides turns the
     result instead, which is the smaller one where a stream keeps it.
     """
-    if right.kind != "load" or left.kind == "load":
-        return False
-    pending, seen = [left], {left}
+    plain = right.kind == "load" and left.kind != "load"
+    return plain and lies_along(left, rows, across)
+
+
+def lies_along(item: Item, axis: str | None, across: Mapping[Item, str]) -> bool:
+    """Whether a value is computed in vectors along an axis, as the product that it follows from."""
+    pending, seen = [item], {item}
     while pending:
         item = pending.pop()
         if item in across:
-            return across[item] == rows
+            return across[item] == axis
         fresh = [a for a in item.args if a not in seen]
         pending += fresh
         seen.update(fresh)

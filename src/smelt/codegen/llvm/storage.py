@@ -112,7 +112,8 @@ class Storage:
         rows = self.extent(c.item, c.m)
         self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.item.dtype)
         self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
-        self._reserve((c.item, TABLE_PART), WINDOWED_DEPTH, i64)
+        tables = 3 * WINDOWED_DEPTH + 1 if c.dealt else WINDOWED_DEPTH
+        self._reserve((c.item, TABLE_PART), tables, i64)
 
     def _reserve_stencil(self, c: Stencil) -> None:
         wide = self.extent(c.item, c.n) if c.shared else 1
@@ -176,8 +177,10 @@ class Storage:
         for other in self.s.blocked:
             if owner is other.left and (other.direct or other.held):
                 c = other  # whole tiles, and rows as far apart as said
-                if axis == c.k:
+                if axis == c.left_axes[-1]:
                     return c.direct or c.held
+                if not c.down:
+                    break
         if c is None or axis not in (c.m, c.n):
             return span
         step = c.tile.rows if axis == c.m else c.tile.columns
@@ -253,26 +256,30 @@ def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
     nobody reads its elements but who computes the operand's, and whoever came before.  That may be
     a value on the way from a product, and then what it takes the place of itself: three arrays
     would be twice as many lines as the nearest caches hold."""
+    taken = set[Item]()
     for c in s.blocked:
-        item: Item | None = c.left if c.direct or c.held else None
+        item: Item | None = c.left if (c.direct or c.held) and c.left not in taken else None
+        taken.add(c.left)
         while item is not None:
-            item = _place_of(s, c, item)
+            item = _place_of(s, c, item, taken)
             if item is not None:
+                taken.add(item)
                 yield c.left, item
 
 
-def _place_of(s: Schedule, c: Contraction, item: Item) -> Item | None:
+def _place_of(s: Schedule, c: Contraction, item: Item, taken: set[Item]) -> Item | None:
     """What the nest that computes an array of a product's left operand reads the last: a product
     of the same rows and columns, or what another nest computes for each of them."""
     homes = [k for k, n in enumerate(s.nests) if item in n.saves and not n.packed]
     if len(homes) != 1 or item in s.products:
         return None
-    products = {o.item for o in s.blocked if (o.m, o.n) == (c.m, c.k)}
+    products = {o.item for o in s.blocked if o.axes == c.left_axes}
     multiplied = {x for o in s.blocked for x in (o.left, o.right)}
     for other, axes in s.kept.items():
         alike = other.dtype == item.dtype and other.time == c.item.time
         plain = axes == s.kept[item] and other.kind in ("apply", "branch", "cast")
         plain &= other not in multiplied
+        alike &= other not in taken
         if alike and (other in products or plain) and _last_reader(s, other) == homes[0]:
             return other
     return None

@@ -81,12 +81,14 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
     begin = low if aligned else _block_of(home, visit, low)
 
     def block(at: Value) -> None:
+        here = at
         if visit.size == 1:
             home.top.axes[visit.axis] = at
         end = stop if visit.size is None else _lesser(b, b.add(at, size), stop)
         at = at if aligned else _greater(b, at, low)
         home.ranges[visit.axis] = at, end
         home.starts[region, visit.axis] = at
+        home.steps[visit] = here, begin
         for found in home.bands:
             if found.bands.visit is visit:
                 found.tell()

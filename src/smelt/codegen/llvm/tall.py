@@ -47,9 +47,10 @@ from smelt.blocks import (
     wide_blocks,
 )
 from smelt.codegen.llvm.clone import FOLDS
-from smelt.codegen.llvm.contract import Tile, load_of, runs_across, stored_axis
+from smelt.codegen.llvm.contract import Tile, stored_axis
 from smelt.codegen.llvm.grouped import group_of
 from smelt.codegen.llvm.items import Access, Folding, Item, Phase
+from smelt.codegen.llvm.operands import load_of, runs_across
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.ops.scalar import SCALARS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from smelt.codegen.llvm.contract import runs_across
 from smelt.codegen.llvm.items import Phase
 from smelt.codegen.llvm.nests import Nest, Schedule, schedule
+from smelt.codegen.llvm.operands import runs_across
 from smelt.codegen.llvm.tall import Tall, needed, readers, tall
 from smelt.kernel.built import Form
 from smelt.target import Target

@@ -15,7 +15,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.contract import load_of
 from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -27,6 +26,7 @@ from smelt.codegen.llvm.memory import (
     store_vector,
 )
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.operands import load_of
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import copied, each_vector

@@ -58,10 +58,13 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
     if vector in grid and vector is not None:
         block[vector] = wide
     plainer = [c for c in products.values() if isinstance(c, Contraction)]
+    rows = {c.m for c in plainer}
     for c in products.values():
         if not isinstance(c, Contraction):
             block |= c.blocks(phase)
             continue
+        if c.m is None and c.n in rows:
+            continue  # one column beside a product of these rows
         cut = product_block(c, phase, plainer)
         if phase.regions() and not c.thin:
             cut = streamed_rows(phase, products.values(), target), cut[1]

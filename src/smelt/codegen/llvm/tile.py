@@ -12,7 +12,7 @@ from smelt.blocks import DEPTH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.ahead import LINE, next_task
 from smelt.codegen.llvm.amx import COLUMNS, multiply
-from smelt.codegen.llvm.contract import Contraction, Tile, load_of, panel_step
+from smelt.codegen.llvm.contract import Contraction, Tile
 from smelt.codegen.llvm.grouped import ones, step
 from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
 from smelt.codegen.llvm.items import Access, Item, seen_axes
@@ -25,6 +25,7 @@ from smelt.codegen.llvm.memory import (
     store_vector,
 )
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.operands import load_of, panel_step
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.thin import multiply_add
@@ -97,13 +98,16 @@ class TileEmitter:
             self.left = self._either(self._open(left, c.left, (c.m, c.k), scope))
             return
         self.left = Place(home.storage.at.get((c.item, LEFT_PART)), number(0),
-                          (number(c.pitch), number(1)), dtype, True)  # fmt: skip
+                          (number(c.steps[0]), number(c.steps[1])), dtype, True)  # fmt: skip
         if c.direct:
             self.left.base = home.storage.at[c.left, 0]
-            self.left.origin = self.b.sub(home.ranges[c.k][0], home.scratch.start(c.left, c.k))
+            before = self._skipped(c.left, c.k)
+            if c.down:
+                before = self.b.mul(before, number(c.pitch))
             if self.part is not None:
-                before = self.b.mul(self._skipped(c.left, self.part), number(c.pitch))
-                self.left.origin = self.b.add(self.left.origin, before)
+                rows = self.b.mul(self._skipped(c.left, self.part), number(c.steps[0]))
+                before = self.b.add(before, rows)
+            self.left.origin = before
 
     def _skipped(self, item: Item, axis: str) -> Value:
         """Positions of an axis that an array in scratch has before those that are seen."""
@@ -434,7 +438,7 @@ class TileEmitter:
         found: list[Value] = []
         for i in range(height):
             at = lines[i] if len(lines) > 1 else \
-                element_address(b, lines[0], number(i * self.c.pitch), unit)  # fmt: skip
+                element_address(b, lines[0], number(i * self.c.steps[0]), unit)  # fmt: skip
             one = splat(b, load_scalar(scalar, at, unit, None), self.c.tile.lanes)
             for v, line in enumerate(across):
                 total = totals[i * len(across) + v]

@@ -18,8 +18,9 @@ from __future__ import annotations
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
-from smelt.codegen.llvm.contract import SKEW, Tile, lies_in_panels, load_of
+from smelt.codegen.llvm.contract import SKEW, Tile
 from smelt.codegen.llvm.items import Access, Item, Phase
+from smelt.codegen.llvm.operands import lies_in_panels, load_of
 from smelt.codegen.llvm.places import Slid, block_of, packed_order, place_extents
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient

@@ -16,22 +16,15 @@ moves back by s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
+from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.clone import folds, renumber
-from smelt.codegen.llvm.contract import (
-    SKEW,
-    Tile,
-    lies_in_panels,
-    lies_open,
-    load_of,
-    runs_along,
-    stored_axis,
-    tile_of,
-)
+from smelt.codegen.llvm.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.items import Folding, Item, Phase
+from smelt.codegen.llvm.operands import lies_in_panels, lies_open, load_of, runs_along
 from smelt.codegen.llvm.places import (
     NO_AXIS,
     Slid,
@@ -47,8 +40,9 @@ from smelt.codegen.llvm.upright import FEW, Upright, in_panels
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
+from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import Index, add, floordiv, maximum, mul
+from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, substitute
 
 DEPTH = 400
 """Taps of one position that are summed in one block at most, for which scratch has room."""
@@ -64,6 +58,18 @@ TINY = 10
 share weights are packed together: one alone is no whole number of vectors."""
 MANY = 32
 """Rows of a product from which packing an operand more than once costs little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """Elements of a left operand that lie at `start` plus a step for each position along each axis:
+    a table says how far apart summed positions are, whatever the row."""
+
+    buffer: str
+    start: Index
+    row: Index
+    steps: tuple[Index, ...]
+    """Along `depth`, if there is one, and the other summed axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,8 @@ class Windowed:
     tile: Tile
     lies: bool = False
     """Whether rows of the left operand follow their summed positions in memory."""
+    dealt: Dealt | None = None
+    """Where its elements lie, if they can be told apart by row and summed position."""
 
     @property
     def taps(self) -> int:
@@ -296,6 +304,7 @@ class _Plan:
         """The product; its operands' items are added to the phase."""
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         summed = [*([self.depth] if self.depth else []), *self.others]
+        dealt = self._dealt(summed)
         left, flat = flattened(self.phase, self.item, self.left, summed)
         right = placed(self.phase, self.item, self.right, self.columns)
         self.item.args = (left, right)
@@ -308,7 +317,25 @@ class _Plan:
             and self.phase.dtypes[access.buffer] == self.item.dtype
         )
         return Windowed(self.item, left, right, self.m, tuple(self.columns), self.depth,
-                        self.others, extents, flat, tile_of(target, lanes), lies)  # fmt: skip
+                        self.others, extents, flat, tile_of(target, lanes), lies,
+                        None if lies else dealt)  # fmt: skip
+
+    def _dealt(self, summed: Sequence[str]) -> Dealt | None:
+        """How the left operand lies, if each axis has a step of its own and neighbours share lines
+        of a cache: weights whose rows are read backwards, or across."""
+        access, axes = load_of(self.left), (self.m, *summed)
+        if access is None or access.positions or self.left.kind == "cast":
+            return None
+        steps = [coefficient(access.offset, a) for a in axes]
+        if any(n is None or axes_of(n) for n in steps):
+            return None
+        line = LINE // self.item.dtype.itemsize
+        if not any(isinstance(n, int) and 0 < abs(n) < line for n in steps):
+            return None
+        if self.phase.dtypes[access.buffer] != self.item.dtype or {*axes} & {*self.phase.cut}:
+            return None
+        start = substitute(access.offset, dict.fromkeys(axes, 0))
+        return Dealt(access.buffer, start, steps[0] or 0, tuple(n or 0 for n in steps[1:]))
 
 
 def _plan(item: Item, phase: Phase, form: Form, *, ordinary: bool = False) -> _Plan | None:

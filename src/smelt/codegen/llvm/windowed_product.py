@@ -9,24 +9,25 @@ at `table[k] + column`.  Packings are ordinary nests.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import product as positions
 from math import gcd
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.contract import Tile, load_of
+from smelt.codegen.llvm.contract import Tile
 from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.nests import Nest
+from smelt.codegen.llvm.operands import load_of
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.tiling import every_tile, function_apart
-from smelt.codegen.llvm.windowed import PITCH, Windowed
+from smelt.codegen.llvm.windowed import DEPTH, PITCH, Dealt, Windowed
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
@@ -43,6 +44,7 @@ class WindowedEmitter(Packer):
     def __init__(self, home: NestEmitter, nest: Nest, c: Windowed) -> None:
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
+        self.walk = number(0)
         self.apart = dict(zip(c.left_order(), (number(PITCH), number(1)), strict=True))
 
     def plain(self, nest: Nest) -> Collection[str]:
@@ -95,7 +97,7 @@ class WindowedEmitter(Packer):
         b, c, home = self.b, self.c, self.home
         packed = self.at(LEFT_PART, number(0)), number(PITCH)
         access = load_of(c.left)
-        if not c.lies or access is None:
+        if access is None or not (c.lies or c.dealt):
             self.pack(nest)
             self.left, self.row_step = packed
             return
@@ -106,11 +108,21 @@ class WindowedEmitter(Packer):
         with b.if_then(b.not_(whole)):
             self.pack(nest)
         top = home.open(nest, Scope(home.top))
-        apart = home.index(coefficient(access.offset, c.m) or 0, top)
-        at = b.add(top.offset(access), b.add(b.mul(low, apart), home.ranges[c.flat][0]))
+        apart = home.index(c.dealt.row if c.dealt else coefficient(access.offset, c.m) or 0, top)
+        if c.dealt:
+            along = home.ranges[c.depth][0] if c.depth else number(0)
+            along = b.add(home.index(c.dealt.start, top), b.mul(along, self._walk(c.dealt, top)))
+            self.walk = self._table_at(b.select(whole, number(DEPTH), number(2 * DEPTH)))
+        else:
+            along = b.add(top.offset(access), home.ranges[c.flat][0])
+        at = b.add(along, b.mul(low, apart))
         lying = element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
         self.left = b.select(whole, lying, packed[0])
         self.row_step = b.select(whole, apart, packed[1])
+
+    def _walk(self, dealt: Dealt, top: Scope) -> Value:
+        """How far apart neighbours along `depth` lie."""
+        return self.home.index(dealt.steps[0], top) if self.c.depth else number(0)
 
     # ---- before the first block ------------------------------------------------------------------
 
@@ -130,15 +142,43 @@ class WindowedEmitter(Packer):
         b, c = self.b, self.c
         near = [self.reach(c.columns, c.others, at) for at in positions(*map(range, c.extents))]
         far = self.strides[c.depth] if c.depth else number(0)
-        base = self.home.storage.at[c.item, TABLE_PART]
+        dealt = self._dealt_table() if c.dealt else None
 
         def line(position: Value) -> None:
             first, start = b.mul(position, number(c.taps)), b.mul(position, far)
             for j, offset in enumerate(near):
-                place = element_address(b, base, b.add(first, number(j)), i64)
-                b.store(b.add(start, offset), place)
+                b.store(b.add(start, offset), self._table_at(b.add(first, number(j))))
+            if dealt:
+                dealt(position, first)
 
         self.home.loop(number(0), number(c.block if c.depth else 1), 1, line)
+
+    def _dealt_table(self) -> Callable[[Value, Value], None]:
+        """Writes how far the left operand's elements lie from its row where they lie; and where
+        they are packed."""
+        b, c, home = self.b, self.c, self.home
+        assert c.dealt is not None
+        steps = [home.index(n, home.top) for n in c.dealt.steps]
+        far = steps.pop(0) if c.depth else number(0)
+        near: list[Value] = []
+        for at in positions(*map(range, c.extents)):
+            total = number(0)
+            for k, step in zip(at, steps, strict=True):
+                total = b.add(total, b.mul(step, number(k)))
+            near.append(total)
+
+        def line(position: Value, first: Value) -> None:
+            for j, offset in enumerate(near):
+                k = b.add(first, number(j))
+                b.store(
+                    b.add(b.mul(position, far), offset), self._table_at(b.add(k, number(DEPTH)))
+                )
+                b.store(k, self._table_at(b.add(k, number(2 * DEPTH))))
+
+        return line
+
+    def _table_at(self, k: Value) -> Value:
+        return element_address(self.b, self.home.storage.at[self.c.item, TABLE_PART], k, i64)
 
     # ---- tiles -----------------------------------------------------------------------------------
 
@@ -165,32 +205,39 @@ class WindowedEmitter(Packer):
         left = element_address(b, self.left, b.mul(row, self.row_step), item.dtype)
         right = self.at(RIGHT_PART, column)
         table = self.home.storage.at[item, TABLE_PART]
-        function = tile_function(b.module, item, tile, self.home.home.target)
-        b.call(function, [to, self.row, left, self.row_step, right, table, depth, first])
+        dealt = self.c.dealt is not None
+        function = tile_function(b.module, item, tile, self.home.home.target, dealt=dealt)
+        more = [self.walk] if dealt else []
+        b.call(function, [to, self.row, left, self.row_step, right, table, depth, first, *more])
 
 
 PTR = ir.PointerType()
-TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, I64, PTR, PTR, I64, ir.IntType(1)])
+TILE_ARGS = (PTR, I64, PTR, I64, PTR, PTR, I64, ir.IntType(1))
 
 
-def tile_function(module: ir.Module, item: Item, tile: Tile, target: Target) -> ir.Function:
-    """The register tile as a function of its own.
+def tile_function(
+    module: ir.Module, item: Item, tile: Tile, target: Target, *, dealt: bool = False
+) -> ir.Function:
+    """The register tile as a function of its own; `dealt`: it has a table for the left operand too.
 
     Among the loops that pack, constants of those would be kept in the registers of the sums.
     """
-    name = f"tile.{item.dtype}.{tile.rows}x{tile.columns}"
-    return function_apart(module, name, TILE_TYPE, lambda f: _fill(f, tile, item, target))
+    name = f"tile.{item.dtype}.{tile.rows}x{tile.columns}{'.dealt' if dealt else ''}"
+    kind = ir.FunctionType(ir.VoidType(), [*TILE_ARGS, PTR] if dealt else [*TILE_ARGS])
+    return function_apart(module, name, kind, lambda f: _fill(f, tile, item, target))
 
 
 def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
-    """sums[i, v] += left[i*apart + k] * right[table[k] + v] for k below depth; from 0 if fresh."""
-    to, stride, left, apart, right, table, depth, fresh = f.args
+    """sums[i, v] += left[i*apart + k] * right[table[k] + v] for k below depth; from 0 if fresh.
+    With a table for the left operand it is left[i*apart + walk[k]]."""
+    to, stride, left, apart, right, table, depth, fresh, *walk = f.args
     dtype, height = item.dtype, tile.rows
     b = ir.IRBuilder(f.append_basic_block("entry"))
     m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
     places = [element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
                               number(v * tile.lanes), dtype)
               for i in range(height) for v in range(tile.vectors)]  # fmt: skip
+    begin = b.load(walk[0], typ=I64) if walk else number(0)
     entry, more = b.block, f.append_basic_block("more")
     loop, done = f.append_basic_block("loop"), f.append_basic_block("done")
     b.cbranch(fresh, loop, more)
@@ -201,11 +248,12 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     k = b.phi(I64)
     k.add_incoming(number(0), entry)
     k.add_incoming(number(0), more)
+    along = b.phi(I64) if walk else k  # loaded one round before: LLVM would spill sums for it
     total = [b.phi(s.type) for s in start]
     line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), dtype)
     across = [load_vector(m, element_address(b, line, number(v * tile.lanes), dtype), dtype, None)
               for v in range(tile.vectors)]  # fmt: skip
-    column = element_address(b, left, k, dtype)
+    column = element_address(b, left, along, dtype)
     following: list[Value] = []
     for i in range(height):
         place = element_address(b, column, b.mul(apart, number(i)), dtype)
@@ -214,6 +262,10 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
                       for v in range(tile.vectors)]  # fmt: skip
     after = b.add(k, number(1))
     k.add_incoming(after, loop)
+    if walk:
+        along.add_incoming(begin, entry)
+        along.add_incoming(begin, more)
+        along.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
     for phi, first, s in zip(total, start, following, strict=True):
         phi.add_incoming(m.const(dtype, 0), entry)
         phi.add_incoming(first, more)

@@ -49,6 +49,10 @@ __all__ = ["Array", "operand", "value"]
 PENDING_LIMIT = 64
 """So many pending operators in a thread are computed without being read."""
 DEVICE = "cpu"
+_AS_NUMPY = "np.asarray(x)"
+_RECORDED = (
+    "Functions of smelt are recorded, those of NumPy need values: sm.exp(x) in place of np.exp(x)."
+)
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -141,8 +145,9 @@ class Array(Operators):
 
     def _read(self, use: str) -> Buffer:
         node = self.node
-        if node.scope is not None:
-            raise TracerError(use=use, value=node.told)
+        if node.scope is not None and node.scope.alive(node.told):
+            hint = _RECORDED if use == _AS_NUMPY else None
+            raise TracerError(use=use, value=node.told, hint=hint)
         return realise(node)
 
     def _number(self, use: str) -> Any:
@@ -189,8 +194,8 @@ class Array(Operators):
             )  # fmt: skip
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
-        self._leave("np.asarray(x)")
-        data = self._read("np.asarray(x)")
+        self._leave(_AS_NUMPY)
+        data = self._read(_AS_NUMPY)
         if copy or (dtype is not None and data.dtype != dtype):
             return np.array(data, dtype=dtype, copy=copy)
         flush()  # memory that others can write must have been read by what is pending

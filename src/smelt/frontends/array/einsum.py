@@ -138,6 +138,12 @@ def _plain(term: Term) -> Term:
 
 def _broadcast(terms: Sequence[Term]) -> list[Term]:
     """The terms without dimensions of 1: nothing is summed along them, and others stretch them."""
+    scope = next((t.array.scope for t in terms if t.array.scope is not None), None)
+    if scope is not None:  # which of them are 1 here; what does not fit is told by the product
+        sizes: dict[str, Index] = {}
+        for array, letters in terms:
+            for c, d in zip(letters, array.type.shape, strict=True):
+                sizes[c] = scope.stretched(sizes.setdefault(c, d), d) or d
     found: list[Term] = []
     for array, letters in terms:
         shape = shape_of(array)

@@ -64,7 +64,10 @@ class Jit(Generic[P, R]):
         self.records: tuple[Record, ...] = ()
         self._plain = not options.static and not options.donate
         self._noticed = type(self) is Jit
-        functools.update_wrapper(self, options.function)
+        functools.update_wrapper(self, options.function, updated=())
+        for name, value in getattr(options.function, "__dict__", {}).items():
+            # a wrapper of a compiled function has got that one's attributes: ours stay our own
+            self.__dict__.setdefault(name, value)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if STATE.tapes:  # what is differentiated is recorded, not run

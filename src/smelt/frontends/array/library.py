@@ -18,6 +18,7 @@ import numpy as np
 
 from smelt.errors import ExternError, UnsupportedError
 from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.places import places_into
 from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
 from smelt.ops import extern_derivatives as derive
@@ -55,13 +56,18 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _order(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
     """Positions that sort; equal elements keep their order in both directions."""
-    kind = "stable" if stable else "quicksort"
-    if x.dtype.kind == "V":  # bfloat16 sorts by the values it stands for
+    found = np.empty(x.shape, np.int64)
+    _order_into(found, x, axis, descending, stable)
+    return found
+
+
+def _order_into(found: Buffer, x: Buffer, axis: int, descending: bool, stable: bool) -> None:
+    if x.dtype.kind == "V" or x.dtype == np.float16:  # by the values that they stand for
         x = x.astype(np.float32)
-    if not descending:
-        return np.argsort(x, axis=axis, kind=kind)
-    backwards = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind=kind), axis)
-    return x.shape[axis] - 1 - backwards
+    if stable or descending:
+        places_into(found, x, axis, descending)
+    else:
+        found[...] = np.argsort(x, axis=axis)
 
 
 def _sort(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
@@ -190,7 +196,7 @@ def _slogdet(x: Buffer) -> Buffer:
 
 _ROWS = (
     ExternRow("sort", "elements in order along an axis", _like, _sort, derive.of_sort, _sort_into),
-    ExternRow("argsort", "positions that sort along an axis", _places, _order),
+    ExternRow("argsort", "positions that sort along an axis", _places, _order, into=_order_into),
     ExternRow("searchsorted", "where elements belong in a sorted vector", _wanted, _search),
     ExternRow("linalg_inv", "inverse matrices", _like, np.linalg.inv, derive.of_inverse),
     ExternRow(

@@ -139,11 +139,7 @@ def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
     if not nodes:
         raise ArgumentError(op="stack", argument="arrays", value="()", expected="at least one")
     place = axis_of(axis, nodes[0].type.rank + 1, "stack")
-    parts: list[Value] = []
-    for n in nodes:
-        shape = shape_of(n)
-        parts.append(views.reshape(n, (*shape[:place], 1, *shape[place:])))
-    return Array.of(views.concat(parts, place, "stack"))
+    return Array.of(views.stack(nodes, place))
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:

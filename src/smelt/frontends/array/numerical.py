@@ -173,9 +173,9 @@ def _sorted(x: Any, axis: Axis, what: str) -> Array:
     """Floats in order along the first axis, into which `axis` was brought."""
     array = _floats(x, what)
     axes = axes_of(axis, array.ndim, what)
-    rest = tuple(k for k in range(array.ndim) if k not in axes)
     moved = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
-    whole = reshape(moved, (-1, *(moved.shape[len(axes) + k] for k in range(len(rest)))))
+    shape = moved.shape
+    whole = reshape(moved, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
     if not axes:
         whole = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
     size = shape_of(whole.node)[0]
@@ -458,16 +458,16 @@ def pad(
 def _widths(given: Any, rank: int, *, fixed: bool) -> tuple[tuple[Any, Any], ...]:
     """A pair of widths for each axis, numbers if they are `fixed`.  Raises ArgumentError."""
     one = (int, Number, np.integer)
-    rows: Any = given
-    if isinstance(given, one):
-        rows = [(given, given)] * rank
-    elif len(given) == 2 and all(isinstance(n, one) for n in given):
-        rows = [tuple(given)] * rank
-    elif len(given) == 1:
-        rows = [tuple(given[0])] * rank
+    rows: Any = [given] if isinstance(given, one) or not np.iterable(given) else list(given)
+    if len(rows) == 2 and all(isinstance(n, one) for n in rows):
+        rows = [rows]
+    pairs: list[tuple[Any, ...]] = [tuple(n) if np.iterable(n) else (n,) for n in rows]
+    pairs = [p * 2 if len(p) == 1 else p for p in pairs]
+    if len(pairs) == 1:
+        pairs *= rank
+    sound = len(pairs) == rank and all(len(p) == 2 and isinstance(n, one) for p in pairs for n in p)
     wanted = int if fixed else as_dim
-    found = tuple((wanted(pair[0]), wanted(pair[1])) for pair in rows)
-    sound = len(found) == rank and all(len(pair) == 2 for pair in rows)
+    found = tuple((wanted(p[0]), wanted(p[1])) for p in pairs) if sound else ()
     if not sound or not all(holds(STATE.scope, 0, "<=", n) for pair in found for n in pair):
         raise ArgumentError(
             op="pad", argument="pad_width", value=repr(given),

@@ -82,6 +82,11 @@ def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
     letters = free[:rank]
     sides: list[str] = []
     values: list[Value] = []
+    scope = a.scope or b.scope
+    if scope is not None:  # which of them stretch; what does not fit is told below
+        stacks = a.type.shape[: a.type.rank - len(left)], b.type.shape[: b.type.rank - len(right)]
+        for d, e in zip(reversed(stacks[0]), reversed(stacks[1]), strict=False):
+            scope.stretched(d, e)
     for x, tail in ((a, left), (b, right)):
         stack = shape_of(x)[: x.type.rank - len(tail)]
         x, used = _without_ones(x, stack, letters[rank - len(stack) :])

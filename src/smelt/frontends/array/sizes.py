@@ -274,18 +274,26 @@ class Sizes:
             kept: Index = 1
             for t in types:
                 dim = self.canon(t.shape[-place]) if place <= len(t.shape) else 1
-                if dim == 1 or dim == kept:
-                    continue
-                if kept == 1:
-                    kept = dim
-                elif self.hint(dim) == 1 != self.hint(kept):
-                    self.pin(dim)  # it stretches in this call, and may not in another
-                elif self.hint(kept) == 1 != self.hint(dim):
-                    self.pin(kept)
-                    kept = dim
-                elif not self.same(dim, kept):
+                joined = self.stretched(kept, dim)
+                if joined is None:
                     raise mismatch(what, types, -place, (kept, dim), self)
+                kept = joined
         return tuple(self.type(t) for t in types)
+
+    def stretched(self, a: Index, b: Index) -> Index | None:
+        """The size that two dimensions broadcast to, None where they do not."""
+        a, b = self.canon(a), self.canon(b)
+        if b in (1, a):
+            return a
+        if a == 1:
+            return b
+        if self.hint(b) == 1 != self.hint(a):
+            self.pin(b)  # it stretches in this call, and may not in another
+            return a
+        if self.hint(a) == 1 != self.hint(b):
+            self.pin(a)
+            return b
+        return self.canon(a) if self.same(b, a) else None
 
     # The other way round: from the symbols to numbers of a later call
 

@@ -455,8 +455,11 @@ def take(x: Value, index: Sequence[Value], first: int) -> Value:
 
 def in_room(x: Value, index: Sequence[Value], first: int = 0) -> None:
     """Raises IndexRangeError for positions in an axis without elements."""
-    if any(d == 0 for i in index for d in shape_of(i)):
+    asked = [d for i in index for d in shape_of(i)]
+    if any(d == 0 for d in asked):
         return
     for size in shape_of(x)[first : first + len(index)]:
         if not holds(x.scope, 0, "<", size):
+            if any(not holds(x.scope, 0, "<", d) for d in asked):
+                return  # nothing is asked for
             raise IndexRangeError(f"positions in an empty axis of {x.told}")

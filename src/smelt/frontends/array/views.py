@@ -203,18 +203,31 @@ def pad(x: Value, low: Shape, high: Shape, number: float | int | bool) -> Value:
 
 def concat(values: Sequence[Value], axis: int, what: str = "concat") -> Value:
     """Arrays of one rank one after another.  Raises ShapeError, DTypeError."""
-    dtype = common(what, *(v.type.dtype for v in values))
-    values = [cast(v, dtype) for v in values]
-    scope = next((v.scope for v in values if v.scope is not None), None)
-    first = values[0]
-    for v in values[1:]:
+    return _joined(what, values, values, axis, f"only axis {axis} may differ in size")
+
+
+def stack(values: Sequence[Value], axis: int) -> Value:
+    """Arrays of one shape along a new axis.  Raises ShapeError, DTypeError."""
+    parts: list[Value] = []
+    for x in values:
+        shape = shape_of(x)
+        parts.append(reshape(x, (*shape[:axis], 1, *shape[axis:])))
+    return _joined("stack", values, parts, axis, "their shapes differ")
+
+
+def _joined(
+    what: str, given: Sequence[Value], parts: Sequence[Value], axis: int, reason: str
+) -> Value:
+    """Parts that were made of what was given, one after another."""
+    dtype = common(what, *(v.type.dtype for v in parts))
+    parts = [cast(v, dtype) for v in parts]
+    scope = next((v.scope for v in parts if v.scope is not None), None)
+    first = parts[0]
+    for v in parts[1:]:
         fits = len(v.type.shape) == len(first.type.shape)
         for a, (n, m) in enumerate(zip(first.type.shape, v.type.shape)):
             if a != axis and n != m:
                 fits = fits and scope is not None and scope.same(n, m)
         if not fits:
-            operands = ", ".join(x.told for x in values)
-            raise ShapeError(
-                op=what, operands=operands, reason=f"only axis {axis} may differ in size"
-            )
-    return values[0] if len(values) == 1 else record(Concat(axis), tuple(values), scope)
+            raise ShapeError(op=what, operands=", ".join(x.told for x in given), reason=reason)
+    return first if len(parts) == 1 else record(Concat(axis), tuple(parts), scope)

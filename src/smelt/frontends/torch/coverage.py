@@ -57,7 +57,8 @@ PARTLY: dict[str, str] = {
     "aten._adaptive_avg_pool3d.default": _EQUAL,
     "aten.adaptive_avg_pool1d.default": _EQUAL,
     "aten.max_pool2d_with_indices_backward.default": "windows that do not overlap",
-    "aten.convolution_backward.default": "windows of one element; of one channel lines and larger",
+    "aten.convolution_backward.default": "windows of one element or of lines; images in groups; "
+    "weights of one channel; images of transposed ones",
     "aten.index.Tensor": "integer indices side by side; masks are extern: " + _DATA,
     "aten.div.Tensor_mode": "integers by a number; by a tensor a zero must raise",
     "aten.remainder.Tensor": "integers by a number; by a tensor a zero must raise",

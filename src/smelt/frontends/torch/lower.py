@@ -317,6 +317,8 @@ class Lowering:
 
     def _serve(self, node: Any) -> None:
         """A call of torch takes this value: what is made from nothing, torch makes itself."""
+        if node in self.wanted:
+            return
         row = self._entries[node].row
         if row is not None and row.source and not node.all_input_nodes:
             self.wanted[node] = None

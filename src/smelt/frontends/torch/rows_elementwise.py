@@ -14,7 +14,7 @@ from typing import Any
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V, number, select
-from smelt.types.dtype import bool_
+from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Expr
 
 __all__ = ["ROWS"]
@@ -81,22 +81,27 @@ def _test(scalar: str) -> Callable[[Call, V], V]:
 
 
 def _add(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    kind = c.arithmetic(x, y, alpha)
+    kind = _sum_kind(c, x, y, alpha)
     return (c.value(x, kind) + _scaled(c, c.value(y, kind), alpha)).cast(c.dtype)
 
 
 def _sub(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    kind = c.arithmetic(x, y, alpha)
+    kind = _sum_kind(c, x, y, alpha)
     return (c.value(x, kind) - _scaled(c, c.value(y, kind), alpha)).cast(c.dtype)
 
 
 def _rsub(c: Call, x: Any, y: Any, alpha: Any = 1) -> V:
-    kind = c.arithmetic(x, y, alpha)
+    kind = _sum_kind(c, x, y, alpha)
     return (c.value(y, kind) - _scaled(c, c.value(x, kind), alpha)).cast(c.dtype)
 
 
 def _scaled(c: Call, x: V, factor: Any) -> V:
     return x if factor == 1 else x * factor
+
+
+def _sum_kind(c: Call, x: Any, y: Any, alpha: Any) -> DType:
+    """The type of a sum with a multiple, which torch rounds once: half a number may be doubled."""
+    return c.arithmetic(x, y) if alpha == 1 else c.dtype.compute
 
 
 def _mul(c: Call, x: Any, y: Any) -> V:
@@ -160,6 +165,8 @@ def _pow(c: Call, x: Any, y: Any) -> V:
         raise UnsupportedError("powers of booleans")
     if isinstance(y, float) and y == 0.5 and c.dtype.is_float:
         return c.value(x, c.dtype).map("sqrt")
+    if isinstance(y, float) and y == -0.5 and c.dtype.is_float and c.dtype == c.dtype.compute:
+        return c.value(x, c.dtype).map("rsqrt")  # as eager code, of halves it is a power
     return c.value(x, c.dtype).map("pow", c.value(y, c.dtype))
 
 
@@ -186,8 +193,8 @@ def _masked_fill(c: Call, x: V, mask: V, y: Any) -> V:
     return select(mask, c.value(y, c.dtype), x)
 
 
-def _cast(c: Call, x: V, *_more: Any, **_options: Any) -> V:
-    return x.cast(c.dtype)
+def _cast(c: Call, x: Any, *_more: Any, **_options: Any) -> V:
+    return c.value(x, c.dtype)  # a forward derivative may cast a number
 
 
 def _same(c: Call, x: V, *_more: Any, **_options: Any) -> V:
@@ -261,18 +268,22 @@ def _threshold_backward(c: Call, grad: V, x: V, threshold: float) -> V:
 
 
 def _addcmul(c: Call, x: Any, a: Any, b: Any, *, value: Any = 1) -> V:
-    x, a, b = (c.value(y, c.dtype) for y in (x, a, b))
-    return x + _scaled(c, a, value) * b
+    x, a, b = (c.value(y, c.dtype.compute) for y in (x, a, b))
+    return (x + _scaled(c, a, value) * b).cast(c.dtype)
 
 
 def _addcdiv(c: Call, x: V, a: V, b: V, *, value: Any = 1) -> V:
-    x, a, b = (c.value(y, c.dtype) for y in (x, a, b))
-    return x + _scaled(c, a, value) / b
+    x, a, b = (c.value(y, c.dtype.compute) for y in (x, a, b))
+    return (x + _scaled(c, a, value) / b).cast(c.dtype)
 
 
 def _lerp(c: Call, x: V, y: V, weight: Any) -> V:
-    x, y, w = (c.value(z, c.dtype) for z in (x, y, weight))
-    return x + w * (y - x)
+    """From the nearer end, as eager code does: at 1 it is the other end, whatever this one is."""
+    x, y, w = (c.value(z, c.dtype.compute) for z in (x, y, weight))
+    near, far = x + w * (y - x), y - (y - x) * (1.0 - w)
+    if isinstance(weight, (int, float)):
+        return (near if abs(weight) < 0.5 else far).cast(c.dtype)
+    return select(w.map("abs").map("lt", 0.5), near, far).cast(c.dtype)
 
 
 def _sign(c: Call, x: V) -> V:

@@ -1,4 +1,4 @@
-"""What windows give back: gradients of poolings, of windows along an axis, and of margins.
+"""What windows give back: gradients of poolings, convolutions, windows along an axis, and margins.
 
 An element of an image stands in several windows, and its gradient is the sum of what those hold of
 it.  Windows that lie `step` apart and hold `extent` elements are ceil(extent / step) blocks of
@@ -8,13 +8,26 @@ blocks (overlap-add), read where they lie.  Nothing is written at computed posit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
+from smelt.blocks import is_laid
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
-from smelt.frontends.torch.rows_window import adapted, counted, each, held, spread
-from smelt.frontends.torch.value import V, iota, number, select
+from smelt.frontends.torch.rows_window import (
+    MOST_TAPS,
+    adapted,
+    correlation,
+    counted,
+    each,
+    held,
+    margin,
+    no_long_line,
+    spread,
+)
+from smelt.frontends.torch.value import V, concat, contract, iota, number, select
 from smelt.ops.view import Shear
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
@@ -179,7 +192,120 @@ def _repeated(mode: str, part: V, a: int, n: Index, *, at_end: bool) -> V:
     return part.pad(tuple(low), tuple(high), 0.0)
 
 
+# ---- convolutions --------------------------------------------------------------------------------
+
+
+def _convolution_backward(
+    c: Call, grad: V, x: V, weight: V, _bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, _more: Any, groups: int, wanted: Sequence[bool],
+) -> tuple[V | None, V | None, None]:  # fmt: skip
+    """The gradient of an image where there are groups, or windows hold one element or lie along a
+    line; that of weights where windows hold one element or one channel."""
+    count = x.rank - 2
+    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    if len(extent) != count or not x.dtype.is_float:
+        raise UnsupportedError("gradients of windows of symbolic size")
+    step, around, apart = (each(given, count) for given in (stride, padding, dilation))
+    one = math.prod(extent) == 1
+    single = weight.shape[1] == 1 and weight.shape[0] == groups
+    if x.dtype.compute != x.dtype and not (one or single):
+        raise UnsupportedError("gradients of half types: torch's are products of such numbers")
+    if wanted[0] and transposed:
+        return correlation(grad, weight, step, around, apart, x.shape, groups), None, None
+    if wanted[0] and not one and count > 1 and (groups == 1 or any(s > 1 for s in step)):
+        raise UnsupportedError("gradients of images of all channels, or apart: torch's are faster")
+    wide = [(n - 1) * d - a for n, d, a in zip(extent, apart, around, strict=True)]
+    if wanted[0] and all(s == 1 for s in step) and min(wide) >= 0:
+        return _backwards(grad, x, weight, wide, apart, groups), None, None
+    if wanted[0]:
+        return _of_image(grad, x, weight, step, around, apart, groups), None, None
+    if transposed or not (one or single):
+        raise UnsupportedError("gradients of weights of several channels: torch's are faster")
+    no_long_line(weight, extent)
+    if not one and count > 1 and math.prod(extent) <= MOST_TAPS:
+        raise UnsupportedError("gradients of small windows over images: torch's are as fast")
+    x = margin(x, around, 0.0, (0,) * count)
+    if single and not one:
+        return None, _of_taps(grad, x, weight, step, apart), None
+    return None, _of_points(grad, x, weight, step, groups), None
+
+
+def _backwards(
+    grad: V, x: V, weight: V, wide: Sequence[int], apart: Sequence[int], groups: int
+) -> V:  # fmt: skip
+    """A correlation of the given gradient with the taps backwards, inputs for outputs."""
+    no_long_line(weight, [n for n in weight.shape[2:] if isinstance(n, int)])
+    outer, inner, *extent = weight.shape
+    kernel = weight.flip(*range(2, weight.rank))
+    kernel = kernel.reshape(groups, floordiv(outer, groups), inner, *extent)
+    kernel = kernel.transpose(1, 2).reshape(mul(inner, groups), floordiv(outer, groups), *extent)
+    return correlation(grad, kernel, [1] * len(extent), wide, apart, x.shape, groups)
+
+
+def _of_image(
+    grad: V, x: V, weight: V, step: Sequence[int], around: Sequence[int], apart: Sequence[int],
+    groups: int,
+) -> V:  # fmt: skip
+    """Products for each place and tap, laid back along the image: as one sum they are a product
+    over windows of the given gradient."""
+    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    if not all(map(is_laid, step, apart, extent)):
+        raise UnsupportedError("windows that skip places, or reach few of those they step over")
+    no_long_line(weight, extent)
+    at, taps = "xyz"[: len(extent)], "uvw"[: len(extent)]
+    outer, inner = weight.shape[:2]
+    sizes: dict[str, Index] = {"g": groups, "o": floordiv(outer, groups), "c": inner}
+    of_grad, of_weight, out = (
+        "".join(a for a in side if sizes[a] != 1) for side in ("go", "goc", "gc")
+    )
+    shape = grad.shape[2:]
+    grad = grad.wide().reshape(grad.shape[0], *(sizes[a] for a in of_grad), *shape)
+    kernel = weight.wide().reshape(*(sizes[a] for a in of_weight), *extent)
+    found = contract(grad, kernel, f"b{of_grad}{at},{of_weight}{taps}->b{out}{at}{taps}")
+    found = found.reshape(*x.shape[:2], *shape, *extent)
+    for k in reversed(range(len(extent))):
+        a, last = 2 + k, found.rank - 1
+        if extent[k] == 1:
+            found = spread(found.reshape(*found.shape[:last]), a, step[k])
+        else:
+            wide = add(x.shape[a], 2 * around[k])
+            found = spread(found, a, step[k])
+            found = found.op(Shear((*found.shape[:a], wide, *found.shape[a + 1 :]), a, apart[k]))
+            found = found.sum((last,))
+        found = found.narrow(a, around[k], x.shape[a])
+    return found.cast(x.dtype)
+
+
+def _of_points(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
+    """A product summed over the batch and its places, for windows of one element."""
+    places = grad.shape[2:]
+    for k, n in enumerate(places):
+        x = x.narrow(2 + k, 0, n, step[k])
+    outer, inner = weight.shape[:2]
+    at = "xyz"[: len(places)]
+    if groups == 1:
+        return contract(grad, x, f"bo{at},bc{at}->oc").reshape(*weight.shape)
+    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *places)
+    x = x.reshape(x.shape[0], groups, inner, *places)
+    return contract(grad, x, f"bgo{at},bgc{at}->goc").reshape(*weight.shape)
+
+
+def _of_taps(grad: V, x: V, weight: V, step: Sequence[int], apart: Sequence[int]) -> V:
+    """A sum for each tap over the batch and its places, for windows of one channel."""
+    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    at = "xyz"[: len(extent)]
+    found: list[V] = []
+    grad, wide = grad.wide(), x.wide()
+    for tap in product(*map(range, extent)):
+        seen = wide
+        for k, n in enumerate(tap):
+            seen = seen.narrow(2 + k, n * apart[k], grad.shape[2 + k], step[k])
+        found.append(contract(grad, seen, f"bc{at},bc{at}->c").unsqueeze(1))
+    return concat(found, 1).reshape(*weight.shape).cast(x.dtype)
+
+
 ROWS = (
+    Row("aten.convolution_backward.default", _convolution_backward),
     Row("aten.unfold_backward.default", _unfold),
     *(Row(f"aten.max_pool{n}d_with_indices_backward.default", _max_pool(n)) for n in (2, 3)),
     *(Row(f"aten.avg_pool{n}d_backward.default", _avg_pool(n)) for n in (2, 3)),

@@ -12,13 +12,24 @@ from typing import Any
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
-from smelt.frontends.torch.value import V, concat, contract, gather, iota, number, select
+from smelt.frontends.torch.value import V, contract, gather, iota, number, select
 from smelt.ops.view import Window
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
 
-__all__ = ["ROWS", "adapted", "counted", "each", "held", "spread"]
+__all__ = [
+    "MOST_TAPS",
+    "ROWS",
+    "adapted",
+    "correlation",
+    "counted",
+    "each",
+    "held",
+    "margin",
+    "no_long_line",
+    "spread",
+]
 
 
 def each(given: Any, count: int) -> tuple[int, ...]:
@@ -42,7 +53,7 @@ def _windows(
     return x
 
 
-def _margin(x: V, around: Sequence[int], value: float, more: Sequence[int]) -> V:
+def margin(x: V, around: Sequence[int], value: float, more: Sequence[int]) -> V:
     """`around` elements on both sides of the last dimensions, and `more` behind."""
     before = (0,) * (x.rank - len(around))
     low = (*before, *around)
@@ -84,7 +95,7 @@ def _max_pool(
     lowest = -math.inf if x.dtype.is_float else 0
     if not x.dtype.is_float:
         raise UnsupportedError("pooling of integers")
-    slid = _windows(c, _margin(x, around, lowest, more), extent, step, apart)
+    slid = _windows(c, margin(x, around, lowest, more), extent, step, apart)
     place = None
     if math.prod(extent) <= MOST_CHOICES:
         place = _place_of_greatest(c, x, extent, step, around, apart, more)
@@ -101,7 +112,7 @@ def _place_of_greatest(
     shape = c.shape
     plane = volume(x.shape[first:])
     counts = i32 if isinstance(plane, int) and plane < 1 << 31 else i64
-    wide = _margin(x, around, -math.inf, more)
+    wide = margin(x, around, -math.inf, more)
     best: V | None = None
     place: V | None = None
     for tap in product(*map(range, extent)):
@@ -161,7 +172,7 @@ def _avg_pool(count: int) -> Any:
         step = extent if stride == [] or stride == () else each(stride, count)
         around, apart = each(padding, count), (1,) * count
         more = _overhang(c, x, extent, step, apart, around, ceil_mode)
-        wide = _margin(x.wide(), around, 0.0, more)
+        wide = margin(x.wide(), around, 0.0, more)
         slid = _windows(c, wide, extent, step, apart)
         total = slid.sum(range(slid.rank - count, slid.rank))
         n = held(c, x.shape[x.rank - count :], total.shape[x.rank - count :], extent, step, around,
@@ -276,74 +287,33 @@ def _convolution(
                             each(dilation, count), each(more, count), groups)  # fmt: skip
         return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
     if groups > 1:
-        _no_long_line(weight, extent)
-    step, apart = each(stride, count), each(dilation, count)
-    x = _margin(x, each(padding, count), 0.0, (0,) * count)
-    places = c.shape[2:]
-    for k in range(count):
-        if extent[k] > 1:
-            x = x.op(Window(2 + k, extent[k], step[k], apart[k])).narrow(2 + k, 0, places[k])
-        else:
-            x = x.narrow(2 + k, 0, places[k], step[k])
-    found = _correlated(x, weight, groups, count).reshape(*c.shape)
+        no_long_line(weight, extent)
+    found = correlation(x, weight, each(stride, count), each(padding, count),
+                        each(dilation, count), c.shape, groups)  # fmt: skip
     return found if bias is None else found + bias.reshape(bias.shape[0], *[1] * count)
 
 
-def _no_long_line(weight: V, extent: Sequence[int]) -> None:
+def correlation(
+    x: V, weight: V, step: Sequence[int], around: Sequence[int], apart: Sequence[int],
+    shape: Sequence[Index], groups: int,
+) -> V:  # fmt: skip
+    """A result of that shape: sums of products over windows of an image with a margin."""
+    count = x.rank - 2
+    x = margin(x, around, 0.0, (0,) * count)
+    for k in range(count):
+        taps = weight.shape[2 + k]
+        if isinstance(taps, int) and taps > 1:
+            x = x.op(Window(2 + k, taps, step[k], apart[k])).narrow(2 + k, 0, shape[2 + k])
+        else:
+            x = x.narrow(2 + k, 0, shape[2 + k], step[k])
+    return _correlated(x, weight, groups, count).reshape(*shape)
+
+
+def no_long_line(weight: V, extent: Sequence[int]) -> None:
+    """Raises UnsupportedError for many taps along a line of one channel."""
     line = sum(n > 1 for n in extent) == 1
     if line and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
         raise UnsupportedError("many taps along a line: torch's convolution is faster today")
-
-
-def _convolution_backward(
-    c: Call, grad: V, x: V, weight: V, _bias: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, _more: Any, groups: int, wanted: Sequence[bool],
-) -> tuple[V | None, V | None, None]:  # fmt: skip
-    """The gradient of an image or of weights, where windows hold one element or one channel."""
-    count = x.rank - 2
-    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    if len(extent) != count or transposed or not x.dtype.is_float:
-        raise UnsupportedError("gradients of windows of symbolic size, or of transposed ones")
-    one = math.prod(extent) == 1
-    single = weight.shape[1] == 1 and weight.shape[0] == groups
-    if not one and not single:
-        raise UnsupportedError("gradients over windows of several channels: torch's are faster")
-    _no_long_line(weight, extent)
-    step, around, apart = (each(given, count) for given in (stride, padding, dilation))
-    if wanted[0]:
-        return _of_image(grad, x, weight, step, around, apart, groups), None, None
-    if not one and count > 1 and math.prod(extent) <= MOST_TAPS:
-        raise UnsupportedError("gradients of small windows over images: torch's are as fast")
-    x = _margin(x, around, 0.0, (0,) * count)
-    if single and not one:
-        return None, _of_taps(grad, x, weight, step, apart), None
-    return None, _of_points(grad, x, weight, step, groups), None
-
-
-def _of_image(
-    grad: V, x: V, weight: V, step: Sequence[int], around: Sequence[int], apart: Sequence[int],
-    groups: int,
-) -> V:  # fmt: skip
-    """A correlation of the given gradient with the taps backwards, inputs for outputs."""
-    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    count = len(extent)
-    wide = [(n - 1) * d - a for n, d, a in zip(extent, apart, around, strict=True)]
-    one = math.prod(extent) == 1
-    if any(n < 0 for n in wide) or (not one and any(s != 1 for s in step)):
-        raise UnsupportedError("the gradient of an image whose windows skip places")
-    grad = _margin(grad, wide, 0.0, (0,) * count)
-    for k, n in enumerate(extent):
-        if n > 1:
-            grad = grad.op(Window(2 + k, n, 1, apart[k])).narrow(2 + k, 0, x.shape[2 + k])
-    outer, inner = weight.shape[:2]
-    kernel = weight.flip(*range(2, weight.rank))
-    kernel = kernel.reshape(groups, floordiv(outer, groups), inner, *extent)
-    kernel = kernel.transpose(1, 2).reshape(mul(inner, groups), floordiv(outer, groups), *extent)
-    places = grad.shape[2 : 2 + count]
-    found = _correlated(grad, kernel, groups, count).reshape(*x.shape[:2], *places)
-    for k, s in enumerate(step):
-        found = spread(found, 2 + k, s).narrow(2 + k, 0, x.shape[2 + k])
-    return found
 
 
 def spread(x: V, a: int, step: int) -> V:
@@ -354,34 +324,6 @@ def spread(x: V, a: int, step: int) -> V:
     x, shape = x.unsqueeze(a + 1), x.shape
     x = x.pad(tuple(zeros), tuple(step - 1 if k == a + 1 else 0 for k in range(x.rank)), 0.0)
     return x.reshape(*shape[:a], mul(shape[a], step), *shape[a + 1 :])
-
-
-def _of_points(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
-    """A product summed over the batch and its places, for windows of one element."""
-    places = grad.shape[2:]
-    for k, n in enumerate(places):
-        x = x.narrow(2 + k, 0, n, step[k])
-    outer, inner = weight.shape[:2]
-    at = "xyz"[: len(places)]
-    if groups == 1:
-        return contract(grad, x, f"bo{at},bc{at}->oc").reshape(*weight.shape)
-    grad = grad.reshape(grad.shape[0], groups, floordiv(outer, groups), *places)
-    x = x.reshape(x.shape[0], groups, inner, *places)
-    return contract(grad, x, f"bgo{at},bgc{at}->goc").reshape(*weight.shape)
-
-
-def _of_taps(grad: V, x: V, weight: V, step: Sequence[int], apart: Sequence[int]) -> V:
-    """A sum for each tap over the batch and its places, for windows of one channel."""
-    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    at = "xyz"[: len(extent)]
-    found: list[V] = []
-    grad, wide = grad.wide(), x.wide()
-    for tap in product(*map(range, extent)):
-        seen = wide
-        for k, n in enumerate(tap):
-            seen = seen.narrow(2 + k, n * apart[k], grad.shape[2 + k], step[k])
-        found.append(contract(grad, seen, f"bc{at},bc{at}->c").unsqueeze(1))
-    return concat(found, 1).reshape(*weight.shape).cast(x.dtype)
 
 
 def _transposed(
@@ -398,7 +340,7 @@ def _transposed(
     if any(d != 1 for d in apart) or waste > MOST_WASTE or waste * beside > MOST_BESIDE:
         raise UnsupportedError("a transposed convolution whose phases would multiply zeros")
     places = [add(n, t - 1) for n, t in zip(x.shape[2:], taps, strict=True)]
-    x = _margin(x, [t - 1 for t in taps], 0.0, (0,) * len(taps))
+    x = margin(x, [t - 1 for t in taps], 0.0, (0,) * len(taps))
     for k, t in enumerate(taps):
         x = x.op(Window(2 + k, t, 1, 1)) if t > 1 else x
     found = _correlated(x, _phases(kernel, groups, steps, taps), groups, len(taps))
@@ -410,7 +352,7 @@ def _transposed(
     found = found.reshape(x.shape[0], channels, *lengths)
     behind = [max(0, n + m - a - t * s) for n, m, a, t, s
               in zip(extent, more, around, taps, steps, strict=True)]  # fmt: skip
-    found = _margin(found, (0,) * len(taps), 0.0, behind)
+    found = margin(found, (0,) * len(taps), 0.0, behind)
     for k, n in enumerate(c.shape[2:]):
         found = found.narrow(2 + k, around[k], n)
     return found
@@ -422,7 +364,7 @@ def _phases(kernel: V, groups: int, steps: Sequence[int], taps: Sequence[int]) -
             if isinstance(n, int)]  # fmt: skip
     outer, out = kernel.shape[:2]
     inner = floordiv(outer, groups)
-    kernel = _margin(kernel, (0,) * len(taps), 0.0, rest)
+    kernel = margin(kernel, (0,) * len(taps), 0.0, rest)
     split = [n for t, s in zip(taps, steps, strict=True) for n in (t, s)]
     kernel = kernel.reshape(groups, inner, out, *split)
     of_taps, of_steps = range(3, kernel.rank, 2), range(4, kernel.rank, 2)
@@ -473,6 +415,5 @@ ROWS = (
     *(Row(f"aten.replication_pad{n}d.default", _margins_by_gather("replicate", n))
       for n in (1, 2, 3)),
     Row("aten.convolution.default", _convolution),
-    Row("aten.convolution_backward.default", _convolution_backward),
 )  # fmt: skip
 """Poolings, margins and products."""

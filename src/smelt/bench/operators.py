@@ -1,0 +1,288 @@
+"""Single operators and short chains beside NumPy and PyTorch, on one core, in and out of caches.
+
+    smelt bench --operators              # the table
+    python -m smelt.bench.operators      # its rows as JSON, from this process
+
+Times are processor time of one call from Python, its result's memory included; all libraries
+stand in one process and take turns, the best of the rounds counts, after calls that are not
+counted.  A size is that of the first operand.  Ratios are how many times as long as Smelt a library
+takes, of which the last column has the smaller: above 1 Smelt is the fastest.  NumPy and PyTorch
+have the fastest form of a row that we know of.  A library that lacks a row has no number.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import smelt as sm
+from smelt.bench.process import command, kept_to, variables
+from smelt.bench.products import best_times
+from smelt.bench.results import geomean
+from smelt.bench.sheet import sheet
+from smelt.bench.table import Table, duration, ratio
+from smelt.dataclass import dataclass
+
+Array = np.ndarray[Any, Any]
+Code = Callable[..., Any]
+Call = Callable[[], Any]
+PEERS = ("numpy", "torch")
+SIZES = {"4 KiB": 1 << 12, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
+ROUNDS = {"4 KiB": 7, "1 MiB": 7, "64 MiB": 4}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One row: the operands by kind (see `operands`), code in the array API's names, PyTorch's
+    form, and NumPy's where its own is another."""
+
+    title: str
+    kinds: str
+    code: Code
+    torch: Code
+    numpy: Code | None = None
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Nanoseconds by library of one row at one size; absent libraries are missing."""
+
+    title: str
+    size: str
+    times: dict[str, float]
+
+    @property
+    def best_over_smelt(self) -> float | None:
+        """How many times as long as Smelt the fastest other library takes."""
+        others = [ns for name, ns in self.times.items() if name != "smelt"]
+        return min(others) / self.times["smelt"] if others and "smelt" in self.times else None
+
+
+def _softmax(m: Any, a: Any) -> Any:
+    e = m.exp(a - m.max(a, axis=1, keepdims=True))
+    return e / m.sum(e, axis=1, keepdims=True)
+
+
+def _row(title: str, kinds: str, code: Code, torch: Code | str, numpy: Code | None = None) -> Any:
+    """A row whose PyTorch form may be just a name."""
+    form = (lambda t, *a: getattr(t, torch)(*a)) if isinstance(torch, str) else torch
+    return Operator(title, kinds, code, form, numpy)
+
+
+OPERATORS: tuple[Operator, ...] = (
+    # ---- one element at a time
+    _row("add", "x x", lambda m, a, b: a + b, "add"),
+    _row("add a number", "x", lambda m, a: a + 1, lambda t, a: a + 1),
+    _row("exp", "x", lambda m, a: m.exp(a), "exp"),
+    _row("log", "p", lambda m, a: m.log(a), "log"),
+    _row("tanh", "x", lambda m, a: m.tanh(a), "tanh"),
+    _row("sin", "x", lambda m, a: m.sin(a), "sin"),
+    _row("sqrt", "p", lambda m, a: m.sqrt(a), "sqrt"),
+    _row("pow", "p x", lambda m, a, b: a**b, "pow"),
+    _row("atan2", "x x", lambda m, a, b: m.atan2(a, b), "atan2"),
+    _row("round", "x", lambda m, a: m.round(a), "round"),
+    _row("clip", "x", lambda m, a: m.clip(a, -1, 1), lambda t, a: a.clip(-1, 1)),
+    _row("compare", "x x", lambda m, a, b: a < b, "less"),
+    _row("isnan", "x", lambda m, a: m.isnan(a), "isnan"),
+    _row("where", "x x", lambda m, a, b: m.where(a > 0, a, b),
+         lambda t, a, b: t.where(a > 0, a, b)),
+    _row("exp, float64", "d", lambda m, a: m.exp(a), "exp"),
+    _row("log, float64", "q", lambda m, a: m.log(a), "log"),
+    _row("float16 product", "h h", lambda m, a, b: a * b, "mul"),
+    _row("float32 to float16", "x", lambda m, a: m.astype(a, m.float16), lambda t, a: a.half()),
+    _row("uint8 to float32 / 255", "u", lambda m, a: m.astype(a, m.float32) / 255,
+         lambda t, a: a.float() / 255),
+    # ---- integers
+    _row("int32 // 7", "i", lambda m, a: a // 7, lambda t, a: a // 7),
+    _row("int64 // 7", "l", lambda m, a: a // 7, lambda t, a: a // 7),
+    _row("int32 % 7", "i", lambda m, a: a % 7, lambda t, a: a % 7),
+    _row("int32 // int32", "i k", lambda m, a, b: a // b,
+         lambda t, a, b: t.div(a, b, rounding_mode="floor")),
+    _row("shifts and xor", "i", lambda m, a: (a << 3) ^ (a >> 2), lambda t, a: (a << 3) ^ (a >> 2)),
+    _row("uint8 sum of two", "u u", lambda m, a, b: a + b, "add"),
+    # ---- folds of all elements
+    _row("sum", "x", lambda m, a: m.sum(a), "sum"),
+    _row("sum, float64", "d", lambda m, a: m.sum(a), "sum"),
+    _row("sum, int32", "i", lambda m, a: m.sum(a), "sum"),
+    _row("prod", "x", lambda m, a: m.prod(a), "prod"),
+    _row("max", "x", lambda m, a: m.max(a), "amax"),
+    _row("argmax", "x", lambda m, a: m.argmax(a), "argmax"),
+    _row("var", "x", lambda m, a: m.var(a), lambda t, a: a.var(correction=0)),
+    _row("dot", "x x", lambda m, a, b: m.vecdot(a, b), "dot", lambda a, b: a @ b),
+    _row("any", "x", lambda m, a: m.any(a > 100), lambda t, a: (a > 100).any()),
+    _row("count", "x", lambda m, a: m.count_nonzero(a > 0), lambda t, a: (a > 0).count_nonzero()),
+    # ---- rows and columns
+    _row("sum of columns", "X", lambda m, a: m.sum(a, axis=0), lambda t, a: a.sum(0)),
+    _row("sum of rows", "X", lambda m, a: m.sum(a, axis=1), lambda t, a: a.sum(1)),
+    _row("max of columns", "X", lambda m, a: m.max(a, axis=0), lambda t, a: a.amax(0)),
+    _row("max of rows", "X", lambda m, a: m.max(a, axis=1), lambda t, a: a.amax(1)),
+    _row("argmax of columns", "X", lambda m, a: m.argmax(a, axis=0), lambda t, a: a.argmax(0)),
+    _row("argmax of rows", "X", lambda m, a: m.argmax(a, axis=1), lambda t, a: a.argmax(1)),
+    _row("var of rows", "X", lambda m, a: m.var(a, axis=1), lambda t, a: a.var(1, correction=0)),
+    _row("softmax", "X", _softmax, lambda t, a: t.softmax(a, 1)),
+    _row("mean of rows, Fortran order", "F", lambda m, a: m.mean(a, axis=1),
+         lambda t, a: a.mean(1)),
+    _row("sum of every third column", "X", lambda m, a: m.sum(a[:, ::3], axis=1),
+         lambda t, a: a[:, ::3].sum(1)),
+    # ---- scans and orders
+    _row("cumulative sum", "x", lambda m, a: m.cumulative_sum(a), lambda t, a: a.cumsum(0)),
+    _row("cumulative sum of columns", "X", lambda m, a: m.cumulative_sum(a, axis=0),
+         lambda t, a: a.cumsum(0)),
+    _row("cumulative sum of rows", "X", lambda m, a: m.cumulative_sum(a, axis=1),
+         lambda t, a: a.cumsum(1)),
+    _row("differences", "x", lambda m, a: m.diff(a), "diff"),
+    _row("sort", "x", lambda m, a: m.sort(a), lambda t, a: a.sort()[0]),
+    _row("sort rows", "X", lambda m, a: m.sort(a, axis=1), lambda t, a: a.sort(1)[0]),
+    _row("argsort", "x", lambda m, a: m.argsort(a), "argsort", np.argsort),
+    _row("argsort rows", "X", lambda m, a: m.argsort(a, axis=1), lambda t, a: a.argsort(1),
+         lambda a: np.argsort(a, axis=1)),
+    # ---- moved
+    _row("transpose times 2", "X", lambda m, a: m.permute_dims(a, (1, 0)) * 2,
+         lambda t, a: (a.T * 2).contiguous(), lambda a: np.ascontiguousarray(a.T * 2)),
+    _row("add a transpose", "X X", lambda m, a, b: a + m.permute_dims(b, (1, 0)),
+         lambda t, a, b: a + b.T),
+    _row("flip, add 1", "x", lambda m, a: m.flip(a) + 1, lambda t, a: a.flip(0) + 1),
+    _row("roll", "x", lambda m, a: m.roll(a, 3), lambda t, a: a.roll(3)),
+    _row("concatenate", "x x", lambda m, a, b: m.concat([a, b]), lambda t, a, b: t.cat([a, b])),
+    _row("stack in columns", "x x", lambda m, a, b: m.stack([a, b], axis=1),
+         lambda t, a, b: t.stack([a, b], 1)),
+    _row("tile", "x", lambda m, a: m.tile(a, (3,)), lambda t, a: a.tile(3)),
+    _row("repeat", "x", lambda m, a: m.repeat(a, 3), lambda t, a: a.repeat_interleave(3)),
+    _row("every third, add 1", "x", lambda m, a: a[::3] + 1, lambda t, a: a[::3] + 1),
+    _row("lower triangle", "X", lambda m, a: m.tril(a), "tril"),
+    _row("outer", "r r", lambda m, a, b: a[:, None] * b[None, :], "outer"),
+    # ---- picked and made
+    _row("take", "x j", lambda m, a, j: m.take(a, j), lambda t, a, j: a[j]),
+    _row("take rows", "X e", lambda m, a, j: m.take(a, j, axis=0), lambda t, a, j: a[j]),
+    _row("linspace times x", "x", lambda m, a: m.linspace(0, 1, a.shape[0], dtype=m.float32) * a,
+         lambda t, a: t.linspace(0, 1, a.shape[0]) * a),
+    _row("arange plus i", "i", lambda m, a: m.arange(a.shape[0], dtype=m.int32) + a,
+         lambda t, a: t.arange(a.shape[0], dtype=t.int32) + a),
+)  # fmt: skip
+
+
+def operands(kinds: str, nbytes: int) -> list[Array]:
+    """The arrays of a row whose first operand takes about so many bytes.
+
+    `x` is float32 of a normal distribution, `p` its magnitudes, `d`, `q` the same in float64, `h`
+    in float16, `X` a square of `x`, `F` one in Fortran's order, `r` one side of it; `i`, `l`, `u`
+    are int32, int64 and uint8, `k` int32 of at least 1; `j` has positions in `x`, `e` rows of `X`.
+    """
+    rng = np.random.default_rng(0)
+    first, *_ = kinds.split()
+    count = nbytes // {"d": 8, "q": 8, "l": 8, "h": 2, "u": 1}.get(first, 4)
+    side = int(count**0.5)
+
+    def made(kind: str) -> Array:
+        if kind in "XF":
+            x = rng.standard_normal((side, side)).astype(np.float32)
+            return np.asfortranarray(x) if kind == "F" else x
+        if kind in "je":
+            return rng.integers(0, count if kind == "j" else side, count if kind == "j" else side)
+        if kind == "k":
+            return rng.integers(1, 1000, count).astype(np.int32)
+        if kind in "ilu":
+            top = {"i": np.int32, "l": np.int64, "u": np.uint8}[kind]
+            return rng.integers(0 if kind == "u" else -1000, 256, count).astype(top)
+        x = rng.standard_normal(side if kind == "r" else count)
+        x = np.abs(x) if kind in "pq" else x
+        return x.astype({"d": "f8", "q": "f8", "h": "f2"}.get(kind, "f4"))
+
+    return [made(kind) for kind in kinds.split()]
+
+
+def calls(row: Operator, nbytes: int) -> dict[str, Call]:
+    """The row as each installed library computes it."""
+    arrays = operands(row.kinds, nbytes)
+    ours = sm.jit(lambda *a: row.code(sm, *a))
+    theirs = row.numpy or (lambda *a: row.code(np, *a))
+    found: dict[str, Call] = {"smelt": lambda: ours(*arrays), "numpy": lambda: theirs(*arrays)}
+    with suppress(ImportError):
+        torch: Any = importlib.import_module("torch")
+        torch.set_num_threads(1)
+        tensors = [torch.from_numpy(a) for a in arrays]
+        found["torch"] = lambda: row.torch(torch, *tensors)
+    return found
+
+
+def measure(row: Operator, size: str, rounds: int) -> Timed:
+    """The best time of each library over rounds in which all take turns."""
+    return Timed(row.title, size, best_times(calls(row, SIZES[size]), rounds))
+
+
+def run(quick: bool = False) -> list[Timed]:
+    """All rows at all sizes, in a process where every library has one thread."""
+    line = command(["-m", "smelt.bench.operators", *["quick"] * quick], variables(1, None, "now"))
+    with kept_to(1):
+        done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
+    return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+
+
+def table(found: list[Timed]) -> Table:
+    """For each size Smelt's time, how many times as long the others take, and the least of that."""
+    peers = [p for p in PEERS if any(p in t.times for t in found)]
+    sizes = [s for s in SIZES if any(s == t.size for t in found)]
+    headers = ["operator, of one array"]
+    for size in sizes:
+        headers += [f"smelt, {size}", *(f"{p} / smelt" for p in peers), "best / smelt"]
+    rows: dict[str, dict[str, Timed]] = {}
+    for timed in found:
+        rows.setdefault(timed.title, {})[timed.size] = timed
+    lines = [(title, *_cells(row, sizes, peers)) for title, row in rows.items()]
+    means = ["geometric mean"]
+    for size in sizes:
+        of_size = [t for t in found if t.size == size]
+        means += ["", *(ratio(geomean(_against(t, p) for t in of_size)) for p in peers)]
+        means.append(ratio(geomean(t.best_over_smelt for t in of_size)))
+    return Table("Operators on one core", tuple(headers), (*lines, tuple(means)))
+
+
+def _cells(row: Mapping[str, Timed], sizes: list[str], peers: list[str]) -> list[str]:
+    cells: list[str] = []
+    for size in sizes:
+        timed = row.get(size) or Timed("", size, {})
+        cells.append(duration(timed.times.get("smelt")))
+        cells += [ratio(_against(timed, p)) for p in peers]
+        cells.append(ratio(timed.best_over_smelt))
+    return cells
+
+
+def _against(timed: Timed, peer: str) -> float | None:
+    if peer not in timed.times or "smelt" not in timed.times:
+        return None
+    return timed.times[peer] / timed.times["smelt"]
+
+
+def to_json(found: list[Timed]) -> str:
+    """The times as JSON: a list of rows with title, size and nanoseconds by library."""
+    return json.dumps([asdict(t) for t in found], indent=1)
+
+
+def page(found: list[Timed]) -> str:
+    """The table as a page of the documentation."""
+    return sheet("Operators", "operators", __doc__, table(found))
+
+
+def write(found: list[Timed], folder: Path) -> Path:
+    """Writes the page; its path."""
+    path = folder / "operators.md"
+    path.write_text(page(found), encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    brief = "quick" in sys.argv
+    np.seterr(all="ignore")
+    every = [
+        measure(row, size, 2 if brief else ROUNDS[size]) for size in SIZES for row in OPERATORS
+    ]
+    sys.stdout.write(json.dumps([asdict(t) for t in every]) + "\n")

@@ -1,0 +1,86 @@
+"""Rows that the blocks of a stream meet whole, visited in swaths: the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.native import native
+
+from smelt.blocks import SWATH
+from smelt.codegen.llvm.items import Phase
+from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.program import program
+from smelt.kernel.text import parse
+from smelt.target import Target
+
+PAIRS = """
+kernel pairs(
+    q: f32[n,d], k: f32[m,d], u: f32[n]
+) -> y: f32[m,d], s: f32[m], top: f32[m], z: f32[n,d]
+  stream m/BLOCK with t = 0 [n,d]
+    w = dot(q[n,d], k[m,d] over d)
+    b = dot(u[n] * q[n,d], k[m,d] over d)
+    a = max(w + b, 0)
+    y[m,d] = dot(a, q[n,d] over n)
+    s[m] = sum(a over n)
+    top[m] = max(w over n)
+    t' = t + dot(a, k[m,d] over m)
+  z[n,d] = t
+"""
+AGAIN = """
+kernel again(q: f32[n,d], k: f32[m,d]) -> y: f32[m,d]
+  stream m/128
+    w = dot(q[n,d], k[m,d] over d) + dot(k[m,d], q[n,d] * q[n,d] over d)
+    a = exp(w - max(w over n))
+    y[m,d] = dot(a, q[n,d] over n)
+"""
+
+
+def phase(source: str) -> Phase:
+    (found,) = program(parse(source)).phases
+    return found
+
+
+def visited(found: Phase) -> list[tuple[str, int | None]]:
+    return [(v.axis, v.size) for r in found.regions() for v in r.visits]
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize("block", [128, 512])
+def test_the_same_numbers(isa: str, block: int) -> None:
+    """Also where what is packed once is more than one block of a product: 512 summed positions."""
+    kernel = native(PAIRS.replace("BLOCK", str(block)), isa)
+    rng = np.random.default_rng(block)
+    for n, m, d in ((1, 1, 1), (SWATH, 128, 64), (SWATH + 1, 130, 20), (3 * SWATH - 7, 600, 70)):
+        q, k, u = (rng.standard_normal(s).astype(np.float32) for s in ((n, d), (m, d), (n,)))
+        found = kernel({"q": q, "k": k, "u": u})
+        w = k.astype(np.float64) @ q.T
+        a = np.maximum(w + w * u, 0)
+        wanted = {"y": a @ q, "s": a.sum(1), "top": w.max(1), "z": a.T @ k}
+        for name, want in wanted.items():
+            near = max(np.abs(want).max(), 1.0) * 2e-5
+            np.testing.assert_allclose(found[name], want, rtol=0, atol=near)
+
+
+def test_rows_are_visited_in_swaths() -> None:
+    found = phase(PAIRS.replace("BLOCK", "128"))
+    assert visited(found) == [("m", 128), ("n", SWATH)]
+    s = schedule(found, Target.for_isa("avx512"))
+    widest = [item for item, axes in s.kept.items() if {"n", "m"} <= set(axes)]
+    assert widest and all(s.span(s.region(item), "n") == SWATH for item in widest)
+
+
+def test_a_product_over_rows_reads_what_is_computed_where_it_lies() -> None:
+    s = schedule(phase(PAIRS.replace("BLOCK", "128")), Target.for_isa("avx512"))
+    (over,) = [c for c in s.blocked if c.k == "n"]
+    assert over.down and over.direct and over.left_axes == ("n", "m")
+
+
+def test_what_asks_for_the_sum_of_a_row_first_is_left_whole() -> None:
+    assert visited(phase(AGAIN)) == [("m", 128)]
+
+
+def test_short_rows_are_left_whole() -> None:
+    short = PAIRS.replace("f32[n,d]", f"f32[{SWATH},d]").replace("f32[n]", f"f32[{SWATH}]")
+    short = short.replace("  stream", f"  axis n in {SWATH}\n  stream").replace("BLOCK", "128")
+    assert visited(phase(short)) == [("m", 128)]

@@ -1,0 +1,80 @@
+"""What a user is told of typical mistakes: the own line, what came, and what to write instead.
+
+And what is no mistake, though it looks unusual.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt.errors import LeakError, ShapeError, SmeltError, TracerError
+
+
+def told(error: type[SmeltError], f: Callable[[], Any]) -> SmeltError:
+    """What is raised, at a line of this file."""
+    with pytest.raises(error) as found:
+        f()
+    assert found.value.origin.file == __file__, found.value
+    return found.value
+
+
+@pytest.mark.parametrize("f", [np.exp, np.sum, np.mean, np.asarray, np.linalg.norm, np.median])
+def test_functions_of_numpy_name_the_line_that_calls_them(f: Callable[[Any], Any]) -> None:
+    error = told(TracerError, lambda: sm.jit(lambda x: f(x) + 1)(np.ones((3, 4))))
+    assert "lambda x: f(x) + 1" in error.origin.text
+    assert "sm.exp(x) in place of np.exp(x)" in error.help
+
+
+def test_values_that_outlived_their_recording_say_so_to_numpy_too() -> None:
+    kept: list[Any] = []
+    sm.jit(lambda x: kept.append(x + 1) or x)(np.ones(3))
+    for read in (np.asarray, float, bool, np.sum):
+        told(LeakError, lambda read=read: read(kept[0]))
+
+
+def test_stacks_tell_the_shapes_that_came() -> None:
+    error = told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones(4)]))
+    assert "stack(f64[3], f64[4]): their shapes differ" in error.message
+    told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones((3, 4))]))
+
+
+# No mistakes
+
+
+def tenfold(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's decorator, which hands on what `functools.wraps` finds."""
+
+    @functools.wraps(f)
+    def wrapped(*args: Any) -> Any:
+        return f(*args) * 10
+
+    return wrapped
+
+
+def test_what_wraps_a_compiled_function_is_compiled_itself() -> None:
+    """The wrapper has the attributes of what it wraps; it was taken for that."""
+    x = np.arange(3.0)
+    for inner in (sm.jit(lambda x: sm.sum(x**2)), sm.jit(lambda x: sm.sum(x**2), rounding="fast")):
+        assert sm.jit(tenfold(inner))(x) == 50
+        assert sm.jit(sm.grad(inner))(x).tolist() == [0, 2, 4]
+        value, slope = sm.jit(sm.value_and_grad(inner))(x)
+        assert (float(value), slope.tolist()) == (5, [0, 2, 4])
+        twice = sm.jit(sm.grad(lambda x, f=inner: sm.sum(sm.jit(sm.grad(f))(x) ** 2)))
+        assert twice(x).tolist() == [0, 8, 16]
+        assert sm.explain(sm.grad(inner), x).kernels
+    outer: Any = sm.jit(tenfold(inner))
+    assert outer.__wrapped__.__wrapped__ is inner
+
+
+def test_attributes_of_a_function_are_kept() -> None:
+    def f(x: Any) -> Any:
+        return x + 1
+
+    f.mine = 7  # type: ignore[attr-defined]
+    assert sm.jit(f).mine == 7  # type: ignore[attr-defined]
