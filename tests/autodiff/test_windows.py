@@ -69,3 +69,14 @@ def test_second_derivatives() -> None:
         step[at] = h
         expected = (float(slope(w + step)) - float(slope(w - step))) / (2 * h)
         assert found[at] == pytest.approx(expected, rel=1e-6)
+
+
+def test_infinite_weights_meet_no_margin_in_exact_gradients() -> None:
+    """The gradient of a margin's neighbour is what the weights that it meets say."""
+    x, w, g = np.ones((1, 1, 4)), np.array([[[np.inf, 1.0, 1.0]]]), np.ones((1, 1, 4))
+
+    def slope(x: Any) -> Any:
+        return sm.grad(lambda x: sm.sum(sm.nn.conv(x, w, padding=1) * g))(x)
+
+    found = np.asarray(sm.jit(slope, rounding="exact")(x))
+    np.testing.assert_array_equal(found, [[[np.inf, np.inf, np.inf, 2.0]]])

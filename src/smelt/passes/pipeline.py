@@ -51,12 +51,14 @@ ROUNDS = 4
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A pure function from graph to graph.  `fast`: it may change how results are rounded;
-    `last`: it runs once, when the others have nothing to do any more."""
+    `last`: it runs once, when the others have nothing to do any more; `resums`: sums get other
+    terms, zeros among them."""
 
     name: str
     function: Callable[[Graph], Graph]
     fast: bool = False
     last: bool = False
+    resums: bool = False
 
     @property
     def doc(self) -> str:
@@ -76,7 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("decided", decided),
     Pass("margins", margins),
     Pass("views", views),
-    Pass("laid", laid),
+    Pass("laid", laid, resums=True),
     Pass("same", same),
     Pass("picks", picks),
     Pass("joined", joined),
@@ -95,7 +97,8 @@ def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eage
     """The graph after all passes that `rounding` allows, run until nothing changes.
 
     Inputs, the outputs' types and what the outputs hold stay: bit for bit (but for the payload of
-    NaNs, and the order in which floats are summed) unless `rounding` is "fast".  With the knob
+    NaNs, and the order in which floats are summed) unless `rounding` is "fast".  Sums of windows
+    that become products multiply the zeros of a margin, unless `rounding` is "exact".  With the knob
     VERIFY each step is checked; a VerifyError then names the pass and holds the text to replay.
     """
     steps = [step for step in PASSES if _wanted(step, rounding)]
@@ -110,7 +113,7 @@ def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eage
 
 
 def _wanted(step: Pass, rounding: Rounding) -> bool:
-    if step.last:
+    if step.last or (step.resums and rounding == "exact"):
         return False
     return not step.fast if rounding != "fast" else step.function is not simplify
 
