@@ -98,8 +98,10 @@ def run(graph: Graph, journal: Journal | None = None, rounding: Rounding = "eage
 
     Inputs, the outputs' types and what the outputs hold stay: bit for bit (but for the payload of
     NaNs, and the order in which floats are summed) unless `rounding` is "fast".  Sums of windows
-    that become products multiply the zeros of a margin, unless `rounding` is "exact".  With the knob
-    VERIFY each step is checked; a VerifyError then names the pass and holds the text to replay.
+    that become products multiply the zeros of a margin, unless `rounding` is "exact".
+
+    With the knob VERIFY each step is checked; a VerifyError then names the pass and holds the text
+    to replay.
     """
     steps = [step for step in PASSES if _wanted(step, rounding)]
     for _ in range(ROUNDS):
