@@ -50,3 +50,37 @@ def test_nothing_behind_the_last_row_is_used(shape: tuple[int, int]) -> None:
     d = x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64)
     expected = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(np.asarray(sm.jit(_norm)(x)), expected, rtol=2e-5, atol=2e-5)
+
+
+def _chain(x: Any, a: Any, b: Any) -> Any:
+    return sm.maximum(sm.maximum(x @ a, 0) @ b, 0)
+
+
+def _kernel_of_chain() -> Any:
+    arrays = [np.ones(s, np.float32) for s in ((4096, 64), (64, 64), (64, 64))]
+    with sm.fuse(must=True):
+        (kernel,) = sm.explain(sm.jit(_chain), *arrays).kernels
+    return kernel
+
+
+def test_tiles_of_a_chain_ask_for_lines_to_be_written() -> None:
+    asked = "i32 1, i32 3, i32 1)"
+    assert asked in _kernel_of_chain().llvm
+    assert asked not in _code(lambda x, a: x @ a, SPEC, sm.spec("f32[c,n]"))
+
+
+def test_loops_of_whole_tiles_find_no_size_of_a_block_again() -> None:
+    """LLVM takes what an address is made of into a loop, quotients too, unless it is hidden."""
+    loops: list[list[str]] = []
+    label, body = "", list[str]()
+    for line in map(str.strip, _kernel_of_chain().asm.splitlines()):
+        if line.endswith(":"):
+            label, body = line[:-1], []
+        elif label and line.startswith("j") and line.endswith(label):
+            loops.append(body)
+        body.append(line)
+    sums = [sum("fmadd" in line for line in b) for b in loops]
+    whole = [b for b, n in zip(loops, sums, strict=True) if n >= 0.5 * max(sums)]
+    found = [line for b in whole for line in b if line.startswith(("imul", "mulx", "div"))]
+    assert max(sums) >= 4
+    assert not found

@@ -50,6 +50,7 @@ class ProductEmitter:
     def run(self, nest: Nest, c: Contraction) -> None:
         """The whole contraction of this task into its scratch array."""
         self.fresh: Value | None = None
+        self.last: Value | None = None
         self.long = self._long(c)
         packed = not (c.direct or c.units or c.reads_left())
         self.left_there = self._there(c, c.left) if packed else None
@@ -67,7 +68,9 @@ class ProductEmitter:
                 self._clear(c)
 
         def deep() -> None:
-            self.fresh = self.b.icmp_signed("==", self.home.ranges[c.k][0], low)
+            start, end = self.home.ranges[c.k]
+            self.fresh = self.b.icmp_signed("==", start, low)
+            self.last = self.b.icmp_signed("==", end, high)
             self._deep(nest, c, scope)
 
         self._blocks(c.k, c.depth, deep)
@@ -146,7 +149,7 @@ class ProductEmitter:
                 self._unless(self.right_there, lambda: self._pack(right, scope))
             if c.group is not None and c.group.moved:
                 tiles.sum_columns()
-            tiles.run(self.fresh, self.long)
+            tiles.run(self.fresh, self.long, last=self.last)
 
         self._blocks(c.n, COLUMNS, columns)
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 
-
 SHORT = 4
 """Panels of a right operand whose rows lie side by side up to which it is not packed: its panels
 take few more pages than packed ones would."""
@@ -143,11 +142,14 @@ class TileEmitter:
         self.right = Place(base, number(0), steps, packed.dtype, True)
         return self.short
 
-    def run(self, fresh: Value | None, long: Value | None, tile: Tile | None = None) -> None:
+    def run(
+        self, fresh: Value | None, long: Value | None, tile: Tile | None = None,
+        last: Value | None = None,
+    ) -> None:  # fmt: skip
         """The block's products into the result in scratch: added, or where `fresh` stored; by the
         contraction's tiles, or others.  Where sums are `long`, blocks are summed on their own."""
         self.long, c, b, home = long, self.c, self.b, self.home
-        self.ahead = TileAhead(home, c, self.left, self.depth)
+        self.ahead = TileAhead(home, c, self.left, self.depth, last)
         self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, wide = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
@@ -158,11 +160,11 @@ class TileEmitter:
         if self.right.packed:
             return
 
-        def last(at: Value) -> None:
+        def rest(at: Value) -> None:
             left_over = splat(b, b.sub(columns, at), lanes)
             self._heights(at, 1, b.icmp_signed("<", iota(lanes), left_over))
 
-        home.loop(whole, columns, lanes, last)
+        home.loop(whole, columns, lanes, rest)
 
     def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
         """The place of an operand that is read where it is."""
