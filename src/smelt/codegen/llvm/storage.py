@@ -279,9 +279,8 @@ def _place_of(s: Schedule, c: Contraction, item: Item, taken: set[Item]) -> Item
         alike = other.dtype == item.dtype and other.time == c.item.time
         plain = axes == s.kept[item] and other.kind in ("apply", "branch", "cast")
         plain &= other not in multiplied
-        alike &= other not in taken
         if alike and (other in products or plain) and _last_reader(s, other) == homes[0]:
-            return other
+            return None if other in taken else other
     return None
 
 
