@@ -20,8 +20,7 @@ from smelt.runtime import prelude  # noqa: E402
 from smelt.runtime.memory import STOCK  # noqa: E402
 from smelt.runtime.prelude import Allowance  # noqa: E402
 
-FEATURES = 300
-"""Of rows that are as many as pay for packing."""
+FEATURES = 300  # of rows that are as many as pay for packing
 
 
 @pytest.fixture(autouse=True)
@@ -459,8 +458,7 @@ def test_no_more_memory_than_eager_code_holds(rows):
         eager = eager_peak(lambda: m(given))
         assert smelt_peak(lambda: f(given), before) <= eager
         assert prelude.held_bytes() <= eager
-        # Of the 4 KiB a row that eager code holds, 3 are taken: four weights of 256 KiB need room.
-        assert (prelude.held_bytes() > 0) == (rows >= 4000)
+        assert (prelude.held_bytes() > 0) == (rows >= 4000)  # 1 KiB a row is left for 1 MiB
 
 
 def test_what_eager_code_holds_is_known_within_vmap():
