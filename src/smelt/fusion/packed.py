@@ -128,6 +128,8 @@ def region_packing_ns(
 
 def _is_chain(units: Units, region: Region) -> bool:
     """Whether a product of a region is made of another one."""
+    if len(region.ended) < 2:
+        return False
     made, products = 0, 0
     for u in sorted(region.masks):
         reached = bool(units.operands[u] & (made | products))

@@ -158,6 +158,55 @@ def test_the_weights_of_attention_are_multiplied_where_they_lie() -> None:
     assert storage.arrays[weights.left, 0] == storage.arrays[scores.item, 0]
 
 
+TWO = """kernel two(
+    q: f32[n,d], k: f32[m,d], p: f32[n,d], r: f32[m,d], v: f32[m,e]
+) -> y: f32[n,e], s: f32[n], z: f32[n,e], t: f32[n]
+  axis n, m, e, d
+  grid n
+  stream m/48 with y0 = 0 [n,e], s0 = 0 [n], z0 = 0 [n,e], t0 = 0 [n]
+    q0 = q[n,d]
+    k0 = k[m,d]
+    a = dot(q0, k0 over d)
+    a1 = exp(a)
+    s0' = s0 + sum(a1 over m)
+    p0 = p[n,d]
+    r0 = r[m,d]
+    b = dot(p0, r0 over d)
+    b1 = exp(b)
+    t0' = t0 + sum(b1 over m)
+    v0 = v[m,e]
+    z0' = z0 + dot(b1, v0 over m)
+    y0' = y0 + dot(a1, v0 over m)
+  y[n,e] = y0
+  s[n] = s0
+  z[n,e] = z0
+  t[n] = t0
+"""
+
+
+def test_weights_of_two_attentions_take_the_places_of_their_own_scores() -> None:
+    """In a nest of several stages those of the other are not read yet when the first are stored."""
+    kernel = parse(TWO)
+    (phase,) = program(kernel).phases
+    s = schedule(phase, Target.for_isa("avx512"))
+    shared = Storage(s).shared
+    assert len(shared) == 2
+    assert all(scores in weights.args for scores, weights in shared.items())
+    rng = np.random.default_rng(5)
+    arrays = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in zip(
+            "qkprv", ((50, 8), (130, 8), (50, 8), (130, 8), (130, 40)), strict=True
+        )
+    }
+    q, k, p, r, v = (a.astype(np.float64) for a in arrays.values())
+    a, b = np.exp(q @ k.T), np.exp(p @ r.T)
+    wanted = {"y": a @ v, "s": a.sum(1), "z": b @ v, "t": b.sum(1)}
+    found = native_kernel(kernel, RUNNABLE[0])(arrays)
+    for name, x in wanted.items():
+        np.testing.assert_allclose(found[name], x, rtol=2e-4, atol=1e-3 * np.abs(x).max())
+
+
 def test_folds_beside_a_product_run_along_the_lines_they_load() -> None:
     """The columns' sums are read with lanes along a line, though the product's results are rows."""
     source = """kernel f(x: f32[m,n], r: f32[n]) -> y: f32[m]

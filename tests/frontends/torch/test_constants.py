@@ -247,7 +247,7 @@ def test_packed_weights_die_with_a_parameter_that_is_replaced():
     m, given = model(), x()
     f = compiled(m)
     agrees(f, m, given)
-    held = prelude.held_bytes()
+    assert (held := prelude.held_bytes())
     for _ in range(3):
         m[0].weight = torch.nn.Parameter(torch.randn(256, FEATURES))
         agrees(f, m, given)
@@ -262,7 +262,7 @@ def test_two_models_share_a_parameter_and_its_panels():
     given = x()
     f, g = compiled(a), compiled(b)
     agrees(f, a, given)
-    held = prelude.held_bytes()
+    assert (held := prelude.held_bytes())
     agrees(g, b, given)
     assert prelude.held_bytes() == held
     with torch.no_grad():
@@ -351,7 +351,7 @@ def test_many_changes_hold_no_more_than_one():
     m, given = model(), x(2)
     f = compiled(m)
     agrees(f, m, given)
-    held = prelude.held_bytes()
+    assert (held := prelude.held_bytes())
     for _ in range(300):
         _add(m)
         with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from smelt.blocks import (
     COLUMNS,
@@ -269,19 +270,30 @@ def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
 
 def _place_of(s: Schedule, c: Contraction, item: Item, taken: set[Item]) -> Item | None:
     """What the nest that computes an array of a product's left operand reads the last: a product
-    of the same rows and columns, or what another nest computes for each of them."""
+    of the same rows and columns, or what another nest computes for each of them.  Of several the
+    one that is read the latest, which leaves the others to what is computed before."""
     homes = [k for k, n in enumerate(s.nests) if item in n.saves and not n.packed]
     if len(homes) != 1 or item in s.products:
         return None
     products = {o.item for o in s.blocked if o.axes == c.left_axes}
     multiplied = {x for o in s.blocked for x in (o.left, o.right)}
+    found: dict[Item, int] = {}
     for other, axes in s.kept.items():
-        alike = other.dtype == item.dtype and other.time == c.item.time
+        alike = other.dtype == item.dtype and other.time == c.item.time and other not in taken
         plain = axes == s.kept[item] and other.kind in ("apply", "branch", "cast")
         plain &= other not in multiplied
         if alike and (other in products or plain) and _last_reader(s, other) == homes[0]:
-            return None if other in taken else other
-    return None
+            used = _last_use(s.nests[homes[0]], other)
+            if used is not None and used <= item.number:
+                found[other] = used
+    return max(found, key=lambda x: found[x], default=None)
+
+
+def _last_use(nest: Nest, item: Item) -> int | None:
+    """The number of the last value that a nest computes from elements of an item; None if it looks
+    at them after that.  In stages it stores a strip of one value before it computes the next."""
+    late = reads(replace(nest, items=[]), item)
+    return None if late else max(i.number for i in nest.items if item in i.args)
 
 
 def _last_reader(s: Schedule, item: Item) -> int:
