@@ -160,7 +160,8 @@ def _attention(screen: Console, quick: bool, write_docs: bool) -> None:
 
 def _operators(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
     found = operators.run(quick)
-    screen.print(_rich(operators.table(found)))
+    for size in operators.SIZES:  # a table each: all columns beside one another fit no terminal
+        screen.print(_rich(operators.table([t for t in found if t.size == size])))
     if json_path:
         json_path.write_text(operators.to_json(found) + "\n", encoding="utf-8")
     if write_docs:
