@@ -39,7 +39,7 @@ from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
-from smelt.frontends.array.value import STATE, Buffer, Value, is_differentiated
+from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_differentiated, owned
 from smelt.frontends.array.views import permute, shape_of
 from smelt.types.dtype import DType
 from smelt.types.expr import product
@@ -69,7 +69,7 @@ class Array(Operators):
     def of(node: Value) -> Array:
         """The array that stands for a recorded value."""
         array = Array.__new__(Array)
-        array.node = node
+        array.node = node = owned(node)
         if node.data is None and node.scope is None:
             array._wait()
         return array
@@ -87,7 +87,7 @@ class Array(Operators):
                 f"an array from outside is written inside sm.jit ({node.scope.name})",
                 hint="Return the new value; the function would write only while it is recorded.",
             )
-        self.node = node
+        self.node = node = owned(node)
         if node.data is None and node.scope is None:
             self._wait()
 
@@ -273,10 +273,10 @@ class Array(Operators):
         return At(self, number_or_value)
 
     def __copy__(self) -> Array:
-        return Array.of(self.node)
+        return Array.of(copied(self.node))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
-        return Array.of(self.node)
+        return Array.of(copied(self.node))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)

@@ -148,7 +148,7 @@ class Scope(Sizes):
     def capture(self, x: Value) -> Value:
         """A value from outside as an input that is the same in every call; a number that nobody
         else can write to as that number."""
-        if isinstance(x.op, Constant):
+        if isinstance(x.op, Constant) and not x.shared:
             return x
         if x.data is not None and not x.type.shape and not x.shared:
             return constant(x.data.item(), x.type.dtype)
