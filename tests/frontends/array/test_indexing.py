@@ -139,3 +139,19 @@ def test_masks_inside_jit_name_the_way_out() -> None:
         sm.jit(lambda x: x[x > 0])(A)
     with pytest.raises(sm.errors.TracerError, match="nonzero"):
         sm.jit(sm.nonzero)(A)
+
+
+def test_what_is_written_at_a_place_ends_its_kernel_beside_others_of_its_shape() -> None:
+    """Neighbours of one element, which fold nothing, were joined with it, and that is no kernel."""
+
+    def put(x: Any, i: Any) -> Any:
+        y = sm.asarray(x, copy=True)
+        y[i % y.shape[0]] = 2
+        return y
+
+    @sm.jit
+    def f(x: Any, i: Any) -> Any:
+        return x @ x, put(x, i) @ put(x, i)
+
+    assert [float(v) for v in f(np.full(1, 3.0), np.int64(5))] == [9, 4]
+    assert [float(v) for v in f(np.full(3, 3.0), np.int64(5))] == [27, 22]
