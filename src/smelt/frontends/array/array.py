@@ -39,6 +39,7 @@ from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
+from smelt.frontends.array.ufuncs import OPERATORS, inplace
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_differentiated, owned
 from smelt.frontends.array.views import permute, shape_of
 from smelt.types.dtype import DType
@@ -63,7 +64,7 @@ class Array(Operators):
     """
 
     __slots__ = ()
-    __array_priority__ = 1000  # NumPy's operators leave the work to ours
+    __array_priority__ = 1000  # for libraries that ask as NumPy did before __array_ufunc__
 
     @staticmethod
     def of(node: Value) -> Array:
@@ -201,6 +202,17 @@ class Array(Operators):
         flush()  # memory that others can write must have been read by what is pending
         self.node.share()
         return data
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = method == "__call__" and ufunc in OPERATORS
+        if plain and not isinstance(inputs[0], Array):  # else no operator of NumPy's has asked
+            written = inplace(ufunc, inputs, options)
+            if not options or (written and (STATE.tapes or self.node.scope is not None)):
+                return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
+        if any(isinstance(x, Array) for x in options.get("out", ())):
+            return NotImplemented
+        values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]
+        return getattr(ufunc, method)(*values, **options)
 
     def __dlpack__(self, **options: Any) -> Any:
         if options.get("stream") is not None:
