@@ -9,6 +9,7 @@ import pytest
 from tests.frontends.array.against_numpy import MODES, check
 
 import smelt as sm
+from smelt.errors import ShapeError
 
 rng = np.random.default_rng(8)
 A = rng.standard_normal((3, 4))
@@ -155,3 +156,16 @@ def test_what_is_written_at_a_place_ends_its_kernel_beside_others_of_its_shape()
 
     assert [float(v) for v in f(np.full(1, 3.0), np.int64(5))] == [9, 4]
     assert [float(v) for v in f(np.full(3, 3.0), np.int64(5))] == [27, 22]
+
+
+def test_in_place_sizes_that_come_out_as_one_stretch() -> None:
+    @sm.jit
+    def f(x: Any, y: Any) -> Any:
+        x = sm.asarray(x[None, :], copy=True)
+        x += y[2:, None]
+        return x
+
+    assert f(np.ones(4), np.arange(3.0)).tolist() == [[3] * 4]
+    with pytest.raises(ShapeError):
+        f(np.ones(4), np.arange(4.0))
+    assert f(np.ones(6), np.arange(3.0)).tolist() == [[3] * 6]
