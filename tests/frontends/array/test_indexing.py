@@ -9,7 +9,7 @@ import pytest
 from tests.frontends.array.against_numpy import MODES, check
 
 import smelt as sm
-from smelt.errors import ShapeError
+from smelt.errors import IndexRangeError, ShapeError, TracerError
 
 rng = np.random.default_rng(8)
 A = rng.standard_normal((3, 4))
@@ -169,3 +169,23 @@ def test_in_place_sizes_that_come_out_as_one_stretch() -> None:
     with pytest.raises(ShapeError):
         f(np.ones(4), np.arange(4.0))
     assert f(np.ones(6), np.arange(3.0)).tolist() == [[3] * 6]
+
+
+def test_masks_that_are_known_choose_in_a_recording() -> None:
+    """Their sizes were compared with symbols, which they never were."""
+    mask = sm.asarray([True, False, True])
+    f = sm.jit(lambda x: x[mask] * 2)
+    assert f(np.arange(6.0).reshape(3, 2)).tolist() == [[0, 2], [8, 10]]
+    assert f(np.arange(9.0).reshape(3, 3)).tolist() == [[0, 2, 4], [12, 14, 16]]
+    with pytest.raises(IndexRangeError):
+        f(np.ones((4, 2)))
+
+
+def test_who_adds_under_a_mask_is_told_how() -> None:
+    def f(x: Any) -> Any:
+        x = x + 1
+        x[x > 2] += 5
+        return x
+
+    with pytest.raises(TracerError, match="add"):
+        sm.jit(f)(np.arange(4.0))
