@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
+from smelt.errors import TracerError
 
 
 def written(x: Any, number: float) -> None:
@@ -80,6 +81,32 @@ def test_copies_of_what_is_captured_may_be_written_inside_jit() -> None:
     assert f(2.0).tolist() == [1, 3, 3]
     assert f(3.0).tolist() == [1, 4, 4]
     assert start.tolist() == [1] * 3
+
+
+def test_a_recording_writes_to_what_it_has_made_of_constants() -> None:
+    constant = sm.asarray(np.arange(4.0))
+    before = sm.asarray(np.zeros(2))
+
+    def taken(x: Any) -> Any:
+        y, z, w = constant[1:], sm.asarray([1.0, 2.0]), +constant
+        y[0], w[-1] = x, x
+        z += x
+        return y, z, w
+
+    f = sm.jit(taken)
+    for x in (5.0, 6.0):
+        y, z, w = f(x)
+        assert y.tolist() == [x, 2, 3]
+        assert z.tolist() == [1 + x, 2 + x]
+        assert w.tolist() == [0, 1, 2, x]
+    assert constant.tolist() == [0, 1, 2, 3]
+
+    def write(x: Any) -> Any:
+        before[0] = x
+        return x
+
+    with pytest.raises(TracerError, match="from outside"):
+        sm.jit(write)(2.0)
 
 
 def test_results_that_are_equal_have_memory_of_their_own() -> None:

@@ -71,8 +71,11 @@ class Array(Operators):
         """The array that stands for a recorded value."""
         array = Array.__new__(Array)
         array.node = node = owned(node)
-        if node.data is None and node.scope is None:
-            array._wait()
+        if node.scope is None:
+            if STATE.scope is not None:
+                STATE.scope.made[id(array)] = weakref.ref(array)
+            if node.data is None:
+                array._wait()
         return array
 
     def _wait(self) -> None:
@@ -83,9 +86,10 @@ class Array(Operators):
 
     def renew(self, node: Value) -> None:
         """Make `node` the newest version of this array."""
-        if node.scope is not None and self.node.scope is None:
+        scope = node.scope
+        if scope is not None and self.node.scope is None and not scope.has_made(self):
             raise TracerError(
-                f"an array from outside is written inside sm.jit ({node.scope.name})",
+                f"an array from outside is written inside sm.jit ({scope.name})",
                 hint="Return the new value; the function would write only while it is recorded.",
             )
         self.node = node = owned(node)
