@@ -304,7 +304,8 @@ class State:
 
     def _region(self, members: int, stored: int, parts: Sequence[Cluster]) -> Region:
         """The region of a set: from those of its parts where that is possible."""
-        if parts and parts[0].region.flat and parts[1].region.flat:
+        flat = parts and parts[0].region.flat and parts[1].region.flat
+        if flat and not members & self.units.joined:  # what ends its kernel: `look` asks for it
             one, other = (part.region for part in parts)
             found = join_flat(one, other, stored)
             if found is not None and found.members == members:

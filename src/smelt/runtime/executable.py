@@ -221,7 +221,7 @@ class Executable:
         for given, temporary in copies:
             given[...] = temporary
             results = [given if r is temporary else r for r in results]
-        return results if same else self._returned(p, arrays, results, each)
+        return results if same else self._returned(p, arrays, results, each, out is None)
 
     def run_at(
         self, addresses: list[int], sizes: tuple[int, ...], inputs: Sequence[Any],
@@ -291,18 +291,21 @@ class Executable:
 
     def _returned(
         self, p: Prepared, arrays: Sequence[Array], results: list[Array],
-        out: Sequence[Array | None] | None,
+        out: Sequence[Array | None] | None, apart: bool,
     ) -> list[Array]:  # fmt: skip
-        """Results by output, inputs that are returned as they are among them: those are in the
-        arrays given for them already, and so is the first of several that share a value."""
+        """Results by output, inputs returned as they are among them: those are in the arrays given
+        for them, as is the first of several that share a value; `apart`, the others are copies."""
         computed = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
         found: list[Array] = []
+        handed: set[int] = set()
         for v, given in zip(self.outputs, out or [None] * len(self.outputs), strict=True):
             made = computed.get(v)
             if made is not None and given is not None and given is not made:
                 given[...] = made
             as_it_is = made if made is not None else arrays[self.values[v].number]
-            found.append(as_it_is if given is None else given)
+            own = made.copy() if apart and made is not None and v in handed else as_it_is
+            handed.add(v)
+            found.append(own if given is None else given)
         return found
 
     def _library(

@@ -9,6 +9,7 @@ import pytest
 from tests.frontends.array.against_numpy import MODES, check
 
 import smelt as sm
+from smelt.errors import IndexRangeError, ShapeError, TracerError
 
 rng = np.random.default_rng(8)
 A = rng.standard_normal((3, 4))
@@ -139,3 +140,52 @@ def test_masks_inside_jit_name_the_way_out() -> None:
         sm.jit(lambda x: x[x > 0])(A)
     with pytest.raises(sm.errors.TracerError, match="nonzero"):
         sm.jit(sm.nonzero)(A)
+
+
+def test_what_is_written_at_a_place_ends_its_kernel_beside_others_of_its_shape() -> None:
+    """Neighbours of one element, which fold nothing, were joined with it, and that is no kernel."""
+
+    def put(x: Any, i: Any) -> Any:
+        y = sm.asarray(x, copy=True)
+        y[i % y.shape[0]] = 2
+        return y
+
+    @sm.jit
+    def f(x: Any, i: Any) -> Any:
+        return x @ x, put(x, i) @ put(x, i)
+
+    assert [float(v) for v in f(np.full(1, 3.0), np.int64(5))] == [9, 4]
+    assert [float(v) for v in f(np.full(3, 3.0), np.int64(5))] == [27, 22]
+
+
+def test_in_place_sizes_that_come_out_as_one_stretch() -> None:
+    @sm.jit
+    def f(x: Any, y: Any) -> Any:
+        x = sm.asarray(x[None, :], copy=True)
+        x += y[2:, None]
+        return x
+
+    assert f(np.ones(4), np.arange(3.0)).tolist() == [[3] * 4]
+    with pytest.raises(ShapeError):
+        f(np.ones(4), np.arange(4.0))
+    assert f(np.ones(6), np.arange(3.0)).tolist() == [[3] * 6]
+
+
+def test_masks_that_are_known_choose_in_a_recording() -> None:
+    """Their sizes were compared with symbols, which they never were."""
+    mask = sm.asarray([True, False, True])
+    f = sm.jit(lambda x: x[mask] * 2)
+    assert f(np.arange(6.0).reshape(3, 2)).tolist() == [[0, 2], [8, 10]]
+    assert f(np.arange(9.0).reshape(3, 3)).tolist() == [[0, 2, 4], [12, 14, 16]]
+    with pytest.raises(IndexRangeError):
+        f(np.ones((4, 2)))
+
+
+def test_who_adds_under_a_mask_is_told_how() -> None:
+    def f(x: Any) -> Any:
+        x = x + 1
+        x[x > 2] += 5
+        return x
+
+    with pytest.raises(TracerError, match="add"):
+        sm.jit(f)(np.arange(4.0))

@@ -5,6 +5,7 @@ And what is no mistake, though it looks unusual.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.errors import LeakError, ShapeError, SmeltError, TracerError
+from smelt.errors import LeakError, ShapeError, SmeltError, StaticArgError, TracerError
 
 
 def told(error: type[SmeltError], f: Callable[[], Any]) -> SmeltError:
@@ -42,6 +43,35 @@ def test_stacks_tell_the_shapes_that_came() -> None:
     error = told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones(4)]))
     assert "stack(f64[3], f64[4]): their shapes differ" in error.message
     told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones((3, 4))]))
+
+
+def test_a_method_s_object_is_told_what_it_may_be() -> None:
+    class Scaled:
+        factor = 3.0
+
+        @sm.jit
+        def plain(self, x: Any) -> Any:
+            return x * self.factor
+
+        @functools.partial(sm.jit, static_argnums=0)
+        def fixed(self, x: Any) -> Any:
+            return x * self.factor
+
+    @dataclasses.dataclass
+    class Nest:
+        factor: Any
+
+        @sm.jit
+        def scaled(self, x: Any) -> Any:
+            return x * self.factor
+
+    error = told(StaticArgError, lambda: Scaled().plain(np.ones(2)))
+    assert "argument 'self' of type Scaled" in error.message
+    assert "dataclass" in error.help
+    assert "static_argnums=0" in error.help
+    assert Scaled().fixed(np.ones(2)).tolist() == [3, 3]
+    for factor in (2.0, np.asarray([5.0, 7.0])):
+        assert Nest(factor).scaled(np.ones(2)).tolist() == (np.ones(2) * factor).tolist()
 
 
 # No mistakes

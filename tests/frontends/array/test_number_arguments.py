@@ -2,6 +2,10 @@
 compared, values otherwise.  Each function runs as NumPy runs it, for all values, in few recordings.
 """
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -125,3 +129,40 @@ def test_derivative_of_a_slice():
 def test_explanation_of_a_number():
     report = sm.explain(lambda x, i: sm.exp(x[i : i + 5]), X, 7)
     assert "exp" in str(report)
+
+
+BITS: dict[str, Callable[[Any], Any]] = {
+    "divmod": lambda n: divmod(n, 3), "rdivmod": lambda n: divmod(17, n), ">>": lambda n: n >> 1,
+    "<<": lambda n: n << 2, "1 <<": lambda n: 1 << n, "&": lambda n: (n & 1, n & 6, 5 & n),
+    "|": lambda n: (n | 8, 8 | n), "^": lambda n: n ^ 3, "~": lambda n: ~n,
+    "trunc": lambda n: math.trunc(n / 2), "bits": lambda n: n.bit_length(), "& n": lambda n: n & n,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BITS)
+def test_sizes_and_arguments_count_in_bits_as_integers_do(what: str) -> None:
+    f = BITS[what]
+
+    def told(n: Any) -> Any:
+        found = f(n)
+        return [sm.asarray(v) * 1 for v in (found if isinstance(found, tuple) else (found,))]
+
+    of_size, of_number = sm.jit(lambda x: told(x.shape[0])), sm.jit(told)
+    for n in (5, 6, 2, 13):
+        found = f(n)
+        want = list(found) if isinstance(found, tuple) else [found]
+        assert [int(v) for v in of_size(np.zeros(n))] == want
+        assert [int(v) for v in of_number(n)] == want
+
+
+def test_halving_by_a_shift_compiles_once() -> None:
+    f = sm.jit(lambda x: x[: x.shape[0] >> 1] if x.shape[0] & 1 else x)
+    for n in (8, 10, 12, 9, 11, 13):
+        assert f(np.zeros(n)).shape == (n >> 1 if n & 1 else n,)
+    assert sum(len(t) for t in f.traces.values()) == 2
+
+
+def test_floats_have_no_bits() -> None:
+    for f in (lambda k: k & 1, lambda k: k >> 1, lambda k: ~k, lambda k: 1 << k):
+        with pytest.raises(TypeError):
+            sm.jit(f)(2.5)

@@ -39,7 +39,8 @@ from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
-from smelt.frontends.array.value import STATE, Buffer, Value, is_differentiated
+from smelt.frontends.array.ufuncs import OPERATORS, inplace
+from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_differentiated, owned
 from smelt.frontends.array.views import permute, shape_of
 from smelt.types.dtype import DType
 from smelt.types.expr import product
@@ -63,15 +64,18 @@ class Array(Operators):
     """
 
     __slots__ = ()
-    __array_priority__ = 1000  # NumPy's operators leave the work to ours
+    __array_priority__ = 1000  # for libraries that ask as NumPy did before __array_ufunc__
 
     @staticmethod
     def of(node: Value) -> Array:
         """The array that stands for a recorded value."""
         array = Array.__new__(Array)
-        array.node = node
-        if node.data is None and node.scope is None:
-            array._wait()
+        array.node = node = owned(node)
+        if node.scope is None:
+            if STATE.scope is not None:
+                STATE.scope.made[id(array)] = weakref.ref(array)
+            if node.data is None:
+                array._wait()
         return array
 
     def _wait(self) -> None:
@@ -82,12 +86,13 @@ class Array(Operators):
 
     def renew(self, node: Value) -> None:
         """Make `node` the newest version of this array."""
-        if node.scope is not None and self.node.scope is None:
+        scope = node.scope
+        if scope is not None and self.node.scope is None and not scope.has_made(self):
             raise TracerError(
-                f"an array from outside is written inside sm.jit ({node.scope.name})",
+                f"an array from outside is written inside sm.jit ({scope.name})",
                 hint="Return the new value; the function would write only while it is recorded.",
             )
-        self.node = node
+        self.node = node = owned(node)
         if node.data is None and node.scope is None:
             self._wait()
 
@@ -202,6 +207,17 @@ class Array(Operators):
         self.node.share()
         return data
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = method == "__call__" and ufunc in OPERATORS
+        if plain and not isinstance(inputs[0], Array):  # else no operator of NumPy's has asked
+            written = inplace(ufunc, inputs, options)
+            if not options or (written and (STATE.tapes or self.node.scope is not None)):
+                return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
+        if any(isinstance(x, Array) for x in options.get("out", ())):
+            return NotImplemented
+        values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]
+        return getattr(ufunc, method)(*values, **options)
+
     def __dlpack__(self, **options: Any) -> Any:
         if options.get("stream") is not None:
             raise UnsupportedError(f"stream={options['stream']!r}: the CPU has no streams")
@@ -273,10 +289,10 @@ class Array(Operators):
         return At(self, number_or_value)
 
     def __copy__(self) -> Array:
-        return Array.of(self.node)
+        return Array.of(copied(self.node))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
-        return Array.of(self.node)
+        return Array.of(copied(self.node))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)

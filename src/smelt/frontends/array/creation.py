@@ -29,7 +29,7 @@ from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.number import Number, Scalar, as_dim, dims, is_whole, shown
 from smelt.frontends.array.promote import cast, number, own_value
 from smelt.frontends.array.subscript import SELECT
-from smelt.frontends.array.value import STATE, Value, leaf, record
+from smelt.frontends.array.value import STATE, Value, copied, leaf, record
 from smelt.frontends.array.views import concat, expand, reshape, shape_of
 from smelt.ops.create import Iota
 from smelt.ops.view import Expand
@@ -98,10 +98,7 @@ def _recast(x: Array, wanted: DType | None, copy: bool | None) -> Array:
         if copy is False:
             raise ArgumentError(f"asarray: {x.dtype} becomes {wanted} only by a copy")
         return Array.of(cast(x.node, wanted))
-    if not copy:
-        return x
-    data = x.node.buffer()
-    return Array.of(x.node if data is None else leaf(data.copy()))
+    return Array.of(copied(x.node)) if copy else x
 
 
 def _from_memory(obj: Any, wanted: DType | None, copy: bool | None) -> Array:

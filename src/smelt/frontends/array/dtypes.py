@@ -17,6 +17,7 @@ from smelt.frontends.array.array import Array, check_device, value
 from smelt.frontends.array.convert import computable
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, common, weak
+from smelt.frontends.array.value import copied
 from smelt.types import dtype as types
 from smelt.types.dtype import DType, from_numpy, parse
 
@@ -59,7 +60,7 @@ def astype(
     node = value(x, "astype")
     dtype = as_dtype(dtype)
     if node.type.dtype is dtype:
-        return Array.of(node) if copy else x
+        return Array.of(copied(node)) if copy else x
     return Array.of(cast(node, dtype))
 
 

@@ -80,6 +80,9 @@ def as_arguments(bound: Bound) -> list[Argument]:
                 argument=f"argument {bound.names[place]!r}",
                 type=type(x).__name__,
                 reason="it is neither an array nor a number, nor declared static",
+                hint="A dataclass of arrays and numbers is a nest of them. An object that stays as"
+                " it is may be static (static_argnums=0 for a method's self): what it held in the"
+                " first call is part of the program, and changing it later goes unnoticed.",
             )
     return arguments
 

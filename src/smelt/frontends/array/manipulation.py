@@ -27,7 +27,7 @@ from smelt.frontends.array.flush import realise
 from smelt.frontends.array.number import Size, as_dim, dims, is_whole
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.subscript import take
-from smelt.frontends.array.value import Value, leaf
+from smelt.frontends.array.value import Value, copied, leaf
 from smelt.frontends.array.views import axes_of, axis_of, shape_of, take_range
 from smelt.types.expr import Index, add, mod, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
@@ -43,7 +43,9 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
 
     Raises ShapeError if the number of elements differs.
     """
-    return Array.of(views.reshape(value(x, "reshape"), dims(shape)))
+    node = value(x, "reshape")
+    found = views.reshape(node, dims(shape))
+    return Array.of(copied(node) if copy and found is node else found)
 
 
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:

@@ -9,6 +9,7 @@ is a size like others; its value is looked at, and pinned, only when Python need
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -88,6 +89,28 @@ class Number:
 
     def __pos__(self) -> Number:
         return self
+
+    def __trunc__(self) -> int:
+        return math.trunc(self.value())
+
+    def __neg__(self) -> Any:
+        """The number with another sign."""
+        raise NotImplementedError
+
+    def __invert__(self) -> Any:
+        if self.dtype is not i64:
+            raise TypeError("bad operand type for unary ~: 'float'")
+        return -self - 1
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def bit_length(self) -> int:
+        """Of a whole number, as an int has it; the recording is valid for this one only."""
+        return int(self.value()).bit_length()
 
 
 class Size(Number):
@@ -333,6 +356,43 @@ def _methods(what: str, plain: Callable[..., Any], exact: Callable[..., Index] |
         return _calculate(what, plain, x, y)
 
     return apply, lambda x, y: apply(y, x)
+
+
+def _whole(x: Any) -> Any:
+    """A plain int for a number that is whole, the recording being valid for this one only."""
+    return int(x.value()) if isinstance(x, Number) and x.dtype is i64 else x
+
+
+def _bits(plain: Callable[[Any, Any], Any], exact: Callable[[Any, int], Any] | None) -> Any:
+    """Shifts and masks: by a plain int they may be arithmetic, else the numbers are looked at."""
+
+    def apply(x: Any, y: Any) -> Any:
+        if exact is not None and isinstance(y, int) and x.dtype is i64:
+            found = exact(x, y)
+            if found is not None:
+                return found
+        return plain(_whole(x), _whole(y)) if is_whole(x) and is_whole(y) else NotImplemented
+
+    def reflected(x: Any, y: Any) -> Any:
+        return plain(y, _whole(x)) if is_whole(x) and is_whole(y) else NotImplemented
+
+    return apply, reflected
+
+
+def _masked(x: Any, y: int) -> Any:
+    """`x & y` of the lowest bits; None for other masks."""
+    return x % (y + 1) if y >= 0 and not y & (y + 1) else None
+
+
+for _name, _plain, _arithmetic in (
+    ("rshift", operator.rshift, lambda x, y: x // 2**y if 0 <= y < 63 else None),
+    ("lshift", operator.lshift,
+     lambda x, y: x * 2**y if isinstance(x, Size) and 0 <= y < 63 else None),
+    ("and", operator.and_, _masked), ("or", operator.or_, None), ("xor", operator.xor, None),
+):  # fmt: skip
+    _forward, _reflected = _bits(_plain, _arithmetic)
+    setattr(Number, f"__{_name}__", _forward)
+    setattr(Number, f"__r{_name}__", _reflected)
 
 
 _RULES: dict[str, Callable[..., Index]] = {

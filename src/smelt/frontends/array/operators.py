@@ -258,7 +258,7 @@ def _replace(x: T, what: str, result: Value) -> T:
     Raises ShapeError if the result is larger, DTypeError if its kind does not fit.
     """
     old = x.node.type
-    if shape_of(result) != shape_of(x.node):
+    if not _as_large(result, x.node):
         raise ShapeError(
             op=what, operands=f"{x.node.told}, ...",
             reason=f"in place the result {result.told} would not have the array's shape",
@@ -269,3 +269,11 @@ def _replace(x: T, what: str, result: Value) -> T:
         )
     x.renew(cast(result, old.dtype))
     return x
+
+
+def _as_large(result: Value, x: Value) -> bool:
+    """Whether the shapes are the same, in a recording for the sizes at hand: some come out as 1."""
+    scope, shapes = result.scope or x.scope, (shape_of(result), shape_of(x))
+    if scope is None or len(shapes[0]) != len(shapes[1]):
+        return shapes[0] == shapes[1]
+    return all(scope.same(a, b) for a, b in zip(*shapes, strict=True))

@@ -57,7 +57,7 @@ class Program:
             places[x] = len(places)
             parts += x.type.dtype.name, _split(data.shape, numbers), lies(data)
         for x in order:
-            if x.__class__ is Value and isinstance(x.op, Constant):
+            if x.data is None and isinstance(x.op, Constant):
                 places[x] = -1
         for x in self.nodes:
             places[x] = len(places)

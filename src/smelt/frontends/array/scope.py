@@ -8,6 +8,7 @@ TensorType(dtype=f32, shape=(n0, 4))
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from smelt.errors import LeakError
@@ -45,6 +46,13 @@ class Scope(Sizes):
         """Sizes that are a negative number's opposite, and how they are computed."""
         self.asked: dict[str, None] = {}
         """What was asked of numbers, as Python text that is true in this call."""
+        self.made: dict[int, weakref.ref[Any]] = {}
+        """Arrays that were made while it ran, of values from outside: it may write to them."""
+
+    def has_made(self, array: Any) -> bool:
+        """Whether an array that holds a value from outside was made by this recording."""
+        found = self.made.get(id(array))
+        return found is not None and found() is array
 
     def allowed(self) -> None:
         """Raises LeakError when the recording has ended."""
@@ -148,7 +156,7 @@ class Scope(Sizes):
     def capture(self, x: Value) -> Value:
         """A value from outside as an input that is the same in every call; a number that nobody
         else can write to as that number."""
-        if isinstance(x.op, Constant):
+        if isinstance(x.op, Constant) and not x.shared:
             return x
         if x.data is not None and not x.type.shape and not x.shared:
             return constant(x.data.item(), x.type.dtype)

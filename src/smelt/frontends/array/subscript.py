@@ -259,7 +259,8 @@ def _mask(item: Value) -> np.ndarray[Any, Any]:
         raise TracerError(
             use="indexing with a boolean array",
             value=item.told,
-            hint="Use sm.where(mask, x, other): its shape does not depend on values.",
+            hint="Use sm.where(mask, x, other): its shape does not depend on values."
+            " For x[mask] += y: x = x.at[mask].add(y).",
         )
     return realise(item)
 
@@ -269,7 +270,12 @@ def _masked(x: Value, axis: int, item: Value) -> list[Part]:
     mask = _mask(item)
     if mask.ndim == 0:
         raise UnsupportedError("indexing with a boolean of rank 0 beside others; use sm.where")
-    if tuple(x.type.shape[axis : axis + mask.ndim]) != mask.shape:
+    scope, covered = x.scope, shape_of(x)[axis : axis + mask.ndim]
+    fits = len(covered) == mask.ndim and all(
+        d == n if scope is None else scope.same(d, n)
+        for d, n in zip(covered, mask.shape, strict=True)
+    )
+    if not fits:
         raise IndexRangeError(f"a mask of shape {mask.shape} at axis {axis} does not fit {x.told}")
     places = np.nonzero(mask)
     return [Many(axis + k, leaf(np.ascontiguousarray(at))) for k, at in enumerate(places)]

@@ -206,6 +206,7 @@ def record_call(
     finally:
         STATE.scope = outer
         scope.open = False
+        scope.made.clear()
 
 
 def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Value:

@@ -24,7 +24,7 @@ from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
-from smelt.ops.view import Stop
+from smelt.ops.view import Reshape, Stop
 from smelt.origin import Origin, here
 from smelt.types.dtype import DType, from_numpy
 from smelt.types.tensor import Shape, TensorType, check_bytes
@@ -38,11 +38,13 @@ __all__ = [
     "State",
     "Value",
     "constant",
+    "copied",
     "foreign",
     "intern",
     "layout",
     "leaf",
     "lies",
+    "owned",
     "record",
     "teller",
     "turned",
@@ -269,6 +271,14 @@ def constant(number: float | int | bool, dtype: DType) -> Value:
     return found
 
 
+def owned(node: Value) -> Value:
+    """A node for an array: one of its own where that of a constant is every equal number's, whose
+    elements nobody may write to or give away."""
+    if node.op.__class__ is Constant:
+        return Value(node.op, (), node.type, node.origin, scope=node.scope)
+    return node
+
+
 def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) -> Value:
     """A new value: `op` applied to `inputs`, in the recording that one of them belongs to.
 
@@ -284,6 +294,15 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
         if x.__class__ is not Value:
             x.touch()
     return Value(op, inputs, infer(op, inputs), here(2))
+
+
+def copied(node: Value) -> Value:
+    """The same elements in memory of their own; in a recording, a value that it may write."""
+    scope = node.scope or STATE.scope
+    if scope is not None:
+        return scope.capture(node) if node.scope is None else node
+    data = None if STATE.tapes else node.buffer()
+    return record(Reshape(node.type.shape), (node,)) if data is None else leaf(data.copy())
 
 
 def is_differentiated(node: Node) -> bool:

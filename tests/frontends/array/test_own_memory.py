@@ -1,0 +1,119 @@
+"""Arrays that share nothing share no memory: writing to one or giving it away leaves the others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt.errors import TracerError
+
+
+def written(x: Any, number: float) -> None:
+    """NumPy writes to the memory of an array."""
+    np.asarray(x)[...] = number
+
+
+def test_numbers_that_became_arrays_are_not_the_constants_of_others() -> None:
+    """Equal constants were one value: what NumPy wrote to one array was in all later programs."""
+    for make in (lambda: sm.asarray(2.5), lambda: sm.full((), 2.5), lambda: sm.zeros(()) + 2.5):
+        written(make(), 7)
+        assert float(sm.asarray(2.5)) == 2.5
+        assert (sm.ones(3) * 2.5).tolist() == sm.full(3, 2.5).tolist() == [2.5] * 3
+    a = sm.asarray(2.5)
+    written(a, 7)
+    assert float(a) == 7
+    assert sm.jit(lambda x: x * a)(np.ones(2)).tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: sm.asarray(3.25), lambda: sm.asarray(True), lambda: sm.asarray(7), lambda: sm.ones(()),
+     lambda: sm.asarray(np.float64(3.25)), lambda: sm.optim.adam(1e-2)[0]({"w": np.ones(3)})],
+)  # fmt: skip
+def test_numbers_are_donated_time_and_again(make: Callable[[], Any]) -> None:
+    f = sm.jit(lambda x: x, donate=0)
+    for _ in range(3):
+        f(make())
+    assert (sm.ones(2) * 3.25 + 7.0).tolist() == [10.25, 10.25]
+
+
+def test_known_numbers_are_told_apart() -> None:
+    """Programs that read them in other places were taken for one another."""
+    a, b, v = sm.asarray(2.5), sm.asarray(1.0), sm.asarray(np.ones(2))
+    assert float(a) - float(b) == 1.5
+    assert ((v - a) * (v * b) / (v + a)).tolist() == [-1.5 / 3.5] * 2
+    assert ((v - a) * (v * a) / (v + b)).tolist() == [-1.875] * 2
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "asarray": lambda x: sm.asarray(x, copy=True), "deepcopy": copy.deepcopy, "copy": copy.copy,
+    "astype": lambda x: sm.astype(x, x.dtype),
+    "reshape": lambda x: sm.reshape(x, x.shape, copy=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_are_copies_pending_or_not(how: str) -> None:
+    for known in (False, True):
+        x = sm.ones(3) + 1
+        if known:
+            assert float(x[0]) == 2
+        y, z = COPIES[how](x), COPIES[how](x)
+        written(y, 9)
+        assert sm.jit(lambda s: s + 1, donate=0)(z).tolist() == [3] * 3
+        assert x.tolist() == [2] * 3
+
+
+def test_copies_of_what_is_captured_may_be_written_inside_jit() -> None:
+    start = sm.asarray(np.ones(3))
+
+    @sm.jit
+    def f(x: Any) -> Any:
+        y = sm.asarray(start, copy=True)
+        y[1:] += x
+        return y
+
+    assert f(2.0).tolist() == [1, 3, 3]
+    assert f(3.0).tolist() == [1, 4, 4]
+    assert start.tolist() == [1] * 3
+
+
+def test_a_recording_writes_to_what_it_has_made_of_constants() -> None:
+    constant = sm.asarray(np.arange(4.0))
+    before = sm.asarray(np.zeros(2))
+
+    def taken(x: Any) -> Any:
+        y, z, w = constant[1:], sm.asarray([1.0, 2.0]), +constant
+        y[0], w[-1] = x, x
+        z += x
+        return y, z, w
+
+    f = sm.jit(taken)
+    for x in (5.0, 6.0):
+        y, z, w = f(x)
+        assert y.tolist() == [x, 2, 3]
+        assert z.tolist() == [1 + x, 2 + x]
+        assert w.tolist() == [0, 1, 2, x]
+    assert constant.tolist() == [0, 1, 2, 3]
+
+    def write(x: Any) -> Any:
+        before[0] = x
+        return x
+
+    with pytest.raises(TracerError, match="from outside"):
+        sm.jit(write)(2.0)
+
+
+def test_results_that_are_equal_have_memory_of_their_own() -> None:
+    """They are computed once; the second was overwritten where the first one was donated."""
+    a, b = sm.jit(lambda x: (x + 1, x + 1))(np.ones((2, 2)))
+    assert sm.jit(lambda s: s * 2, donate=0)(a).tolist() == [[4, 4], [4, 4]]
+    assert b.tolist() == [[2, 2], [2, 2]]
+    x, y = sm.ones(3) + 1, sm.ones(3) + 1
+    written(x, 9)
+    assert y.tolist() == [2] * 3
