@@ -114,7 +114,8 @@ def _plain(xp: Any, case: str) -> Call:
     return known.get(case, head)
 
 
-def _of_smelt(case: str) -> Call:
+def of_smelt(case: str) -> Call:
+    """A case as `sm.jit` compiles it."""
     code = _plain(sm, case)
     if case == "head-back":
         return sm.jit(sm.value_and_grad(code, (0, 1)))
@@ -190,7 +191,7 @@ def _form_of_torch(torch: Any, case: str) -> Call:
 
 
 MAKERS: dict[str, Callable[[str], Call]] = {
-    "smelt": _of_smelt, "torch": _of_torch, "inductor": lambda case: _of_torch(case, True),
+    "smelt": of_smelt, "torch": _of_torch, "inductor": lambda case: _of_torch(case, True),
     "jax": _of_jax,
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
-from smelt.bench import attention, operators, page, plot, products, table, training
+from smelt.bench import apart, attention, operators, page, plot, products, table, training
 from smelt.bench import losses as losses_bench
 from smelt.bench import models as models_bench
 from smelt.bench.peers import PEERS
@@ -39,6 +39,9 @@ from smelt.bench.workloads import WORKLOADS
 @click.option("--products", "only_products", is_flag=True, help="Matrix products on one core.")
 @click.option("--attention", "only_attention", is_flag=True, help="Attention on one core.")
 @click.option("--operators", "only_operators", is_flag=True, help="Single operators on one core.")
+@click.option(
+    "--apart", "only_apart", is_flag=True, help="Fused kernels and their operators apart."
+)
 @click.option("--losses", is_flag=True, help="Losses and heads on one core: time and memory.")
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
 def command(
@@ -53,6 +56,7 @@ def command(
     only_products: bool,
     only_attention: bool,
     only_operators: bool,
+    only_apart: bool,
     losses: bool,
     list_rows: bool,
 ) -> None:
@@ -77,6 +81,9 @@ def command(
         return
     if only_operators:
         _operators(screen, quick, json_path, write_docs)
+        return
+    if only_apart:
+        _apart(screen, quick, json_path, write_docs)
         return
     if losses:
         found = losses_bench.run(1 if quick else losses_bench.ROUNDS)
@@ -166,6 +173,15 @@ def _operators(screen: Console, quick: bool, json_path: Path | None, write_docs:
         json_path.write_text(operators.to_json(found) + "\n", encoding="utf-8")
     if write_docs:
         click.echo(f"wrote {operators.write(found, Path('docs'))}", err=True)
+
+
+def _apart(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
+    found = apart.run(quick)
+    screen.print(_rich(apart.table(found)))
+    if json_path:
+        json_path.write_text(apart.to_json(found) + "\n", encoding="utf-8")
+    if write_docs:
+        click.echo(f"wrote {apart.write(found, Path('docs'))}", err=True)
 
 
 def _show(screen: Console, results: Results, quick: bool) -> None:
