@@ -42,6 +42,9 @@ class Packer:
         """The same of the right one."""
         self.parted = False
         """Whether the operand that is packed now is packed part by part."""
+        self.vectors = 0
+        """Vectors that a line fits in which is packed now, where they are stored whole: what they
+        have beyond it is overwritten by the next line."""
 
     def steps(self, order: tuple[str, ...], extents: Iterable[Index]) -> dict[str, Value]:
         """Elements between neighbours along each axis of a dense array."""
@@ -119,7 +122,7 @@ class Packer:
         value = splat(b, value, lanes) if lanes else value
         store_vector(LLVMMachine(b, lanes, home.home.target),
                      self.at(part, self.offset(nest, scope)), value, self.item.dtype,
-                     scope.lanes.mask if scope.lanes else None)  # fmt: skip
+                     scope.lanes.mask if scope.lanes and not self.vectors else None)  # fmt: skip
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Where the vector at a scope goes, in elements."""

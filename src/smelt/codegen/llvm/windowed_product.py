@@ -24,6 +24,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.operands import load_of
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.short_lines import each_length
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.tiling import every_tile, function_apart
@@ -49,6 +50,14 @@ class WindowedEmitter(Packer):
 
     def plain(self, nest: Nest) -> Collection[str]:
         return (self.c.depth,) if nest.packed == "right" else ()
+
+    def _pack(self, nest: Nest, scope: Scope) -> None:
+        def run(vectors: int) -> None:
+            self.vectors = vectors
+            super(WindowedEmitter, self)._pack(nest, scope)
+            self.vectors = 0
+
+        each_length(self.home, nest, run)
 
     def run(self) -> None:
         """The whole product of this task into its scratch array."""
