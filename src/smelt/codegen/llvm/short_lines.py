@@ -136,7 +136,7 @@ def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Test
             inner = Scope(scope, {row: position})
             home.enter(inner, depth + 1)
             for own in vectors:
-                own = replace(own, inside=own.inside | given)
+                own = replace(own, inside={**own.inside, **given})
                 place = Scope(inner, {line: own.base}, lanes=own)
                 home.enter(place, depth + 2)
                 home.body(place)
