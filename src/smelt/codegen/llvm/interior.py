@@ -208,9 +208,12 @@ def _is_edge(gap: Index) -> bool:
 # ---- emission ------------------------------------------------------------------------------------
 
 
-def narrowed(home: NestEmitter, scope: Scope, gaps: Iterable[Index]) -> tuple[Value, Value]:
-    """The first position of a row where gaps are >= 0, and what follows the last one."""
-    name, b = home.nest.vector or "", home.b
+def narrowed(
+    home: NestEmitter, scope: Scope, gaps: Iterable[Index], axis: str = ""
+) -> tuple[Value, Value]:  # fmt: skip
+    """The first position of a row, or of another axis, where gaps are >= 0, and what follows the
+    last one."""
+    name, b = axis or home.nest.vector or "", home.b
     low, _ = first, last = home.ranges[name]
     for gap in gaps:
         step = coefficient(gap, name)

@@ -39,13 +39,19 @@ def inside_limits(home: NestEmitter, access: Access, scope: Scope, vector: bool)
     for pair in access.limits:
         if pair in home.assumed:
             continue
-        test = _test(home, *pair, scope, vector)
+        known = scope.lanes.inside.get(pair) if vector and scope.lanes is not None else None
+        test = known or _test(home, *pair, scope, vector)
         found = (
             test
             if found is None
             else Inside(home.b.and_(found.mask, test.mask), home.b.and_(found.some, test.some))
         )
     return found
+
+
+def tested(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Inside:
+    """The lanes in which one index is inside 0 .. n-1, found here for more than one access."""
+    return _test(home, e, n, scope, vector=True)
 
 
 def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value | None]:

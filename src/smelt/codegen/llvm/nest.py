@@ -58,9 +58,10 @@ from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.reads import both, lane_offsets, read_lanes
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
+from smelt.codegen.llvm.short_lines import packs_lines
 from smelt.codegen.llvm.spans import around
 from smelt.codegen.llvm.spread import interleaved
-from smelt.codegen.llvm.stacked import is_stacked, run_stacked
+from smelt.codegen.llvm.stacked import run_stacked
 from smelt.codegen.llvm.stages import is_long, run_stages
 from smelt.codegen.llvm.straight import is_straight, rest_mask, vectors_of
 from smelt.codegen.llvm.streams import edge
@@ -207,8 +208,8 @@ class NestEmitter:
                 self.enter(inner, depth + 1)
                 self._loops(inner, depth + 1)
 
-            if depth == len(order) - 2 and is_stacked(self.nest):
-                run_stacked(self, scope, depth, inside)
+            if packs_lines(self, scope, depth) or run_stacked(self, scope, depth, inside):
+                pass
             elif rows := rows_abreast(self, depth):
                 run_abreast(self, name, rows, inside)
             else:

@@ -42,13 +42,21 @@ class Packer:
         """The same of the right one."""
         self.parted = False
         """Whether the operand that is packed now is packed part by part."""
+        self.vectors = 0
+        """Vectors that a line fits in which is packed now, where they are stored whole: what they
+        have beyond it is overwritten by the next line."""
 
-    def steps(self, order: tuple[str, ...], extents: Iterable[Index]) -> dict[str, Value]:
-        """Elements between neighbours along each axis of a dense array."""
-        found: dict[str, Value] = {}
+    def steps(
+        self, order: tuple[str, ...], extents: Iterable[Index], even: int = 0, unit: int = 1
+    ) -> dict[str, Value]:  # fmt: skip
+        """Elements between neighbours along each axis of a dense array; along the first `even` axes
+        they are multiples of a unit, which is a power of two."""
+        b, found = self.b, dict[str, Value]()
         step: Value = number(1)
         for a, n in zip(order[::-1], [self.home.home.index(n) for n in extents][::-1], strict=True):
-            found[a], step = step, self.b.mul(step, n)
+            if len(order) - len(found) == even:
+                step = b.and_(b.add(step, number(unit - 1)), number(-unit))
+            found[a], step = step, b.mul(step, n)
         return found
 
     def reach(self, columns: Sequence[Slid], over: Sequence[str], at: Sequence[int]) -> Value:
@@ -119,7 +127,7 @@ class Packer:
         value = splat(b, value, lanes) if lanes else value
         store_vector(LLVMMachine(b, lanes, home.home.target),
                      self.at(part, self.offset(nest, scope)), value, self.item.dtype,
-                     scope.lanes.mask if scope.lanes else None)  # fmt: skip
+                     scope.lanes.mask if scope.lanes and not self.vectors else None)  # fmt: skip
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Where the vector at a scope goes, in elements."""

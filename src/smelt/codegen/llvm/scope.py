@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.items import Access, Item
 from smelt.dataclass import dataclass
+from smelt.types.expr import Index
 
 Value = ir.Value
 
@@ -22,6 +24,8 @@ class Lanes:
     count: int
     mask: Value | None
     apart: int = 1
+    inside: Mapping[tuple[Index, Index], Any] = field(default_factory=dict[Any, Any], compare=False)
+    """Limits that have been tested for these lanes already, with what came of it."""
     asked: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]], compare=False)
     """Buffers whose next lines have been asked for, each with a lane from which on."""
 

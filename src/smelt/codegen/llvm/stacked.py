@@ -47,8 +47,11 @@ def is_stacked(nest: Nest) -> bool:
     return sum(work) <= MOST_WORK
 
 
-def run_stacked(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value], None]) -> None:
-    """The loop at `depth` over rows: some together, then the rest by `one`."""
+def run_stacked(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
+    """The loop at `depth` over rows, if those are to be stacked: some together, then the rest by
+    `one`; whether it is."""
+    if depth != len(home.nest.order) - 2 or not is_stacked(home.nest):
+        return False
     b, name = home.b, home.nest.order[depth]
     low, high = home.ranges[name]
     count = 1 << max(ROWS // len(home.nest.folds), 2).bit_length() - 1
@@ -64,6 +67,7 @@ def run_stacked(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Valu
 
     home.loop(low, middle, count, together)
     home.loop(middle, high, 1, one)
+    return True
 
 
 def _vectors(home: NestEmitter, rows: list[Scope], depth: int) -> None:

@@ -112,7 +112,7 @@ class Storage:
     def _reserve_windowed(self, c: Windowed) -> None:
         rows = self.extent(c.item, c.m)
         self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.item.dtype)
-        self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
+        self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
         tables = 3 * WINDOWED_DEPTH + 1 if c.dealt else WINDOWED_DEPTH
         self._reserve((c.item, TABLE_PART), tables, i64)
 

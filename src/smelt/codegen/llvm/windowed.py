@@ -28,7 +28,6 @@ from smelt.codegen.llvm.operands import lies_in_panels, lies_open, load_of, runs
 from smelt.codegen.llvm.places import (
     NO_AXIS,
     Slid,
-    block_of,
     flattened,
     in_lines,
     packed_order,
@@ -42,7 +41,7 @@ from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, substitute
+from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
 
 DEPTH = 400
 """Taps of one position that are summed in one block at most, for which scratch has room."""
@@ -103,7 +102,7 @@ class Windowed:
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        return block_of(self.taps, BLOCK)
+        return max(BLOCK // self.taps, 1)
 
     @property
     def n(self) -> str:
@@ -147,6 +146,19 @@ class Windowed:
     def pitch(self, extent: Index) -> Index:
         """Elements between rows of columns: a row's places."""
         return add(extent, self.columns[-1].margin)
+
+    @property
+    def apart(self) -> int:
+        """The first axes of the packed right operand, along which neighbours lie whole vectors
+        apart: vectors that lie across lines of a cache take two reads."""
+        taps = {c.tap for c in self.columns}
+        return sum(a not in taps for a in self.summed)
+
+    def room(self, local: dict[str, Index]) -> Index:
+        """Elements of the packed right operand."""
+        sizes = self.packed(local)
+        lanes, own = self.tile.lanes, product(sizes[self.apart :])
+        return mul(product(sizes[: self.apart]), mul(ceiling(own, lanes), lanes))
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Extents of the packed right operand along `right_order`."""

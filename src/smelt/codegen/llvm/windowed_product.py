@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Tile
-from smelt.codegen.llvm.indexing import I64, number, splat
+from smelt.codegen.llvm.indexing import I64, number, opaque, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
@@ -24,6 +24,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.operands import load_of
 from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.short_lines import each_length
 from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.tiling import every_tile, function_apart
@@ -50,10 +51,19 @@ class WindowedEmitter(Packer):
     def plain(self, nest: Nest) -> Collection[str]:
         return (self.c.depth,) if nest.packed == "right" else ()
 
+    def _pack(self, nest: Nest, scope: Scope) -> None:
+        def run(vectors: int) -> None:
+            self.vectors = vectors
+            super(WindowedEmitter, self)._pack(nest, scope)
+            self.vectors = 0
+
+        each_length(self.home, nest, run)
+
     def run(self) -> None:
         """The whole product of this task into its scratch array."""
-        home, c = self.home, self.c
-        self.strides = self.steps(c.right_order(), c.packed(home.s.local))
+        home, b, c = self.home, self.b, self.c
+        packed = c.packed(home.s.local)
+        self.strides = self.steps(c.right_order(), packed, c.apart, c.tile.lanes)
         self.row = number(1)
         for a in c.axes[1:]:
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
@@ -64,15 +74,24 @@ class WindowedEmitter(Packer):
             low, high = home.ranges[c.depth]
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                 self._clear()
-            home.loop(low, high, c.block, lambda at: self._block(at, high, low))
+            each = self._even(b.sub(high, low))
+            home.loop(low, high, each, lambda at: self._block(at, each))
         else:
             self._deep(number(0), number(1), ir.IntType(1)(1))
         home.ranges = kept
 
-    def _block(self, at: Value, high: Value, low: Value) -> None:
-        end = self.b.add(at, number(self.c.block))
+    def _even(self, depth: Value) -> Value:
+        """Positions of each block, so that all are about as large: a short last one would read and
+        write all sums for few products."""
+        b, most = self.b, number(self.c.block)
+        pieces = b.udiv(b.add(depth, b.sub(most, number(1))), most)
+        pieces = b.add(pieces, b.zext(b.icmp_signed("==", pieces, number(0)), I64))
+        return b.udiv(b.sub(b.add(depth, pieces), number(1)), pieces)
+
+    def _block(self, at: Value, each: Value) -> None:
+        kept = low, high = self.home.ranges[self.c.depth]
+        end = self.b.add(at, each)
         end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
-        kept = self.home.ranges[self.c.depth]
         self.home.ranges[self.c.depth] = (at, end)
         self._deep(at, end, self.b.icmp_signed("==", at, low))
         self.home.ranges[self.c.depth] = kept
@@ -227,6 +246,23 @@ def tile_function(
     return function_apart(module, name, kind, lambda f: _fill(f, tile, item, target))
 
 
+def row_offsets(b: ir.IRBuilder, apart: Value, height: int) -> Callable[[int], Value]:
+    """How far a row is from the first one, in bytes, as addresses may say it: odd multiples are in
+    registers, the others are one of those times 2, 4 or 8.  Written as sums, they would take
+    additions in the loop of a tile, which share ports with its multiply-adds."""
+    odd = {i: opaque(b, b.mul(apart, number(i))) for i in range(1, height, 2)}
+
+    def far(i: int) -> Value:
+        if i == 0:
+            return number(0)
+        twos = min((i & -i).bit_length() - 1, 3)
+        base = i >> twos
+        found = odd[base] if base in odd else opaque(b, b.mul(apart, number(base)))
+        return b.shl(found, number(twos)) if twos else found
+
+    return far
+
+
 def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     """sums[i, v] += left[i*apart + k] * right[table[k] + v] for k below depth; from 0 if fresh.
     With a table for the left operand it is left[i*apart + walk[k]]."""
@@ -238,6 +274,7 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
                               number(v * tile.lanes), dtype)
               for i in range(height) for v in range(tile.vectors)]  # fmt: skip
     begin = b.load(walk[0], typ=I64) if walk else number(0)
+    far = row_offsets(b, b.mul(apart, number(dtype.itemsize)), height)
     entry, more = b.block, f.append_basic_block("more")
     loop, done = f.append_basic_block("loop"), f.append_basic_block("done")
     b.cbranch(fresh, loop, more)
@@ -256,7 +293,7 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     column = element_address(b, left, along, dtype)
     following: list[Value] = []
     for i in range(height):
-        place = element_address(b, column, b.mul(apart, number(i)), dtype)
+        place = b.gep(column, [far(i)], source_etype=ir.IntType(8))
         wide = splat(b, load_scalar(scalar, place, dtype, None), tile.lanes)
         following += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], item)
                       for v in range(tile.vectors)]  # fmt: skip
