@@ -105,6 +105,9 @@ def _lost(node: Node, operands: list[Array], sizes: Mapping[str, int]) -> Any:
         eps, terms = _EPS[accumulator(op.row, dtype).name], operands[0].size
     else:
         return 0.0
+    pairs = 0.0
+    if isinstance(op, Reduce) and op.row.compensated and dtype.bits < 64:
+        pairs = 2.0**-23  # each four elements are added in single precision
     magnitudes = [np.abs(a.astype(np.float64)) for a in operands]
     total = np.asarray(op.reference(sizes, *magnitudes)).astype(np.float64)
-    return eps * (2 + np.log2(terms + 1)) * total
+    return (pairs + eps * (2 + np.log2(terms + 1))) * total

@@ -157,8 +157,9 @@ def may_overflow(node: Node, operands: list[Array], sizes: Mapping[str, int]) ->
     """Where a fold of finite numbers passes the largest number in some order of its terms.
 
     Which partial results there are is not promised, only that none is passed where no order does:
-    there, infinite or not is undecided.  Sums of single precision are carried in double.  Numbers
-    that are not finite pass nothing; others beside them, or in other rows, may.
+    there, infinite or not is undecided.  Running sums of single precision are carried in double, of
+    other sums some elements are added in their own type first.  Numbers that are not finite pass
+    nothing; others beside them, or in other rows, may.
     """
     op = node.op
     if not node.type.dtype.is_float or not isinstance(op, (Reduce, Scan, Contract)):
@@ -169,7 +170,7 @@ def may_overflow(node: Node, operands: list[Array], sizes: Mapping[str, int]) ->
         large = op.reference(sizes, np.maximum(np.abs(wide[0]), 1.0))
         small = op.reference(sizes, np.minimum(np.abs(wide[0]), 1.0))
         return np.isinf(large) | (small < np.finfo(np.float64).tiny)
-    double = not isinstance(op, Contract) or node.type.dtype == f64
+    double = isinstance(op, Scan) or node.type.dtype == f64
     limit = np.finfo(np.float64 if double else np.float32).max
     return op.reference(sizes, *map(np.abs, wide)).astype(np.float64) > limit
 

@@ -42,7 +42,7 @@ from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
-from smelt.types.dtype import DType, i64
+from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
     Expr,
     Index,
@@ -297,6 +297,10 @@ class Pullback:
         over, element = self._over(extents, body)
         if not over:
             return Const(0, dtype) if combine.positional else self.bind(Cast(element, dtype))
+        if self.rounding == "exact" and combine.compensated and dtype.is_float and dtype != f64:
+            # Nothing is added in the elements' own type: who is added to whom first, loops decide.
+            element = self.bind(Cast(element, f64))
+            return self.bind(Cast(self.bind(Reduce(combine.name, element, over, f64)), dtype))
         return self.bind(Reduce(combine.name, element, over, dtype))
 
     def dot(

@@ -78,6 +78,8 @@ def exact(
     # Sums of doubles carry their error along, other sums run in double precision.
     inner = count**2 * 2.0**-104 if dtype.bits == 64 else count * 2.0**-52
     inner += split * 2.0**-53
+    # Each four elements of single precision, half types too, are added as two pairs: two roundings.
+    inner += 2.0**-23 * (1 + 2.0**-24) if dtype.bits < 64 else 0.0
     return found, np.abs(found) * eps + np.abs(moved).sum(-1) * inner
 
 
@@ -280,3 +282,52 @@ def test_extremes_beside_their_places_and_sums_are_those_of_each_alone() -> None
     found = sm.jit(lambda x: (sm.max(x, axis=1), sm.argmax(x, axis=1)))(rows)
     assert np.array_equal(np.asarray(found[0]), rows.max(1))
     assert np.array_equal(np.asarray(found[1]), rows.argmax(1))
+
+
+# ---- pairs of single precision -------------------------------------------------------------------
+
+
+def test_what_pairs_add_up_to_is_carried_in_double_precision() -> None:
+    """Beside 1 in a pair 2^-24 is lost, beside the sum of many pairs it is not."""
+    kernel = whole(source("sum", "f32", (2,)), RUNNABLE[-1])
+    x = np.zeros((1, 1, 4096), "f4")
+    x[..., ::64] = 1.0
+    assert kernel(x)[0] == 64
+    x[..., 7] = 2.0**-17
+    assert kernel(x)[0] == np.float32(64 + 2.0**-17)  # no partial sum of 64 in single precision
+    few = np.zeros((1, 1, 4096), "f4")
+    few[..., :64] = 2.0**-24
+    few[..., 64] = 1.0
+    assert kernel(few)[0] == np.float32(1 + 2.0**-18)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_error_of_a_sum_does_not_grow_with_its_length(axis: int) -> None:
+    rng = np.random.default_rng(3)
+    total = sm.jit(lambda x: sm.sum(x, axis=axis))
+    for n in (64, 4096, 200_000):
+        x = (rng.random((3, n)) + 0.5).astype("f4")
+        found = np.asarray(total(x if axis else np.ascontiguousarray(x.T)), "f8")
+        exactly = np.array([math.fsum(row) for row in x])
+        assert (np.abs(found - exactly) <= (2.0**-23 * (1 + 2.0**-24) + 2.0**-24) * exactly).all()
+
+
+def test_the_exact_setting_adds_nothing_in_single_precision() -> None:
+    x = np.zeros((2, 4096), "f4")
+    x[:, 0], x[:, 16:64:16] = 1.0, 2.0**-25
+    rest = 2.0**-23  # tells a sum of doubles that is rounded once from others
+    x[:, 100] = rest - 3 * 2.0**-25
+    with sm.config(rounding="exact"):
+        found = np.asarray(sm.jit(lambda x: sm.sum(x, axis=1))(x))
+        columns = np.asarray(sm.jit(lambda x: sm.sum(x, axis=0))(np.ascontiguousarray(x.T)))
+    assert (found == np.float32(1 + rest)).all() and (columns == found).all()
+
+
+def test_rows_of_a_known_length_and_of_any_have_the_same_bits() -> None:
+    """Short rows are written out without loops; each four of their vectors are the same."""
+    rng = np.random.default_rng(5)
+    for n in (31, 64, 80, 100, 128):
+        x = rng.standard_normal((9, n)).astype("f4")
+        text = source("sum", "f32", (2,))
+        known = whole(text.replace("a,b,c", f"a,b,{n}"), RUNNABLE[-1])(x[None])
+        assert np.array_equal(known[0], whole(text, RUNNABLE[-1])(x[None])[0]), n

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.abreast import Rows
-from smelt.codegen.llvm.folds import across, first_lanes, with_first_lanes
+from smelt.codegen.llvm.folds import (
+    PAIRED,
+    across,
+    first_lanes,
+    is_paired,
+    pairs_added,
+    rows_added,
+    with_first_lanes,
+)
 from smelt.codegen.llvm.indexing import number, splat
 from smelt.codegen.llvm.items import Folding, Item, visited_axes
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -21,7 +29,7 @@ from smelt.codegen.llvm.nests import Nest
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import scan_state_axes
 from smelt.codegen.llvm.straight import is_straight
-from smelt.codegen.llvm.width import known_from
+from smelt.codegen.llvm.width import adds_pairs, known_from
 from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
@@ -120,7 +128,14 @@ class FoldEmitter:
             return [1]
         if is_straight(self.home.s, nest):
             return [self.home.s.lanes]
-        return sorted({self.rest(), self.home.s.lanes * nest.wide})
+        many = {self.rest(), self.home.s.lanes * nest.wide}
+        return sorted({self._kept_lanes(fold, n) for n in many})
+
+    def _kept_lanes(self, fold: Item, lanes: int) -> int:
+        """Lanes of a state that elements in so many lanes are folded into: fewer, where vectors are
+        added as pairs first."""
+        whole = adds_pairs(fold, self.home.nest) and lanes % (self.home.s.lanes * PAIRED) == 0
+        return lanes // PAIRED if whole else lanes
 
     def _start(self, fold: Item) -> None:
         if known_from(self.home.nest, fold) is not None:
@@ -193,7 +208,13 @@ class FoldEmitter:
         if not in_registers:
             self._step_in_scratch(fold, m, [(scope, element, position)])
             return
-        kept, lanes = self.registers[fold], m.lanes or 1
+        mask = scope.lanes.mask if scope.lanes is not None and vector else None
+        kept, lanes = self.registers[fold], self._kept_lanes(fold, m.lanes or 1)
+        if lanes != (m.lanes or 1):
+            if mask is not None:
+                element, mask = m.select(mask, element, m.const(fold.args[0].dtype, 0)), None
+            element = pairs_added(m, element, lanes)
+            m = LLVMMachine(self.b, lanes, m.target)
         wide = lanes if lanes in kept else max(kept)  # some of the lanes of a wide vector are left
         kinds = [LLVMMachine(self.b, wide if wide > 1 else None, m.target).register_type(d)
                  for d in acc.parts]  # fmt: skip
@@ -203,7 +224,6 @@ class FoldEmitter:
         self.fresh.discard(fold)
         old = state if wide == lanes else first_lanes(m, state, lanes)
         new = acc.step(m, old, element, position)
-        mask = scope.lanes.mask if scope.lanes is not None and vector else None
         if mask is not None:
             new = [m.select(mask, x, y) for x, y in zip(new, old, strict=True)]
         if wide != lanes:
@@ -215,6 +235,9 @@ class FoldEmitter:
         """One more element of each row, one row after another, into states that lie in scratch."""
         m = self.home.machine(scopes[0], True)
         found = [(s, *self._element(fold, s, m)) for s in scopes]
+        if self.home.nest.pairs and is_paired(fold):
+            added = rows_added(m, [element for _, element, _ in found])
+            found = [(scopes[0], element, found[0][2]) for element in added]
         self._step_in_scratch(fold, m, found)
 
     def _element(self, fold: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value | None]:

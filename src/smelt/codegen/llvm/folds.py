@@ -2,7 +2,11 @@
 
 Float sums run in double precision, and sums of doubles carry their rounding error along (Knuth,
 The Art of Computer Programming 4.2.2, two-sum), so that the error of a long sum does not grow with
-its length.  An arg kind folds pairs of a value and a position.
+its length.  To convert single precision takes as long as to add it up, so four vectors side by
+side, or below each other in columns, may be added as two pairs in their own type first
+(`is_paired`): the only roundings that an element meets in single precision are those two, within
+2^-23 of the sum of magnitudes however long the sum is, and one of the result.  Four elements whose
+sum single precision does not hold are infinite.  An arg kind folds pairs of a value and a position.
 """
 
 from __future__ import annotations
@@ -13,17 +17,20 @@ from typing import Protocol
 import numpy as np
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.items import Folding, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.ops.cast import cast
 from smelt.ops.combine import Combine
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, f64, i32, i64
+from smelt.types.dtype import DType, f32, f64, i32, i64
 from smelt.types.expr import Index
 
 Value = ir.Value
 State = list[Value]
 FEW = 2**31 - 1
 """Places up to which half as many bits tell one from another."""
+PAIRED = 4
+"""Vectors that are added as pairs in their own type before a sum in a wider one takes them."""
 
 
 class Accumulator(Protocol):
@@ -164,6 +171,13 @@ def accumulator(
     return Plain(row, source, result)
 
 
+def is_paired(fold: Item) -> bool:
+    """Whether elements of a fold may be added in their own type first: they are float32, of which
+    a sum is carried in double precision."""
+    assert isinstance(fold.payload, Folding)
+    return fold.payload.row.compensated and fold.args[0].dtype == f32
+
+
 def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: int = 1) -> State:
     """Joins the lanes of a vector state, halves with halves, until so many are left (scalars where
     that is one)."""
@@ -174,6 +188,23 @@ def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: in
         m = LLVMMachine(m.builder, half if half > 1 else None, m.target)
         state, lanes = acc.join(m, low, high), half
     return state
+
+
+def pairs_added(m: LLVMMachine, element: Value, lanes: int) -> Value:
+    """A vector of elements with its halves added until so many lanes are left."""
+    while (many := element.type.count) > lanes:
+        element = m.add(_part(m, element, 0, many // 2), _part(m, element, many // 2, many // 2))
+    return element
+
+
+def rows_added(m: LLVMMachine, elements: Sequence[Value]) -> list[Value]:
+    """Elements of rows, of each four in a row that there are their sum by pairs."""
+    found = list(elements)
+    step = 1
+    while step < PAIRED and len(found) > 1 and len(found) % 2 == 0:
+        found = [m.add(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+        step *= 2
+    return found
 
 
 def first_lanes(m: LLVMMachine, state: State, count: int) -> State:

@@ -24,6 +24,7 @@ from smelt.codegen.llvm.items import (
     StoreItem,
     chain,
     still_axes,
+    visited_axes,
 )
 from smelt.codegen.llvm.nest_axes import carried_axis, lines_axis, results_axis
 from smelt.codegen.llvm.operands import runs_across
@@ -69,6 +70,9 @@ class Nest:
     items: list[Item] = field(default_factory=list)
     wide: int = 1
     """Vectors handled at once in the main loop."""
+    pairs: bool = False
+    """Sums of single precision add some elements in their own type first: their axes are walked
+    from one end to the other, not in blocks that others cut."""
     turned: list[Item] = field(default_factory=list)
     """Loads that run along the last but one axis: a tile of each is turned first."""
     product: Contraction | Placed | None = None
@@ -456,6 +460,8 @@ class _Planner:
         cut = any(pieces(nest, a, self.phase.axes[a]) for a in nest.order)
         if not cut and not has_usual_sides(nest):
             nest.stages = stages(nest)
+        visited = visited_axes(self.phase.segments[nest.time])
+        nest.pairs = all(visited.isdisjoint(_ended_by(f)) for f in nest.folds)
         nest.wide = (
             WIDE if nest.stages else 2 if v in serial else vectors_together(nest, self.lanes)
         )

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.folds import PAIRED
 from smelt.codegen.llvm.indexing import iota, opaque, splat
 from smelt.codegen.llvm.items import cut_axes
+from smelt.codegen.llvm.width import adds_pairs
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -51,8 +53,15 @@ def is_straight(s: Schedule, nest: Nest) -> bool:
 
 def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
     """Where the vectors of a row begin, and how many lanes each has: the last one of a row that is
-    not folded as few as hold the rest, so that some need no mask."""
-    found = [(first, lanes) for first in range(0, extent, lanes)]
+    not folded as few as hold the rest, so that some need no mask.  Four vectors that a sum adds as
+    pairs are one, as they are in a loop."""
+    together = lanes * PAIRED
+    paired = nest.pairs and nest.wide % PAIRED == 0 and any(adds_pairs(f, nest) for f in nest.folds)
+    whole = extent - extent % together if paired else 0
+    found = [(first, together) for first in range(0, whole, together)]
+    found += [(first, lanes) for first in range(whole, extent, lanes)]
+    if whole == extent:
+        return found
     first, rest = found[-1][0], extent - found[-1][0]
     if not nest.folds:
         found[-1] = first, min(1 << (rest - 1).bit_length(), lanes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.folds import accumulator
+from smelt.codegen.llvm.folds import PAIRED, accumulator, is_paired
 from smelt.codegen.llvm.indexing import multiple_of, steady
 from smelt.codegen.llvm.items import Folding, Item, accesses_of
 from smelt.ops.scalar import SCALARS
@@ -35,6 +35,8 @@ def vectors_together(nest: Nest, lanes: int) -> int:
     """How many vectors of so many lanes the main loop of a nest handles at once."""
     if nest.vector is None:
         return 1
+    if any(adds_pairs(f, nest) for f in nest.folds):
+        return PAIRED  # which elements are added first does not depend on what else is computed
     inner = [i for i in nest.items if nest.vector in i.axes]
     live = len([i for i in inner if i.kind == "load"]) + len(nest.stores)
     live += sum(_registers(f, lanes) for f in nest.folds if not known_from(nest, f))
@@ -88,6 +90,12 @@ def _registers(fold: Item, lanes: int) -> int:
     folding = fold.payload
     parts = accumulator(folding.row, fold.args[0].dtype, fold.dtype, plain=folding.plain).parts
     return (1 if folding.row.positional else 2) * max(sum(d.bits for d in parts) * lanes // 512, 1)
+
+
+def adds_pairs(fold: Item, nest: Nest) -> bool:
+    """Whether vectors of a fold are added as pairs before its state takes them."""
+    along = isinstance(fold.payload, Folding) and nest.vector in fold.payload.over
+    return nest.pairs and along and is_paired(fold)
 
 
 def only_chain(items: list[Item]) -> float:

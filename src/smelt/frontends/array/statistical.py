@@ -57,8 +57,8 @@ def sum(
     Floats keep their dtype, and its error grows no faster than that of pairwise summation; half
     types accumulate in float32.  Integers and bools are summed as int64, unsigned as uint64.
     The order of the terms is fixed for given sizes, whatever the number of threads, but not
-    specified: where finite float64 terms add up, in magnitude, past the largest number, a partial
-    sum may overflow and the result be infinite or NaN.  Raises AxisError.
+    specified: where finite terms add up, in magnitude, past the largest number of their type, a
+    partial sum may overflow and the result be infinite or NaN.  Raises AxisError.
     """
     return _reduced("sum", x, axis, dtype, keepdims)
 
