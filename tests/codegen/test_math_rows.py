@@ -131,3 +131,19 @@ def test_division_by_a_constant(divisor: int, dtype: DType) -> None:
 
         got = compile_body(body, (dtype,), dtype)(x)
         np.testing.assert_array_equal(got, op.numpy(x, wrapped))
+
+
+def test_tanh_rises_through_all_of_its_places() -> None:
+    """Polynomials around neighbouring places meet: no number falls, none is beyond 1, and the
+    errors are less than one in the last place."""
+    at = [np.float32(2.0**e * q) for e in range(-4, 4) for q in (1, 1.25, 1.5, 1.75)]
+    near = np.array(at).view(np.int32)[:, None] + np.arange(-600, 600, dtype=np.int32)
+    sweep = np.arange(0x39000000, 0x41400000, 4099, dtype=np.int32)
+    x = np.unique(np.concatenate([near.ravel(), sweep])).view(np.float32)
+    row, fast = SCALARS["tanh"], NumpyMachine(picks=True)
+    y = np.asarray(row.apply(fast, (f32,), [x]))
+    assert (np.diff(y) >= 0).all()
+    assert y.max() == 1.0
+    true = np.tanh(x.astype(np.float64))
+    assert (np.abs(y - true) < np.spacing(true.astype(np.float32))).all()
+    np.testing.assert_array_equal(np.asarray(row.apply(fast, (f32,), [-x])), -y)

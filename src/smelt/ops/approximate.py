@@ -16,11 +16,15 @@ from typing import TypeVar
 
 from smelt.ops.coefficients import (
     EXP2_SINGLE,
+    FITS,
     PLACE_INVERSES,
     PLACE_LOG,
     PLACE_LOGS,
     PLACES,
+    TANH_LEAST,
+    TANH_MOST,
     TANH_SINGLE,
+    TANH_TABLES,
     Fit,
 )
 from smelt.ops.machine import Machine, polynomial
@@ -321,9 +325,14 @@ def cosh(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def tanh(m: Machine[V], fit: Fit, x: V) -> V:
-    """float32: an odd polynomial below 0.625, 1 - 2 / (e^2|x| + 1) above; float64: sinh / cosh."""
+    """float32: an odd polynomial below 0.625, 1 - 2 / (e^2|x| + 1) above; float64: sinh / cosh.
+
+    Where tables cost nothing, float32 has a polynomial around each of 32 places.
+    """
     d = fit.dtype
     a = m.abs(x)
+    if d == f32 and m.picks:
+        return m.copysign(_tanh_around_places(m, a), x)
     limited = m.lesser(m.const(d, fit.tanh_limit), a)
     if d != f32:
         _, s, c = _hyperbolic(m, fit, limited)
@@ -335,6 +344,19 @@ def tanh(m: Machine[V], fit: Fit, x: V) -> V:
     e = m.scale(m.add(y, one), n)
     far = m.sub(one, m.div(m.const(d, 2.0), m.add(e, one)))
     return m.copysign(m.select(m.compare("lt", a, m.const(d, 0.625)), near, far), x)
+
+
+def _tanh_around_places(m: Machine[V], a: V) -> V:
+    """tanh(c + t) = tanh c + t P(t), c the place of the quarter of an octave in which a lies."""
+    a = m.lesser(m.const(f32, TANH_MOST), a)
+    bits = m.bitcast(m.greater(m.const(f32, TANH_LEAST), a), i32)
+    at = m.lshr(bits, m.const(i32, FITS["f32"].mantissa - 2))
+    place, first, *rest = (m.pick(f32, table, at) for table in TANH_TABLES)
+    t = m.sub(a, place)  # exactly; NaN stays
+    total = rest.pop()
+    for coefficient in (*reversed(rest), first):
+        total = m.fma(total, t, coefficient)
+    return total
 
 
 def asinh(m: Machine[V], fit: Fit, x: V) -> V:

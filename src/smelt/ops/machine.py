@@ -132,8 +132,8 @@ class Machine(Protocol[V]):
         ...
 
     def pick(self, dtype: DType, table: Sequence[float], at: V) -> V:
-        """Of 16 float32 or float64 numbers the one that the last four bits of each integer (of the
-        same width) tell."""
+        """Of 16 float32 or float64 numbers, or 32 float32 ones, the one that the last four or five
+        bits of each integer (of the same width) tell."""
         ...
 
     # Integers and masks

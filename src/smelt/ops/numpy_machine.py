@@ -145,7 +145,7 @@ class NumpyMachine:
         return np.clip(np.where(np.isnan(a), size, a), -size, size)
 
     def pick(self, dtype: DType, table: Sequence[float], at: Array) -> Array:
-        return np.asarray(table, dtype.numpy)[at & 15]
+        return np.asarray(table, dtype.numpy)[at & (len(table) - 1)]
 
     def divide_int(self, a: Array, b: Array, *, signed: bool) -> Array:
         a, b = np.asarray(a), np.asarray(b)

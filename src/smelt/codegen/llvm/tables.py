@@ -1,4 +1,4 @@
-"""Tables of 16 numbers, looked up by every lane of a vector on its own.
+"""Tables of 16 numbers, or 32, looked up by every lane of a vector on its own.
 
 AVX-512 has permutations that take the table in registers, as fast as a multiplication.  Elsewhere
 each lane loads its number, which is about as fast as the division that a table saves.
@@ -45,10 +45,10 @@ def _permuted(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Va
         if m.lanes != width:
             lanes = [k if k < m.lanes else start for k in range(start, start + width)]
             part = m.builder.shuffle_vector(at, at, lane_numbers(lanes))
-        if dtype == f32:
+        if len(halves) == 1:
             parts.append(m.call("llvm.x86.avx512.permvar.sf.512", kind, *halves, part))
         else:
-            name = "llvm.x86.avx512.vpermi2var.pd.512"
+            name = f"llvm.x86.avx512.vpermi2var.{'ps' if dtype == f32 else 'pd'}.512"
             parts.append(m.call(name, kind, halves[0], part, halves[1]))
     whole = m.concatenate(parts)
     if m.lanes % width == 0:
