@@ -209,10 +209,10 @@ def table(names: list[str], stride: int, count: int) -> Iterator[str]:
 
 
 SUMS = (
-    "Sums of float32 add each four elements as two pairs in float32 and all else in float64: beside",
-    "the rounding of the result they are within 2^-23 of the sum of the magnitudes, however long they",
-    'are (`rounding="exact"`: in float64 throughout). Where four elements add up to more than float32',
-    "holds, the sum is infinite, as it is in NumPy and PyTorch.",
+    "Sums of float32 add each four elements as two pairs in float32 and all else in float64:",
+    "beside the rounding of the result they are within 2^-23 of the sum of the magnitudes,",
+    'however long they are (`rounding="exact"`: in float64 throughout). Where four elements add',
+    "up to more than float32 holds, the sum is infinite, as it is in NumPy and PyTorch.",
 )
 """What the page says of sums, which `tests/codegen/llvm/test_folds.py` checks."""
 
