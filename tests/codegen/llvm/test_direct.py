@@ -37,6 +37,11 @@ BOTH = """graph f(x: f32[m,k], w: f32[k,n], y: f32[k,n]) {
   v2 = exp(v1)
   return v0, v2
 }"""
+SEVERAL = """graph f(x: f32[m,k], w: f32[k,n], g: f32[b]) {
+  v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
+  v1 = expand(v0) {shape=(g.0,m,n)}
+  return v1
+}"""
 PLACED = """graph f(x: f32[b,m,k], w: f32[b,k,n]) {
   v0 = contract(x, w) {spec="b,m,k; b,k,n -> m,b,n"}
   return v0

@@ -24,7 +24,7 @@ from smelt.codegen.llvm.nests import Nest, Schedule
 from smelt.codegen.llvm.storage import reads
 from smelt.codegen.llvm.upright import Upright
 from smelt.types.affine import coefficient
-from smelt.types.expr import Index, substitute
+from smelt.types.expr import Index, axes_of, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -163,9 +163,10 @@ def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
 
 
 def _lies_along(store: StoreItem, c: Contraction | Upright) -> bool:
-    """Whether a store writes a product's rows in unit steps, as far apart as one number says."""
+    """Whether a store writes a product's rows in unit steps, as far apart as one number says, and
+    each of them once."""
     offset: Index = store.access.offset
-    if store.where is not None or store.access.limits:
+    if store.where is not None or store.access.limits or not c.item.axes.issuperset(axes_of(offset)):
         return False
     return coefficient(offset, c.n) == 1 and None not in [coefficient(offset, a) for a in _rows(c)]
 

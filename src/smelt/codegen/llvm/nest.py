@@ -201,7 +201,6 @@ class NestEmitter:
         if name == self.nest.vector:
             each_row(self, order[:depth], scope, partial(self._vector_loops, scope, depth))
         else:
-            low, high = self.ranges[name]
 
             def inside(position: Value) -> None:
                 inner = Scope(scope, {name: position})
@@ -213,7 +212,7 @@ class NestEmitter:
             elif rows := rows_abreast(self, depth):
                 run_abreast(self, name, rows, inside)
             else:
-                self.loop(low, high, 1, inside)
+                self.loop(*self.ranges[name], 1, inside)
         self.folds.close(scope, depth)
 
     def _vector_loops(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:

@@ -20,7 +20,7 @@ from smelt.codegen.llvm.indexing import number, opaque
 from smelt.codegen.llvm.items import Item, StoreItem
 from smelt.codegen.llvm.memory import element_address, prefetch
 from smelt.types.affine import coefficient
-from smelt.types.expr import substitute
+from smelt.types.expr import axes_of, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -97,6 +97,8 @@ def _store(home: NestEmitter, c: Contraction) -> StoreItem | None:
         plain = store.where is None and not store.access.limits
         if not plain or columns != 1 or rows is None or not _is_made_of(store.value, c.item):
             continue
+        if not c.item.axes.issuperset(axes_of(offset)):
+            continue  # of a sum are made several results, along an axis that it does not have
         if not any(_is_made_of(store.value, i) for i in later):
             return store
     return None
