@@ -12,7 +12,7 @@ import pytest
 import smelt as sm
 from smelt import knobs
 from smelt.blocks import BLOCK, rows_together
-from smelt.codegen.llvm import folding, nest, width
+from smelt.codegen.llvm import folding, stacked, width
 from smelt.codegen.llvm.items import Item
 from smelt.runtime import code
 from smelt.types.dtype import f32
@@ -109,7 +109,7 @@ def test_rows_taken_together_give_the_bits_of_single_ones(
             x[shape[0] // 2, 1] = np.nan
         together = bits(x)
         with monkeypatch.context() as patch:
-            patch.setattr(nest, "is_stacked", lambda _: False)
+            patch.setattr(stacked, "is_stacked", lambda _: False)
             assert bits(x) == together
     code.forget()
 

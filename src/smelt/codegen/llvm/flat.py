@@ -191,8 +191,11 @@ class PhaseBuilder:
             return item
         return self.item("cast", Converting(dtype), (item,), item.axes, dtype.compute)
 
-    def fold(self, row: Combine, arg: Item, over: tuple[str, ...], dtype: DType) -> Item:
-        """A fold of an item over axes of the phase; a partial result may be of a wider type."""
+    def fold(
+        self, row: Combine, arg: Item, over: tuple[str, ...], dtype: DType, *, pairs: bool = False
+    ) -> Item:
+        """A fold of an item over axes of the phase; a partial result may be of a wider type, and
+        `pairs`: it is rounded to a narrower one in the end."""
         still = still_axes(self.region) | self.fixed
         over = tuple(a for a in over if a not in still)
         if not row.positional:
@@ -203,7 +206,7 @@ class PhaseBuilder:
                 self.convert(arg, dtype.compute)  # fmt: skip
         positions, edges = self._positions(over) if row.positional else (0, ())
         args = (arg, *edges)
-        folding = Folding(row, over, positions, self.single)
+        folding = Folding(row, over, positions, self.single, pairs or dtype != f64)
         return self.item("fold", folding, args, arg.axes - set(over), dtype.compute)
 
     def _positions(self, over: tuple[str, ...]) -> tuple[Index, tuple[Item, ...]]:

@@ -173,9 +173,10 @@ def accumulator(
 
 def is_paired(fold: Item) -> bool:
     """Whether elements of a fold may be added in their own type first: they are float32, of which
-    a sum is carried in double precision."""
+    a sum is carried in double precision.  Not where double precision is the result's: moments about
+    an element take away from it what the sum of so many of that element is."""
     assert isinstance(fold.payload, Folding)
-    return fold.payload.row.compensated and fold.args[0].dtype == f32
+    return fold.payload.pairs and fold.payload.row.compensated and fold.args[0].dtype == f32
 
 
 def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: int = 1) -> State:

@@ -76,6 +76,8 @@ class Folding:
     positions: Index
     plain: bool = False
     """Double precision is more than the result needs: its own errors need not be carried along."""
+    pairs: bool = False
+    """The result is rounded to single precision or less, by nobody who would see how it began."""
     factors: DType | None = None
     """Of a dot: the type whose products are summed (bfloat16 beside its float32 sums)."""
 

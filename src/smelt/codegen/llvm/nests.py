@@ -34,12 +34,7 @@ from smelt.codegen.llvm.spread import shares_dear, spread
 from smelt.codegen.llvm.stages import WIDE, Stage, stages
 from smelt.codegen.llvm.stencil import stencils
 from smelt.codegen.llvm.tasks import Placed, Products, gathers, task_blocks, turned_side
-from smelt.codegen.llvm.vectors import (
-    candidates,
-    lanes_of,
-    turned_axis,
-    vector_axis,
-)
+from smelt.codegen.llvm.vectors import candidates, lanes_of, turned_axis, vector_axis
 from smelt.codegen.llvm.width import keep_to_runs, lanes_of_runs, vectors_together
 from smelt.codegen.llvm.windowed import windowed
 from smelt.codegen.llvm.written import short_products
@@ -71,8 +66,7 @@ class Nest:
     wide: int = 1
     """Vectors handled at once in the main loop."""
     pairs: bool = False
-    """Sums of single precision add some elements in their own type first: their axes are walked
-    from one end to the other, not in blocks that others cut."""
+    """Sums may add some elements in their own type first: nobody cuts their axes in blocks."""
     turned: list[Item] = field(default_factory=list)
     """Loads that run along the last but one axis: a tile of each is turned first."""
     product: Contraction | Placed | None = None
@@ -461,7 +455,7 @@ class _Planner:
         if not cut and not has_usual_sides(nest):
             nest.stages = stages(nest)
         visited = visited_axes(self.phase.segments[nest.time])
-        nest.pairs = all(visited.isdisjoint(_ended_by(f)) for f in nest.folds)
+        nest.pairs = not any(visited & _ended_by(f) for f in nest.folds)
         nest.wide = (
             WIDE if nest.stages else 2 if v in serial else vectors_together(nest, self.lanes)
         )

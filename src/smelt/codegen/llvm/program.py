@@ -145,7 +145,7 @@ def _partial(
     else:
         row = COMBINES[fold.combine]
         dtype = _partial_dtype(fold.dtype) if row.wide else fold.dtype.compute
-        found = parts.fold(row, parts.value(fold.arg), fold.over, dtype)
+        found = parts.fold(row, parts.value(fold.arg), fold.over, dtype, pairs=fold.dtype != f64)
     order = (*grid, *(a for a in state.axes if a not in grid))
     access = _buffer_of_parts(parts, state.name, order, split, dtype)
     axes = frozenset((split.name, *order))
