@@ -113,6 +113,36 @@ def test_short_lines_have_no_margins_between_them() -> None:
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("width", [8, 17, 32, 33, 64, 65])
+def test_lines_of_some_vectors_are_packed_whole(width: int, isa: str) -> None:
+    """What a vector has beyond its line is overwritten, and margins stay zero beside infinities."""
+    x, k = random((2, 2, 5, width), (3, 2, 3, 3))
+    check(whole(plain(), isa, usual=True), x, k)
+    check(whole(plain(s=2), isa), x, k)
+    x[:, 1, 4, -1] = np.inf
+    kernel = whole(plain(), isa, usual=True)
+    np.testing.assert_array_equal(
+        np.isfinite(kernel(x, k)[0]), np.isfinite(kernel.expected(x, k)[0])
+    )
+
+
+def test_short_lines_are_packed_without_tests() -> None:
+    """Loops over lines load under masks that they share, and store."""
+    kernel = lower.run(one_cluster(parse(plain())), "eager", {})
+    loops = inner_loops(asm_text(kernel, Target.for_isa("avx512")))
+    masked = [x for x in loops if re.search(r"vmovups.*%k\d} {z}", x) and "fmadd" not in x]
+    whole_stores = re.compile(r"vmovups\s+%zmm\d+, [^{]*$", re.MULTILINE)
+    lines = [x for x in masked if "vpcmp" not in x and whole_stores.search(x)]
+    assert {len(re.findall("{z}", x)) for x in lines} >= {1, 2, 4}
+
+
+def test_blocks_of_summed_positions_are_even() -> None:
+    """One more channel than a block has is two halves, of which the sums come to the same."""
+    x, k = random((1, 57, 4, 5), (13, 57, 3, 3))
+    check(whole(plain()), x, k)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
     check(whole(plain(t="f64", s=2), isa),
           *random((1, 3, 9, 10), (5, 3, 3, 3), dtype=np.float64))  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import Tile
-from smelt.codegen.llvm.indexing import I64, number, opaque, splat
+from smelt.codegen.llvm.indexing import I64, number, splat
 from smelt.codegen.llvm.items import Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import element_address, load_scalar, load_vector, store_vector
@@ -246,23 +246,6 @@ def tile_function(
     return function_apart(module, name, kind, lambda f: _fill(f, tile, item, target))
 
 
-def row_offsets(b: ir.IRBuilder, apart: Value, height: int) -> Callable[[int], Value]:
-    """How far a row is from the first one, in bytes, as addresses may say it: odd multiples are in
-    registers, the others are one of those times 2, 4 or 8.  Written as sums, they would take
-    additions in the loop of a tile, which share ports with its multiply-adds."""
-    odd = {i: opaque(b, b.mul(apart, number(i))) for i in range(1, height, 2)}
-
-    def far(i: int) -> Value:
-        if i == 0:
-            return number(0)
-        twos = min((i & -i).bit_length() - 1, 3)
-        base = i >> twos
-        found = odd[base] if base in odd else opaque(b, b.mul(apart, number(base)))
-        return b.shl(found, number(twos)) if twos else found
-
-    return far
-
-
 def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     """sums[i, v] += left[i*apart + k] * right[table[k] + v] for k below depth; from 0 if fresh.
     With a table for the left operand it is left[i*apart + walk[k]]."""
@@ -274,7 +257,6 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
                               number(v * tile.lanes), dtype)
               for i in range(height) for v in range(tile.vectors)]  # fmt: skip
     begin = b.load(walk[0], typ=I64) if walk else number(0)
-    far = row_offsets(b, b.mul(apart, number(dtype.itemsize)), height)
     entry, more = b.block, f.append_basic_block("more")
     loop, done = f.append_basic_block("loop"), f.append_basic_block("done")
     b.cbranch(fresh, loop, more)
@@ -293,7 +275,7 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     column = element_address(b, left, along, dtype)
     following: list[Value] = []
     for i in range(height):
-        place = b.gep(column, [far(i)], source_etype=ir.IntType(8))
+        place = element_address(b, column, b.mul(apart, number(i)), dtype)
         wide = splat(b, load_scalar(scalar, place, dtype, None), tile.lanes)
         following += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], item)
                       for v in range(tile.vectors)]  # fmt: skip
