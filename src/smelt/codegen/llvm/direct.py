@@ -166,7 +166,8 @@ def _lies_along(store: StoreItem, c: Contraction | Upright) -> bool:
     """Whether a store writes a product's rows in unit steps, as far apart as one number says, and
     each of them once."""
     offset: Index = store.access.offset
-    if store.where is not None or store.access.limits or not c.item.axes.issuperset(axes_of(offset)):
+    several = not c.item.axes.issuperset(axes_of(offset))
+    if store.where is not None or store.access.limits or several:
         return False
     return coefficient(offset, c.n) == 1 and None not in [coefficient(offset, a) for a in _rows(c)]
 

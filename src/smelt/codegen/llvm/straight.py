@@ -56,7 +56,8 @@ def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
     not folded as few as hold the rest, so that some need no mask.  Four vectors that a sum adds as
     pairs are one, as they are in a loop."""
     together = lanes * PAIRED
-    paired = nest.pairs and nest.wide % PAIRED == 0 and any(adds_pairs(f, nest) for f in nest.folds)
+    paired = nest.pairs and nest.wide % PAIRED == 0 and bool(nest.folds)
+    paired = paired and all(adds_pairs(f, nest) for f in nest.folds)  # others fold single vectors
     whole = extent - extent % together if paired else 0
     found = [(first, together) for first in range(0, whole, together)]
     found += [(first, lanes) for first in range(whole, extent, lanes)]
