@@ -1,0 +1,75 @@
+"""Kernels beside their operators apart: every way computes the same, and what the cells say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt.bench.apart import ALONE, Timed, contests, recorded, table, to_json
+from smelt.bench.parts import cuts
+from smelt.graph.text import parse
+
+
+def layer(x: Any, w: Any, b: Any) -> Any:
+    h = sm.maximum(x @ w + b, 0)
+    return h - sm.mean(h, axis=1, keepdims=True), sm.sum(h, axis=0)
+
+
+def test_all_ways_give_the_same_and_are_timed() -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((40, 24), (24, 33), (33,))]
+    found = list(contests("layer", *recorded(layer, arrays)))  # which compares the results
+    assert found
+    assert all({ALONE} < set(c.ways) for c in found)
+    assert all(len(steps) == 2 for c in found for name, steps in c.ways.items() if name != ALONE)
+    timed = found[0].measure(1)
+    assert timed.fused > 0
+    assert timed.ratio == min(timed.apart.values()) / timed.fused
+
+
+def test_other_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smelt.bench.apart.agree", lambda *_: False)
+    with pytest.raises(AssertionError, match="other numbers"):
+        list(contests("sums", *recorded(lambda x: sm.sum(sm.exp(x), axis=1), [np.ones((8, 8))])))
+
+
+def test_cuts_read_folds_and_compute_the_rest_again() -> None:
+    graph = parse("""graph f(x: f32[n,m]) {
+      v0 = exp(x)
+      v1 = reduce.sum(v0) {axes=(1,)}
+      v2 = reshape(v1) {shape=(n,1)}
+      v3 = div(v0, v2)
+      return v3, v1
+    }""")
+    one, again, both = cuts(graph)
+    assert [n.op.name for n in one.graphs[0].outputs] == ["exp"]
+    assert one.gives == ((1, 0), (1, 1))
+    assert again.at == both.at == "reduce.sum"
+    assert again.reads == ((True, 0), (False, 0))  # exp once more, from x
+    assert both.reads == ((False, 0), (False, 1))
+    assert again.gives == ((1, 0), (0, 0))
+
+
+def test_sizes_that_no_input_tells_are_told() -> None:
+    def mean(x: Any) -> Any:
+        return sm.sqrt(sm.sum(x * x, axis=1) / x.shape[1])
+
+    (found,) = contests("mean", *recorded(mean, [np.ones((16, 12), np.float32)]))
+    cut = next(steps for name, steps in found.ways.items() if "reduce" in name)
+    assert np.array_equal(cut[1].results[0], np.ones(16, np.float32))
+
+
+def test_table() -> None:
+    found = [
+        Timed("a", "mul add", 1000.0, {ALONE: 2000.0, "cut at mul 3": 900.0}),
+        Timed("b", "exp sum", 1000.0, {ALONE: 1600.0}),
+    ]
+    first, second, mean = table(found).rows
+    assert first == ("a", "2", "1.00 µs", "2.00", "0.90", "cut at mul")
+    assert second == ("b", "2", "1.00 µs", "1.60", "1.60", ALONE)
+    assert mean[3:5] == ("1.79", "1.20")
+    assert [Timed(**row) for row in json.loads(to_json(found))] == found
