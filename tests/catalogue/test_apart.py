@@ -29,7 +29,7 @@ ROWS = tuple(
 _PACKS = "a task packs right operands for fewer rows than a product alone does"
 _OPEN = "measured, not explained yet"
 KNOWN: dict[str, str] = {
-    **dict.fromkeys(("C4", "C7"), _PACKS),
+    **dict.fromkeys(("C4", "C5 equal", "C5 unequal", "C7"), _PACKS),
     "D3": "tiles of a kernel with several products are lower, and more rows are left over",
     **dict.fromkeys(("C6 norm", "C6 gather", "C8 head", "A4 dear", "A6 views"), _OPEN),
     **dict.fromkeys(("B5 columns", "G1 RMSNorm"), _OPEN),

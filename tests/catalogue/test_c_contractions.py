@@ -110,14 +110,15 @@ def quantised(xp, x, w, scale):
     return xp.maximum(xp.astype(total, xp.float32) * scale, 0)
 
 
-# Side by side in one kernel, each task packs all three right operands for a few rows: that takes
-# longer than reading the left one three times, by the clock 1.16 times as long in float32 and 1.4
-# in float64 (`smelt bench --apart`).  They start together.
-BESIDE = "s*(3*m*k + k*(n + 2*p) + m*(n + 2*p))"
-STORED = {
+SIBLINGS = {
+    "plan_dtype": "in half the bytes, reading one operand once saves less than packing the others"
+    " for fewer rows at a time costs: split by cost",
+    "plan_dtype f64": "",
+}
+HALVES = {
     "plan_dtype": "written in half the bytes, the sum costs less to store than its row to keep:"
     " split by cost",
-    "plan_dtype f64": "a row of twice the bytes leaves fewer rows to pack for: split by cost",
+    "plan_dtype f64": "",
 }
 ROWS = (
     Row("C1", linear, LINEAR_INPUTS, LINEAR, fused=OUT, unfused="s*(m*k + 3*m*n + n*k + n)",
@@ -140,11 +141,12 @@ ROWS = (
     Row("C4", gated, ("T[m,k]", "T[n,k]", "T[n,k]"), LINEAR, fused="s*(m*k + 2*n*k + m*n)",
         unfused="s*(2*m*k + 14*m*n + 2*n*k)", also=(gated_otherwise,)),
     Row("C5 equal", three, ("T[m,k]", "T[k,n]", "T[k,p]", "T[k,p]"),
-        {"m": 8192, "n": 384, "p": 384, "k": 384}, fused=BESIDE, kernels=3, launches=1,
+        {"m": 8192, "n": 384, "p": 384, "k": 384}, fused="s*(m*k + k*(n + 2*p) + m*(n + 2*p))",
         unfused="s*(2*k*p + 3*m*k + m*n + 2*m*p + n*k)", also=(three_otherwise,)),
     Row("C5 unequal", three, ("T[m,k]", "T[k,n]", "T[k,p]", "T[k,p]"),
-        {"m": 4096, "n": 1024, "p": 256, "k": 512}, fused=BESIDE, kernels=3, launches=1,
-        unfused="s*(2*k*p + 3*m*k + m*n + 2*m*p + n*k)", also=(three_otherwise,)),
+        {"m": 4096, "n": 1024, "p": 256, "k": 512}, fused="s*(m*k + k*(n + 2*p) + m*(n + 2*p))",
+        unfused="s*(2*k*p + 3*m*k + m*n + 2*m*p + n*k)", also=(three_otherwise,),
+        short=SIBLINGS),
     Row("C6 norm", norm_before, ("T[m,k]", "T[k]", "T[k,n]"), NARROW,
         fused="s*(m*k + k + k*n + m*n)", unfused="s*(8*m*k + m*n + n*k + k + 8*m)",
         also=(lambda xp, t, g, w: xp.nn.rms_norm(t, g) @ w,)),
@@ -160,7 +162,7 @@ ROWS = (
     Row("C7", norm_after, ("T[m,k]", "T[k,n]", "T[n]", "T[m,n]"),
         {"m": 4096, "n": 512, "k": 512}, fused="s*(m*k + k*n + n + 2*m*n)",
         unfused="s*(m*k + 14*m*n + n*k + 12*m + n)", also=(norm_after_otherwise,),
-        short=STORED),
+        short=HALVES),
     Row("C7 long", norm_after, ("T[m,k]", "T[k,n]", "T[n]", "T[m,n]"),
         {"m": 4096, "n": 8192, "k": 512}, fused="s*(m*k + k*n + n + 4*m*n)",
         unfused="s*(m*k + 14*m*n + n*k + 12*m + n)",

@@ -9,7 +9,7 @@ from typing import Any
 from tests.fusion.formulas import MACHINE, Formula
 
 import smelt as sm
-from smelt.fusion.packed import ALONE_BYTES, SHARED_BYTES, Operand, packing_ns, staged_ns
+from smelt.fusion.packed import SHARED_BYTES, Operand, packing_ns, staged_ns
 from smelt.fusion.units import is_contraction
 from smelt.target import Rates
 
@@ -63,15 +63,6 @@ def test_few_rows_pack_on_the_way_only_in_a_kernel_of_their_own() -> None:
     assert beside > 0.05 * once.taken
     many = Operand(193, 0.0, lies=False), Operand(1024, STEPS / 193, lies=False)
     assert packing_ns(MACHINE, many, 1024, STEPS, 4, alone=False) == 0.0
-
-
-def test_beside_others_usual_heights_are_charged_for() -> None:
-    """A task that packs all operands for 128 rows packs them more often than each product alone."""
-    low = Operand(1024, STEPS / 128, lies=False), Operand(8192, 0.0, lies=False)
-    high = Operand(1024, STEPS * 4 / ALONE_BYTES, lies=False), Operand(8192, 0.0, lies=False)
-    assert packing_ns(MACHINE, low, 1024, STEPS, 4) == 0.0
-    assert packing_ns(MACHINE, low, 1024, STEPS, 4, alone=False) > 0.0
-    assert packing_ns(MACHINE, high, 1024, STEPS, 4, alone=False) == 0.0
 
 
 def test_gradients_of_a_small_batch_stand_alone() -> None:

@@ -40,11 +40,6 @@ SHARED_BYTES = 384
 """Bytes of a column of the other operand that share what is packed, of which packing counts as a
 part of the multiply-adds: blocks of the usual heights."""
 
-ALONE_BYTES = 1024
-"""The same of a product beside others: what it would pack alone is part of its price, where a task
-takes as many rows as pay for that (measured: three of 8192 x 384 took 1.16 times as long in one
-kernel, whose tasks packed all of their operands for 128 rows)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -87,8 +82,8 @@ def packing_ns(
         return 0.0
     each = [
         0.0 if x.made else
-        max(x.taken - (steps / min((SHARED_BYTES if alone else ALONE_BYTES) / itemsize, other.own)
-                       if alone or other.own > SMALL else 0.0), 0.0)
+        max(x.taken - (steps / min(SHARED_BYTES / itemsize, other.own) if alone or other.own > SMALL
+                       else 0.0), 0.0)
         * _element_ns(target, x.own * depth * itemsize, itemsize)
         for x, other in (operands, operands[::-1])
     ]  # fmt: skip
