@@ -37,11 +37,18 @@ BOTH = """graph f(x: f32[m,k], w: f32[k,n], y: f32[k,n]) {
   v2 = exp(v1)
   return v0, v2
 }"""
-SEVERAL = """graph f(x: f32[m,k], w: f32[k,n], g: f32[b]) {
+SEVERAL = """graph f(x: f32[m,k], w: f32[k,n]) {
   v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
-  v1 = expand(v0) {shape=(g.0,m,n)}
+  v1 = expand(v0) {shape=(3,m,n)}
   return v1
 }"""
+"""One sum is several results, along an axis that the product lacks: no address is that of a sum."""
+SCALED = """graph f(x: f32[m,k], w: f32[k,n], y: f32[b,1,1]) {
+  v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
+  v1 = mul(v0, y)
+  return v1
+}"""
+"""The same of what is made of a sum: nothing is asked for ahead."""
 PLACED = """graph f(x: f32[b,m,k], w: f32[b,k,n]) {
   v0 = contract(x, w) {spec="b,m,k; b,k,n -> m,b,n"}
   return v0
@@ -80,6 +87,16 @@ def test_what_is_used_besides_is_right_too(isa: str, source: str) -> None:
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("source", "more"), [(SEVERAL, ()), (SCALED, ((3, 1, 1),))])
+@pytest.mark.parametrize("sizes", [(5, 7, 32), (40, 40, 40), (200, DEPTH + 5, COLUMNS + 32)])
+def test_a_sum_may_be_several_results(
+    isa: str, source: str, more: tuple[tuple[int, ...], ...], sizes: tuple[int, int, int]
+) -> None:
+    rows, depth, columns = sizes
+    check(whole(source, isa, usual=True), *random((rows, depth), (depth, columns), *more))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
     check(whole(ROWS.format(t="f64"), isa, usual=True),
           *random((3, 7, 300), (300, 96), dtype="f8"))  # fmt: skip
@@ -96,4 +113,4 @@ def in_place(source: str) -> int:
 def test_which_products_are_stored_in_place() -> None:
     assert in_place(TWO) == 2
     assert in_place(PLACED) == 1
-    assert in_place(USED) == in_place(BOTH) == 0
+    assert in_place(USED) == in_place(BOTH) == in_place(SEVERAL) == 0
