@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import click
 from rich.console import Console
@@ -88,8 +91,7 @@ def command(
     if losses:
         found = losses_bench.run(1 if quick else losses_bench.ROUNDS)
         screen.print(_rich(losses_bench.table(found)))
-        if write_docs:
-            click.echo(f"wrote {losses_bench.write(found, Path('docs'))}", err=True)
+        _keep(losses_bench, found, None, write_docs)
         return
     options = Options(_split(only), _split(peers), threads or 0, quick)
     try:
@@ -154,34 +156,36 @@ def _list_rows(screen: Console) -> None:
 def _products(screen: Console, quick: bool, write_docs: bool) -> None:
     found = products.run(2 if quick else products.ROUNDS)
     screen.print(_rich(products.table(found)))
-    if write_docs:
-        click.echo(f"wrote {products.write(found, Path('docs'))}", err=True)
+    _keep(products, found, None, write_docs)
 
 
 def _attention(screen: Console, quick: bool, write_docs: bool) -> None:
     found = attention.run(1 if quick else attention.ROUNDS)
     screen.print(_rich(attention.table(found)))
-    if write_docs:
-        click.echo(f"wrote {attention.write(found, Path('docs'))}", err=True)
+    _keep(attention, found, None, write_docs)
 
 
 def _operators(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
     found = operators.run(quick)
     for size in operators.SIZES:  # a table each: all columns beside one another fit no terminal
         screen.print(_rich(operators.table([t for t in found if t.size == size])))
-    if json_path:
-        json_path.write_text(operators.to_json(found) + "\n", encoding="utf-8")
-    if write_docs:
-        click.echo(f"wrote {operators.write(found, Path('docs'))}", err=True)
+    _keep(operators, found, json_path, write_docs)
 
 
 def _apart(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
     found = apart.run(quick)
     screen.print(_rich(apart.table(found)))
+    _keep(apart, found, json_path, write_docs)
+
+
+def _keep(
+    bench: ModuleType, found: Sequence[Any], json_path: Path | None, write_docs: bool
+) -> None:
+    """Writes what a benchmark found as JSON and as a page, where that is asked for."""
     if json_path:
-        json_path.write_text(apart.to_json(found) + "\n", encoding="utf-8")
+        json_path.write_text(bench.to_json(found) + "\n", encoding="utf-8")
     if write_docs:
-        click.echo(f"wrote {apart.write(found, Path('docs'))}", err=True)
+        click.echo(f"wrote {bench.write(found, Path('docs'))}", err=True)
 
 
 def _show(screen: Console, results: Results, quick: bool) -> None:
