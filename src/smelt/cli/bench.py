@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import click
 from rich.console import Console
@@ -178,9 +176,7 @@ def _apart(screen: Console, quick: bool, json_path: Path | None, write_docs: boo
     _keep(apart, found, json_path, write_docs)
 
 
-def _keep(
-    bench: ModuleType, found: Sequence[Any], json_path: Path | None, write_docs: bool
-) -> None:
+def _keep(bench: ModuleType, found: object, json_path: Path | None, write_docs: bool) -> None:
     """Writes what a benchmark found as JSON and as a page, where that is asked for."""
     if json_path:
         json_path.write_text(bench.to_json(found) + "\n", encoding="utf-8")
