@@ -149,9 +149,11 @@ class ChangedError(SmeltError, RuntimeError):
 
     What it means:
         Arrays made outside `sm.jit` are computed when they are read. Foreign memory that one of
-        them still had to read was resized, released or written in between.
+        them still had to read was resized, released or written in between. Or a function wrote,
+        while `sm.jit` recorded it, to a NumPy array that an operator before had read.
     Why:
-        The answer would depend on when it is asked for.
+        The answer would depend on when it is asked for; a compiled function reads NumPy's memory
+        when it runs, as it is after all that its Python code did.
     Example:
         import numpy as np
         import smelt as sm

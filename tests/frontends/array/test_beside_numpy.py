@@ -59,6 +59,113 @@ def test_in_a_recording_the_name_gets_an_array_of_ours() -> None:
         assert slope(lambda x: sm.sum(f(x) ** 2))(x).tolist() == [0, 18, 36, 54]
 
 
+def _whole(x: Any) -> Any:
+    """Every way to name a buffer that nobody else refers to, and operators that have read it."""
+    named = {"k": np.arange(4.0).reshape(2, 2)}
+    named["k"] += sm.reshape(x, (2, 2))
+    velocity, place = np.zeros(4), np.ones(4)
+    place += velocity * x
+    velocity += x
+    place -= velocity
+
+    def inner() -> None:
+        nonlocal place
+        place *= x
+
+    inner()
+    square = np.eye(2)
+    square @= named["k"]
+    return place, square
+
+
+def _seen_by_a_view(x: Any) -> Any:
+    buffer = np.zeros(4)
+    view = buffer[1:]
+    buffer += x
+    return view + x[1:]
+
+
+def _part_of_another(x: Any) -> Any:
+    table = np.zeros((2, 4))
+    for row in table:
+        row += x
+    return table + x
+
+
+def _seen_by_a_caller(x: Any) -> Any:
+    def add(buffer: Any) -> None:
+        buffer += x
+
+    buffer = np.zeros(4)
+    add(buffer)
+    return buffer + x
+
+
+def _seen_by_an_array(x: Any) -> Any:
+    buffer = np.zeros(4)
+    kept = sm.asarray(buffer)
+    buffer += x
+    return kept + x
+
+
+def _out(x: Any) -> Any:
+    buffer = np.zeros(4)
+    np.add(buffer, x, out=buffer)
+    return buffer + x
+
+
+def _out_where(x: Any) -> Any:
+    buffer = np.zeros(4)
+    return np.add(buffer, x, where=buffer > 0, out=buffer)
+
+
+def test_a_buffer_that_nobody_else_sees_is_renamed_however_it_is_called() -> None:
+    x = np.arange(4.0)
+    for found, expected in zip(sm.jit(_whole)(x), _whole(x), strict=True):
+        assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [_seen_by_a_view, _part_of_another, _seen_by_a_caller, _seen_by_an_array, _out, _out_where],
+)
+def test_a_buffer_that_would_not_be_written_is_an_error(f: Callable[[Any], Any]) -> None:
+    """The recording went on without the values, and what saw the buffer had wrong numbers."""
+    x = np.arange(4.0)
+    with pytest.raises(sm.errors.TracerError, match="NumPy"):
+        sm.jit(f)(x)
+    with pytest.raises(sm.errors.GradientError, match="NumPy"):
+        sm.grad(lambda x: sm.sum(f(x)))(x)
+
+
+def test_in_place_in_a_recording_keeps_type_and_shape() -> None:
+    def f(x: Any, start: Any) -> Any:
+        buffer = np.zeros_like(start)
+        buffer += x
+        return buffer
+
+    x = sm.arange(4.0)
+    assert sm.jit(lambda x: f(x, np.zeros(4, np.float32)))(x).dtype == sm.float32
+    with pytest.raises(sm.errors.DTypeError):
+        sm.jit(lambda x: f(x, np.zeros(4, int)))(x)
+    with pytest.raises(sm.errors.ShapeError):
+        sm.jit(lambda x: f(x, np.zeros(1)))(x)
+
+
+@pytest.mark.parametrize("n", [4, 4000])
+def test_a_buffer_that_is_written_after_it_was_read_in_a_recording_is_an_error(n: int) -> None:
+    """Calls read it when they run, as it was after the last write: 8 where NumPy has 1."""
+
+    def f(x: Any) -> Any:
+        buffer = np.zeros(n)
+        y = buffer + x
+        buffer[0] = 7
+        return y
+
+    with pytest.raises(sm.errors.ChangedError, match="written by f"):
+        sm.jit(f)(np.ones(n))
+
+
 def test_other_ufuncs_take_values_and_give_numpys() -> None:
     x = sm.asarray([1.0, 4.0])
     for found in (np.sqrt(x), np.add(x, 0), np.maximum(x, np.ones(2)), np.multiply.outer(x, x)[0]):

@@ -39,7 +39,7 @@ from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
-from smelt.frontends.array.ufuncs import OPERATORS, inplace
+from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, unseen, written
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_differentiated, owned
 from smelt.frontends.array.views import permute, shape_of
 from smelt.types.dtype import DType
@@ -210,13 +210,29 @@ class Array(Operators):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = method == "__call__" and ufunc in OPERATORS
         if plain and not isinstance(inputs[0], Array):  # else no operator of NumPy's has asked
-            written = inplace(ufunc, inputs, options)
-            if not options or (written and (STATE.tapes or self.node.scope is not None)):
+            if not options:
                 return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
+            if written(ufunc, inputs, options) and self._has_no_values():
+                use = unseen(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+                if use:
+                    self._not_written(use)
+                return IN_PLACE[ufunc](Array.of(from_host(inputs[0])), inputs[1])
         if any(isinstance(x, Array) for x in options.get("out", ())):
             return NotImplemented
         values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]
         return getattr(ufunc, method)(*values, **options)
+
+    def _has_no_values(self) -> bool:
+        """Whether reading would end a recording, or the way back of what is differentiated."""
+        node = self.node
+        return node.scope is not None or bool(STATE.tapes and is_differentiated(node))
+
+    def _not_written(self, use: str) -> None:
+        """Raises TracerError or GradientError: a buffer of NumPy's would not get the values."""
+        hint = "Write `buffer = buffer + x`, or start from an array of smelt (sm.zeros)."
+        if self.node.scope is not None:
+            raise TracerError(use=use, value=self.node.told, hint=hint)
+        raise GradientError(op=use.rstrip(","), reason="NumPy's memory has no way back", hint=hint)
 
     def __dlpack__(self, **options: Any) -> Any:
         if options.get("stream") is not None:

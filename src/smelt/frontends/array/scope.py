@@ -11,10 +11,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from smelt.errors import LeakError
+from smelt.errors import ChangedError, LeakError
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import Value, constant, intern, layout
+from smelt.frontends.array.value import Value, constant, imprint, intern, layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -46,6 +46,8 @@ class Scope(Sizes):
         """Sizes that are a negative number's opposite, and how they are computed."""
         self.asked: dict[str, None] = {}
         """What was asked of numbers, as Python text that is true in this call."""
+        self.imprints: dict[Value, bytes] = {}
+        """What captured arrays that others may write to were like when they were first read."""
         self.made: dict[int, weakref.ref[Any]] = {}
         """Arrays that were made while it ran, of values from outside: it may write to them."""
 
@@ -134,6 +136,17 @@ class Scope(Sizes):
         self.alive("a number")
         self.asked[condition] = None
 
+    def unwritten(self) -> None:
+        """Raises ChangedError if the function that was recorded wrote to memory that it had read:
+        what it captures is read in every call as it is then, which is after all that."""
+        for x, before in self.imprints.items():
+            if imprint(realise(x)) != before:
+                raise ChangedError(
+                    f"{x.told} was written by {self.name} after an operator had read it",
+                    hint="Calls read NumPy's memory when they run: write to a copy, or use"
+                    " x = sm.asarray(buffer) and x[key] = value.",
+                )  # fmt: skip
+
     def pin_scalars(self, node: Node) -> None:
         """The recording is valid only for the values that `node`, a number, is computed from."""
         self.alive(node)
@@ -170,6 +183,8 @@ class Scope(Sizes):
             op = Input(label, x.type, layout(data), constant=not x.shared)
             found = Value(op, (), x.type, None, None, self)
             self.captured[x] = found
+            if x.shared:
+                self.imprints[x] = imprint(data)
         return found
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "constant",
     "copied",
     "foreign",
+    "imprint",
     "intern",
     "layout",
     "leaf",
@@ -177,6 +178,11 @@ class Gone(Value):
 
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
 """The operator of every leaf; flushing makes a properly typed input of it."""
+
+
+def imprint(data: Buffer) -> bytes:
+    """What tells whether small memory was written since, and most likely that large memory was."""
+    return data.tobytes() if data.nbytes <= SNAPSHOT_BYTES else _sample(data)
 
 
 def _sample(data: Buffer) -> bytes:
