@@ -17,6 +17,7 @@ import numpy as np
 from smelt.errors import (
     ArgumentError,
     DTypeError,
+    ExternError,
     GuardError,
     IndexRangeError,
     InternalError,
@@ -69,6 +70,9 @@ def evaluate_node(node: Node, operands: Sequence[Array], sizes: Mapping[str, int
         with np.errstate(all="ignore"):
             rows = [np.ascontiguousarray(a) if a.ndim else a for a in operands]
             found = np.asarray(node.op.reference(sizes, *rows))
+    except ExternError as error:
+        error.origin = node.origin or error.origin
+        raise
     except IndexError as error:
         raise IndexRangeError(f"{node.op.name}: {error}", origin=node.origin) from error
     shape = dims_at(node.type.shape, sizes)

@@ -32,6 +32,39 @@ def test_functions_of_numpy_name_the_line_that_calls_them(f: Callable[[Any], Any
     assert "sm.exp(x) in place of np.exp(x)" in error.help
 
 
+def _inverses(x: Any, y: Any) -> Any:
+    first = sm.linalg.inv(x + 1 - 1)
+    second = sm.linalg.inv(y * 1)
+    return (first + second) * 2
+
+
+@pytest.mark.parametrize("wrap", [sm.jit, lambda f: lambda *args: np.asarray(f(*args))])
+def test_a_library_call_that_fails_names_the_line_that_asked_for_it(wrap: Any) -> None:
+    """Lazy code named the line that read the result, compiled code the one that called it."""
+    f, good, bad = wrap(_inverses), sm.eye(3), sm.zeros((3, 3))
+    for _ in range(2):
+        for name, args in (("first", (bad, good)), ("second", (good, bad))):
+            error = told(sm.errors.ExternError, lambda args=args: f(*args))
+            assert error.origin.text.startswith(f"{name} = sm.linalg.inv"), error
+    turned = sm.asarray(np.zeros((3, 3), order="F"))
+    error = told(sm.errors.ExternError, lambda: f(good, turned))
+    assert error.origin.text.startswith("second"), error
+
+
+def _tall(x: Any) -> Any:
+    y = sm.exp(x)
+    wide = sm.stack([y, y + 1, y + 2])
+    return sm.sum(y), wide
+
+
+@pytest.mark.parametrize("wrap", [sm.jit, lambda f: lambda x: np.asarray(f(x)[1])])
+def test_memory_that_does_not_suffice_names_the_line_of_the_largest_value(wrap: Any) -> None:
+    for n in (3000, 4000):
+        with sm.config(max_extra_memory=1000):
+            error = told(sm.errors.OutOfMemory, lambda n=n: wrap(_tall)(np.zeros(n)))
+        assert error.origin.text.startswith("wide ="), error
+
+
 def test_values_that_outlived_their_recording_say_so_to_numpy_too() -> None:
     kept: list[Any] = []
     sm.jit(lambda x: kept.append(x + 1) or x)(np.ones(3))

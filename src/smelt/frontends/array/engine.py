@@ -16,17 +16,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from smelt.dataclass import dataclass
+from smelt.errors import ExternError, OutOfMemory, SmeltError
 from smelt.graph.inside import Looks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names
+from smelt.ops.spec import dims_at
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import Found
 
-__all__ = ["Turns", "compile_graph", "explaining", "outside", "size_names", "turned"]
+__all__ = [
+    "FAILURES", "Turns", "blame", "compile_graph", "explaining", "outside", "size_names", "turned",
+]  # fmt: skip
 
 Buffer = np.ndarray[Any, Any]
+FAILURES = ExternError, OutOfMemory
+"""What a run may raise that is about one line of the program."""
 
 
 @cache
@@ -38,6 +44,24 @@ def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> N
     """Raises OutsideError, which tells the position."""
     import_module("smelt.graph.outside").named(looks, inputs, arrays)
     raise AssertionError("unreachable")
+
+
+def blame(
+    error: SmeltError, graph: Graph, arrays: Sequence[Buffer], sizes: Mapping[str, int],
+    compiled: Compiled | Found, used: Sequence[int],
+) -> None:  # fmt: skip
+    """Tell an error of a run which line it is about, by the graph of the program at hand and its
+    `sizes`: the plan, run with the sizes `used`, may have been made for another one."""
+    failed = import_module("smelt.graph.failed")
+    if isinstance(error, ExternError):
+        origin = failed.caller(error.fields.get("op"), graph, arrays)
+    else:
+        known = dict(zip(compiled.size_names, used, strict=True))
+        values = [v for v in compiled.executable.values if v.place != "input"]
+        stored = {(dims_at(v.shape, known), v.dtype) for v in values}
+        node = failed.largest(graph.outputs, sizes, stored)
+        origin = None if node is None else node.origin
+    error.origin = origin or error.origin
 
 
 def turned(

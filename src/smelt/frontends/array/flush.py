@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.frontends.array.engine import compile_graph, outside
+from smelt.frontends.array.engine import FAILURES, blame, compile_graph, outside, size_names
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.value import STATE, Buffer, Value, teller
@@ -148,10 +148,15 @@ def _run(program: Program) -> None:
             ]
             + [teller(sizes[k]) for k in lifted.told]
         )
-    if lifted.turns is not None:
-        results = lifted.turns.written(compiled.run(lifted.turns.read(buffers), sizes))
-    else:
-        results = compiled.run(buffers, sizes)
+    try:
+        if lifted.turns is not None:
+            results = lifted.turns.written(compiled.run(lifted.turns.read(buffers), sizes))
+        else:
+            results = compiled.run(buffers, sizes)
+    except FAILURES as error:
+        own, arrays, known = _own(program)
+        blame(error, own.graph, arrays, dict(zip(size_names(own.graph), known)), compiled, sizes)
+        raise
     if lifted.looks.flag is not None and results.pop():
         _outside(program)
     for node, data in zip(program.outputs, results, strict=True):
@@ -162,9 +167,16 @@ def _run(program: Program) -> None:
             node.inputs = ()
 
 
-def _outside(program: Program) -> NoReturn:
-    """Raises OutsideError.  The plan may have been made for an earlier program, of other lines."""
+def _own(program: Program) -> tuple[Lifted, list[Buffer], tuple[int, ...]]:
+    """The program's own graph, its inputs and sizes.  The plan may have been made for an earlier
+    program, of other lines."""
     own = lift(program, None, frozenset())
     sizes = own.match(*program.numbers) or ()
-    tellers = [teller(sizes[k]) for k in own.told]
-    outside(own.looks, own.graph.inputs, [*program.buffers, *tellers])
+    arrays = program.buffers if own.turns is None else own.turns.read(program.buffers)
+    return own, [*arrays, *[teller(sizes[k]) for k in own.told]], sizes
+
+
+def _outside(program: Program) -> NoReturn:
+    """Raises OutsideError."""
+    own, arrays, _ = _own(program)
+    outside(own.looks, own.graph.inputs, arrays)

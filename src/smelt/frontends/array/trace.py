@@ -153,10 +153,16 @@ class Trace:
         to one of them.  Raises OutsideError where a position is outside of its axis.
         """
         turns = self.turns
-        if turns is not None:
-            out = None if out is None else turns.places(out)
-            return turns.written(self._run(buffers, sizes, out))
-        results = self._run(buffers, sizes, out)
+        try:
+            if turns is not None:
+                out = None if out is None else turns.places(out)
+                return turns.written(self._run(buffers, sizes, out))
+            results = self._run(buffers, sizes, out)
+        except engine.FAILURES as error:
+            known = dict(zip(size_names(self.graph), sizes))
+            given = [] if self.donate else self.complete(buffers, sizes)
+            engine.blame(error, self.graph, given, known, self.executable, sizes)
+            raise
         if self.looks.flag is not None and results.pop():
             outside(self.looks, self.graph.inputs, self.complete(buffers, sizes))
         return results

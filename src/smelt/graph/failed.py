@@ -1,0 +1,56 @@
+"""Which line of the user's asked for what failed while a plan ran.
+
+A plan names no lines: it may come from the cache, or have been made for an equal program of other
+lines.  The graph of the program at hand has them.  Among several calls of one library the one that
+failed is found by the reference, which computes them again.
+
+>>> from smelt.graph.text import parse
+>>> graph = parse("graph f(x: f32[n]) {\\n v0 = exp(x)\\n v1 = neg(v0)\\n return v1\\n}")
+>>> caller("sort", graph, [[1.0, 2.0]]) is None
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from smelt.errors import ExternError, SmeltError
+from smelt.graph.interp import run
+from smelt.graph.ir import Graph, Node
+from smelt.ops.extern import Extern
+from smelt.ops.spec import dims_at
+from smelt.origin import Origin
+from smelt.types.dtype import DType
+
+__all__ = ["caller", "largest"]
+
+
+def caller(call: object, graph: Graph, arrays: Sequence[Any]) -> Origin | None:
+    """The line that asked for the library call, by its name, that failed on these inputs; None if
+    the inputs, some of which may have been written over, do not tell."""
+    asked = [x for x in graph.nodes() if isinstance(x.op, Extern) and x.op.call == call]
+    if len({x.origin for x in asked}) > 1:
+        try:
+            run(Graph("failed", graph.inputs, tuple(asked)), arrays)
+        except ExternError as error:
+            return error.origin
+        except SmeltError:
+            pass
+        return None
+    return asked[0].origin if asked else None
+
+
+def largest(
+    outputs: Iterable[Node], sizes: Mapping[str, int],
+    stored: Collection[tuple[tuple[int, ...], DType]],
+) -> Node | None:  # fmt: skip
+    """The largest value that is computed, among those `stored` in memory; None if there is none."""
+    found, most = None, -1
+    for x in Graph("largest", (), tuple(outputs)).nodes():
+        kind = dims_at(x.type.shape, sizes), x.type.dtype
+        nbytes = math.prod(kind[0]) * x.type.dtype.itemsize
+        if x.inputs and x.origin is not None and kind in stored and nbytes > most:
+            found, most = x, nbytes
+    return found
