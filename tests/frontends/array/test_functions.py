@@ -221,6 +221,7 @@ def test_sort_descending_is_stable(mode: str) -> None:
 def test_take(mode: str) -> None:
     at = np.asarray([0, 3, -1])
     check(mode, lambda xp, x, i: xp.take(x, i, axis=1), A, at)
+    check(mode, lambda xp, x, i: xp.take(x, i, axis=1), np.zeros((0, 0)), at)  # nothing is read
     at = rng.integers(-5, 5, (3, 2))
     check(mode, lambda xp, x, i: xp.take_along_axis(x, i, axis=1), A, at)
     check(mode, lambda xp, x, i: xp.take_along_axis(x, i, axis=0), A, rng.integers(-3, 3, (4, 5)))

@@ -9,7 +9,7 @@ import pytest
 from tests.frontends.array.against_numpy import MODES, check
 
 import smelt as sm
-from smelt.errors import IndexRangeError, ShapeError, TracerError
+from smelt.errors import IndexRangeError, ShapeError
 
 rng = np.random.default_rng(8)
 A = rng.standard_normal((3, 4))
@@ -179,13 +179,3 @@ def test_masks_that_are_known_choose_in_a_recording() -> None:
     assert f(np.arange(9.0).reshape(3, 3)).tolist() == [[0, 2, 4], [12, 14, 16]]
     with pytest.raises(IndexRangeError):
         f(np.ones((4, 2)))
-
-
-def test_who_adds_under_a_mask_is_told_how() -> None:
-    def f(x: Any) -> Any:
-        x = x + 1
-        x[x > 2] += 5
-        return x
-
-    with pytest.raises(TracerError, match="add"):
-        sm.jit(f)(np.arange(4.0))

@@ -146,6 +146,9 @@ def test_attention() -> None:
     causal = np.tril(np.ones((4, 6), bool), k=2)
     g = sm.jit(lambda q, k, v: sm.nn.attention(q, k, v, causal=True))
     np.testing.assert_allclose(g(q, k, v), attend(q, k, v, causal), rtol=1e-10)
+    for f in (sm.nn.attention, sm.jit(sm.nn.attention)):
+        none = f(q, k[..., :0, :], v[..., :0, :])
+        np.testing.assert_array_equal(none, np.zeros((2, 3, 4, 5)))
     empty = sm.nn.attention(q, k, v, mask=np.zeros((4, 6), bool))
     np.testing.assert_array_equal(empty, np.zeros((2, 3, 4, 5)))
 

@@ -32,6 +32,7 @@ from smelt.errors import (
 )
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
+from smelt.frontends.array.chosen import Chosen, choose, written
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.dlpack import leave
 from smelt.frontends.array.elsewhere import METHODS, Elsewhere
@@ -39,7 +40,7 @@ from smelt.frontends.array.flush import flush, realise, review
 from smelt.frontends.array.number import Number, shown
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
-from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, unseen, written
+from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, in_place, unseen
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_differentiated, owned
 from smelt.frontends.array.views import permute, shape_of
 from smelt.types.dtype import DType
@@ -212,7 +213,7 @@ class Array(Operators):
         if plain and not isinstance(inputs[0], Array):  # else no operator of NumPy's has asked
             if not options:
                 return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
-            if written(ufunc, inputs, options) and self._has_no_values():
+            if in_place(ufunc, inputs, options) and self._has_no_values():
                 use = unseen(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
                 if use:
                     self._not_written(use)
@@ -294,9 +295,18 @@ class Array(Operators):
         return bool((self == x)._read("x in array").any())
 
     def __getitem__(self, key: Any) -> Array:
-        return Array.of(get(self.node, key))
+        try:
+            return Array.of(get(self.node, key))
+        except TracerError:  # of a mask: what it chooses may be written back
+            chosen: Any = choose(self.node, key)
+            if chosen is None:
+                raise
+            return chosen
 
     def __setitem__(self, key: Any, x: Any) -> None:
+        if x.__class__ is Chosen:
+            self.renew(written(self.node, key, x))
+            return
         self.renew(put(self.node, key, number_or_value(x, "x[key] = value")))
 
     @property

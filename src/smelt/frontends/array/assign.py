@@ -45,7 +45,7 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, sub
 from smelt.types.tensor import broadcast_shapes
 
-__all__ = ["JOINS", "from_host", "np", "put", "update"]
+__all__ = ["JOINS", "from_host", "np", "put", "same_kind", "update"]
 
 
 def put(x: Value, key: Any, value: Value | Any) -> Value:
@@ -57,7 +57,7 @@ def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value
     """What x is after a value was put at `x[key]`, or joined with each element that is there: a
     place that is named several times is joined as often, in the order of the positions."""
     v = value if isinstance(value, Value) else number(value, x.type.dtype, what)
-    v = _same_kind(v, x)
+    v = same_kind(v, x)
 
     truth = lone_truth(key)
     if truth is not None:
@@ -125,7 +125,7 @@ def _dims(items: list[Any]) -> int:
     return sum(item is None or isinstance(item, slice) for item in items)
 
 
-def _same_kind(v: Value, x: Value) -> Value:
+def same_kind(v: Value, x: Value) -> Value:
     """The written value in the type of the array; kinds may not shrink (NumPy's same-kind rule)."""
     rank = {"bool": 0, "uint": 1, "int": 1, "float": 2}
     if rank[v.type.dtype.kind] > rank[x.type.dtype.kind]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.chosen import Chosen
 from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.promote import cast, common, number, weak
@@ -35,6 +36,8 @@ def _one(name: str, doc: str) -> One:
     family = UNARY[name]
 
     def function(x: Any, /) -> Array:
+        if x.__class__ is Chosen:
+            return x.mapped(name)
         return Array.of(family(value(x, name)))
 
     return _named(function, name, doc)
@@ -43,7 +46,11 @@ def _one(name: str, doc: str) -> One:
 def _two(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
     family = BINARY[name]
 
-    def function(x1: Any, x2: Any, /) -> Array:
+    def function(x1: Any, x2: Any, /) -> Any:
+        if x1.__class__ is Chosen:
+            return x1.joined(name, x2)
+        if x2.__class__ is Chosen:
+            return x2.joined(name, x1, reflected=True)
         x = x1.node if x1.__class__ is Array else number_or_value(x1, name)
         y = x2.node if x2.__class__ is Array else number_or_value(x2, name)
         if kinds:

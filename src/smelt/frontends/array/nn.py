@@ -280,6 +280,8 @@ def attention(
         mask = seen if mask is None else Array.of(value(mask, "attention")) & seen
     if mask is not None:
         scores = where(mask, scores, -math.inf)
+    if scores.shape[-1] == 0:
+        return _narrow(matmul(scores, values), q)
     top = greatest(scores, axis=-1, keepdims=True)
     if mask is not None:
         top = where(top == -math.inf, 0.0, top)

@@ -141,6 +141,9 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
         axis = 0
     place = axis_of(axis, node.type.rank, "take")
     _integers("take", index)
+    before, after = shape_of(node)[:place], shape_of(node)[place + 1 :]
+    if not all(holds(node.scope, 0, "<", d) for d in (*before, *after)):  # nothing is read
+        return Array.of(reshape(node, (*before, *shape_of(index), *after)))
     return Array.of(gather(node, [positions(index, shape_of(node)[place])], place))
 
 

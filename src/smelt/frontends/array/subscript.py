@@ -51,7 +51,8 @@ from smelt.types.expr import Index, add, floordiv, mul, sub, text
 
 __all__ = [
     "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "basic", "get",
-    "holds", "in_room", "is_mask", "known_truth", "lone_truth", "parse", "plain", "positions",
+    "holds", "in_room", "is_mask", "known_truth", "lone_truth", "mask_fits", "parse", "plain",
+    "positions",
     "range_of", "take",
 ]  # fmt: skip
 
@@ -254,15 +255,32 @@ def known_truth(item: Value) -> bool:
     return bool(_mask(item))
 
 
+def uncounted(mask: Value) -> TracerError:
+    """What to raise where it matters how many elements a mask of a recording chooses."""
+    mask.scope.alive(mask.told)  # type: ignore[union-attr]
+    return TracerError(
+        use="indexing with a boolean array",
+        value=mask.told,
+        hint="Use sm.where(mask, x, other): its shape does not depend on values."
+        " x[mask] += y and x[mask] = f(x[mask]) may be written, elementwise.",
+    )
+
+
 def _mask(item: Value) -> np.ndarray[Any, Any]:
     if item.scope is not None:
-        raise TracerError(
-            use="indexing with a boolean array",
-            value=item.told,
-            hint="Use sm.where(mask, x, other): its shape does not depend on values."
-            " For x[mask] += y: x = x.at[mask].add(y).",
-        )
+        raise uncounted(item)
     return realise(item)
+
+
+def mask_fits(x: Value, mask: Value, axis: int = 0) -> None:
+    """Raises IndexRangeError unless a mask has the sizes of x's dimensions from `axis` on."""
+    scope, shape = x.scope or mask.scope, shape_of(mask)
+    covered = shape_of(x)[axis : axis + len(shape)]
+    fits = len(covered) == len(shape) and all(
+        d == n if scope is None else scope.same(d, n) for d, n in zip(covered, shape, strict=True)
+    )
+    if not fits:
+        raise IndexRangeError(f"a mask {mask.told} at axis {axis} does not fit {x.told}")
 
 
 def _masked(x: Value, axis: int, item: Value) -> list[Part]:
@@ -270,13 +288,7 @@ def _masked(x: Value, axis: int, item: Value) -> list[Part]:
     mask = _mask(item)
     if mask.ndim == 0:
         raise UnsupportedError("indexing with a boolean of rank 0 beside others; use sm.where")
-    scope, covered = x.scope, shape_of(x)[axis : axis + mask.ndim]
-    fits = len(covered) == mask.ndim and all(
-        d == n if scope is None else scope.same(d, n)
-        for d, n in zip(covered, mask.shape, strict=True)
-    )
-    if not fits:
-        raise IndexRangeError(f"a mask of shape {mask.shape} at axis {axis} does not fit {x.told}")
+    mask_fits(x, item, axis)
     places = np.nonzero(mask)
     return [Many(axis + k, leaf(np.ascontiguousarray(at))) for k, at in enumerate(places)]
 

@@ -8,7 +8,7 @@ assignment and nobody else refers to the buffer.  Any other ufunc takes values a
 NumPy tells an operand the same of `buffer += x` and of `np.add(buffer, x, out=buffer)`, whose
 result nobody need look at.  So the instruction that called NumPy is looked at.
 
->>> written(np.add, (a := np.ones(2), 1.0), {"out": (a,)}), written(np.add, (a, 1.0), {})
+>>> in_place(np.add, (a := np.ones(2), 1.0), {"out": (a,)}), in_place(np.add, (a, 1.0), {})
 (True, False)
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.value import Value
 
-__all__ = ["IN_PLACE", "OPERATORS", "unseen", "written"]
+__all__ = ["IN_PLACE", "OPERATORS", "in_place", "unseen"]
 
 OPERATORS: Final[dict[Any, Callable[[Any, Any], Any]]] = {
     np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul,
@@ -52,7 +52,7 @@ IN_PLACE: Final[dict[Any, Callable[[Any, Any], Any]]] = {
 _BINARY_OP: Final = dis.opmap["BINARY_OP"]
 
 
-def written(ufunc: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> bool:
+def in_place(ufunc: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Whether this may be `x op= y`: the result goes where the first operand is."""
     out = options.get("out")
     return ufunc in IN_PLACE and out is not None and len(out) == 1 and out[0] is inputs[0]

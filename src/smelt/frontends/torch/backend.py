@@ -29,6 +29,7 @@ from torch._guards import TracingContext
 from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
 from smelt.frontends.torch import early
+from smelt.frontends.torch.aliased import show_views, traced_results
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
 from smelt.frontends.torch.layout import SEEN, is_fixed, plain
 from smelt.frontends.torch.lower import Lowering
@@ -71,6 +72,7 @@ def backend(
     _note_break(module)
     with_own_way_back(module)
     held, cast = held_by_eager(module), kept_by_autocast(module)
+    told, arguments = traced_results(module), len(module.graph.find_nodes(op="placeholder"))
     decided: list[Kept] = []
     seen: list[int] = []
     varying: set[int] = set()
@@ -87,6 +89,8 @@ def backend(
             _mark_results(traced, count)
             if kind == "backward":
                 _drop_unseen(traced)
+            else:
+                show_views(traced, told, arguments)
             own = cast if kind != "backward" else ()  # whose arguments are others
             return compile_traced(traced, settings, kind, held, kept, own, varying)
 

@@ -28,6 +28,7 @@ from torch.fx.node import map_arg
 
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError
+from smelt.frontends.torch.aliased import VIEWS
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
 from smelt.frontends.torch.in_place import is_write, late, new_values, nodes
@@ -121,6 +122,8 @@ class Lowering:
         self.wanted: dict[Any, None] = {}
         """Traced values that exist as tensors, in order of demand."""
         self.results: Any = ()
+        self.views: dict[int, Any] = {}
+        """Results by place that are views of the arguments that stand there."""
         self.updates = updates(graph, lambda n: row_of(str(n.target)))
         """Operators that write parts of arguments where they stand, and the arguments."""
         for node in graph.nodes:
@@ -137,7 +140,7 @@ class Lowering:
         if node.op in ("placeholder", "get_attr"):
             self._entries[node] = _Entry(None, 0, 0)
         elif node.op == "output":
-            self.results = node.args[0]
+            self.results, self.views = node.args[0], node.meta.get(VIEWS, {})
             for x in whole(node, self.row):
                 self.want(x)
             for x in nodes(node.args):
@@ -166,7 +169,8 @@ class Lowering:
         if at is None or any(s.calls for s in self.stages[at:]):
             return
         stage = self.stages[at]
-        stage.written = new_values(self.last, self.results, stage.inputs, stage.outputs, self.row)
+        read = [x for k, x in enumerate(self.results) if k not in self.views]
+        stage.written = new_values(self.last, read, stage.inputs, stage.outputs, self.row)
         done = [n for n in self.last if is_write(n) and n.args[1] in stage.written]
         self.last = [n for n in self.last if n not in done]
 

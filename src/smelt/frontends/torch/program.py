@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from smelt.errors import UnsupportedError
+from smelt.frontends.torch.aliased import View, view_of
 from smelt.frontends.torch.held import Budget
 from smelt.frontends.torch.in_place import is_write
 from smelt.frontends.torch.layout import (
@@ -102,9 +103,26 @@ class Program:
         for node in filter(is_write, graph.nodes):  # what it gives is the argument
             self._names[node] = self._names[node.args[0]]
         self._lay_out(next(n for n in graph.nodes if n.op == "output"))
-        results = self._show(self.lowering.results)
+        results = self._results()
         self._free_unused(results)
         self._add(f"return {results}")
+
+    def _results(self) -> str:
+        """What is given back, as text."""
+        views = self.lowering.views
+        if not views:
+            return self._show(self.lowering.results)
+        each = enumerate(self.lowering.results)
+        shown = [self._view(x, views[k]) if k in views else self._show(x) for k, x in each]
+        return f"({', '.join(shown)},)"
+
+    def _view(self, node: Any, view: View) -> str:
+        """A view of an argument, as text."""
+        self._space["view_of"] = view_of
+        shape, strides = (
+            "".join(f"{self._number(n)}, " for n in side) for side in (view.shape, view.strides)
+        )
+        return f"view_of({self._name(node)}, ({shape}), ({strides}), {self._number(view.ahead)})"
 
     def _lay_out(self, output: Any) -> None:
         """Gives the user's results that are parts of values, made alone, the strides of eager."""
