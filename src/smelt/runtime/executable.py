@@ -40,6 +40,7 @@ INLINE_NS = 8_000.0
 CYCLES_A_NS = 4.0
 """Near enough for cutting chunks on any machine of these years."""
 MOST_CHUNKS = 64
+_KNOWN = {"input": 0, "output": 1, "held": 2}
 KEPT_SIZES = 256
 """Prepared tables kept; the oldest goes first."""
 
@@ -139,6 +140,18 @@ class Prepared:
     """Whether a launch is meant for several threads."""
 
 
+def _filled(p: Prepared, where: list[int], block: Block | None) -> array[int]:
+    """The argument frame of a call, addresses written into it."""
+    frame = p.frame[:]
+    for slot, source, offset in p.addresses:
+        frame[slot] = where[source] + offset
+    if block is not None:
+        base = block.address
+        for slot, offset in p.arena:
+            frame[slot] = base + offset
+    return frame
+
+
 class Executable:
     """A plan that runs.  Safe to call from several threads."""
 
@@ -196,21 +209,14 @@ class Executable:
                 results.append(allocate(nbytes).array(shape, dtype))
             else:
                 results.append(target(given, shape, dtype, (*arrays, *results), copies))
-        frame = p.frame[:]
-        where = [address_of(a) for a in arrays]
-        where += [address_of(a) for a in results]
-        where += [address_of(a) for a in ready]
         block = between
         if block is None and p.arena_bytes:
             block = allocate(p.arena_bytes)
-        for slot, source, offset in p.addresses:
-            frame[slot] = where[source] + offset
-        if block is not None:
-            base = block.address
-            for slot, offset in p.arena:
-                frame[slot] = base + offset
-        for slot, source, d in p.strides:
-            frame[slot] = arrays[source].strides[d] // arrays[source].itemsize
+        frame = p.frame
+        if frame:
+            frame = _filled(p, [address_of(a) for a in (*arrays, *results, *ready)], block)
+            for slot, source, d in p.strides:
+                frame[slot] = arrays[source].strides[d] // arrays[source].itemsize
         address = frame.buffer_info()[0]
         run = pool().run_addresses
         for s in p.segments:
@@ -247,16 +253,10 @@ class Executable:
             if over < 0:
                 results.append(allocate(nbytes).array(shape, dtype))
             where.append(addresses[over] if over >= 0 else address_of(results[-1]))
-        frame = p.frame[:]
         if held is not None:
             where += held.addresses
-        for slot, source, offset in p.addresses:
-            frame[slot] = where[source] + offset
         block = allocate(p.arena_bytes) if p.arena_bytes else None
-        if block is not None:
-            base = block.address
-            for slot, offset in p.arena:
-                frame[slot] = base + offset
+        frame = _filled(p, where, block)
         for slot, source, d in p.strides:
             frame[slot] = inputs[source].stride(d)
         address = frame.buffer_info()[0]
@@ -312,12 +312,11 @@ class Executable:
         self, step: CallStep, p: Prepared,
         known: tuple[Sequence[Array], list[Array], list[Array]], block: Any,
     ) -> None:  # fmt: skip
-        places = dict(zip(("input", "output", "held"), known, strict=True))
-
         def view(number: int) -> Array:
             v = self.values[number]
-            if v.place in places:
-                return places[v.place][v.number]
+            kind = _KNOWN.get(v.place)
+            if kind is not None:
+                return known[kind][v.number]
             if v.place == "within":
                 return self._guest(v, p, number, known[1][v.number])
             if block is None:  # every value between the steps is empty

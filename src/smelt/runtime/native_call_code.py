@@ -227,7 +227,7 @@ def _install(face: Face) -> bool:
 def runner_at() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
     """at(record.address, inputs): runs a record of `record_at`; None where that is not possible.
 
-    The inputs are addresses, or objects with a method `data_ptr` that tells theirs.
+    The inputs are addresses, arrays, or objects with a method `data_ptr` that tells theirs.
     """
     loaded = _loaded()
     if loaded is None:

@@ -164,7 +164,7 @@ refuse:
 
 AT: Final = """
 ; at(address of a record, owners or addresses): a call whose inputs are told by their addresses, as
-; numbers or as objects with a method `data_ptr`.
+; numbers, as arrays or as objects with a method `data_ptr`.
 define ptr @smelt_at(ptr %self, ptr %args, i64 %n) {
 entry:
   %overflow = alloca i32
@@ -200,7 +200,15 @@ look:
 kind:
   %type = call ptr @word(ptr %x, i64 $KIND)
   %is.int = icmp eq ptr %type, %int
-  br i1 %is.int, label %read, label %ask
+  br i1 %is.int, label %read, label %other
+other:
+  %ndarray = call ptr @word(ptr %state, i64 $NDARRAY)
+  %is.array = icmp eq ptr %type, %ndarray
+  br i1 %is.array, label %peek, label %ask
+peek:                                             ; which whoever calls refers to
+  %peeked = call i64 @number(ptr %x, i64 $ND_DATA)
+  call void @drop(ptr %state, ptr %x)
+  br label %put
 ask:
   %ask.it = call ptr @word(ptr %state, i64 $METHOD)
   %name = call ptr @word(ptr %state, i64 $DATA_PTR)
@@ -219,10 +227,11 @@ refuse:
   ret ptr null
 read:
   %told = phi ptr [ %x, %kind ], [ %answer, %verify ]
-  %address = call i64 %as.long(ptr %told, ptr %overflow)
+  %long = call i64 %as.long(ptr %told, ptr %overflow)
   call void @drop(ptr %state, ptr %told)
   br label %put
 put:
+  %address = phi i64 [ %long, %read ], [ %peeked, %peek ]
   %number.at = getelementptr i64, ptr %numbers, i64 %k
   store i64 %address, ptr %number.at
   br label %test

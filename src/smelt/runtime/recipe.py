@@ -72,6 +72,7 @@ class RoundsUse(NamedTuple):
     outputs: tuple[int, ...]
 
 
+Call = Callable[[Mapping[str, int], list[Array], list[Array]], None]
 LookUp = Callable[[KernelUse, Form, bool], Code]
 """Finds the code for a form of a kernel; the flag asks for one that stores past the caches."""
 
@@ -210,7 +211,23 @@ def _call_step(use: CallUse) -> Step:
             if place is not known[node]:
                 place[...] = known[node]
 
-    return CallStep(use.name, call, use.inputs, use.outputs)
+    return CallStep(use.name, _lone(graph, nodes) or call, use.inputs, use.outputs)
+
+
+def _lone(graph: Graph, nodes: Sequence[Node]) -> Call | None:
+    """The call of one operator on the inputs as they are: what there is to decide, decided."""
+    if len(nodes) != 1 or graph.outputs != (nodes[0],) or nodes[0].inputs != graph.inputs:
+        return None
+    computed = nodes[0].op.computed
+
+    def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
+        (place,) = outputs
+        with np.errstate(all="ignore"):
+            made = computed(place, sizes, *inputs)
+        if made is not place:
+            place[...] = made
+
+    return call
 
 
 def _texts(indices: Iterable[Index]) -> list[str]:

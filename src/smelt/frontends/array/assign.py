@@ -18,6 +18,7 @@ from smelt.errors import DTypeError, IndexRangeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.subscript import (
     SELECT,
     Many,
@@ -28,6 +29,7 @@ from smelt.frontends.array.subscript import (
     adjacent,
     as_array,
     basic,
+    frozen,
     in_room,
     is_mask,
     known_truth,
@@ -36,6 +38,7 @@ from smelt.frontends.array.subscript import (
     plain,
     range_of,
     take,
+    thawed,
 )  # fmt: skip
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import expand, flip, pad, permute, reshape, scope_of, shape_of
@@ -57,6 +60,10 @@ def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value
     """What x is after a value was put at `x[key]`, or joined with each element that is there: a
     place that is named several times is joined as often, in the order of the positions."""
     v = value if isinstance(value, Value) else number(value, x.type.dtype, what)
+    if x.scope is None and v.scope is None:
+        simple = frozen(key)
+        if simple is not None:
+            return _simple(x, v, simple, how)
     v = same_kind(v, x)
 
     truth = lone_truth(key)
@@ -68,6 +75,17 @@ def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value
     parts = parse(x, key)
     if any(isinstance(p, Many) for p in parts):
         return _scatter(x, parts, v, how)
+    return _boxed(x, parts, v, how)
+
+
+@replayed
+def _simple(x: Value, v: Value, key: tuple[Any, ...], how: str) -> Value:
+    """A box whose bounds are plain numbers: what is recorded follows from types."""
+    return _boxed(x, parse(x, thawed(key)), same_kind(v, x), how)
+
+
+def _boxed(x: Value, parts: list[Part], v: Value, how: str) -> Value:
+    """A box of x replaced by a value, or joined with it."""
     if how != "put":
         old = basic(x, parts)
         v = expand(_trim(v, old.type.rank), shape_of(old))

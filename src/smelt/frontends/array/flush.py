@@ -7,17 +7,20 @@ earlier program only in sizes or in constants finds the plan of that one, if its
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from smelt.dataclass import dataclass
+from smelt.errors import SmeltError
 from smelt.frontends.array.engine import FAILURES, blame, compile_graph, outside, size_names
 from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
+from smelt.frontends.array.repeat import Spelled, find, notice, spell
 from smelt.frontends.array.value import STATE, Buffer, Value, teller
+from smelt.graph.inside import Looks
 from smelt.knobs import fingerprint
 
 if TYPE_CHECKING:
@@ -76,6 +79,7 @@ def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
     return {k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
 
 
+_NOTHING = Looks()
 _SEEN: dict[Hashable, tuple[Lifted, Compiled | Found, tuple[int, ...]]] = {}
 _FAMILIES: dict[Hashable, Family] = {}
 
@@ -102,7 +106,7 @@ def flush(*wanted: Value) -> None:
         if array is not None and array.node.data is None and array.node.scope is None:
             outputs[array.node] = None
     if outputs:
-        _run(Program(outputs))
+        _run(tuple(outputs))
 
 
 def review(limit: int) -> None:
@@ -125,7 +129,31 @@ def review(limit: int) -> None:
     STATE.due = len(STATE.pending) + max(limit - len(seen), 16)
 
 
-def _run(program: Program) -> None:
+def _run(outputs: tuple[Value, ...]) -> None:
+    spelled = spell(outputs)
+    repeat = None if spelled is None else find(spelled)
+    results: Sequence[Buffer] | None = None
+    if repeat is not None and spelled is not None:
+        try:
+            results = repeat.run(spelled.buffers, spelled.constants)
+        except FAILURES as error:
+            _tell(error, Program(outputs), repeat.compiled, repeat.sizes)
+            raise
+    looks = _NOTHING if repeat is None else repeat.lifted.looks
+    if results is None:
+        results, looks = _found(Program(outputs), spelled)
+    if looks.flag is not None and results[-1]:
+        _outside(Program(outputs))
+    for node, data in zip(outputs, results, strict=False):
+        node.data = data
+        if STATE.tapes:
+            STATE.kept.append(node)
+        else:
+            node.inputs = ()
+
+
+def _found(program: Program, spelled: Spelled | None) -> tuple[Sequence[Buffer], Looks]:
+    """What a program computes, and what it asks of positions; its plan is found or made."""
     settings = fingerprint()
     key = (program.skeleton, program.numbers, program.constants, settings)
     found = _SEEN.get(key)
@@ -154,17 +182,19 @@ def _run(program: Program) -> None:
         else:
             results = compiled.run(buffers, sizes)
     except FAILURES as error:
-        own, arrays, known = _own(program)
-        blame(error, own.graph, arrays, dict(zip(size_names(own.graph), known)), compiled, sizes)
+        _tell(error, program, compiled, sizes)
         raise
-    if lifted.looks.flag is not None and results.pop():
-        _outside(program)
-    for node, data in zip(program.outputs, results, strict=True):
-        node.data = data
-        if STATE.tapes:
-            STATE.kept.append(node)
-        else:
-            node.inputs = ()
+    if spelled is not None:
+        notice(spelled, program, lifted, compiled, sizes)
+    return results, lifted.looks
+
+
+def _tell(
+    error: SmeltError, program: Program, compiled: Compiled | Found, sizes: tuple[int, ...]
+) -> None:
+    """Tell an error which line it is about."""
+    own, arrays, known = _own(program)
+    blame(error, own.graph, arrays, dict(zip(size_names(own.graph), known)), compiled, sizes)
 
 
 def _own(program: Program) -> tuple[Lifted, list[Buffer], tuple[int, ...]]:

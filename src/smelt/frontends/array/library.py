@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,13 @@ __all__ = ["allowed", "call", "from_host"]
 def call(name: str, *values: Value, **options: Any) -> Value:
     """A library call on values of one dtype.  Raises UnsupportedError under `SMELT_STRICT`."""
     allowed(name)
-    return record(Extern(name, tuple(options.items())), values)
+    return record(_operator(name, tuple(options.items())), values)
+
+
+@cache
+def _operator(name: str, options: tuple[tuple[str, Any], ...]) -> Extern:
+    """One object for equal calls, by which type inference knows them."""
+    return Extern(name, options)
 
 
 def allowed(name: str) -> None:
@@ -90,10 +96,17 @@ def _sort_into(found: Buffer, x: Buffer, axis: int, descending: bool, stable: bo
             found[...] = np.flip(found, axis).copy()
 
 
+_SAME_BITS = {
+    kind.itemsize: (kind, np.iinfo(kind).min) for kind in map(np.dtype, ("i2", "i4", "i8"))
+}
+"""Integers as wide as floats, and what negative zero is among them."""
+
+
 def _has_negative_zero(x: Buffer) -> bool:
     """Whether the least of all numbers of the same bits is one."""
-    whole = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}")
-    return bool(x.size) and bool(whole.min() == np.iinfo(whole.dtype).min)
+    kind, least = _SAME_BITS[x.dtype.itemsize]
+    whole = np.ascontiguousarray(x).view(kind)
+    return x.size > 0 and np.minimum.reduce(whole, axis=None) == least
 
 
 def _search(x: Buffer, wanted: Buffer, side: Any) -> Buffer:

@@ -50,10 +50,9 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub, text
 
 __all__ = [
-    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "basic", "get",
-    "holds", "in_room", "is_mask", "known_truth", "lone_truth", "mask_fits", "parse", "plain",
-    "positions",
-    "range_of", "take",
+    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "basic", "frozen",
+    "get", "holds", "in_room", "is_mask", "known_truth", "lone_truth", "mask_fits", "parse",
+    "plain", "positions", "range_of", "take", "thawed",
 ]  # fmt: skip
 
 SELECT = Map("select")
@@ -96,10 +95,10 @@ Part = Range | Point | New | Many
 def get(x: Value, key: Any) -> Value:
     """x[key].  Raises IndexRangeError, DTypeError for float indices, TracerError for masks."""
     if x.scope is None:
-        frozen = [_frozen(item) for item in (key if key.__class__ is tuple else (key,))]
-        if _OTHER not in frozen:
+        simple = frozen(key)
+        if simple is not None:
             found = None if x.data is None else _small(x, key)
-            return _simple(x, tuple(frozen)) if found is None else found
+            return _simple(x, simple) if found is None else found
         scope = _scope_in(key if key.__class__ is tuple else (key,))
         x = x if scope is None else scope.capture(x)
     return _get(x, key)
@@ -136,6 +135,18 @@ _OTHER = object()
 """Stands for an item that is no plain integer, slice, None or Ellipsis."""
 
 
+def frozen(key: Any) -> tuple[Any, ...] | None:
+    """A key of plain integers, slices, None and Ellipsis as something that can be hashed; None for
+    any other."""
+    items = tuple([_frozen(item) for item in (key if key.__class__ is tuple else (key,))])
+    return None if _OTHER in items else items
+
+
+def thawed(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What `frozen` was given."""
+    return tuple([slice(*i) if i.__class__ is tuple else i for i in key])
+
+
 def _frozen(item: Any) -> Any:
     """An item of a key as something that can be hashed; a slice as a tuple."""
     if item.__class__ is int or item is None or item is Ellipsis:
@@ -149,7 +160,7 @@ def _frozen(item: Any) -> Any:
 
 @replayed
 def _simple(x: Value, key: tuple[Any, ...]) -> Value:
-    return _get(x, tuple(slice(*i) if i.__class__ is tuple else i for i in key))
+    return _get(x, thawed(key))
 
 
 def _get(x: Value, key: Any) -> Value:
