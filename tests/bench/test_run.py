@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from smelt.bench import run as runner
 from smelt.bench.cold import import_ns, measure_cold
-from smelt.bench.process import Worker, command, kept_to, variables
+from smelt.bench.process import Worker, command, heard, kept_to, variables
 from smelt.bench.results import (
     Cold,
     Entry,
@@ -269,3 +270,13 @@ def test_quartiles_are_samples() -> None:
     assert quartiles([4.0]) == Times(4.0, 4.0, 4.0, 4.0, 1)
     samples = [float(i) for i in range(15)]
     assert quartiles(samples[::-1]) == Times(7.0, 4.0, 10.0, 0.0, 15)
+
+
+def test_what_a_process_measures_is_said_as_it_comes() -> None:
+    code = "print('one', flush=True); print('two'); print('[' + '1, ' * 200000 + '1]')"
+    said: list[str] = []
+    last = heard([sys.executable, "-c", code], said.append)
+    assert said == ["one", "two"]
+    assert len(json.loads(last)) == 200001
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        heard([sys.executable, "-c", "print('one'); 1 / 0"], said.append)

@@ -16,7 +16,6 @@ be above 0.95.  A library call and a single operator are no rows.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from smelt import driver, knobs, lower
 from smelt.bench import around, losses
 from smelt.bench.namespaces import smelt_namespace
 from smelt.bench.parts import Cut, cuts, program_of
-from smelt.bench.process import command, kept_to, variables
+from smelt.bench.process import Say, announced, command, heard, kept_to, silent, variables
 from smelt.bench.results import geomean
 from smelt.bench.sheet import sheet
 from smelt.bench.table import Table, duration, ratio
@@ -266,12 +265,12 @@ def cases() -> Iterator[tuple[str, Code, Callable[[], Sequence[Array]]]]:
     yield "three products of 8192×384", lambda x, q, k, v: (x @ q, x @ k, x @ v), three
 
 
-def run(quick: bool = False) -> list[Timed]:
+def run(quick: bool = False, say: Say = silent) -> list[Timed]:
     """All rows, in a process with one thread."""
     line = command(["-m", "smelt.bench.apart", *["quick"] * quick], variables(1, None, "now"))
     with kept_to(1):
-        done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
-    return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+        found = heard(line, say)
+    return [Timed(**row) for row in json.loads(found)]
 
 
 def table(found: list[Timed]) -> Table:
@@ -306,6 +305,6 @@ if __name__ == "__main__":
     every = [
         asdict(contest.measure(rounds))
         for title, code, draw in cases()
-        for contest in contests(title, *recorded(code, draw()), most)
+        for contest in announced(contests(title, *recorded(code, draw()), most))
     ]
     sys.stdout.write(json.dumps(every) + "\n")

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,7 +31,7 @@ import numpy as np
 
 import smelt as sm
 from smelt import driver
-from smelt.bench.process import command, kept_to, variables
+from smelt.bench.process import Say, announced, command, heard, kept_to, silent, variables
 from smelt.bench.products import Call, Timed, best_times
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
@@ -249,12 +248,12 @@ def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) ->
     return Timed(case.title, max(arithmetic_ns(case), times.pop("read")), times)
 
 
-def run(rounds: int = ROUNDS) -> list[Timed]:
+def run(rounds: int = ROUNDS, say: Say = silent) -> list[Timed]:
     """All cases, in a process where every library has one thread."""
     line = command(["-m", "smelt.bench.attention", str(rounds)], variables(1, None, "now"))
     with kept_to(1):
-        done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
-    return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+        found = heard(line, say)
+    return [Timed(**row) for row in json.loads(found)]
 
 
 def table(found: list[Timed]) -> Table:
@@ -289,4 +288,6 @@ def write(found: list[Timed], folder: Path) -> Path:
 
 if __name__ == "__main__":
     chosen = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    sys.stdout.write(json.dumps([asdict(measure(case, chosen)) for case in CASES]) + "\n")
+    sys.stdout.write(
+        json.dumps([asdict(measure(case, chosen)) for case in announced(CASES)]) + "\n"
+    )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.bench.process import command, kept_to, variables
+from smelt.bench.process import Say, announced, command, heard, kept_to, silent, variables
 from smelt.bench.products import best_times
 from smelt.bench.results import geomean
 from smelt.bench.sheet import sheet
@@ -219,12 +218,12 @@ def measure(row: Operator, size: str, rounds: int) -> Timed:
     return Timed(row.title, size, best_times(calls(row, SIZES[size]), rounds))
 
 
-def run(quick: bool = False) -> list[Timed]:
+def run(quick: bool = False, say: Say = silent) -> list[Timed]:
     """All rows at all sizes, in a process where every library has one thread."""
     line = command(["-m", "smelt.bench.operators", *["quick"] * quick], variables(1, None, "now"))
     with kept_to(1):
-        done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
-    return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+        found = heard(line, say)
+    return [Timed(**row) for row in json.loads(found)]
 
 
 def table(found: list[Timed]) -> Table:
@@ -283,6 +282,8 @@ if __name__ == "__main__":
     brief = "quick" in sys.argv
     np.seterr(all="ignore")
     every = [
-        measure(row, size, 2 if brief else ROUNDS[size]) for size in SIZES for row in OPERATORS
+        measure(row, size, 2 if brief else ROUNDS[size])
+        for size in SIZES
+        for row in announced(OPERATORS)
     ]
     sys.stdout.write(json.dumps([asdict(t) for t in every]) + "\n")

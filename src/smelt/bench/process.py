@@ -15,12 +15,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, Protocol, Self, TypeVar, cast
 
 START_SECONDS = 120.0
+_TITLE = 120
+"""Characters of a line that is short enough to be said."""
+
+
+class Titled(Protocol):
+    """What is measured under a title."""
+
+    @property
+    def title(self) -> str: ...
 
 
 def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
@@ -62,6 +72,42 @@ def variables(threads: int, cache: Path | None, probe: str = "off") -> dict[str,
 def smelt_cache(cache: Path) -> Path:
     """Where Smelt keeps its objects and the machine's figures during a run."""
     return cache / "smelt"
+
+
+T = TypeVar("T", bound=Titled)
+Say = Callable[[str], object]
+
+
+def silent(_: str) -> None:
+    """Says nothing of how far a run is."""
+
+
+def announced(cases: Iterable[T]) -> Iterator[T]:
+    """The cases, the title of each printed before it is measured: for `heard`."""
+    for case in cases:
+        print(case.title, flush=True)
+        yield case
+
+
+def heard(line: Sequence[str], say: Say) -> str:
+    """The last line that a process prints; those before it are said as they come.
+
+    Raises RuntimeError with the end of what it wrote of errors, if it fails.
+    """
+    last = ""
+    with tempfile.TemporaryFile("w+") as errors:
+        with subprocess.Popen(  # noqa: S603 - our own modules
+            line, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process:
+            assert process.stdout is not None
+            for said in process.stdout:
+                last = said.rstrip("\n")
+                if len(last) < _TITLE:
+                    say(last)
+        if process.returncode:
+            errors.seek(0)
+            raise RuntimeError(f"{' '.join(line)} failed:\n{errors.read()[-2000:]}")
+    return last
 
 
 @contextlib.contextmanager

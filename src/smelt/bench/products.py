@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ import smelt as sm
 from smelt import driver
 from smelt.bench import around
 from smelt.bench.around import Around
-from smelt.bench.process import command, kept_to, variables
+from smelt.bench.process import Say, announced, command, heard, kept_to, silent, variables
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
 from smelt.dataclass import dataclass
@@ -254,14 +253,14 @@ def _seconds(call: Call, times: int) -> float:
     return time.process_time() - started
 
 
-def run(rounds: int = ROUNDS) -> list[Timed]:
+def run(rounds: int = ROUNDS, say: Say = silent) -> list[Timed]:
     """All cases, in a process where every library has one thread."""
     settings = variables(1, None, "now")
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     line = command(["-m", "smelt.bench.products", str(rounds)], settings)
     with kept_to(1):
-        done = subprocess.run(line, capture_output=True, text=True, check=True)  # noqa: S603
-    return [Timed(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+        found = heard(line, say)
+    return [Timed(**row) for row in json.loads(found)]
 
 
 def table(found: list[Timed]) -> Table:
@@ -294,5 +293,5 @@ def write(found: list[Timed], folder: Path) -> Path:
 if __name__ == "__main__":
     chosen = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     sys.stdout.write(
-        json.dumps([asdict(measure(c, chosen)) for c in (*CASES, *around.CASES)]) + "\n"
+        json.dumps([asdict(measure(c, chosen)) for c in announced((*CASES, *around.CASES))]) + "\n"
     )

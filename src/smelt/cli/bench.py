@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +21,7 @@ from smelt.bench import apart, attention, operators, page, plot, products, table
 from smelt.bench import losses as losses_bench
 from smelt.bench import models as models_bench
 from smelt.bench.peers import PEERS
+from smelt.bench.process import Say
 from smelt.bench.results import Results
 from smelt.bench.run import Options, run
 from smelt.bench.workloads import WORKLOADS
@@ -136,12 +139,18 @@ def _drawn(results: Results) -> str:
 
 
 def _run(options: Options) -> Results:
-    """Run with a line of progress on standard error, if that is a terminal."""
+    with _saying() as say:
+        return run(options, say=say)
+
+
+@contextmanager
+def _saying() -> Iterator[Say]:
+    """A line of progress on standard error, if that is a terminal."""
     errors = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("preparing")
-        return run(options, say=lambda text: bar.update(task, description=text))
+        yield lambda text: bar.update(task, description=text)
 
 
 def _list_rows(screen: Console) -> None:
@@ -152,26 +161,30 @@ def _list_rows(screen: Console) -> None:
 
 
 def _products(screen: Console, quick: bool, write_docs: bool) -> None:
-    found = products.run(2 if quick else products.ROUNDS)
+    with _saying() as say:
+        found = products.run(2 if quick else products.ROUNDS, say)
     screen.print(_rich(products.table(found)))
     _keep(products, found, None, write_docs)
 
 
 def _attention(screen: Console, quick: bool, write_docs: bool) -> None:
-    found = attention.run(1 if quick else attention.ROUNDS)
+    with _saying() as say:
+        found = attention.run(1 if quick else attention.ROUNDS, say)
     screen.print(_rich(attention.table(found)))
     _keep(attention, found, None, write_docs)
 
 
 def _operators(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
-    found = operators.run(quick)
+    with _saying() as say:
+        found = operators.run(quick, say)
     for size in operators.SIZES:  # a table each: all columns beside one another fit no terminal
         screen.print(_rich(operators.table([t for t in found if t.size == size])))
     _keep(operators, found, json_path, write_docs)
 
 
 def _apart(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
-    found = apart.run(quick)
+    with _saying() as say:
+        found = apart.run(quick, say)
     screen.print(_rich(apart.table(found)))
     _keep(apart, found, json_path, write_docs)
 
