@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from smelt import errors, knobs
-from smelt.cli import checks, main, terminal
+from smelt.cli import checks, main, terminal, why
 from smelt.cli.main import COMMANDS
 from smelt.knobs import KNOBS
 from smelt.runtime.cache import SUFFIX, Cache
@@ -251,6 +251,13 @@ def test_cache_switched_off_is_said(run, filled, monkeypatch):
 
 
 # --- output -------------------------------------------------------------------------------------
+
+
+def test_paragraphs_flow_and_lists_keep_their_lines(run):
+    """They kept the ends of lines of the page's source, which made rags of them when narrow."""
+    lines = run("why", "E101").splitlines()
+    assert any("the array API broadcasts), and" in line for line in lines)
+    assert why.flowing("a\nb\n\n- c\n- d\n\n    e\n    f") == "a b\n\n- c\n- d\n\n    e\n    f"
 
 
 def test_no_colours_in_a_pipe(run):

@@ -48,4 +48,14 @@ def _show(screen: Console, found: Page) -> None:
             screen.print()
             screen.print(Text(title, style="bold"))
             shown = Syntax(body, "python", theme="ansi_dark", background_color="default")
-            screen.print(Padding(shown if title == "Example" else Text(body), (0, 0, 0, 2)))
+            prose = Text(flowing(body))
+            screen.print(Padding(shown if title == "Example" else prose, (0, 0, 0, 2)))
+
+
+def flowing(body: str) -> str:
+    """Paragraphs as one line each, for a terminal of any width; lists and code keep their lines."""
+    paragraphs = body.split("\n\n")
+    plain = [not any(line.startswith((" ", "-")) for line in p.split("\n")) for p in paragraphs]
+    return "\n\n".join(
+        p.replace("\n", " ") if flows else p for p, flows in zip(paragraphs, plain, strict=True)
+    )
