@@ -267,3 +267,19 @@ def test_no_colours_in_a_pipe(run):
 
 def test_console_is_as_wide_as_a_page_in_a_pipe():
     assert terminal.console().width == 100
+
+
+@pytest.mark.parametrize(
+    ("words", "unread"),
+    [("--apart --only a1", "--only"), ("--products --json x.json", "--json"),
+     ("--losses --apart", "--losses"), ("--list --threads 2", "--threads")],
+)  # fmt: skip
+def test_a_benchmark_refuses_what_it_does_not_read(run, words, unread):
+    """Options were passed over without a word."""
+    assert f"takes no {unread}" in run("bench", *words.split(), code=2)
+
+
+def test_rows_of_the_benchmark_are_listed_whole_when_narrow(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = run("bench", "--list").splitlines()
+    assert any(line.startswith("residual_layer_norm") for line in lines)

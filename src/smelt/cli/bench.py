@@ -25,6 +25,7 @@ from smelt.bench.process import Say
 from smelt.bench.results import Results
 from smelt.bench.run import Options, run
 from smelt.bench.workloads import WORKLOADS
+from smelt.cli.terminal import table as listing
 
 
 @click.command("bench")
@@ -71,6 +72,7 @@ def command(
     times.
     """
     screen = Console(highlight=False)
+    _refuse_unread()
     if list_rows:
         _list_rows(screen)
         return
@@ -107,6 +109,31 @@ def command(
     if write_docs:
         for path in page.write(results, Path("docs")):
             click.echo(f"wrote {path}", err=True)
+
+
+_READ = {
+    "models": ("only", "peers", "write_docs"),
+    "only_products": ("quick", "write_docs"),
+    "only_attention": ("quick", "write_docs"),
+    "only_operators": ("quick", "json_path", "write_docs"),
+    "only_apart": ("quick", "json_path", "write_docs"),
+    "losses": ("quick", "write_docs"),
+    "list_rows": (),
+}
+"""Tables in the place of the usual one, and the options that each reads."""
+
+
+def _refuse_unread() -> None:
+    """Raises UsageError for an option beside a table that does not read it."""
+    context = click.get_current_context()
+    spelled = {p.name: p.opts[0] for p in context.command.params}
+    given = [name for name in spelled if context.params.get(name or "")]
+    kind = next((name for name in _READ if name in given), None)
+    if kind is None:
+        return
+    unread = [spelled[name] for name in given if name != kind and name not in _READ[kind]]
+    if unread:
+        raise click.UsageError(f"{spelled[kind]} takes no {', '.join(unread)}")
 
 
 def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> None:
@@ -154,7 +181,7 @@ def _saying() -> Iterator[Say]:
 
 
 def _list_rows(screen: Console) -> None:
-    rows = RichTable("id", "workload", "size", "why", box=None)
+    rows = listing("id", "workload", "size", "why")
     for row in WORKLOADS.values():
         rows.add_row(row.id, row.title, row.group, row.why)
     screen.print(rows)
