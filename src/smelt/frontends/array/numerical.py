@@ -452,7 +452,8 @@ def pad(
         raise ArgumentError(
             op="pad", argument="constant_values", value=constant_values, expected="a number"
         )
-    return Array.of(margins("pad", array.node, around, number or 0, _MODES[mode]))
+    number = 0 if number is None else number
+    return Array.of(margins("pad", array.node, around, number, _MODES[mode]))
 
 
 def _widths(given: Any, rank: int, *, fixed: bool) -> tuple[tuple[Any, Any], ...]:

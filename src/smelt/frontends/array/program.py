@@ -150,7 +150,7 @@ def _slice(op: Slice, numbers: list[int]) -> tuple[Hashable, ...]:
 
 
 def _pad(op: Pad, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.low, numbers), _split(op.high, numbers), op.value.__class__, op.value
+    return _split(op.low, numbers), _split(op.high, numbers), repr(op.value)  # -0.0 is not 0.0
 
 
 ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]]] = {
