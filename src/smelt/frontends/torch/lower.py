@@ -49,7 +49,7 @@ from smelt.frontends.torch.value import V
 from smelt.graph import build
 from smelt.graph.inside import Read
 from smelt.graph.ir import Node
-from smelt.types.tensor import TensorType
+from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["AGAIN", "GIVEN", "Left", "Lowering", "Stage"]
 
@@ -380,7 +380,7 @@ class Lowering:
         fakes = map_arg(node.args, lambda x: x.meta["val"])
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
-            args = [a.settle(shape) if isinstance(a, V) else a for a in args]
+            args = [self._settled(a, shape) if isinstance(a, V) else a for a in args]
         reads = self.stage(k).reads
         found: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
         if isinstance(out, (tuple, list)) and (given := self._given(node)):
@@ -417,11 +417,15 @@ class Lowering:
 
     def _as_type(self, value: V | None, wanted: TensorType, place: int) -> V:
         if value is not None and value.type.rank == wanted.rank:
-            value = value.settle(wanted.shape)
+            value = self._settled(value, wanted.shape)
         if value is None or value.type != wanted:
             given = "nothing" if value is None else value.type
             raise UnsupportedError(f"result {place} is {wanted}, the rule gives {given}")
         return value
+
+    def _settled(self, a: V, shape: Shape) -> V:
+        self.sizes.compare(a.shape, shape)
+        return a.settle(shape)
 
     def type_of(self, fake: Any) -> TensorType:
         """Our type of a traced tensor.  Raises UnsupportedError for one that we cannot hold."""
