@@ -318,8 +318,8 @@ def _part(
     w: _Walk, where: tuple[Node, int], d: Index, part: tuple[Index, Index, int]
 ) -> tuple[Index, Index]:
     """Start and count of a slice along a dimension.  What it takes, what it leaves out before that
-    and what behind it: the longest of the three varies with the dimension.  One element stays one: a
-    program may drop its axis."""
+    and what behind it: the longest of the three varies with the dimension.  One element stays one:
+    a program may drop its axis."""
     start, count, step = part
     whole = w.sizes.traced(d)
     if not isinstance(start, int) or not isinstance(count, int) or not isinstance(whole, int):
