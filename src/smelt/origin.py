@@ -122,6 +122,11 @@ class Origin:
     def known(self) -> bool:
         return self.place.line > 0
 
+    def answers(self, name: str) -> bool:
+        """Whether a user may mean what was recorded here by a name that is not ours: none, unless
+        a front end knows one."""
+        return False
+
     def caret(self) -> str:
         """Blanks and carets to print under `text`, empty when the columns are unknown.
 

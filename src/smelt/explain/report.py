@@ -19,7 +19,7 @@ from typing import Any
 
 from smelt import knobs
 from smelt.codegen.build import asm_text, llvm_text
-from smelt.errors import ArgumentError
+from smelt.errors import ArgumentError, UnknownNameError
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
 from smelt.explain.data import KernelData, ReportData, to_data
@@ -119,7 +119,8 @@ class Report:
         """Why two operators are, or are not, in one kernel, with the numbers of the decision.
 
         Operators are named as `exp` (any of that name), `exp#3` (as the page shows it), `v3` (as
-        the graph's text shows it), `model.py:41` (recorded on that line), or given as nodes.
+        the graph's text shows it), `model.py:41` (recorded on that line), in the words of the front
+        end that recorded them (PyTorch's `addmm`, and the path of a module), or given as nodes.
 
         Raises UnknownNameError for a name that nothing in the graph has after the passes.
         """
@@ -131,7 +132,14 @@ class Report:
                 if node is name:
                     return (number,)
             return find(self.data.nodes, repr(name))
-        return find(self.data.nodes, name)
+        try:
+            return find(self.data.nodes, name)
+        except UnknownNameError:
+            nodes = enumerate(self.compiled.plan.graph.nodes())
+            found = tuple(k for k, n in nodes if n.origin is not None and n.origin.answers(name))
+            if not found:
+                raise
+            return found
 
     def to_data(self) -> dict[str, Any]:
         """Dicts, lists and scalars, as `to_json` writes them."""

@@ -318,7 +318,8 @@ def _part(
     w: _Walk, where: tuple[Node, int], d: Index, part: tuple[Index, Index, int]
 ) -> tuple[Index, Index]:
     """Start and count of a slice along a dimension.  What it takes, what it leaves out before that
-    and what behind it: the longest of the three varies with the dimension."""
+    and what behind it: the longest of the three varies with the dimension.  One element stays one:
+    a program may drop its axis."""
     start, count, step = part
     whole = w.sizes.traced(d)
     if not isinstance(start, int) or not isinstance(count, int) or not isinstance(whole, int):
@@ -327,7 +328,7 @@ def _part(
         w.sizes.fix(d)
         return start, count
     behind = whole - start - count
-    if isinstance(d, Expr) and count >= max(start, behind):
+    if isinstance(d, Expr) and count > 1 and count >= max(start, behind):
         return start, sub(d, start + behind)
     if isinstance(d, Expr) and start >= behind:
         return sub(d, count + behind), count

@@ -156,8 +156,8 @@ class Drawing:
 
     def _arguments(self) -> tuple[Argument, ...]:
         r = self.random
-        dims = [(n, n) for n in r.sample([2, 3, 4, 5, 6, 8], 3)]
-        varies = r.choice([(3, 5), (4, 7), (2, 6), (5, 3), (7, 4), (6, 9)])
+        dims = [(n, n) for n in r.sample([1, 2, 2, 3, 4, 5, 6, 8], 3)]
+        varies = r.choice([(3, 5), (4, 7), (2, 6), (5, 3), (7, 4), (6, 9), (3, 2), (2, 3), (3, 1)])
         at = r.randrange(2)
         found = []
         for k in range(r.randint(1, 3)):

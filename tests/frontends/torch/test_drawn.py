@@ -30,7 +30,7 @@ def judged(seed):
     return True
 
 
-@pytest.mark.parametrize("seed", [11, 34])
+@pytest.mark.parametrize("seed", [1, 2, 6])
 def test_drawn_modules(seed):
     assert judged(seed)
 

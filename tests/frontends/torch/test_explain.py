@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from tests.frontends.torch.models import Encoder, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
-from smelt.errors import ArgumentError, KnobError  # noqa: E402
+from smelt.errors import ArgumentError, KnobError, UnknownNameError  # noqa: E402
 from smelt.frontends.torch import table  # noqa: E402
 from smelt.frontends.torch.row import Row  # noqa: E402
 from smelt.graph import interp  # noqa: E402
@@ -183,3 +183,24 @@ def test_without_pytorch_the_name_says_what_is_missing(monkeypatch):
     with pytest.raises(AttributeError, match="needs PyTorch"):
         _ = smelt.record
     assert not hasattr(smelt, "record")
+
+
+def test_decisions_are_asked_for_in_words_of_pytorch():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(16, 64), torch.nn.Linear(64, 16)
+
+        def forward(self, x):
+            return self.down(torch.nn.functional.gelu(self.up(x)))
+
+    with torch.no_grad():
+        record = smelt.torch.explain(Model(), torch.randn(8, 16))
+    (report,) = record.graphs[0].reports()
+    asked = record.why("aten.addmm", "aten.gelu.default")
+    assert report.why("addmm", "gelu").reasons == asked.reasons != ()
+    answer = record.why("up", "aten.gelu")
+    assert answer.together and "test_explain.py" in str(answer)
+    assert record.why("up", "down").a != record.why("down", "up").a
+    with pytest.raises(UnknownNameError, match="softmax"):
+        record.why("softmax", "gelu")

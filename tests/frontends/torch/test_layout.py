@@ -162,3 +162,17 @@ def test_a_kept_view_need_not_lie_as_the_tracer_thinks():
     torch._dynamo.reset()
     fast = torch.compile(program, backend="smelt", fullgraph=True)
     torch.testing.assert_close(gradients(fast), gradients(program), rtol=1e-11, atol=1e-11)
+
+
+def test_a_part_that_a_call_of_torch_reads_is_a_part_of_the_result():
+    def f(x):
+        y = x * 2
+        part = y[:, -1]
+        return part, y, torch.special.zeta(part, 2.0)
+
+    x = torch.rand(4, 6) + 1
+    with torch.no_grad(), smelt.torch.record() as record:
+        found, expected = torch.compile(f, backend="smelt")(x), f(x)
+    assert record.left
+    same_layout(found, expected)
+    assert found[0].data_ptr() - found[1].data_ptr() == 5 * x.itemsize

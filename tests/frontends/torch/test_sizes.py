@@ -10,7 +10,10 @@ torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
 from smelt import knobs  # noqa: E402
+from smelt.errors import UnsupportedError  # noqa: E402
 from smelt.frontends.torch import plans  # noqa: E402
+from smelt.frontends.torch.sizes import Sizes  # noqa: E402
+from smelt.types.expr import add, floordiv, size, sub  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 SIZES = ((4, 16), (4, 24), (3, 7), (2, 33), (6, 5))
@@ -274,3 +277,27 @@ def test_a_batch_without_elements_finds_no_plan_that_divides_by_it():
         x, y = torch.randn(a, 4), torch.randn(b, 4)
         with torch.no_grad():
             torch.testing.assert_close(run(x, y), model(x, y))
+
+
+def test_a_size_that_comes_out_as_1_is_stretched(strict):
+    """Guards say that the second part is one row: it was read as if it had as many as the first."""
+
+    def f(x):
+        a, b = x.chunk(2, 0)
+        c, d = (x * 2).split(x.shape[0] - 1)
+        return a * b, torch.lerp(c, d, 0.25), a.unsqueeze(-1) @ b.unsqueeze(-2)
+
+    x = torch.arange(12.0).view(3, 4)
+    torch.testing.assert_close(torch.compile(f, backend="smelt", dynamic=True)(x), f(x))
+
+
+def test_sizes_that_nothing_makes_equal_are_not_taken_for_equal():
+    sizes = Sizes()
+    sizes.hints.update(n0=3)
+    n = size("n0")
+    half = floordiv(add(n, 1), 2)
+    rest = sub(n, half)
+    with pytest.raises(UnsupportedError, match="wanted"):
+        sizes.compare((rest, 4), (half, 4))
+    sizes.compare((rest, 1), (1, 4))
+    sizes.compare((n,), (7, add(half, rest)))

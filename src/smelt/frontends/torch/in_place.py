@@ -29,7 +29,17 @@ from torch.fx.node import map_arg
 from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row
 
-__all__ = ["Places", "is_write", "late", "memory_of", "new_values", "nodes", "span"]
+__all__ = [
+    "Places",
+    "is_write",
+    "late",
+    "memory_of",
+    "new_values",
+    "nodes",
+    "span",
+    "writes",
+    "written",
+]
 
 # ---- what is written in place --------------------------------------------------------------------
 
@@ -107,6 +117,19 @@ def nodes(nest: Any) -> list[Any]:
     found: list[Any] = []
     map_arg(nest, found.append)
     return found
+
+
+def writes(node: Any) -> bool:
+    """Whether a call writes into something that it is given."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def written(node: Any) -> list[Any]:
+    """The traced values that a call writes into."""
+    names = {a.name for a in node.target._schema.arguments if a.is_write}
+    given = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
+    return [x for name in names if name in given for x in nodes(given[name])]
 
 
 # ---- calls ---------------------------------------------------------------------------------------

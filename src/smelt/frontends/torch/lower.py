@@ -31,13 +31,14 @@ from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.aliased import VIEWS
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
-from smelt.frontends.torch.in_place import is_write, late, new_values, nodes
+from smelt.frontends.torch.in_place import is_write, late, new_values, nodes, writes, written
 from smelt.frontends.torch.layout import (
     PARTS,
     declared,
     is_constant,
     is_guarded,
     memory_order,
+    seen,
     whole,
 )
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
@@ -49,7 +50,7 @@ from smelt.frontends.torch.value import V
 from smelt.graph import build
 from smelt.graph.inside import Read
 from smelt.graph.ir import Node
-from smelt.types.tensor import TensorType
+from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["AGAIN", "GIVEN", "Left", "Lowering", "Stage"]
 
@@ -112,8 +113,8 @@ class Lowering:
         """What those calls read from memory that one of them writes: copied before them."""
         self.early: list[Any] = []
         """Views of arguments that torch makes, before any graph."""
-        self._changed = {x for n in graph.nodes if n.op == "call_function" and _writes(n)
-                         for x in _written(n)}  # fmt: skip
+        self._changed = {x for n in graph.nodes if n.op == "call_function" and writes(n)
+                         for x in written(n)}  # fmt: skip
         self._drawn = 0
         """The stage of the last random number: all are drawn in the order of the program."""
         self._entries: dict[Any, _Entry] = {}
@@ -143,6 +144,8 @@ class Lowering:
             self.results, self.views = node.args[0], node.meta.get(VIEWS, {})
             for x in whole(node, self.row):
                 self.want(x)
+            for x in seen(node):
+                self._reunite(x)
             for x in nodes(node.args):
                 self.want(x)
         elif node.target is operator.getitem and self._has_row(node.args[0]):
@@ -169,7 +172,8 @@ class Lowering:
         if at is None or any(s.calls for s in self.stages[at:]):
             return
         stage = self.stages[at]
-        read = [x for k, x in enumerate(self.results) if k not in self.views]
+        views = self.views
+        read = [x for k, x in enumerate(self.results) if k not in views] if views else self.results
         stage.written = new_values(self.last, read, stage.inputs, stage.outputs, self.row)
         done = [n for n in self.last if is_write(n) and n.args[1] in stage.written]
         self.last = [n for n in self.last if n not in done]
@@ -232,8 +236,8 @@ class Lowering:
             self._serve(x)
         self._entries[node] = _Entry(None, at + 1, at)
         self.wanted[node] = None
-        if _writes(node):
-            if node.users or any(x.op != "placeholder" for x in _written(node)):
+        if writes(node):
+            if node.users or any(x.op != "placeholder" for x in written(node)):
                 raise UnsupportedError(f"{node.target} writes into a value of the graph")
             self.last.append(node)
         else:
@@ -319,6 +323,17 @@ class Lowering:
             self.stage(entry.graph).outputs[node] = self.value(node, entry.graph)
         self.wanted[node] = None
 
+    def _reunite(self, node: Any) -> None:
+        """Has torch make a result as a view of a value that is made as a whole after all: a call of
+        torch wanted the result alone."""
+        outputs = self.stage(self._entries[node].graph).outputs
+        row = self.row(node)
+        if row is not None and row.alias and node in outputs:
+            del self.wanted[node]
+            if self._shares(node):
+                del outputs[node]
+            self.wanted[node] = None
+
     def _serve(self, node: Any) -> None:
         """A call of torch takes this value: what is made from nothing, torch makes itself."""
         if node in self.wanted:
@@ -380,7 +395,7 @@ class Lowering:
         fakes = map_arg(node.args, lambda x: x.meta["val"])
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
-            args = [a.settle(shape) if isinstance(a, V) else a for a in args]
+            args = [self._settled(a, shape) if isinstance(a, V) else a for a in args]
         reads = self.stage(k).reads
         found: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
         if isinstance(out, (tuple, list)) and (given := self._given(node)):
@@ -417,11 +432,15 @@ class Lowering:
 
     def _as_type(self, value: V | None, wanted: TensorType, place: int) -> V:
         if value is not None and value.type.rank == wanted.rank:
-            value = value.settle(wanted.shape)
+            value = self._settled(value, wanted.shape)
         if value is None or value.type != wanted:
             given = "nothing" if value is None else value.type
             raise UnsupportedError(f"result {place} is {wanted}, the rule gives {given}")
         return value
+
+    def _settled(self, a: V, shape: Shape) -> V:
+        self.sizes.compare(a.shape, shape)
+        return a.settle(shape)
 
     def type_of(self, fake: Any) -> TensorType:
         """Our type of a traced tensor.  Raises UnsupportedError for one that we cannot hold."""
@@ -479,15 +498,3 @@ def _draws(node: Any) -> bool:
     """Whether a call takes numbers from torch's stream: itself, or for a function that it wraps."""
     called = (node.target, *node.args[:1])
     return any(torch.Tag.nondeterministic_seeded in getattr(f, "tags", ()) for f in called)
-
-
-def _writes(node: Any) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return bool(schema is not None and schema.is_mutable)
-
-
-def _written(node: Any) -> list[Any]:
-    """The traced values that a call writes into."""
-    names = {a.name for a in node.target._schema.arguments if a.is_write}
-    given = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
-    return [x for name in names if name in given for x in nodes(given[name])]

@@ -29,6 +29,18 @@ class Traced(Origin):
         self.operator = operator
         """The overload, as `aten.add.Tensor`."""
 
+    def answers(self, name: str) -> bool:
+        """Whether it is of that operator, or in that module.
+
+        >>> layer = Traced(("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor")
+        >>> [layer.answers(x) for x in ("add", "aten.add", "layers", "layers.0", "layer")]
+        [True, True, True, True, False]
+        """
+        namespace, _, overload = self.operator.partition(".")
+        operator = overload.partition(".")[0]
+        forms = self.operator, overload, operator, f"{namespace}.{operator}"
+        return name in forms or f"{self.module}.".startswith(f"{name}.")
+
 
 def origin_of(node: Any) -> Traced:
     """The place that a traced operator comes from."""

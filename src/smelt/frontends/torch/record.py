@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.utils import counters
 
 from smelt.dataclass import dataclass
+from smelt.errors import UnknownNameError
 from smelt.frontends.torch.lower import Left
 from smelt.frontends.torch.origins import Traced
 from smelt.frontends.torch.program import Program
@@ -34,6 +35,7 @@ from smelt.knobs.values import show_bytes
 
 if TYPE_CHECKING:
     from smelt.explain import Report
+    from smelt.explain.why import Why
 
 __all__ = ["Break", "Compiled", "Kept", "Kernel", "Record", "record"]
 
@@ -153,6 +155,22 @@ class Record:
     def left(self) -> list[Left]:
         """What was left to torch, in all graphs."""
         return [x for g in self.graphs for x in g.left]
+
+    def why(self, a: str, b: str) -> Why:
+        """Why two operators are, or are not, in one kernel: `print` it.  They are named by ATen
+        (`addmm`), by the path of a module (`layers.0`), by a line (`model.py:41`), or as in a
+        graph's report; the first graph that has both answers.
+
+        Raises UnknownNameError for a name that no graph has, or no graph beside the other.
+        """
+        last: UnknownNameError | None = None
+        for told in (report for g in self.graphs for report in g.reports()):
+            try:
+                return told.why(a, b)
+            except UnknownNameError as error:
+                last = last or error
+        hint = "; nothing was compiled"
+        raise last or UnknownNameError(kind="operator or line", name=a, suggestion=hint)
 
     def __str__(self) -> str:
         return _page(self)

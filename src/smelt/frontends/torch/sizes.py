@@ -70,16 +70,31 @@ class Sizes:
         expr, hint = n.node.expr, n.node.hint
         if isinstance(expr, sympy.Symbol) or hint is None:
             return None
+        if hint in (0, 1) and self._are_equal(expr, sympy.Integer(hint)):
+            return int(hint)  # what it meets was stretched, or is empty
         for other, known in self._known.items():
             if isinstance(known, int) or evaluate(known, self.hints) != hint:
                 continue
-            try:
-                same = self._env._maybe_evaluate_static(sympy.Eq(expr, other))
-            except (AttributeError, TypeError):
-                return None
-            if same is not None and bool(same):
+            if self._are_equal(expr, other):
                 return known
         return None
+
+    def compare(self, found: Shape, wanted: Shape) -> None:
+        """Looks whether dimensions, counted from the end, that are no 1 and spelt otherwise are as
+        many in the call that is traced.  Raises UnsupportedError where they are not: guards then
+        make one of them a 1, and we do not know."""
+        for n, m in zip(reversed(found), reversed(wanted), strict=False):
+            if n not in (1, m) and m != 1 and (
+                evaluate(n, self.hints) != evaluate(m, self.hints)
+            ):  # fmt: skip
+                raise UnsupportedError(f"{n} elements where {m} are wanted")
+
+    def _are_equal(self, one: Any, other: Any) -> bool:
+        """Whether guards say so."""
+        try:
+            return bool(self._env._maybe_evaluate_static(sympy.Eq(one, other)) or False)
+        except (AttributeError, TypeError):
+            return False
 
     def counted(self, n: Index) -> Index:
         """The same, if it counts positions.  Raises UnsupportedError if it may be negative: then it
