@@ -352,13 +352,15 @@ def wide_blocks(
 
 def deep_blocks(
     rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, tasks: int, *,
-    direct: bool,
+    direct: bool, products: int = 1,
 ) -> tuple[Index, Index]:  # fmt: skip
     """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
     whose result has so many independent positions: blocks of about the same size.  There are to be
-    so many tasks before one takes more than `ROWS`."""
+    so many tasks before one takes more than `ROWS`.  Of several products the sums lie beside one
+    another: those of fewer columns each."""
     size = itemsize // 4
-    across = mul(tile, ceiling(_even(columns, ceiling(columns, DEEP_COLUMNS // size)), tile))
+    fitting = max(DEEP_COLUMNS // (size * products), tile)
+    across = mul(tile, ceiling(_even(columns, ceiling(columns, fitting)), tile))
     most = DEEP_ROWS // size // DEEP_EVEN * DEEP_EVEN * (2 if direct else 1)
     least = minimum(most, maximum(floordiv(positions, mul(tasks, across)), ROWS))
     blocks = ceiling(rows, least)
