@@ -221,6 +221,9 @@ WIDE_STAGED = 48
 WIDE_DEPTH, WIDE_PANEL = 4096, 1 << 19
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
 its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
+WIDE_RUN = 1024
+"""Columns of a wide product that one task takes at most where there are many results: where few
+positions are summed, what else is read and written of them is what counts, and is in long runs."""
 WIDE_COLUMNS = 64
 """Columns of a wide product at least: two panels share what is read of a row."""
 WIDE_ACROSS = 160_000
@@ -341,7 +344,8 @@ def wide_blocks(
     has so many independent positions: blocks of about the same size."""
     # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
     fitting = floordiv(WIDE_PANEL // (itemsize * tile), maximum(depth, 16))
-    most = minimum(mul(tile, maximum(fitting, 1)), TALL_COLUMNS)
+    run = maximum(TALL_COLUMNS, minimum(WIDE_RUN, floordiv(positions, TASKS * WIDE_LEAST)))
+    most = minimum(mul(tile, maximum(fitting, 1)), run)
     across = mul(tile, maximum(ceiling(_even(columns, ceiling(columns, most)), tile), 1))
     least = minimum(WIDE_ROWS, floordiv(positions, mul(WIDE_TASKS, across)))
     more = floordiv(positions, mul(TASKS, across))

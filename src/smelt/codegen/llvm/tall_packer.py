@@ -49,6 +49,8 @@ class TallPacker(Packer):
         """Of the rows at hand; and whether they are stored by way of scratch."""
         self.top = home.top
         self.rows_apart: dict[Access, Value] = {}
+        self.beside: list[Access] = []
+        """What is read beside the sums, element by element."""
         self.left_steps: list[Value] = []
         low, high = home.ranges[c.k]
         self.depth = self.b.sub(high, low)

@@ -9,11 +9,13 @@ overwrite operands.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
-from smelt.codegen.llvm.items import Item
+from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.memory import (
     element_address,
     load_scalar,
@@ -100,6 +102,9 @@ class TallEmitter(TallPacker):
         home = self.home
         steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
         self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
+        loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
+        self.beside = [a for a in loads if isinstance(a, Access) and a in self.rows_apart
+                       and coefficient(a.offset, self.c.n) == 1]  # fmt: skip
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -151,9 +156,11 @@ class TallEmitter(TallPacker):
         starts = [element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
                   for i in range(count)]  # fmt: skip
         places = [] if c.late else self._places(row, count)
+        origins = self._origins(row) if count > 1 else {}
         lanes = c.tile.lanes
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            self._ask_beside(origins, at, count, vectors)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
             for j, total in enumerate(totals):
                 i, v = divmod(j, vectors)
@@ -165,6 +172,26 @@ class TallEmitter(TallPacker):
                     self._read(places[i], here, mask, total)
 
         return columns
+
+    def _origins(self, row: Value) -> dict[Access, Value]:
+        """Where what is read beside the sums of a row begins, in elements."""
+        place = self._places(row, 1)[0] if self.beside else None
+        return {a: place.offset(a) for a in self.beside} if place else {}
+
+    def _ask_beside(
+        self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
+    ) -> None:
+        """Has the processor fetch what is read beside the sums of the next tile's rows, or beside
+        these where they are read later: runs as short as a tile tell it nothing of those."""
+        b, home, ahead = self.b, self.home, 0 if self.c.late else count
+        for access, origin in origins.items():
+            dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
+            per_line = LINE // dtype.itemsize
+            for i in range(count):
+                at = b.add(b.add(origin, column), b.mul(number(i + ahead), step))
+                first = element_address(b, home.home.buffers[access.buffer], at, dtype)
+                for j in range(0, vectors * self.c.tile.lanes, per_line):
+                    prefetch(b, element_address(b, first, number(j), dtype))
 
     def _places(self, row: Value, count: int) -> list[Scope]:
         """The scopes of some rows."""
