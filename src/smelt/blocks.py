@@ -238,6 +238,9 @@ DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
 together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
+PREPACKED = 1 << 22
+"""Elements of an operand that is packed for all tasks of a call at most: that much more memory, and
+it is to stay in the last cache."""
 WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 192
 """Rows for which a task packs that at least, unless this leaves fewer tasks than so many; and rows
 even then."""

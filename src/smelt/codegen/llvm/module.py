@@ -12,6 +12,7 @@ from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.tall import few_forms, tall_forms, wide_forms
@@ -66,7 +67,11 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
         if s.products:
             usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, s.products.values()))
             found.append({**short, **dict(usual), **wide})
-    return tuple(_of_all(found).items())
+    forms_found = _of_all(found)
+    limits = () if "deep" in forms_found or not found else packed_limits(kernel, target)
+    if limits:
+        forms_found["packed"] = limits
+    return tuple(forms_found.items())
 
 
 def _of_all(found: Sequence[Mapping[Form, Limits]]) -> dict[Form, Limits]:
@@ -100,7 +105,8 @@ def emit(
     """The artifact of a kernel; with `streaming`, whole lines are stored past the caches.
 
     Raises UnsupportedError for what this back end cannot run."""
-    source = program(kernel)
+    packed = form == "packed"
+    source, form = (packed_program(kernel, target), "") if packed else (program(kernel), form)
     schedules = [s for p in source.phases for s in scheduled(p, target, form)]
     words: Words = words_of(source, schedules)
     module = ir.Module(kernel.name)
