@@ -221,6 +221,9 @@ WIDE_STAGED = 48
 WIDE_DEPTH, WIDE_PANEL = 4096, 1 << 19
 """Summed positions of a wide product up to which one pass over all of them is best, and bytes of
 its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
+WIDE_RUN = 1024
+"""Columns of a wide product that one task takes at most where there are many results: where few
+positions are summed, what else is read and written of them is what counts, and is in long runs."""
 WIDE_COLUMNS = 64
 """Columns of a wide product at least: two panels share what is read of a row."""
 WIDE_ACROSS = 160_000
@@ -235,6 +238,9 @@ DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
 together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
+PREPACKED = 1 << 22
+"""Elements of an operand that is packed for all tasks of a call at most: that much more memory, and
+it is to stay in the last cache."""
 WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 192
 """Rows for which a task packs that at least, unless this leaves fewer tasks than so many; and rows
 even then."""
@@ -341,7 +347,8 @@ def wide_blocks(
     has so many independent positions: blocks of about the same size."""
     # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
     fitting = floordiv(WIDE_PANEL // (itemsize * tile), maximum(depth, 16))
-    most = minimum(mul(tile, maximum(fitting, 1)), TALL_COLUMNS)
+    run = maximum(TALL_COLUMNS, minimum(WIDE_RUN, floordiv(positions, TASKS * WIDE_LEAST)))
+    most = minimum(mul(tile, maximum(fitting, 1)), run)
     across = mul(tile, maximum(ceiling(_even(columns, ceiling(columns, most)), tile), 1))
     least = minimum(WIDE_ROWS, floordiv(positions, mul(WIDE_TASKS, across)))
     more = floordiv(positions, mul(TASKS, across))
@@ -352,13 +359,15 @@ def wide_blocks(
 
 def deep_blocks(
     rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, tasks: int, *,
-    direct: bool,
+    direct: bool, products: int = 1,
 ) -> tuple[Index, Index]:  # fmt: skip
     """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
     whose result has so many independent positions: blocks of about the same size.  There are to be
-    so many tasks before one takes more than `ROWS`."""
+    so many tasks before one takes more than `ROWS`.  Of several products the sums lie beside one
+    another: those of fewer columns each."""
     size = itemsize // 4
-    across = mul(tile, ceiling(_even(columns, ceiling(columns, DEEP_COLUMNS // size)), tile))
+    fitting = max(DEEP_COLUMNS // (size * products), tile)
+    across = mul(tile, ceiling(_even(columns, ceiling(columns, fitting)), tile))
     most = DEEP_ROWS // size // DEEP_EVEN * DEEP_EVEN * (2 if direct else 1)
     least = minimum(most, maximum(floordiv(positions, mul(tasks, across)), ROWS))
     blocks = ceiling(rows, least)

@@ -54,7 +54,8 @@ def test_what_is_packed_across_is_turned_in_registers(right: str) -> None:
     power of two apart, as the rows of many weights are."""
     kernel = whole(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])
     (phase,) = program(kernel.kernel).phases
-    (nest,) = scheduled(phase, kernel.target, "tall").nests
+    (found,) = scheduled(phase, kernel.target, "tall")
+    (nest,) = found.nests
     packs = nest.packs
     assert [len(pack.turned) for pack in packs] == [0, right == "n,k"]
 

@@ -27,7 +27,7 @@ from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.tall import tall
+from smelt.codegen.llvm.tall import talls
 from smelt.codegen.llvm.turn import butterfly
 from smelt.graph.text import parse
 from smelt.target import Target
@@ -67,8 +67,7 @@ def test_columns_that_are_packed_all_the_same(isa: str) -> None:
     )  # fmt: skip
     for code, turned in cases:
         (phase,) = program(lower.run(one_cluster(parse(code)), "eager", {})).phases
-        found = tall(phase, target, "few")
-        assert found is not None
+        (found,) = talls(phase, target, "few")
         assert found.turned == turned
 
 

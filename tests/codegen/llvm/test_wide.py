@@ -20,11 +20,13 @@ from smelt.blocks import (
     SMALL,
     TALL_COLUMNS,
     TALL_DEPTH,
+    TASKS,
     WIDE_ACROSS,
     WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_LEAST,
     WIDE_PANEL,
+    WIDE_RUN,
     WIDE_TASKS,
     wide_blocks,
 )
@@ -155,9 +157,29 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
         down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
         assert down * across >= WIDE_TASKS or high < 2 * WIDE_LEAST + HEIGHT
         assert sizes[0] > (down - 1) * high and high - sizes[0] / down < HEIGHT + 8
-        assert wide % 32 == 0 and wide <= TALL_COLUMNS
+        assert wide % 32 == 0 and wide <= WIDE_RUN
+        assert wide <= TALL_COLUMNS or sizes[0] * sizes[1] >= TASKS * WIDE_LEAST * TALL_COLUMNS
         assert wide * sizes[2] * 4 <= WIDE_PANEL
     assert int(evaluate(rows, {"m": 512, "n": 3072, "k": 768})) == 528
+    assert int(evaluate(columns, {"m": 2048, "n": 4096, "k": 16})) == WIDE_RUN
+    assert int(evaluate(columns, {"m": 2048, "n": 4096, "k": 2048})) == 64
+
+
+@pytest.mark.parametrize("after", ["y = add(s, r)", "t = tanh(s)\n  y = add(t, r)"])
+def test_what_is_read_beside_sums_is_asked_for(after: str) -> None:
+    """Twelve rows of two vectors each, before a tile's sums; of what is read late as well."""
+    head, spec = "graph f(x: f32[m,k], w: f32[k,n], r: f32[m,n]) {", 'spec="m,k; k,n -> m,n"'
+    kernel = whole(f"{head}\n s = contract(x, w) {{{spec}}}\n {after}\n return y\n}}", ISAS[0])
+    text = emit(kernel.kernel, kernel.target, form="wide").llvm
+    plain = emit(whole(PLAIN, ISAS[0]).kernel, kernel.target, form="wide").llvm
+    asked = [t.count("llvm.prefetch") for t in (text, plain)]
+    assert asked[0] - asked[1] >= 2 * HEIGHT
+    m, n, k = 3000, 1100, 3  # enough results for runs longer than usual
+    x, w, r = (whole_numbers(s, "f4", 1) for s in ((m, k), (k, n), (m, n)))
+    assert form_for(kernel.forms, {"m": m, "n": n, "k": k}) == "wide"
+    (found,) = run_guarded(kernel, [x, w, r], at_end=True, sizes={"m": m, "n": n, "k": k})
+    wanted = x @ w + r if "tanh" not in after else np.tanh(x @ w) + r
+    assert np.allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

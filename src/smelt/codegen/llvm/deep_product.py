@@ -110,6 +110,8 @@ class DeepEmitter(TallEmitter):
         low, high = home.ranges[c.m]
         end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
         home.loop(low, high, c.tile.rows, self._tiles)
+        if c.kept:
+            return
         with b.if_then(self.final):
             home.loop(low, high, 1, lambda row: self._rest(row, b.icmp_signed("<", row, end)))
 

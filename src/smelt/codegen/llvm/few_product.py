@@ -29,7 +29,7 @@ from smelt.codegen.llvm.operands import load_of
 from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import RIGHT_PART
 from smelt.codegen.llvm.tall import Tall
-from smelt.codegen.llvm.tall_product import converted
+from smelt.codegen.llvm.tall_packer import converted
 from smelt.codegen.llvm.tile import with_before
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType

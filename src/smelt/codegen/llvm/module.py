@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.contract import forms
+from smelt.codegen.llvm.disjoint import disjoint
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.tall import few_forms, tall_forms, wide_forms
@@ -56,19 +58,29 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
     found: list[dict[Form, Limits]] = []
     for phase in program(kernel).phases:
         # Of the phase as it is before it is scheduled.
-        short = dict((*tall_forms(phase, target), *few_forms(phase, target)))
-        wide = dict(wide_forms(phase, target))
+        parts = disjoint(phase)
+        short = _of_all([dict((*tall_forms(p, target), *few_forms(p, target))) for p in parts])
+        wide = _of_all([dict(wide_forms(p, target)) for p in parts])
         s = schedule(phase, target)
         if any(c.panels for c in s.blocked):
             short, wide = {}, {}
         if s.products:
             usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, s.products.values()))
             found.append({**short, **dict(usual), **wide})
-    return tuple(
-        (form, tuple(dict.fromkeys(n for f in found for n in f[form])))
+    forms_found = _of_all(found)
+    limits = () if "deep" in forms_found or not found else packed_limits(kernel, target)
+    if limits:
+        forms_found["packed"] = limits
+    return tuple(forms_found.items())
+
+
+def _of_all(found: Sequence[Mapping[Form, Limits]]) -> dict[Form, Limits]:
+    """The forms that all parts of a kernel have, with the limits of all of them."""
+    return {
+        form: tuple(dict.fromkeys(n for f in found for n in f[form]))
         for form in (found[0] if found else ())
         if all(form in f for f in found)
-    )
+    }
 
 
 def walked(kernel: Kernel, names: Collection[str]) -> set[str]:
@@ -93,8 +105,9 @@ def emit(
     """The artifact of a kernel; with `streaming`, whole lines are stored past the caches.
 
     Raises UnsupportedError for what this back end cannot run."""
-    source = program(kernel)
-    schedules = [scheduled(p, target, form) for p in source.phases]
+    packed = form == "packed"
+    source, form = (packed_program(kernel, target), "") if packed else (program(kernel), form)
+    schedules = [s for p in source.phases for s in scheduled(p, target, form)]
     words: Words = words_of(source, schedules)
     module = ir.Module(kernel.name)
     entries: list[Entry] = []

@@ -25,13 +25,14 @@ from smelt.types.expr import Index, axes_of, mul
 
 
 def panels_of(
-    kernel: Kernel, target: Target, constant: frozenset[str]
+    kernel: Kernel, target: Target, constant: frozenset[str], *, open_sizes: bool = False
 ) -> tuple[tuple[Panel, Index], ...]:
     """How to pack parameters among `constant`, for a kernel that then packs none of them itself;
-    with each the rows that are multiplied with it in a call."""
+    with each the rows that are multiplied with it in a call.  With `open_sizes`, of shapes that are
+    not known as well: the caller sees to it that they fill panels."""
     found: dict[str, tuple[Panel, Index]] = {}
     for c in _candidates(kernel, target):
-        panel = _panel(kernel, c, constant)
+        panel = _panel(kernel, c, constant, open_sizes=open_sizes)
         if panel is not None and panel.param not in found and _helps(kernel, panel, target):
             found[panel.param] = panel, _rows(kernel, c)
     return tuple(found.values())
@@ -90,7 +91,9 @@ def _walked_by_two(found: Schedule) -> bool:
     )
 
 
-def _panel(kernel: Kernel, c: _Panelled, constant: frozenset[str]) -> Panel | None:
+def _panel(
+    kernel: Kernel, c: _Panelled, constant: frozenset[str], *, open_sizes: bool
+) -> Panel | None:
     """How the operand of a product is to be packed, if it can be."""
     access, operand = load_of(_operand(c)), _operand(c)
     packs = isinstance(c, Upright) or c.kind == "packed"
@@ -108,6 +111,8 @@ def _panel(kernel: Kernel, c: _Panelled, constant: frozenset[str]) -> Panel | No
         return None
     shape = kernel.param(access.buffer).shape
     wide, deep = shape[across], shape[along]
+    if open_sizes and isinstance(c, Contraction) and not all(isinstance(d, int) for d in shape):
+        return Panel(access.buffer, across, along, c.tile.columns, together)
     if not isinstance(wide, int) or not isinstance(deep, int) or wide < c.tile.columns:
         return None
     if not all(isinstance(d, int) for d in shape):

@@ -133,7 +133,8 @@ class Storage:
         if not c.direct:
             self._reserve((c.item, LEFT_PART), c.staged * TALL_DEPTH, c.item.dtype)
         if c.late:
-            self._reserve((c.item, SUMS_PART), c.staged * TALL_COLUMNS, c.item.dtype)
+            wide = add(self.s.local[c.n], c.tile.columns) if c.wide else TALL_COLUMNS
+            self._reserve((c.item, SUMS_PART), mul(c.staged, wide), c.item.dtype)
         for j, s in enumerate(self.s.phase.stores if c.dense else ()):
             self._reserve((c.item, STAGED_PART + j), c.staged * TALL_COLUMNS, s.value.dtype)
 

@@ -15,11 +15,16 @@ of them, the product is *deep*: a task takes the summed positions block by block
 each panel is packed by the tile that multiplies it first (`smelt.codegen.llvm.few_product`); where
 they are multiplied by columns that lie along the sum, the left operand is packed, and rows and
 columns change places (`smelt.codegen.llvm.turned_product`).
+
+Several products of the same rows and columns that are read together are taken together: the sums of
+all but the last one are *kept* in scratch, those of some rows or of a whole task, and what reads
+the last one's reads them there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from smelt.blocks import (
     DEEP,
@@ -57,7 +62,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
-from smelt.types.expr import Index, axes_of, floordiv, maximum, minimum, mul, product, sub
+from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product, sub
 
 LONGEST = 6.0
 """Cycles a vector of what reads the sums up to which it is written out for every row of a tile, and
@@ -93,6 +98,10 @@ class Tall:
     """Whether, of few rows, these are columns here: `m` is the axis of the result's columns."""
     tasks: int = 1
     """Tasks that a deep or turned one is cut into before each takes more."""
+    kept: bool = False
+    """Whether its sums stay in scratch for what reads those of the last product."""
+    others: tuple[tuple[Item, str], ...] = ()
+    """The other products of the same rows and columns, with the axes that they sum over."""
 
     @property
     def depth(self) -> int:
@@ -139,11 +148,19 @@ class Tall:
     def right_order(self) -> tuple[str, ...]:
         return (self.k, self.n)
 
+    def summed(self, phase: Phase) -> Index:
+        """Summed positions of all products."""
+        found = phase.axes[self.k]
+        for _, k in self.others:
+            found = add(found, phase.axes[k])
+        return found
+
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Rows and columns of one task."""
         size = self.item.dtype.itemsize
         free = product(phase.axes[a] for a in phase.axes if a in self.item.axes)
-        m, n, k = (phase.axes[a] for a in (self.m, self.n, self.k))
+        m, n = (phase.axes[a] for a in (self.m, self.n))
+        depth = self.summed(phase)
         if self.turned:
             taken = few_columns(m, n, free, self.tasks, TURNED_COLUMNS)
             return {self.m: taken, self.n: SMALL}
@@ -152,21 +169,49 @@ class Tall:
             return {self.m: SMALL, self.n: minimum(taken, FEW_ACROSS)}
         if self.wide:
             rows, columns = (
-                deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct)
-                if self.deep else wide_blocks(m, n, k, free, size, self.tile.columns)
+                deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct,
+                            products=1 + len(self.others))
+                if self.deep else wide_blocks(m, n, depth, free, size, self.tile.columns)
             )  # fmt: skip
             return {self.m: rows, self.n: columns}
         # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
-        fitting = floordiv(TALL_BYTES // size, maximum(k, 16))
+        fitting = floordiv(TALL_BYTES // size, maximum(depth, 16))
         return {self.m: minimum(maximum(fitting, TALL_STAGED), TALL_ROWS), self.n: TALL_COLUMNS}
 
 
-def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
-    """The one product of a phase, if nothing else but operators surrounds it."""
+def talls(phase: Phase, target: Target, form: Form = "tall") -> tuple[Tall, ...]:
+    """The products of a phase, if nothing else but operators surrounds them: one, or several of the
+    same rows and columns that do not read one another, the last of which all results wait for."""
     dots = [i for i in phase.items if i.kind in FOLDS]
-    if len(dots) != 1 or dots[0].kind != "dot" or phase.regions() or phase.cut or phase.settings:
-        return None
-    (item,), n = dots, stored_axis(phase)
+    if phase.regions() or phase.cut or phase.settings or not all(i.kind == "dot" for i in dots):
+        return ()
+    found = [_tall(phase, target, form, i, dots) for i in dots]
+    made = [c for c in found if c is not None]
+    several = len(dots) > 1
+    if len(made) != len(dots) or (several and (form == "few" or not _alike(made, phase))):
+        return ()
+    last = len(made) - 1
+    return tuple(
+        replace(c, others=tuple((o.item, o.k) for o in made if o is not c), kept=n < last,
+                late=c.late or n < last, dense=c.dense and n == last)
+        for n, c in enumerate(made)
+    ) if several else tuple(made)  # fmt: skip
+
+
+def _alike(made: list[Tall], phase: Phase) -> bool:
+    """Whether products have the same rows, columns and type, and none reads what another sums."""
+    first, dots = made[0], {c.item for c in made}
+    free = all(dots.isdisjoint(needed(phase, [c.left, c.right], ())) for c in made)
+    return free and all(
+        (c.m, c.n, c.item.axes, c.item.dtype)
+        == (first.m, first.n, first.item.axes, first.item.dtype)
+        for c in made
+    )
+
+
+def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]) -> Tall | None:
+    """One of the products of such a phase."""
+    n = stored_axis(phase)
     assert isinstance(item.payload, Folding)
     left, right = item.args if n in item.args[1].axes else item.args[::-1]
     own = [a for a in phase.axes if a in item.axes and a not in right.axes]
@@ -185,7 +230,7 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
     wide, lanes = form in ("wide", "deep", "few"), target.vector_bytes // item.dtype.itemsize
     if wide and target.registers >= 32:
         rows = 12  # a panel comes from L2: more rows share what is read of it
-    turned = form == "few" and _runs_along(phase, right, item, n, k)
+    turned = form == "few" and _runs_along(phase, right, n, k)
     if item.axes - left.axes - {n}:  # for each of their positions rows would be packed anew
         columns = phase.axes[n]
         turned &= not isinstance(columns, int) or columns > TALL_COLUMNS
@@ -201,20 +246,20 @@ def tall(phase: Phase, target: Target, form: Form = "tall") -> Tall | None:
         item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, wide=wide,
         turned=turned,
         dense=not wide and all(s == phase.axes[n] for s in steps),
-        late=_cost(readers(phase, item)) > LONGEST, deep=deep,
+        late=_cost(readers(phase, dots)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks,
         across=deep and not direct
-        and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], item)),
+        and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], ())),
     )  # fmt: skip
 
 
 def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     """The form for few columns and summed positions, where the phase allows it: of fewer rows
     operands are multiplied as they lie."""
-    found = tall(phase, target)
-    if found is None:
+    found = talls(phase, target)
+    if not found:
         return
-    m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
+    m, n, k = phase.axes[found[0].m], phase.axes[found[0].n], found[0].summed(phase)
     packed = _is_grouped(found, phase, target)
     # Reading parts of vectors costs nothing only where there are registers for masks.
     few = THIN if packed or target.registers < 32 else SMALL
@@ -225,9 +270,10 @@ def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
 
 def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     """The form for few rows, whose right operand is packed as it is multiplied first."""
-    found = tall(phase, target, "few")
-    if found is None or target.registers < 32 or _is_grouped(found, phase, target):
+    every = talls(phase, target, "few")
+    if len(every) != 1 or target.registers < 32 or _is_grouped(every, phase, target):
         return
+    (found,) = every
     m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
     if found.turned:
         m, n = n, m
@@ -235,7 +281,7 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     else:
         most = k, LONG_SUM  # longer ones are joined of blocks' sums
     packed = found.right if found.turned else found.left
-    cheap = _cost(needed(phase, [packed], found.item)) <= LONGEST  # every task computes it again
+    cheap = _cost(needed(phase, [packed], ())) <= LONGEST  # every task computes it again
     panel = max(THIN + 1, found.tile.columns)
     limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(panel, n), 0), most
     if _fit(limits) and cheap:
@@ -246,23 +292,24 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     """The same for more columns or longer sums, whose operand is packed for many rows: in one pass
     over all summed positions where the left one's rows are multiplied as they lie, or else, for
     many columns, in blocks."""
-    found = tall(phase, target, "deep")
-    if found is None or target.registers < 32 or _is_grouped(found, phase, target):
+    found = talls(phase, target, "deep")
+    if not found or target.registers < 32 or _is_grouped(found, phase, target):
         return
-    m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
+    m, n = phase.axes[found[0].m], phase.axes[found[0].n]
     rows, columns = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
-    near = (rows, (sub(WIDE_COLUMNS, n), 0), (k, WIDE_DEPTH))
-    if not found.direct:
-        near = (*near, (mul(m, k), WIDE_ACROSS))
-    if _fit(near) and _lies_open(found.left, found.item, (found.m, found.k), phase):
+    near = (rows, (sub(WIDE_COLUMNS, n), 0), (found[0].summed(phase), WIDE_DEPTH))
+    across = (mul(m, phase.axes[c.k]) for c in found if not c.direct)
+    near = (*near, *((e, WIDE_ACROSS) for e in dict.fromkeys(across)))
+    if _fit(near) and all(_lies_open(c.left, c.item, (c.m, c.k), phase) for c in found):
         yield "wide", near
     if _fit((rows, columns)):
         yield "deep", (rows, columns)
 
 
-def _is_grouped(c: Tall, phase: Phase, target: Target) -> bool:
+def _is_grouped(found: tuple[Tall, ...], phase: Phase, target: Target) -> bool:
     """Whether factors are packed in groups, or instructions multiply matrices of them."""
-    return group_of(c.item, c.left, c.right, phase.dtypes, target, matrices=True) is not None
+    return any(group_of(c.item, c.left, c.right, phase.dtypes, target, matrices=True) is not None
+               for c in found)  # fmt: skip
 
 
 def _fit(limits: Limits) -> bool:
@@ -270,8 +317,8 @@ def _fit(limits: Limits) -> bool:
     return not any(isinstance(e, int) and e > most for e, most in limits)
 
 
-def needed(phase: Phase, roots: list[Item], product: Item) -> list[Item]:
-    """What some values are computed from, in order; of a product only the result."""
+def needed(phase: Phase, roots: list[Item], ends: Collection[Item]) -> list[Item]:
+    """What some values are computed from, in order; of `ends` only these."""
     wanted, pending = set[Item](), list(roots)
     while pending:
         item = pending.pop()
@@ -279,15 +326,15 @@ def needed(phase: Phase, roots: list[Item], product: Item) -> list[Item]:
             wanted.add(item)
             named = item.payload.positions if isinstance(item.payload, Access) else ()
             pending += [phase.positions[name] for name in named]
-            pending += () if item is product else item.args
+            pending += () if item in ends else item.args
     return [i for i in phase.items if i in wanted]
 
 
-def readers(phase: Phase, product: Item) -> list[Item]:
-    """What the results are computed from, in order, from a product on."""
+def readers(phase: Phase, products: Collection[Item]) -> list[Item]:
+    """What the results are computed from, in order, from some products on."""
     roots = [s.value for s in phase.stores]
     roots += [phase.positions[name] for s in phase.stores for name in s.access.positions]
-    return needed(phase, roots, product)
+    return needed(phase, roots, products)
 
 
 def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> bool:
@@ -301,10 +348,10 @@ def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> b
     return all(s is not None and not axes_of(s) for s in steps)
 
 
-def _runs_along(phase: Phase, x: Item, product: Item, n: str, k: str) -> bool:
+def _runs_along(phase: Phase, x: Item, n: str, k: str) -> bool:
     """Whether all that an operand of a product reads lies along the sum, or has but one position
     of it or of the columns `n`."""
-    loads = [i for i in needed(phase, [x], product) if i.kind == "load" and {n, k} <= i.axes]
+    loads = [i for i in needed(phase, [x], ()) if i.kind == "load" and {n, k} <= i.axes]
     return bool(loads) and all(runs_across(i, n, k) for i in loads)
 
 

@@ -5,19 +5,17 @@ them, which computes and stores what follows.  Where that is long, it is not wri
 row: the sums of some rows go to scratch first.  Where less than a whole tile of rows is left, they
 are taken by lower tiles, one by one in the end: nothing is computed twice, since results may
 overwrite operands.
-
-The left operand is multiplied where it lies, or else some rows of it are packed first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.ahead import LINE
 from smelt.codegen.llvm.indexing import I64, iota, number, opaque, splat
 from smelt.codegen.llvm.items import Access, Item
-from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.codegen.llvm.memory import (
     element_address,
     load_scalar,
@@ -25,228 +23,88 @@ from smelt.codegen.llvm.memory import (
     prefetch,
     store_vector,
 )
-from smelt.codegen.llvm.nests import Nest
-from smelt.codegen.llvm.operands import load_of
-from smelt.codegen.llvm.packer import Packer
 from smelt.codegen.llvm.scope import Lanes, Scope
-from smelt.codegen.llvm.scratch import copied, each_vector
-from smelt.codegen.llvm.storage import LEFT_PART, RIGHT_PART, STAGED_PART, SUMS_PART
-from smelt.codegen.llvm.stretches import in_stretches, stretched
+from smelt.codegen.llvm.scratch import copied
+from smelt.codegen.llvm.storage import RIGHT_PART, STAGED_PART, SUMS_PART
 from smelt.codegen.llvm.tall import Tall
+from smelt.codegen.llvm.tall_packer import TallPacker
 from smelt.codegen.llvm.thin import multiply_add
-from smelt.codegen.llvm.turn import turned
-from smelt.codegen.llvm.versions import needed
-from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
+    pass
 
 Value = ir.Value
 AHEAD = 8192
 """Bytes between what is read of long rows and what is asked for."""
 
 
-class TallEmitter(Packer):
+class TallEmitter(TallPacker):
     """One tall product in the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
-        super().__init__(home, c.item)
-        self.nest, self.c = nest, c
-        self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
-        self.scalar = LLVMMachine(self.b, None, home.home.target)
-        self.first, self.staged = number(0), False
-        """Of the rows at hand; and whether they are stored by way of scratch."""
-        self.top = home.top
-        self.rows_apart: dict[Access, Value] = {}
-        self.left_steps: list[Value] = []
-        low, high = home.ranges[c.k]
-        self.depth = self.b.sub(high, low)
-        self.column, high = home.ranges[c.n]
-        self.columns = self.b.sub(high, self.column)
-        self.pitch = self._whole(self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes)
-        """Elements between packed lines of the right operand, and between rows of sums."""
-        self.strides = {c.k: self.pitch, c.n: number(1)}
-        self.apart = {c.m: self.depth, c.k: number(1)}
-
-    def _whole(self, count: Value, step: int) -> Value:
-        return self.b.and_(count, number(-step))
-
     def run(self) -> None:
-        """All rows of this task, some at a time."""
+        """All rows of this task, some at a time.  Those whose sums another one reads wait for it:
+        it takes the same rows of all, so that these are near and sums stay in the first cache."""
         home, b, c = self.home, self.b, self.c
+        if c.kept:
+            return
         low, high = home.ranges[c.m]
-        self._pack_right()
-        self._open_left()
+        every = [*self._others(), self]
+        for one in every:
+            one._open()
         home.foresees = False
-        even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
 
         def some(at: Value) -> None:
             end = b.add(at, number(c.staged))
             end = b.select(b.icmp_signed("<", end, high), end, high)
-            self.first, home.ranges[c.m] = at, (at, end)
-            self._pack_left()
-            self.top = home.open(self.nest, Scope(home.top))
-            self._know_steps()
-            if not c.dense:
-                self._results(at, end)
-            else:
-                with b.if_else(even) as (lines, parts):
-                    with lines:
-                        self._results(at, end)
-                    with parts:
-                        self.staged = True
-                        self._results(at, end)
-                        self._copy(at, end)
-                        self.staged = False
+            home.ranges[c.m] = (at, end)
+            for one in every:
+                one._some(at, end)
             home.ranges[c.m] = low, high
 
         home.loop(low, high, c.staged, some)
         home.foresees = True
+
+    def _others(self) -> list[TallEmitter]:
+        """The other products, whose sums are kept for what reads those of this one."""
+        kept = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
+        return [TallEmitter(self.home, n, c) for n, c in kept if isinstance(c, Tall)]
+
+    def _open(self) -> None:
+        """What stands before all rows."""
+        self.home.products = self
+        self._pack_right()
+        self._open_left()
+
+    def _some(self, low: Value, high: Value) -> None:
+        """Some rows: their sums, and what reads these."""
+        home, b, c = self.home, self.b, self.c
+        home.products, self.first = self, low
+        self._pack_left()
+        self.top = home.open(self.nest, Scope(home.top))
+        self._know_steps()
+        if not c.dense:
+            self._results(low, high)
+            return
+        even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
+        with b.if_else(even) as (lines, parts):
+            with lines:
+                self._results(low, high)
+            with parts:
+                self.staged = True
+                self._results(low, high)
+                self._copy(low, high)
+                self.staged = False
 
     def _know_steps(self) -> None:
         """How far apart the places of neighbouring rows are."""
         home = self.home
         steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
         self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
-
-    # ---- the left operand ------------------------------------------------------------------------
-
-    def _open_left(self) -> None:
-        """Finds where the left operand lies, and how far apart its rows and positions are."""
-        home, b, c = self.home, self.b, self.c
-        self.along, self.stored = "", c.item.dtype
-        if not c.direct:
-            self.base = home.storage.at[c.item, LEFT_PART]
-            self.left_steps = [self.depth, number(1)]
-            return
-        access = load_of(c.left)
-        assert access is not None
-        top = home.open(self.nest.packs[0], Scope(home.top))
-        self.left_steps = [home.index(coefficient(access.offset, a) or 0, top) for a in (c.m, c.k)]
-        self.along = c.k if coefficient(access.offset, c.k) == 1 else ""
-        origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_steps[1]))
-        self.base = element_address(b, home.home.buffers[access.buffer], origin, self.stored)
-
-    def _pack_left(self) -> None:
-        """Some rows of the left operand, unless they are multiplied where they lie."""
-        c, nest = self.c, self.nest.packs[0]
-        if c.direct:
-            return
-        access = load_of(c.left)
-        flat = access is not None and coefficient(access.offset, c.k) == 1
-        if access is None or not flat or \
-                coefficient(access.offset, c.m) != self.home.s.phase.axes[c.k]:  # fmt: skip
-            self.pack(nest)
-        else:
-            self._convert(nest, access)
-
-    def _convert(self, nest: Nest, access: Access) -> None:
-        """The same where they are converted only, and follow one another without gaps."""
-        home, b, c = self.home, self.b, self.c
-        low, high = home.ranges[c.m]
-        top = home.open(nest, Scope(home.top))
-        dtype = home.home.dtypes[access.buffer]
-        origin = b.add(top.offset(access), b.mul(low, self.depth))
-        base = element_address(b, home.home.buffers[access.buffer], origin, dtype)
-
-        def put(at: Value, mask: Value | None) -> None:
-            found = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
-            found = converted(self.m, found, c.left)
-            store_vector(self.m, self.at(LEFT_PART, at), found, c.item.dtype, None)
-
-        each_vector(b, home, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
-
-    def _pack_right(self) -> None:
-        """All of the right operand: of one that is turned each panel from its begin to its end."""
-        nest, c, home = self.nest.packs[1], self.c, self.home
-        self.starts = {a: home.ranges[a][0] for a in nest.order}
-        if not nest.turned:
-            self.pack(nest)
-            return
-        axes = stretched(home, nest, c.tile.columns)
-        in_stretches(home, axes, lambda: self._turn_right(nest))
-
-    def _turn_right(self, nest: Nest) -> None:
-        """A stretch of a right operand that is turned."""
-        c, home = self.c, self.home
-        items = needed(nest, home.taken) if home.taken else nest.items
-        if len(items) == 1 and items[0] in nest.turned:
-            m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
-
-            def put(k: Value, column: Value, value: Value) -> None:
-                at = (self.b.sub(x, self.starts[a]) for x, a in ((k, c.k), (column, c.n)))
-                store_vector(m, self.at(RIGHT_PART, self._packed(*at)), value, c.item.dtype, None)
-
-            turned(home, items[0], home.open(nest, Scope(home.top)), put)
-            return
-
-        def turn() -> None:
-            home.run(nest, Scope(home.top))
-
-        self._pieces(c.n, lambda: self._pieces(c.k, turn))
-
-    def _clear_beyond(self) -> None:
-        """The last panel's lanes without a column are 0: subnormal numbers that other kernels left
-        there would take a hundred cycles each."""
-        b, c = self.b, self.c
-        whole, zero = self._whole(self.columns, c.tile.columns), self.m.const(c.item.dtype, 0)
-
-        def line(k: Value) -> None:
-            for v in range(c.tile.vectors):
-                at = self._packed(k, b.add(whole, number(v * c.tile.lanes)))
-                store_vector(self.m, self.at(RIGHT_PART, at), zero, c.item.dtype, None)
-
-        with b.if_then(b.icmp_signed("!=", whole, self.columns)):
-            self.home.loop(number(0), self.depth, 1, line)
-
-    def plain(self, nest: Nest) -> Collection[str]:
-        return () if nest.turned else nest.order
-
-    def unit(self, nest: Nest) -> int:
-        return self.c.tile.columns if nest.packed == "right" and self.c.wide else 1
-
-    def offset(self, nest: Nest, scope: Scope) -> Value:
-        """Where the vector at a scope goes, in elements."""
-        c, b = self.c, self.b
-        if not c.wide or nest.packed != "right":
-            return super().offset(nest, scope)
-        k, column = scope.axis(c.k), scope.axis(c.n)
-        return self._packed(b.sub(k, self.starts[c.k]), b.sub(column, self.column))
-
-    def _packed(self, k: Value, column: Value) -> Value:
-        """Where an element of the right operand is packed."""
-        b, wide = self.b, self.c.tile.columns
-        if not self.c.wide:
-            return b.add(b.mul(k, self.pitch), column)
-        panel = b.mul(self._whole(column, wide), self.depth)
-        inside = b.and_(column, number(wide - 1))
-        return b.add(b.add(panel, b.mul(k, number(wide))), inside)
-
-    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Stores one vector of a packed operand: of the left one a whole vector, over whose end the
-        next row is stored, unless parts of all rows come one after another."""
-        if nest.packed == "right" or scope.lanes is None or self.parted:
-            super().put(nest, value, scope)
-            return
-        lanes = scope.lanes.count
-        to = self.at(LEFT_PART, self.offset(nest, scope))
-        m = LLVMMachine(self.b, lanes, self.home.home.target)
-        store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
-
-    def _clamped(self, row: Value, count: int) -> list[Value]:
-        """Where the rows of a tile begin that follow one another; those beyond the last one are the
-        last one."""
-        b, c = self.b, self.c
-        last = b.sub(self.home.ranges[c.m][1], number(1))
-        found: list[Value] = []
-        for i in range(count):
-            at = b.add(row, number(i)) if i else row
-            at = b.select(b.icmp_signed("<", at, last), at, last)
-            at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
-            found.append(element_address(b, self.base, at, self.stored))
-        return found
+        loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
+        self.beside = [a for a in loads if isinstance(a, Access) and a in self.rows_apart
+                       and coefficient(a.offset, self.c.n) == 1]  # fmt: skip
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -261,7 +119,7 @@ class TallEmitter(Packer):
         if part:
             self._beside(low, done)
         loop(done, high, 1, lambda row: self._rows(row, 1))
-        if self.c.late:
+        if self.c.late and not self.c.kept:
             loop(low, high, 1, self._late)
 
     def _beside(self, low: Value, high: Value) -> None:
@@ -298,9 +156,11 @@ class TallEmitter(Packer):
         starts = [element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
                   for i in range(count)]  # fmt: skip
         places = [] if c.late else self._places(row, count)
+        origins = self._origins(row) if count > 1 else {}
         lanes = c.tile.lanes
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            self._ask_beside(origins, at, count, vectors)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
             for j, total in enumerate(totals):
                 i, v = divmod(j, vectors)
@@ -312,6 +172,26 @@ class TallEmitter(Packer):
                     self._read(places[i], here, mask, total)
 
         return columns
+
+    def _origins(self, row: Value) -> dict[Access, Value]:
+        """Where what is read beside the sums of a row begins, in elements."""
+        place = self._places(row, 1)[0] if self.beside else None
+        return {a: place.offset(a) for a in self.beside} if place else {}
+
+    def _ask_beside(
+        self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
+    ) -> None:
+        """Has the processor fetch what is read beside the sums of the next tile's rows, or beside
+        these where they are read later: runs as short as a tile tell it nothing of those."""
+        b, home, ahead = self.b, self.home, 0 if self.c.late else count
+        for access, origin in origins.items():
+            dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
+            per_line = LINE // dtype.itemsize
+            for i in range(count):
+                at = b.add(b.add(origin, column), b.mul(number(i + ahead), step))
+                first = element_address(b, home.home.buffers[access.buffer], at, dtype)
+                for j in range(0, vectors * self.c.tile.lanes, per_line):
+                    prefetch(b, element_address(b, first, number(j), dtype))
 
     def _places(self, row: Value, count: int) -> list[Scope]:
         """The scopes of some rows."""
@@ -352,9 +232,13 @@ class TallEmitter(Packer):
 
     def _sum(self, row: Value, column: Value) -> Value:
         """Address of a sum in scratch."""
+        return self._sum_of(self.item, row, column)
+
+    def _sum_of(self, item: Item, row: Value, column: Value) -> Value:
+        """The same of one of the products that are taken together."""
         b, low = self.b, self.home.ranges[self.c.n][0]
         at = b.add(b.mul(b.sub(row, self.first), self.pitch), b.sub(column, low))
-        return self.at(SUMS_PART, at)
+        return element_address(b, self.home.storage.at[item, SUMS_PART], at, item.dtype)
 
     def _late(self, row: Value) -> None:
         """What reads the sums of a row, from scratch."""
@@ -374,6 +258,9 @@ class TallEmitter(Packer):
         home, b, c = self.home, self.b, self.c
         inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
         inner.values[c.item] = total
+        for item, _ in c.others:
+            kept = self._sum_of(item, inner.axis(c.m), column)
+            inner.values[item] = load_vector(self.m, kept, item.dtype, None)
         home.enter(inner, 2)
         if not self.staged:
             home.body(inner)
@@ -478,14 +365,4 @@ class TallEmitter(Packer):
         return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
 
 
-def converted(m: LLVMMachine, value: Value, item: Item) -> Value:
-    """What was loaded for an item, as the type to which this converts it."""
-    chain = [item]
-    while chain[-1].kind == "cast":
-        chain.append(chain[-1].args[0])
-    for outer, inner in zip(chain[-2::-1], chain[:0:-1], strict=True):
-        value = cast(m, value, inner.dtype, outer.dtype)
-    return value
-
-
-__all__ = ["TallEmitter", "converted"]
+__all__ = ["TallEmitter"]

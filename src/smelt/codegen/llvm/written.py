@@ -228,7 +228,7 @@ def _is_slim(
     if terms > TINY or dot.dtype.itemsize > f32.itemsize:
         return False
     stored = frozenset[str]().union(*(s.axes for s in phase.stores))
-    after = (i.payload for i in readers(phase, dot) if i.kind == "apply")
+    after = (i.payload for i in readers(phase, [dot]) if i.kind == "apply")
     dear = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > LONGEST
     for (few, many), rows in zip((own, own[::-1]), dot.args[::-1], strict=True):
         most = TINY if few.isdisjoint(stored) else SLIM

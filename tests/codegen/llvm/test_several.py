@@ -1,0 +1,102 @@
+"""Several products in one kernel: apart where nothing reads both, else together, sums kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.forms import forced
+from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import matrices, whole_numbers
+from tests.codegen.llvm.whole import RUNNABLE, whole
+
+import smelt as sm
+from smelt.blocks import SMALL, TALL_COLUMNS, WIDE_DEPTH
+from smelt.codegen.build import form_for
+from smelt.codegen.llvm.module import emit
+
+PLAIN = matrices("f32", "m,k; k,n -> m,n")
+ISAS = [isa for isa in RUNNABLE if any(form == "wide" for form, _ in whole(PLAIN, isa).forms)]
+pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
+
+BESIDE = """graph f(x: f32[m,k], a: f32[k,n], b: f32[k,p], c: f32[p]) {
+  q = contract(x, a) {spec="m,k; k,n -> m,n"}
+  s = contract(x, b) {spec="m,k; k,p -> m,p"}
+  v = add(s, c)
+  return q, v
+}"""
+TOGETHER = """graph f(x: f32[m,k], a: f32[{a}], y: f32[m,j], b: f32[{b}], r: f32[m,n]) {{
+  q = contract(x, a) {{spec="m,k; {a} -> m,n"}}
+  s = contract(y, b) {{spec="m,j; {b} -> m,n"}}
+  {reads}
+  return t, s
+}}"""
+READS = {"soon": "t = mul(q, s)", "later": "u = neg(q)\n  v = mul(u, s)\n  t = add(v, r)"}
+FORMS = ("tall", "wide", "deep")
+SIZES = (
+    (1, 1, 1, 0), (9, 33, 5, 7), (49, 31, 17, 1), (7, 65, 0, 3), (70, 47, 16, 200),
+    (50, 100, 20, 9),
+)  # fmt: skip
+
+
+def test_products_beside_one_another_have_tasks_of_their_own() -> None:
+    kernel = whole(BESIDE, ISAS[0])
+    made = emit(kernel.kernel, kernel.target, form="wide")
+    assert len(made.entries) == 2
+    assert len(emit(kernel.kernel, kernel.target).entries) == 1
+    least = {"m": SMALL + 1, "n": 300, "p": 100, "k": 90}
+    assert form_for(kernel.forms, least) == "wide"
+    assert form_for(kernel.forms, {**least, "p": TALL_COLUMNS + 1, "k": WIDE_DEPTH + 1}) == "deep"
+    assert form_for(kernel.forms, {**least, "k": WIDE_DEPTH + 1}) == ""  # too few for some
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_beside_one_another(form: str) -> None:
+    kernel = forced(BESIDE, ISAS[0], form)
+    for m, n, k, p in ((1, 1, 0, 1), (9, 33, 5, 70), (60, 16, 33, 100)):
+        arrays = [whole_numbers(s, "f4", m) for s in ((m, k), (k, n), (k, p), (p,))]
+        read = _in_order(kernel, arrays)
+        sizes = {"m": m, "n": n, "k": k, "p": p}
+        found = run_guarded(kernel, read, at_end=True, sizes=sizes)
+        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            assert np.array_equal(got, wanted), (m, n, k, p)
+
+
+@pytest.mark.parametrize("reads", READS)
+@pytest.mark.parametrize("form", FORMS)
+def test_together(form: str, reads: str) -> None:
+    for a, b in (("k,n", "n,j"), ("n,k", "j,n")):
+        kernel = forced(TOGETHER.format(a=a, b=b, reads=READS[reads]), ISAS[0], form)
+        for m, n, k, j in SIZES:
+            at = {"m": m, "n": n, "k": k, "j": j}
+            shapes = ("m,k", a, "m,j", b, "m,n")
+            arrays = [whole_numbers(tuple(at[x] for x in s.split(",")), "f4", m) for s in shapes]
+            found = run_guarded(kernel, _in_order(kernel, arrays), at_end=True, sizes=at)
+            for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+                assert np.array_equal(got, wanted), (a, b, m, n, k, j)
+
+
+def test_limits_of_those_together_count_all_sums() -> None:
+    kernel = whole(TOGETHER.format(a="k,n", b="j,n", reads=READS["soon"]), ISAS[0])
+    least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH // 2, "j": WIDE_DEPTH // 2}
+    assert form_for(kernel.forms, least) == "wide"
+    assert form_for(kernel.forms, {**least, "j": WIDE_DEPTH // 2 + 1}) == "deep"
+
+
+@pytest.mark.parametrize("k", [90, 700])
+def test_same_bits_as_apart_for_any_threads(k: int) -> None:
+    """Sums have their order whatever is computed beside them."""
+    rng = np.random.default_rng(3)
+    x, a, b = (rng.standard_normal(s).astype("f4") for s in ((430, k), (k, 230), (230, k)))
+    f = sm.jit(lambda x, a, b: (x @ a) * (x @ b.T))
+    found: list[bytes] = []
+    for threads in (1, 2, 3):
+        with sm.config(threads=threads):
+            found.append(np.asarray(f(x, a, b)).tobytes())
+    one, other = (np.asarray(sm.jit(lambda x, w: x @ w)(x, w)) for w in (a, b.T))
+    assert set(found) == {(one * other).tobytes()}
+
+
+def _in_order(kernel: object, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Arrays as the kernel takes them."""
+    by_name = {str(n.op.label): x for n, x in zip(kernel.graph.inputs, arrays, strict=True)}  # type: ignore[attr-defined]
+    return [by_name[p.name] for p in kernel.kernel.inputs]  # type: ignore[attr-defined]
