@@ -27,6 +27,7 @@ from smelt.graph.interp import solve_sizes
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal, KernelEmitted, KernelLowered
+from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text
 from smelt.runtime import code, sources
 from smelt.runtime.cache import Cache
@@ -71,7 +72,7 @@ def facts(journal: Journal) -> Counter[str]:
 
 def compiled(source: str | Graph, **options: Any) -> Compiled:
     graph = source if isinstance(source, Graph) else parse(source)
-    return driver.compile(graph, journal=Journal(), **options)
+    return driver.compile(graph, **{"journal": Journal(), **options})
 
 
 def call(c: Compiled, *arrays: Array) -> list[Array]:
@@ -92,7 +93,7 @@ def inputs(c: Compiled, n: int = 33, m: int = 70) -> list[Array]:
 
 
 def test_a_cold_start_emits_and_stores_every_kernel(fresh: Path) -> None:
-    c = compiled(SOFTMAX)
+    c = compiled(SOFTMAX, journal=Journal(full=True))
     found = facts(c.journal)
     assert found["KernelLowered"] == found["KernelEmitted"] == len(c.kernels)
     assert found["CacheMiss"] == found["CacheStored"] == len(c.kernels)
@@ -238,6 +239,7 @@ import hashlib, json, sys
 import numpy as np
 sys.path[:0] = json.loads(sys.argv[1])
 from tests.test_driver import SOURCES, compiled, facts, call, inputs
+from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text
 emitted, texts, bits = 0, hashlib.sha256(), hashlib.sha256()
 for source in SOURCES.values():
@@ -368,10 +370,27 @@ def test_hints_are_only_hints() -> None:
 
 
 def test_the_journal_tells_what_was_lowered_and_emitted(fresh: Path) -> None:
-    c = compiled(SOFTMAX)
+    c = compiled(SOFTMAX, journal=Journal(full=True))
     lowered, emitted = c.journal.of(KernelLowered), c.journal.of(KernelEmitted)
     assert [f.name for f in lowered] == [k.name for k in c.kernels if k]
     assert [f.text for f in lowered] == [text(k) for k in c.kernels if k]
     assert all(f.seconds > 0 for f in (*lowered, *emitted))
     misses, stored = c.journal.of(CacheMiss), c.journal.of(CacheStored)
     assert [f.key for f in misses] == [f.key for f in stored]
+
+
+def test_texts_are_written_for_a_full_journal_only(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing a kernel down takes as long as a tenth of lowering and generating it."""
+    written: list[str] = []
+
+    def write(kernel: Kernel) -> str:
+        written.append(kernel.name)
+        return text(kernel)
+
+    monkeypatch.setattr(driver, "kernel_text", write)
+    compiled(SOFTMAX)
+    assert not written
+    c = compiled(SOFTMAX, journal=Journal(full=True))
+    assert written == [k.name for k in c.kernels if k]

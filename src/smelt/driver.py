@@ -180,7 +180,7 @@ def _planned(
     refused: tuple[Node, ...] = ()
     while True:
         found = split(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
-        told = Journal() if found.parts else journal
+        told = Journal(full=journal.full) if found.parts else journal
         plan = fusion.plan(
             found.graph, target, told, named, fuse=knobs.FUSE.get(),
             donated=_donated(found.graph, graph, donate),
@@ -245,8 +245,8 @@ def _lowered(
         verify_kernel(kernel)
     operators = tuple(n.op.name for n in cluster.nodes)
     again = tuple(n.op.name for n in cluster.recomputed)
-    journal.record(KernelLowered(cluster.name, kernel_text(kernel), operators, again,
-                                 perf_counter() - start))  # fmt: skip
+    text = kernel_text(kernel) if journal.full else ""
+    journal.record(KernelLowered(cluster.name, text, operators, again, perf_counter() - start))
     return kernel, bare
 
 
@@ -340,7 +340,7 @@ def _codes(wanted: Sequence[tuple[Named, Form]], target: Target, journal: Journa
     """Code of kernels in forms; what is not known is generated together, each once.  The journal
     tells them one by one."""
     keys = [key_of(named.stem, form, streaming=False) for named, form in wanted]
-    told = {key: Journal() for key in keys}
+    told = {key: Journal(full=journal.full) for key in keys}
     known = {key: find(key, told[key]) for key in told}
     new = {key: use for key, use in zip(keys, wanted, strict=True) if known[key] is None}
     made = build_all([(n.plain.kernel, f) for n, f in new.values()], target, knobs.OPT_LEVEL.get())
@@ -359,10 +359,10 @@ def _added(
     key: bytes, named: Named, made: Built, seconds: float, target: Target, journal: Journal
 ) -> Code:
     """The code of a kernel that was generated just now."""
+    text = kernel_text(named.kernel) if journal.full else ""
     emitted = KernelEmitted(
-        named.kernel.name, kernel_text(named.kernel), made.ir_size, seconds, target.name,
-        len(made.code),
-    )  # fmt: skip
+        named.kernel.name, text, made.ir_size, seconds, target.name, len(made.code)
+    )
     journal.record(emitted)
     return add(key, made, journal)
 

@@ -155,7 +155,8 @@ class ConstantWeighed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class KernelLowered(Fact):
-    """A cluster became a kernel: its text, and the operators in the order they execute."""
+    """A cluster became a kernel: its text if the journal is full, and the operators in the order
+    they execute."""
 
     topic: ClassVar[str] = "lower"
     name: str
@@ -167,7 +168,8 @@ class KernelLowered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class KernelEmitted(Fact):
-    """Native code was generated for a kernel: `ir_size` instructions, `code_bytes` of object."""
+    """Native code was generated for a kernel: `ir_size` instructions, `code_bytes` of object; its
+    text if the journal is full."""
 
     topic: ClassVar[str] = "codegen"
     name: str

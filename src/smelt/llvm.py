@@ -1,9 +1,15 @@
-"""LLVM in a process of several threads: one at a time, and forks and the process's end wait for it.
+"""LLVM in a process of several threads: what takes long is done side by side, the rest one at a
+time, and forks and the process's end wait for it.
 
 LLVM's tables are the process's. A child of a fork inherits its lock as it stands, and a thread that
 is inside LLVM while the process takes these tables down crashes on them, which is what a thread
 that measures or compiles in the background would do to a short script. So a fork waits until no
 thread is inside, and the interpreter's end does and lets no other thread in again.
+
+llvmlite holds one lock for all calls. LLVM itself asks for less: threads may work at once, each on
+modules of a context and with a target machine of its own. So the two calls that take nearly all of
+its time, passes and machine code, leave that lock (`apart`); they are counted, and a fork or the
+end, which hold it, wait until none is inside.
 
 Importing this module imports LLVM, which takes tens of milliseconds: a warm process gets by without
 it. What only writes LLVM's text (`codegen.llvm.ir`) does not need it.
@@ -16,6 +22,7 @@ True
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Generator
@@ -27,7 +34,7 @@ from typing import Any, ParamSpec, TypeVar
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi, newpassmanagers
 
-__all__ = ["alone", "beside", "llvm", "newpassmanagers"]
+__all__ = ["alone", "beside", "llvm", "machine_code", "newpassmanagers", "run_passes"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,10 +48,61 @@ def alone() -> Any:
     return _LOCK
 
 
+class _Apart:
+    """The threads that are inside LLVM without the lock."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.changed = threading.Condition()
+
+    def call(self, name: str, *args: Any) -> Any:
+        """LLVM's function of a name, on what no other thread touches."""
+        function: Any = getattr(ffi.lib, name)
+        bare = getattr(function, "_cfn", None)
+        if bare is None:  # a release of llvmlite that hides it: one thread at a time
+            return function(*args)
+        with _LOCK, self.changed:
+            self.count += 1
+        try:
+            return bare(*args)
+        finally:
+            with self.changed:
+                self.count -= 1
+                self.changed.notify_all()
+
+    def wait(self) -> None:
+        """Waits until none is inside; for who holds the lock, so that none comes in."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.count)
+
+
+_APART = _Apart()
+
+
+def run_passes(passes: Any, module: Any, builder: Any) -> None:
+    """Runs passes over a module, beside other threads: its context must be its own, and the
+    builder's target machine this thread's."""
+    _APART.call("LLVMPY_RunNewModulePassManager", passes, module, builder)
+
+
+def machine_code(machine: Any, module: Any) -> bytes:
+    """A module as an object file, beside other threads as `run_passes`.  Raises RuntimeError with
+    LLVM's message."""
+    with ffi.OutputString() as error:
+        found = _APART.call("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, error)
+        if not found:
+            raise RuntimeError(str(error))
+    try:
+        size = ffi.lib.LLVMPY_GetBufferSize(found)
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(found), size)
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(found)
+
+
 @contextmanager
-def beside() -> Generator[Callable[..., Callable[[], Any]]]:
-    """A thread for calls of LLVM, which holds Python's lock for none of its work: what it gives
-    makes a call there, one after another, and gives what waits for the result.
+def beside(threads: int = 1) -> Generator[Callable[..., Callable[[], Any]]]:
+    """Threads for calls of LLVM, which holds Python's lock for none of its work: what it gives
+    makes a call there, in order of calls, and gives what waits for the result.
 
     Where a process can have no further thread, as at its end, whoever waits makes the call.
 
@@ -53,7 +111,7 @@ def beside() -> Generator[Callable[..., Callable[[], Any]]]:
     ...     [wait() for wait in waits]
     [1, 2, 4]
     """
-    pool = ThreadPoolExecutor(1, "smelt-llvm")
+    pool = ThreadPoolExecutor(threads, "smelt-llvm")
 
     def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
         try:
@@ -69,6 +127,7 @@ def beside() -> Generator[Callable[..., Callable[[], Any]]]:
 
 def _hold() -> None:
     _LOCK.__enter__()
+    _APART.wait()
 
 
 def _release() -> None:

@@ -8,15 +8,24 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from llvmlite.binding import ffi
 
 from smelt.codegen.build import build, build_all
+from smelt.codegen.llvm.optimize import object_code
 from smelt.kernel.text import parse
-from smelt.llvm import beside
+from smelt.llvm import (
+    _Apart,  # pyright: ignore[reportPrivateUsage]
+    beside,
+)
 from smelt.target import Target
 
 ROOT = Path(__file__).parents[2]
+TABLE: Any = ffi.lib._fntab  # pyright: ignore[reportPrivateUsage]
+"""llvmlite's functions by name."""
 PRELUDE = """
 import os, threading, time
 from smelt.codegen.llvm.optimize import object_code
@@ -33,7 +42,8 @@ def compile_for_ever(started):
         started.set()
 
 started = threading.Event()
-threading.Thread(target=compile_for_ever, args=(started,), daemon=True).start()
+for _ in range(2):
+    threading.Thread(target=compile_for_ever, args=(started,), daemon=True).start()
 started.wait()
 """
 
@@ -85,6 +95,44 @@ def test_what_a_call_beside_raises_reaches_who_waits_and_stops_nothing_else() ->
         with pytest.raises(ValueError, match="x"):
             bad()
         assert good() == 7
+
+
+def test_threads_are_inside_llvm_at_once_and_write_what_one_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = Target.host()
+    texts = [f"define i64 @f(i64 %x) {{ %y = mul i64 %x, {k}\n ret i64 %y }}" for k in (3, 5)]
+    alone = [object_code(text, target) for text in texts]
+    met = threading.Barrier(2)
+    call = _Apart.call
+
+    def meet(self: _Apart, name: str, *args: object) -> object:
+        function = getattr(ffi.lib, name)
+
+        def bare(*args: object) -> object:
+            met.wait(30)  # two must be inside
+            return function._cfn(*args)
+
+        monkeypatch.setitem(TABLE, "met", SimpleNamespace(_cfn=bare))
+        return call(self, "met", *args)
+
+    monkeypatch.setattr(_Apart, "call", meet)
+    with beside(2) as each:
+        waits = [each(object_code, text, target) for text in texts]
+        assert [wait() for wait in waits] == alone
+
+
+def test_a_lock_that_cannot_be_left_serves_one_thread_after_another() -> None:
+    target = Target.host()
+    text = "define i64 @f(i64 %x) { ret i64 %x }"
+    usual = object_code(text, target)
+    found: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        name = "LLVMPY_RunNewModulePassManager"
+        function = getattr(ffi.lib, name)
+        patch.setitem(TABLE, name, lambda *args: found.append(function(*args)))
+        assert object_code(text, target) == usual
+    assert len(found) == 1
 
 
 def test_kernels_compiled_together_are_those_compiled_alone() -> None:

@@ -18,10 +18,12 @@ from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.panels import Panel
 from smelt.kernel.short import short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
-from smelt.llvm import alone, beside
+from smelt.llvm import beside
 from smelt.target import Target
 from smelt.types.expr import Index, mul, product, size, sizes_of
 
+MOST_THREADS = 8
+"""Threads that LLVM works on at once: each holds a module, and one writes the text for all."""
 FEW_TERMS = 4
 """Products of a sum up to which sizes as numbers serve it: whole vectors hold its factors."""
 
@@ -41,10 +43,11 @@ def build(
 def build_all(
     wanted: Sequence[tuple[Kernel, Form]], target: Target, opt_level: int = 2
 ) -> list[tuple[Built, float]]:
-    """Compiles kernels in forms, and tells the seconds that each took: LLVM works on one while the
-    text of the next is written."""
+    """Compiles kernels in forms, and tells the seconds that each took: LLVM works on some, one on
+    each core, while the text of the next is written."""
     begun: list[tuple[Artifact, Form, float, Callable[[], tuple[bytes, float]]]] = []
-    with beside() if len(wanted) > 1 else nullcontext(partial) as call:
+    threads = min(len(wanted), target.cores, MOST_THREADS)
+    with beside(max(threads, 1)) if len(wanted) > 1 else nullcontext(partial) as call:
         for kernel, form in wanted:
             start = perf_counter()
             made = _emitted(kernel, target, form)
@@ -68,9 +71,8 @@ def _emitted(kernel: Kernel, target: Target, form: Form, *, streaming: bool = Fa
 
 def _timed(text: str, target: Target, opt_level: int) -> tuple[bytes, float]:
     """Machine code, and the seconds that LLVM took."""
-    with alone():
-        start = perf_counter()
-        return object_code(text, target, opt_level), perf_counter() - start
+    start = perf_counter()
+    return object_code(text, target, opt_level), perf_counter() - start
 
 
 def _built(made: Artifact, code: bytes, form: Form) -> Built:

@@ -68,6 +68,8 @@ class Alike:
         """For each unit, what it is to the kernel that computes it."""
         self.axes = [-1] * len(units.inputs) + [self._number(u.axes, "") for u in units.units]
         """For each unit, a number for the extents of its axes."""
+        self.shapes = [self._number(*node.type.shape) for node in units.values]
+        """For each value, a number for its shape."""
         self.producers: list[tuple[int, ...]] = [()] * len(units.inputs)
         self.producers += [tuple([e.producer for e in unit.edges]) for unit in units.units]
         self.strict = self.none = 0
@@ -101,6 +103,7 @@ class Alike:
         if members & self.none:
             return None
         inner, outer, axes, producers = self.inner, self.outer, self.axes, self.producers
+        lies = self.shapes
         strict = bool(members & self.strict)
         places: dict[int, int] = {}
         shapes: dict[int, int] = {}
@@ -120,7 +123,7 @@ class Alike:
                     place = places[v] = len(places)
                     form += (place, outer[v])
                     if strict:
-                        form.append(self._shape(v))
+                        form.append(lies[v])
                 else:
                     form.append(place)
             places[u] = len(places)
@@ -140,9 +143,6 @@ class Alike:
                 form += (place, e if strict or e == self.units.one else -self.model.extents[e])
             else:
                 form.append(place)
-
-    def _shape(self, v: int) -> int:
-        return self._number(*self.units.values[v].type.shape)
 
 
 def _spelled(node: Node) -> tuple[Any, ...]:

@@ -82,6 +82,8 @@ class Sweeps:
         elif self.vector & region.grid:
             self.cut = {self.vector.bit_length() - 1: self.block, **self._rows_together()}
         self.cut_axes = sum(1 << a for a in self.cut)
+        self.own = self.local | self.vector | self.cut_axes
+        """The axes that one task walks itself."""
         self.times: dict[int, float] = {}
         self.kept = 0
         self.needs: dict[Nest, int] = {}
@@ -103,8 +105,8 @@ class Sweeps:
         return found
 
     def inner(self, axes: int) -> int:
-        """The axes that one task walks itself."""
-        return axes & (self.local | self.vector | self.cut_axes)
+        """Those of some axes that one task walks itself."""
+        return axes & self.own
 
     def blocks(self, a: int) -> int:
         """Blocks of an axis that is cut."""
@@ -355,7 +357,7 @@ class Sweeps:
                 over = region.ended.get(u, 0)
                 step = step_ns[u] * (WALKED_COST / STEP_COST if u in slow else 1.0)
                 for mask, place in zip(region.masks[u], region.places[u], strict=True):
-                    if not self.inner(mask | over) & ~around:
+                    if not (mask | over) & self.own & ~around:
                         times = self.evaluations(mask | over)
                         if whole >> u & 1 and not (mask | over) & self.split:
                             times *= self.parts
@@ -429,20 +431,21 @@ class Sweeps:
 
     def _need(self, wanted: int, nest: Nest) -> None:
         """Has a nest compute units, and what they need that was not kept by an earlier nest."""
-        region, operands = self.region, self.units.operands
-        pending = list(bits(wanted))
+        operands, members = self.units.operands, self.region.members
+        pending, found = list(bits(wanted)), self.needs[nest]
         while pending:
             u = pending.pop()
-            if self.needs[nest] >> u & 1 or self._is_kept(u, nest[0]):
+            if found >> u & 1 or self._is_kept(u, nest[0]):
                 continue
-            self.needs[nest] |= 1 << u
-            self.nest_loads |= operands[u] & ~region.members
-            pending += bits(operands[u] & region.members)
+            found |= 1 << u
+            self.nest_loads |= operands[u] & ~members
+            pending += bits(operands[u] & members & ~found)
+        self.needs[nest] = found
 
     def _is_kept(self, u: int, level: int) -> bool:
         """Whether a nest finds a value in scratch: the results of folds, and what is dear."""
         region = self.region
-        inner = self.inner(region.masks[u][0])
+        inner = region.masks[u][0] & self.own
         if u in region.ended:
             self.kept |= 1 << u if inner else 0
             return True
@@ -456,16 +459,16 @@ class Sweeps:
     def _again(self, u: int) -> float:
         """Row cost of computing a value from memory and finished folds."""
         if not self.costs:
-            region, units = self.region, self.units
-            for p in reversed(region.masks):  # operands before readers
+            region, units, costs = self.region, self.units, self.costs
+            members, kept = region.members, self.kept
+            for p, masks in reversed(region.masks.items()):  # operands before readers
                 cost = 0.0
-                if p not in region.ended and self.inner(region.masks[p][0]):
-                    unit = units.unit(p)
+                if p not in region.ended and masks[0] & self.own:
+                    unit, operands = units.unit(p), units.operands[p]
                     cost = float("inf") if unit.along >= 0 else unit.trace.cost
-                    cost += MOVE_COST * (units.operands[p] & ~region.members).bit_count()
-                    cost += sum(self.costs[v] for v in bits(units.operands[p] & region.members)
-                                if not self.kept >> v & 1)  # fmt: skip
-                self.costs[p] = cost
+                    cost += MOVE_COST * (operands & ~members).bit_count()
+                    cost += sum([costs[v] for v in bits(operands & members & ~kept)])
+                costs[p] = cost
         return self.costs[u]
 
 

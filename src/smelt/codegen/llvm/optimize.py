@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from typing import Any
 
-from smelt.llvm import alone, llvm, newpassmanagers
+from smelt.llvm import alone, llvm, machine_code, newpassmanagers, run_passes
 from smelt.target import Target
 
 _TANGLED = 3_400_000
@@ -27,18 +28,27 @@ def _initialise(native: bool) -> None:
         llvm.initialize_all_asmprinters()
 
 
-@cache
+_OWN = threading.local()
+
+
 def machine_for(triple: str, cpu: str, features: str, opt_level: int) -> Any:
-    """LLVM's target machine, made once for each description."""
-    host = llvm.get_process_triple()
-    _initialise(triple.partition("-")[0] == host.partition("-")[0])
-    return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=cpu, features=features, opt=opt_level, reloc="pic", codemodel="small"
-    )
+    """LLVM's target machine, made once for each description: each thread has its own, for LLVM
+    keeps what it finds out in it."""
+    known: dict[tuple[str, str, str, int], Any] = _OWN.__dict__.setdefault("machines", {})
+    key = triple, cpu, features, opt_level
+    if key not in known:
+        with alone():
+            host = llvm.get_process_triple()
+            _initialise(triple.partition("-")[0] == host.partition("-")[0])
+            known[key] = llvm.Target.from_triple(triple).create_target_machine(
+                cpu=cpu, features=features, opt=opt_level, reloc="pic", codemodel="small"
+            )
+    return known[key]
 
 
 def optimise(text: str, target: Target, opt_level: int = 2) -> Any:
-    """The parsed module, its variables in registers and common values shared.
+    """The parsed module, in a context of its own, its variables in registers and common values
+    shared.
 
     Vectors are explicit and values stand in the outermost loop already, so LLVM's full pipeline
     finds nothing more; it would take ten times as long.  What numbers decide is folded, and what
@@ -46,7 +56,7 @@ def optimise(text: str, target: Target, opt_level: int = 2) -> Any:
     places apart in loops that never run, which took it up to nine tenths of all that LLVM did.
     """
     machine = machine_for(target.triple, target.cpu, target.feature_string, opt_level)
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(text, llvm.create_context())
     module.triple = target.triple
     module.data_layout = str(machine.target_data)
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
@@ -61,19 +71,17 @@ def optimise(text: str, target: Target, opt_level: int = 2) -> Any:
         passes.add_dead_code_elimination_pass()
     passes.add_new_gvn_pass()
     passes.add_simplify_cfg_pass()
-    passes.run(module, builder)
+    run_passes(passes, module, builder)
     return module
 
 
 def object_code(text: str, target: Target, opt_level: int = 2) -> bytes:
     """Machine code of a module.  Raises RuntimeError with LLVM's message for bad text."""
-    with alone():
-        machine = machine_for(target.triple, target.cpu, target.feature_string, opt_level)
-        return bytes(machine.emit_object(optimise(text, target, opt_level)))
+    machine = machine_for(target.triple, target.cpu, target.feature_string, opt_level)
+    return machine_code(machine, optimise(text, target, opt_level))
 
 
 def assembly(text: str, target: Target, opt_level: int = 2) -> str:
     """The same as assembler text."""
-    with alone():
-        machine = machine_for(target.triple, target.cpu, target.feature_string, opt_level)
-        return str(machine.emit_assembly(optimise(text, target, opt_level)))
+    machine = machine_for(target.triple, target.cpu, target.feature_string, opt_level)
+    return str(machine.emit_assembly(optimise(text, target, opt_level)))
