@@ -16,6 +16,7 @@ from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.stencil import HEIGHTS, Stencil
 from smelt.graph.text import parse
+from smelt.kernel.built import form_for
 from smelt.target import Target
 
 FIRST = """graph f(x: {t}[b,c,h,w], k: {t}[c,{u},{v}]) {{
@@ -108,7 +109,13 @@ def plain(
         (plain(LAST, s=2, d=3, p=2, u=4, v=4), ((1, 12, 11, 5), (5, 4, 4))),
         (plain(LAST, d=2), ((1, 7, 9, 18), (18, 7, 7))),
         (AROUND, ((1, 9, 20, 19), (5, 5, 19), (19,))),
+        (plain(), ((2, 24, 7, 7), (24, 7, 7))),  # turned, with a part of a vector left
+        (plain(s=2, u=5, v=5, p=2), ((1, 16, 15, 40), (16, 5, 5))),
+        (plain(d=2, u=5, v=5, p=1), ((1, 9, 9, 10), (9, 5, 5))),
+        (plain(p=0, u=4, v=6), ((1, 17, 400, 6), (17, 4, 6))),  # several blocks of lines
+        (plain(u=1, v=11, p=5), ((1, 16, 1, 20), (16, 1, 11))),
         (SPACE, ((1, 2, 3, 5, 18), (2, 3, 3, 3))),
+        (SPACE, ((1, 16, 3, 5, 9), (16, 3, 3, 3))),
         (ALIKE, ((2, 9, 21), (4, 4))),
         (TWO, ((1, 3, 6, 20), (3, 5, 5), (4, 3))),
     ],
@@ -145,6 +152,16 @@ def test_margins_hide_infinities_and_nothing_else(source: str) -> None:
     found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+
+
+def test_short_lines_are_turned_where_most_lanes_are_filled_across_them() -> None:
+    forms = whole(plain()).forms
+    sizes = {"b": 1, "u": 7, "v": 7}
+    for c, w, form in ((8, 32, "turned"), (7, 32, ""), (8, 33, "")):
+        assert form_for(forms, {**sizes, "c": c, "h": 9, "w": w}) == form
+    assert not whole(plain(LAST)).forms
+    assert not whole(OUTER).forms
+    assert not whole(plain().replace("value=0", "value=1")).forms  # margins are no zeros
 
 
 def test_which_products_are_stencils() -> None:

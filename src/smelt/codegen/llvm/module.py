@@ -13,6 +13,7 @@ from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.stencil import turned_forms
 from smelt.codegen.llvm.tall import few_forms, tall_forms, wide_forms
 from smelt.codegen.llvm.tall_nests import scheduled
 from smelt.codegen.llvm.windowed import line_forms
@@ -62,7 +63,9 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
         if any(c.panels for c in s.blocked):
             short, wide = {}, {}
         if s.products:
-            usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, s.products.values()))
+            made = s.products.values()
+            lines = (*line_forms(s.phase, made), *turned_forms(s.phase, made))
+            usual = (*forms(s.phase, s.blocked), *lines)
             found.append({**short, **dict(usual), **wide})
     return tuple(
         (form, tuple(dict.fromkeys(n for f in found for n in f[form])))
