@@ -44,6 +44,19 @@ AROUND = """graph f(x: f32[b,h,w,c], k: f32[5,5,c], g: f32[c]) {
   v5 = tanh(v4)
   return v5
 }"""
+BESIDE = """graph f(x: f32[b,c,h,w], k: f32[c,5,5], g: f32[c], r: f32[b,c,h,w], l: f32[w]) {
+  v0 = pad(x) {low=(0, 0, 2, 2), high=(0, 0, 2, 2), value=0}
+  v1 = window(v0) {axis=2, extent=5}
+  v2 = window(v1) {axis=3, extent=5}
+  v3 = contract(v2, k) {spec="b,c,h,w,u,v; c,u,v -> b,c,h,w"}
+  v4 = reshape(g) {shape=(1, c, 1, 1)}
+  v5 = mul(v3, v4)
+  v6 = add(v5, r)
+  v7 = reshape(l) {shape=(1, 1, 1, w)}
+  v8 = add(v6, v7)
+  return v8
+}"""
+"""Lines that follow one another are one run, unless something is told by where a line ends."""
 OUTER = """graph f(x: f64[b,h,w,c], k: f64[c,5,5]) {
   v0 = pad(x) {low=(0, 2, 2, 0), high=(0, 2, 2, 0), value=0}
   v1 = window(v0) {axis=1, extent=5}
@@ -116,8 +129,9 @@ def plain(
         (plain(u=1, v=11, p=5), ((1, 16, 1, 20), (16, 1, 11))),
         (SPACE, ((1, 2, 3, 5, 18), (2, 3, 3, 3))),
         (SPACE, ((1, 16, 3, 5, 9), (16, 3, 3, 3))),
-        (ALIKE, ((2, 9, 21), (4, 4))),
-        (TWO, ((1, 3, 6, 20), (3, 5, 5), (4, 3))),
+        (BESIDE, ((2, 20, 5, 7), (20, 5, 5), (20,), (2, 20, 5, 7), (7,))),
+        (BESIDE.replace("[w]", "[c]").replace("1, 1, w", "c, 1, 1"),
+         ((2, 20, 5, 7), (20, 5, 5), (20,), (2, 20, 5, 7), (20,))),
     ],
 )  # fmt: skip
 def test_every_size_stays_inside_its_arrays(

@@ -136,9 +136,10 @@ class Stencil:
         return [sizes[a] for a in self.right_order()]
 
     def room(self, local: dict[str, Index]) -> Index:
-        """Elements of the packed operand: where lines are turned a vector more, for what nobody
+        """Elements of the packed operand: where lines are turned a square more, for what nobody
         reads."""
-        return add(product(self.packed(local)), 0 if self.lines is None else self.tile.lanes)
+        more = 0 if self.lines is None else self.tile.lanes * self.tile.lanes
+        return add(product(self.packed(local)), more)
 
     def sums(self, local: dict[str, Index]) -> Index:
         """Elements of sums that are turned later: the lowest tiles go beyond the last line, and
@@ -176,6 +177,8 @@ class Stencil:
             whole = phase.axes[c.axis]
             even = c is not inner or inner.tap
             found[c.axis] = ceiling(whole, maximum(ceiling(whole, most), 1)) if even else most
+            if self.lines is not None and c is self.tall:
+                found[c.axis] = whole  # lines that follow one another are one run later
             taken = mul(taken, add(found[c.axis], c.margin))
         return {a: n for a, n in found.items() if a in phase.grid}
 

@@ -2,7 +2,7 @@
 
 What is packed is first cleared, margins included, if there are any.  Then each line that is inside
 is read by squares, a vector of each position along the axis across, and their columns are stored,
-each to its place; those behind the end of the line go where nobody looks.  Sums lie as what is
+each to its place.  Sums lie as what is
 packed does, place by place, and are turned back square by square, without regard to lines.
 """
 
@@ -101,20 +101,48 @@ class TurnedStencilEmitter(StencilEmitter):
                 k + 1, b.add(start, b.mul(at, step)), b.add(to, self._place(c, at)), apart
             ))  # fmt: skip
             return
-        home.loop(first, end, self.lanes, lambda at: self._square(start, to, at, end, apart))
+        half = self.lanes // 2
+        few = b.icmp_signed("<=", b.sub(end, first), number(half))
 
-    def _square(self, start: Value, to: Value, at: Value, end: Value, apart: list[Value]) -> None:
-        """Packs what lies from a position of a line on."""
-        b, c, home, dtype = self.b, self.c.columns[-2], self.home, self.c.item.dtype
+        def line(count: int) -> None:
+            home.loop(first, end, count, lambda at: self._columns(
+                to, at, end, self._square(start, at, end, apart, count)
+            ))  # fmt: skip
+
+        with b.if_else(few) as (short, long):
+            with short:
+                line(half)
+            with long:
+                line(self.lanes)
+
+    def _square(
+        self, start: Value, at: Value, end: Value, apart: list[Value], count: int
+    ) -> list[Value]:
+        """The columns of so many positions of a line, from one on: of a square, or of two halves
+        of one side by side, which takes half as long."""
+        b, home, dtype = self.b, self.home, self.c.item.dtype
         left = b.sub(end, at)
-        mask = b.icmp_signed("<", iota(self.lanes), splat(b, left, self.lanes))
+        mask = b.icmp_signed("<", iota(count), splat(b, left, count))
+        m = LLVMMachine(b, count, home.home.target)
         base = element_address(b, home.home.buffers[self.lines.buffer], b.add(start, at), dtype)
-        rows = [load_vector(self.m, element_address(b, base, far, dtype), dtype, mask)
+        rows = [load_vector(m, element_address(b, base, far, dtype), dtype, mask)
                 for far in apart]  # fmt: skip
-        nowhere = home.home.index(product(self.c.packed(home.s.local)))
-        for k, column in enumerate(transpose(b, rows)):
+        if count == self.lanes:
+            return transpose(b, rows)
+        both = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [*range(self.lanes)])
+        return transpose(b, [b.shuffle_vector(rows[k], rows[k + count], both)
+                             for k in range(count)], halves=2)  # fmt: skip
+
+    def _columns(self, to: Value, at: Value, end: Value, columns: list[Value]) -> None:
+        """Stores what follows one another along a line, each to its place.  Lines come in the order
+        of their places, so zeros behind the end of one are there before what the next one has."""
+        b, c, dtype = self.b, self.c.columns[-2], self.c.item.dtype
+        nowhere = self.home.home.index(product(self.c.packed(self.home.s.local)))
+        for k, column in enumerate(columns):
             here = b.add(to, self._place(c, b.add(at, number(k))))
-            here = b.select(b.icmp_signed("<", number(k), left), here, nowhere)
+            if c.step > 1:
+                inside = b.icmp_signed("<", b.add(at, number(k)), end)
+                here = b.select(inside, here, nowhere)
             store_vector(self.m, self.at(RIGHT_PART, here), column, dtype, None)
 
     # ---- the results -----------------------------------------------------------------------------
