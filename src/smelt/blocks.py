@@ -152,6 +152,10 @@ windows are folded over them."""
 SMALL, SMALL_DEPTH = 192, 384
 """Rows and columns, and summed positions, up to which a product reads operands as they lie."""
 
+NEAR = 40_000
+"""Elements of the right operand up to which it stays near while all rows meet it as it lies: a
+part of L2."""
+
 THIN = 16
 """Rows up to which the larger operand of a product is read as it lies, never packed."""
 THIN_MATRIX = 6

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.contract import forms
+from smelt.codegen.llvm.contract import forms, near_forms
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
 from smelt.codegen.llvm.items import Access
@@ -54,24 +55,34 @@ class Artifact:
 
 def forms_of(kernel: Kernel, target: Target) -> Forms:
     """The forms that serve a kernel better than the usual one, best first, with their limits."""
-    found: list[dict[Form, Limits]] = []
+    found: list[dict[tuple[Form, int], Limits]] = []
     for phase in program(kernel).phases:
         # Of the phase as it is before it is scheduled.
-        short = dict((*tall_forms(phase, target), *few_forms(phase, target)))
-        wide = dict(wide_forms(phase, target))
+        short, few = [*tall_forms(phase, target)], [*few_forms(phase, target)]
+        wide = [*wide_forms(phase, target)]
         s = schedule(phase, target)
         if any(c.panels for c in s.blocked):
-            short, wide = {}, {}
+            short, few, wide = [], [], []
         if s.products:
             made = s.products.values()
-            lines = (*line_forms(s.phase, made), *turned_forms(s.phase, made))
-            usual = (*forms(s.phase, s.blocked), *lines)
-            found.append({**short, **dict(usual), **wide})
+            usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, made),
+                     *turned_forms(s.phase, made))  # fmt: skip
+            near = near_forms(s.phase, s.blocked, usual) if few else ()
+            found.append(_numbered((*short, *near, *few, *usual, *wide)))
     return tuple(
-        (form, tuple(dict.fromkeys(n for f in found for n in f[form])))
-        for form in (found[0] if found else ())
-        if all(form in f for f in found)
+        (form, tuple(dict.fromkeys(n for f in found for n in f[form, k])))
+        for form, k in (found[0] if found else ())
+        if all((form, k) in f for f in found)
     )
+
+
+def _numbered(given: Iterable[tuple[Form, Limits]]) -> dict[tuple[Form, int], Limits]:
+    """Forms with their limits; one that stands there twice serves other sizes the second time."""
+    counts, found = Counter[Form](), dict[tuple[Form, int], Limits]()
+    for form, limits in given:
+        found[form, counts[form]] = limits
+        counts[form] += 1
+    return found
 
 
 def walked(kernel: Kernel, names: Collection[str]) -> set[str]:
