@@ -167,8 +167,9 @@ THIN_COLUMNS = 2080
 power of two apart do not share the sets of a cache."""
 THIN_LINES = 64
 """The same where the larger operand lies along the summed axis: long rows, a few at a time."""
-THIN_DEPTH = 2048
-"""Summed positions for which the thin operand is packed: they stay in L1 and L2."""
+THIN_DEPTH, THIN_LONG = 2048, 4096
+"""Summed positions for which the thin operand is packed: they stay in L1 and L2; and those of a
+single row, which meets longer runs of the other operand then."""
 
 ROUND_ROWS = 48
 """Rounds take a multiple of so many rows where they take more: whole register tiles."""

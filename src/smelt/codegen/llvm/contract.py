@@ -27,6 +27,7 @@ from smelt.blocks import (
     THIN_COLUMNS,
     THIN_DEPTH,
     THIN_LINES,
+    THIN_LONG,
     THIN_MATRIX,
     THIN_ROWS,
     beside_rows,
@@ -124,6 +125,8 @@ class Contraction:
     @property
     def depth(self) -> int:
         """Summed positions for which the left operand is packed at once."""
+        if self.thin and self.m is None:
+            return THIN_LONG * self.together
         return (THIN_DEPTH if self.thin or self.deep else DEPTH) * self.together
 
     @property
