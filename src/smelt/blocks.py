@@ -152,6 +152,10 @@ windows are folded over them."""
 SMALL, SMALL_DEPTH = 192, 384
 """Rows and columns, and summed positions, up to which a product reads operands as they lie."""
 
+NEAR = 40_000
+"""Elements of the right operand up to which it stays near while all rows meet it as it lies: a
+part of L2."""
+
 THIN = 16
 """Rows up to which the larger operand of a product is read as it lies, never packed."""
 THIN_MATRIX = 6
@@ -163,8 +167,9 @@ THIN_COLUMNS = 2080
 power of two apart do not share the sets of a cache."""
 THIN_LINES = 64
 """The same where the larger operand lies along the summed axis: long rows, a few at a time."""
-THIN_DEPTH = 2048
-"""Summed positions for which the thin operand is packed: they stay in L1 and L2."""
+THIN_DEPTH, THIN_LONG = 2048, 4096
+"""Summed positions for which the thin operand is packed: they stay in L1 and L2; and those of a
+single row, which meets longer runs of the other operand then."""
 
 ROUND_ROWS = 48
 """Rounds take a multiple of so many rows where they take more: whole register tiles."""

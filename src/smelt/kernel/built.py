@@ -23,11 +23,11 @@ __all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for", "meant"]
 Form = str
 """What a kernel's code takes for granted: nothing, or that all its products are "small", or that
 they have few "rows" ("columns"), or that windows slide over "tiny" images or along "narrow" lines,
-or that its one product is "tall", with few columns and summed positions, or "wide", with many rows
-and columns and so few summed positions that one pass takes them all, or "few" with fewer rows, or
-"deep" with any number of summed positions, or that right operands are to be "packed" once, for
-many rows that tasks take few of.  Behind an @ stand sizes that are numbers:
-"small@a1=3,a2=8"."""
+or lines so short that they are "turned", or that its one product is "tall", with few columns and
+summed positions, or "wide", with many rows and columns and so few summed positions that one pass
+takes them all, or "few" with fewer rows, or "deep" with any number of summed positions, or that
+right operands are to be "packed" once, for many rows that tasks take few of.  Behind an @ stand
+sizes that are numbers: "small@a1=3,a2=8"."""
 Limits = tuple[tuple[Index, int], ...]
 """Sizes and what each must not exceed."""
 Forms = tuple[tuple[Form, Limits], ...]

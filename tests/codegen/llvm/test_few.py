@@ -14,7 +14,7 @@ from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
-from smelt.blocks import FEW_DEEP, LONG_SUM, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN
+from smelt.blocks import FEW_DEEP, LONG_SUM, NEAR, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -42,8 +42,19 @@ def test_form_follows_from_sizes(isa: str) -> None:
     for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", LONG_SUM + 1)):
         assert form_for(forms, {**least, name: other}) != "few"
     assert form_for(forms, {**least, "m": THIN}) == "rows"
-    assert form_for(forms, {**least, "k": TALL_DEPTH}) == "few"
+    assert form_for(forms, {**least, "n": 2 * SMALL, "k": TALL_DEPTH}) == "few"
     assert form_for(forms, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("spec", ["m,k; k,n -> m,n", "b,m,k; b,k,n -> b,m,n", "m,k; n,k -> m,n"])
+def test_operands_that_stay_near_are_not_packed(isa: str, spec: str) -> None:
+    """Each of a batch would be packed anew, for fewer rows than that takes."""
+    forms = whole(matrices("f32", spec), isa).forms
+    sizes = {"b": 64, "m": 64, "k": 64, "n": 64}
+    assert form_for(forms, sizes) == form_for(forms, {**sizes, "m": SMALL}) == "small"
+    assert form_for(forms, {**sizes, "n": 100, "k": 384}) == "small"
+    assert form_for(forms, {**sizes, "k": 384, "n": NEAR // 384 + 1}) == "few"
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -16,6 +16,7 @@ from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.stencil import HEIGHTS, Stencil
 from smelt.graph.text import parse
+from smelt.kernel.built import form_for
 from smelt.target import Target
 
 FIRST = """graph f(x: {t}[b,c,h,w], k: {t}[c,{u},{v}]) {{
@@ -43,6 +44,19 @@ AROUND = """graph f(x: f32[b,h,w,c], k: f32[5,5,c], g: f32[c]) {
   v5 = tanh(v4)
   return v5
 }"""
+BESIDE = """graph f(x: f32[b,c,h,w], k: f32[c,5,5], g: f32[c], r: f32[b,c,h,w], l: f32[w]) {
+  v0 = pad(x) {low=(0, 0, 2, 2), high=(0, 0, 2, 2), value=0}
+  v1 = window(v0) {axis=2, extent=5}
+  v2 = window(v1) {axis=3, extent=5}
+  v3 = contract(v2, k) {spec="b,c,h,w,u,v; c,u,v -> b,c,h,w"}
+  v4 = reshape(g) {shape=(1, c, 1, 1)}
+  v5 = mul(v3, v4)
+  v6 = add(v5, r)
+  v7 = reshape(l) {shape=(1, 1, 1, w)}
+  v8 = add(v6, v7)
+  return v8
+}"""
+"""Lines that follow one another are one run, unless something is told by where a line ends."""
 OUTER = """graph f(x: f64[b,h,w,c], k: f64[c,5,5]) {
   v0 = pad(x) {low=(0, 2, 2, 0), high=(0, 2, 2, 0), value=0}
   v1 = window(v0) {axis=1, extent=5}
@@ -108,9 +122,16 @@ def plain(
         (plain(LAST, s=2, d=3, p=2, u=4, v=4), ((1, 12, 11, 5), (5, 4, 4))),
         (plain(LAST, d=2), ((1, 7, 9, 18), (18, 7, 7))),
         (AROUND, ((1, 9, 20, 19), (5, 5, 19), (19,))),
+        (plain(), ((2, 24, 7, 7), (24, 7, 7))),  # turned, with a part of a vector left
+        (plain(s=2, u=5, v=5, p=2), ((1, 16, 15, 40), (16, 5, 5))),
+        (plain(d=2, u=5, v=5, p=1), ((1, 9, 9, 10), (9, 5, 5))),
+        (plain(p=0, u=4, v=6), ((1, 17, 400, 6), (17, 4, 6))),  # several blocks of lines
+        (plain(u=1, v=11, p=5), ((1, 16, 1, 20), (16, 1, 11))),
         (SPACE, ((1, 2, 3, 5, 18), (2, 3, 3, 3))),
-        (ALIKE, ((2, 9, 21), (4, 4))),
-        (TWO, ((1, 3, 6, 20), (3, 5, 5), (4, 3))),
+        (SPACE, ((1, 16, 3, 5, 9), (16, 3, 3, 3))),
+        (BESIDE, ((2, 20, 5, 7), (20, 5, 5), (20,), (2, 20, 5, 7), (7,))),
+        (BESIDE.replace("[w]", "[c]").replace("1, 1, w", "c, 1, 1"),
+         ((2, 20, 5, 7), (20, 5, 5), (20,), (2, 20, 5, 7), (20,))),
     ],
 )  # fmt: skip
 def test_every_size_stays_inside_its_arrays(
@@ -145,6 +166,16 @@ def test_margins_hide_infinities_and_nothing_else(source: str) -> None:
     found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+
+
+def test_short_lines_are_turned_where_most_lanes_are_filled_across_them() -> None:
+    forms = whole(plain()).forms
+    sizes = {"b": 1, "u": 7, "v": 7}
+    for c, w, form in ((8, 32, "turned"), (7, 32, ""), (8, 33, "")):
+        assert form_for(forms, {**sizes, "c": c, "h": 9, "w": w}) == form
+    assert not whole(plain(LAST)).forms
+    assert not whole(OUTER).forms
+    assert not whole(plain().replace("value=0", "value=1")).forms  # margins are no zeros
 
 
 def test_which_products_are_stencils() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.native import native
-from tests.codegen.llvm.test_contractions import matrices, whole_numbers
+from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
@@ -133,6 +133,15 @@ def test_lines_that_come_next_are_asked_for(spec: str) -> None:
         )
         found = run_guarded(kernel, [x, y], at_end=True)[0]
         assert np.array_equal(found, kernel.expected(x, y)[0]), (k, n)
+
+
+def test_a_single_row_meets_long_lines_one_by_one() -> None:
+    """Four vectors of a line side by side, where short ones are lines side by side."""
+    kernel = whole(matrices("f32", "k; n,k -> n"))
+    loops = inner_loops(asm_text(kernel.kernel, Target.for_isa("avx512")))
+    alone = [body for body in loops if re.search(r"\svmovups\s+192\(", body)]
+    assert [len(re.findall("fmadd", body)) for body in alone] == [4]
+    assert "prefetch" in alone[0]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])

@@ -20,12 +20,14 @@ from typing import Literal
 from smelt.blocks import (
     COLUMNS,
     DEPTH,
+    NEAR,
     SMALL,
     SMALL_DEPTH,
     THIN,
     THIN_COLUMNS,
     THIN_DEPTH,
     THIN_LINES,
+    THIN_LONG,
     THIN_MATRIX,
     THIN_ROWS,
     beside_rows,
@@ -49,7 +51,7 @@ from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
-from smelt.types.expr import Index, product
+from smelt.types.expr import Index, mul, product
 
 SKEW = 16
 """Elements between rows of a packed left block beyond its depth, against cache sets that repeat."""
@@ -123,6 +125,8 @@ class Contraction:
     @property
     def depth(self) -> int:
         """Summed positions for which the left operand is packed at once."""
+        if self.thin and self.m is None:
+            return THIN_LONG * self.together
         return (THIN_DEPTH if self.thin or self.deep else DEPTH) * self.together
 
     @property
@@ -231,6 +235,17 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
         )
         if not never and not (form == "small" and any(c.outer or c.group for c in packed)):
             yield form, tuple(dict.fromkeys(limits))
+
+
+def near_forms(
+    phase: Phase, products: Iterable[Contraction], usual: Iterable[tuple[Form, Limits]]
+) -> Iterator[tuple[Form, Limits]]:
+    """The form for small products where what they read again stays near: better than any that packs
+    it once, which each of a batch would do anew."""
+    operands = [(mul(phase.axes[c.k], phase.axes[c.n]), NEAR) for c in products if c.m is not None]
+    for form, limits in usual:
+        if form == "small":
+            yield form, (*limits, *dict.fromkeys(operands))
 
 
 def _is_shared(item: Item, m: str | None, n: str, larger: Item) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.contract import forms
+from smelt.codegen.llvm.contract import forms, near_forms
 from smelt.codegen.llvm.disjoint import disjoint
 from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
@@ -15,6 +16,7 @@ from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.stencil import turned_forms
 from smelt.codegen.llvm.tall import few_forms, tall_forms, wide_forms
 from smelt.codegen.llvm.tall_nests import scheduled
 from smelt.codegen.llvm.windowed import line_forms
@@ -53,34 +55,55 @@ class Artifact:
     entries: tuple[Entry, ...]
 
 
+_Numbered = Mapping[tuple[Form, int], Limits]
+"""Forms with their limits, each with a number: one may serve several ranges of sizes."""
+
+
 def forms_of(kernel: Kernel, target: Target) -> Forms:
     """The forms that serve a kernel better than the usual one, best first, with their limits."""
-    found: list[dict[Form, Limits]] = []
+    found: list[_Numbered] = []
     for phase in program(kernel).phases:
         # Of the phase as it is before it is scheduled.
         parts = disjoint(phase)
-        short = _of_all([dict((*tall_forms(p, target), *few_forms(p, target))) for p in parts])
-        wide = _of_all([dict(wide_forms(p, target)) for p in parts])
+        short = _of_all([_numbered(tall_forms(p, target)) for p in parts])
+        few = _of_all([_numbered(few_forms(p, target)) for p in parts])
+        wide = _of_all([_numbered(wide_forms(p, target)) for p in parts])
         s = schedule(phase, target)
         if any(c.panels for c in s.blocked):
-            short, wide = {}, {}
+            short, few, wide = {}, {}, {}
         if s.products:
-            usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, s.products.values()))
-            found.append({**short, **dict(usual), **wide})
-    forms_found = _of_all(found)
-    limits = () if "deep" in forms_found or not found else packed_limits(kernel, target)
-    if limits:
-        forms_found["packed"] = limits
-    return tuple(forms_found.items())
+            made = s.products.values()
+            usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, made),
+                     *turned_forms(s.phase, made))  # fmt: skip
+            near = near_forms(s.phase, s.blocked, usual) if few else ()
+            found.append(_numbered((*_plain(short), *near, *_plain(few), *usual, *_plain(wide))))
+    served = _plain(_of_all(found))
+    limits = () if not found or any(form == "deep" for form, _ in served) else (
+        packed_limits(kernel, target))  # fmt: skip
+    return (*served, ("packed", limits)) if limits else served
 
 
-def _of_all(found: Sequence[Mapping[Form, Limits]]) -> dict[Form, Limits]:
+def _of_all(found: Sequence[_Numbered]) -> _Numbered:
     """The forms that all parts of a kernel have, with the limits of all of them."""
     return {
-        form: tuple(dict.fromkeys(n for f in found for n in f[form]))
-        for form in (found[0] if found else ())
-        if all(form in f for f in found)
+        key: tuple(dict.fromkeys(n for f in found for n in f[key]))
+        for key in (found[0] if found else ())
+        if all(key in f for f in found)
     }
+
+
+def _plain(found: _Numbered) -> Forms:
+    """Forms without their numbers."""
+    return tuple((form, limits) for (form, _), limits in found.items())
+
+
+def _numbered(given: Iterable[tuple[Form, Limits]]) -> _Numbered:
+    """Forms with their limits; one that stands there twice serves other sizes the second time."""
+    counts, found = Counter[Form](), dict[tuple[Form, int], Limits]()
+    for form, limits in given:
+        found[form, counts[form]] = limits
+        counts[form] += 1
+    return found
 
 
 def walked(kernel: Kernel, names: Collection[str]) -> set[str]:

@@ -56,6 +56,7 @@ from smelt.codegen.llvm.patterned import lane_index
 from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
 from smelt.codegen.llvm.product import ProductEmitter
 from smelt.codegen.llvm.reads import both, lane_offsets, read_lanes
+from smelt.codegen.llvm.run_on import run_on
 from smelt.codegen.llvm.scope import Lanes, Scope
 from smelt.codegen.llvm.scratch import ScratchEmitter
 from smelt.codegen.llvm.short_lines import packs_lines
@@ -130,9 +131,8 @@ class NestEmitter:
             return
         found = copied(nest, self.s.phase)
         if found is None:
-            self.direct.unless(nest, lambda: for_each_band(
-                self.bands, nest, lambda: self._versions(nest, scope)
-            ))  # fmt: skip
+            run = partial(run_on, self, nest, lambda: self._versions(nest, scope))
+            self.direct.unless(nest, lambda: for_each_band(self.bands, nest, run))
             return
         source, into = (self.b.ptrtoint(self.home.buffers[n], I64) for n in found)
         with self.b.if_then(self.b.icmp_signed("!=", source, into)):

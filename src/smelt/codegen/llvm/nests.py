@@ -124,7 +124,7 @@ class Schedule:
 
 def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
     """The loops of a phase."""
-    products: Products = stencils(phase, target)
+    products: Products = stencils(phase, target, form)
     if not products:
         short_products(phase)
         products = {} if phase.regions() else windowed(phase, target, form)

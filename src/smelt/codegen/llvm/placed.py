@@ -16,6 +16,7 @@ from smelt.codegen.llvm.tall import Tall
 from smelt.codegen.llvm.tall_product import TallEmitter
 from smelt.codegen.llvm.tasks import Placed
 from smelt.codegen.llvm.turned_product import TurnedEmitter
+from smelt.codegen.llvm.turned_stencil import TurnedStencilEmitter
 from smelt.codegen.llvm.upright_product import UprightEmitter
 from smelt.codegen.llvm.windowed import Windowed
 from smelt.codegen.llvm.windowed_product import WindowedEmitter
@@ -34,9 +35,9 @@ def placed_emitter(home: NestEmitter, nest: Nest, c: Placed) -> PlacedEmitter:
         if c.few:
             return (TurnedEmitter if c.turned else FewEmitter)(home, nest, c)
         return (DeepEmitter if c.deep else TallEmitter)(home, nest, c)
-    return (
-        StencilEmitter(home, nest, c) if isinstance(c, Stencil) else UprightEmitter(home, nest, c)
-    )
+    if isinstance(c, Stencil):
+        return (StencilEmitter if c.lines is None else TurnedStencilEmitter)(home, nest, c)
+    return UprightEmitter(home, nest, c)
 
 
 __all__ = ["PlacedEmitter", "placed_emitter"]

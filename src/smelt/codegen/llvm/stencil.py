@@ -10,11 +10,14 @@ included, and a column of results is held in registers:
                       results[line - u] += weights[u, v] * places[line, x + v]
 
 Vectors run along the axis that results are stored along.  Where that is slid over, a weight fills
-all lanes; where the weights have it too (channels last), they are vectors as well.
+all lanes; where the weights have it too (channels last), they are vectors as well.  Short lines
+fill no vectors, and what is done once a line is most of the work: in a form for them operand and
+results are turned (`smelt.codegen.llvm.turned_lines`), and vectors run across lines there too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
@@ -22,10 +25,12 @@ from smelt.codegen.llvm.clone import folds, renumber
 from smelt.codegen.llvm.contract import Tile, stored_axis
 from smelt.codegen.llvm.items import Folding, Item, Phase
 from smelt.codegen.llvm.places import Slid, flattened, packed_order, placed, sliding
+from smelt.codegen.llvm.turned_lines import Lines, turnable
 from smelt.dataclass import dataclass
+from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import Index, add, floordiv, maximum, mul
+from smelt.types.expr import Index, add, floordiv, maximum, mul, product
 
 HEIGHTS = (14, 7, 4)
 """Results that are held in registers: independent sums enough to hide the latency of multiply-adds
@@ -40,6 +45,10 @@ LINES = 8
 """Lines that this is enough for, where a task has several."""
 TOGETHER = 2
 """Vectors of a task where no window slides along them."""
+TURNED = "turned"
+"""The form in which lines are turned."""
+SHORT_LINE = 32
+"""Results of a line up to which that is faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +68,19 @@ class Stencil:
     extents: tuple[int, ...]
     flat: str
     tile: Tile
+    across: str = ""
+    """The axis beside all that windows slide over along which lines may be turned."""
+    lines: Lines | None = None
+    """Where the lines lie that are turned: vectors run across them then."""
 
     @property
     def n(self) -> str:
-        """The axis that vectors run along."""
+        """The axis that vectors run along where results are read."""
+        return self.columns[-1 if self.lines is None else -2].axis
+
+    @property
+    def lane(self) -> str:
+        """The axis that vectors of a register tile run along."""
         return self.columns[-1].axis
 
     @property
@@ -82,6 +100,8 @@ class Stencil:
     @property
     def axes(self) -> tuple[str, ...]:
         """The result's axes in scratch, outer to inner."""
+        if self.lines is not None:
+            return (self.lane, *(c.axis for c in self.columns[:-1]))
         return tuple(c.axis for c in self.columns)
 
     @property
@@ -97,11 +117,11 @@ class Stencil:
     @property
     def shared(self) -> bool:
         """Whether the weights differ from lane to lane."""
-        return self.n in self.left.axes
+        return self.lane in self.left.axes
 
     def left_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the weights."""
-        return (self.flat, self.n) if self.shared else (self.flat,)
+        return (self.flat, self.lane) if self.shared else (self.flat,)
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the other operand, which are its axes in memory too."""
@@ -115,10 +135,24 @@ class Stencil:
             sizes |= {c.rest: c.step, c.place: add(local[c.axis], more)}
         return [sizes[a] for a in self.right_order()]
 
+    def room(self, local: dict[str, Index]) -> Index:
+        """Elements of the packed operand: where lines are turned a square more, for what nobody
+        reads."""
+        more = 0 if self.lines is None else self.tile.lanes * self.tile.lanes
+        return add(product(self.packed(local)), more)
+
+    def sums(self, local: dict[str, Index]) -> Index:
+        """Elements of sums that are turned later: the lowest tiles go beyond the last line, and
+        squares are as high as wide."""
+        places = product(local[c.axis] for c in self.columns[:-1])
+        return mul(add(places, self.tile.lanes + HEIGHTS[-1]), self.tile.lanes)
+
     def extent(self, axis: str, local: Index) -> Index:
         """Positions in scratch along an axis of the result: room for whole tiles."""
-        if axis == self.n:
+        if axis == self.lane:
             return mul(ceiling(local, self.tile.lanes), self.tile.lanes)
+        if self.lines is not None:
+            return local
         return add(local, HEIGHTS[-1] - 1) if axis == self.tall.axis else local
 
     def heights(self) -> tuple[int, ...]:
@@ -131,6 +165,8 @@ class Stencil:
         *others, inner = self.columns
         room = PLACES // itemsize
         most = window_columns(itemsize) if inner.tap else TOGETHER * self.tile.lanes
+        if self.lines is not None:
+            most = self.tile.lanes
         found: dict[str, Index] = {}
         taken: Index = 1
         for c in (inner, self.tall, *(c for c in others[::-1] if c is not self.tall)):
@@ -141,11 +177,13 @@ class Stencil:
             whole = phase.axes[c.axis]
             even = c is not inner or inner.tap
             found[c.axis] = ceiling(whole, maximum(ceiling(whole, most), 1)) if even else most
+            if self.lines is not None and c is self.tall:
+                found[c.axis] = whole  # lines that follow one another are one run later
             taken = mul(taken, add(found[c.axis], c.margin))
         return {a: n for a, n in found.items() if a in phase.grid}
 
 
-def stencils(phase: Phase, target: Target) -> dict[Item, Stencil]:
+def stencils(phase: Phase, target: Target, form: Form = "") -> dict[Item, Stencil]:
     """The stencils of a phase, whose operands are rewritten for packing, if all of its products are
     stencils with the same columns."""
     dots = [i for i in phase.items if i.kind == "dot"]
@@ -155,7 +193,18 @@ def stencils(phase: Phase, target: Target) -> dict[Item, Stencil]:
     known = [p for p in plans if p is not None]
     if len(known) < len(plans) or len({tuple(c.axis for c in p.columns) for p in known}) > 1:
         return {}
-    return {p.item: p.rewritten(target) for p in known}
+    return {p.item: p.rewritten(target, form) for p in known}
+
+
+def turned_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
+    """The form for lines so short that they are turned, where each of the products can be."""
+    known = [c for c in products if isinstance(c, Stencil)]
+    if not known or not all(c.across for c in known) or len({c.across for c in known}) > 1:
+        return
+    line = phase.axes[known[0].n]
+    if not isinstance(line, int) or line <= SHORT_LINE:
+        lanes = known[0].tile.lanes  # of which no more than half are to be empty
+        yield TURNED, ((line, SHORT_LINE), (mul(phase.axes[known[0].across], -1), -lanes // 2))
 
 
 @dataclass(slots=True)
@@ -170,8 +219,13 @@ class _Plan:
     tall: int
     over: tuple[str, ...]
 
-    def rewritten(self, target: Target) -> Stencil:
+    def rewritten(self, target: Target, form: Form) -> Stencil:
         """The stencil; its operands' items are added to the phase."""
+        across, lines = turnable(self.phase, self.left, self.right, self.columns) or ("", None)
+        if form == TURNED and lines is not None:
+            self.columns.append(Slid(across, across))
+        else:
+            lines = None
         extents = tuple(_number(self.phase.axes[a]) for a in self.over)
         left, flat = flattened(self.phase, self.item, self.left, self.over)
         right = placed(self.phase, self.item, self.right, self.columns)
@@ -179,8 +233,9 @@ class _Plan:
         renumber(self.phase)
         lanes = target.vector_bytes // self.item.dtype.itemsize
         rows = next((h for h in HEIGHTS if 2 * h <= target.registers), HEIGHTS[-1])
-        return Stencil(self.item, left, right, tuple(self.columns), self.columns[self.tall],
-                       self.over, extents, flat, Tile(rows, 1, lanes))  # fmt: skip
+        tall = -2 if lines is not None else self.tall
+        return Stencil(self.item, left, right, tuple(self.columns), self.columns[tall],
+                       self.over, extents, flat, Tile(rows, 1, lanes), across, lines)  # fmt: skip
 
 
 def _plan(item: Item, phase: Phase) -> _Plan | None:
@@ -228,4 +283,4 @@ def _number(e: Index) -> int:
     return e if isinstance(e, int) else MOST + 1
 
 
-__all__ = ["Stencil", "stencils"]
+__all__ = ["TURNED", "Stencil", "stencils", "turned_forms"]

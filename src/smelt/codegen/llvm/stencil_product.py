@@ -25,6 +25,7 @@ from smelt.codegen.llvm.thin import multiply_add
 from smelt.codegen.llvm.tiling import function_apart
 from smelt.target import Target
 from smelt.types.dtype import i64
+from smelt.types.expr import Index
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -35,6 +36,9 @@ Value = ir.Value
 class StencilEmitter(Packer):
     """One stencil in the task that `home` is emitting."""
 
+    to = 0
+    """The part of scratch memory that tiles write."""
+
     def __init__(self, home: NestEmitter, nest: Nest, c: Stencil) -> None:
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
@@ -43,18 +47,27 @@ class StencilEmitter(Packer):
         """The whole stencil of this task into its scratch array."""
         home, c = self.home, self.c
         self.strides = self.steps(c.right_order(), c.packed(home.s.local))
-        self.results = self.steps(c.axes, [home.storage.extent(c.item, a) for a in c.axes])
-        wide = home.home.index(home.storage.extent(c.item, c.n)) if c.shared else number(1)
-        self.apart = {c.flat: wide, c.n: number(1)}
+        self.results = self.steps(*self.places())
+        wide = home.home.index(home.storage.extent(c.item, c.lane)) if c.shared else number(1)
+        self.apart = {c.flat: wide, c.lane: number(1)}
         self._table()
         kept = dict(home.ranges)
         home.ranges[c.flat] = (number(0), home.home.index(home.s.phase.axes[c.flat]))
         left, right = self.nest.packs
         self.pack(left)
         self.widen(c.columns)
-        self.pack(right)
+        self.pack_lines(right)
         home.ranges = kept
         self._tiles()
+
+    def places(self) -> tuple[tuple[str, ...], list[Index]]:
+        """The axes of the sums that tiles write, and how many positions there are."""
+        c, storage = self.c, self.home.storage
+        return c.axes, [storage.extent(c.item, a) for a in c.axes]
+
+    def pack_lines(self, nest: Nest) -> None:
+        """Packs the operand that windows slide over."""
+        self.pack(nest)
 
     def _table(self) -> None:
         """For each summed position but those along the tile: where its weights begin, and how far
@@ -76,7 +89,7 @@ class StencilEmitter(Packer):
 
         def lines(outer: list[Slid], to: Value, right: Value) -> None:
             if not outer:
-                home.loop(number(0), sizes[c.n], c.tile.lanes, lambda at: self._column(
+                home.loop(number(0), sizes[c.lane], c.tile.lanes, lambda at: self._column(
                     at, b.add(to, at), b.add(right, at), sizes[c.tall.axis]))  # fmt: skip
                 return
             first, *rest = outer
@@ -103,7 +116,7 @@ class StencilEmitter(Packer):
 
             def tile(y: Value, function: ir.Function = function) -> None:
                 b.call(function, [
-                    self.at(0, b.add(to, b.mul(y, row))), row, left, rise,
+                    self.at(self.to, b.add(to, b.mul(y, row))), row, left, rise,
                     self.at(RIGHT_PART, b.add(right, b.mul(y, step))), step, plane, table,
                 ])  # fmt: skip
 

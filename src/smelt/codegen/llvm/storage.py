@@ -117,10 +117,12 @@ class Storage:
         self._reserve((c.item, TABLE_PART), tables, i64)
 
     def _reserve_stencil(self, c: Stencil) -> None:
-        wide = self.extent(c.item, c.n) if c.shared else 1
+        wide = self.extent(c.item, c.lane) if c.shared else 1
         self._reserve((c.item, LEFT_PART), mul(product(c.extents), wide), c.item.dtype)
-        self._reserve((c.item, RIGHT_PART), product(c.packed(self.s.local)), c.item.dtype)
+        self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
         self._reserve((c.item, TABLE_PART), 2 * len(c.taps), i64)
+        if c.lines is not None:
+            self._reserve((c.item, SUMS_PART), c.sums(self.s.local), c.item.dtype)
 
     def _reserve_tall(self, c: Tall) -> None:
         if c.deep or c.turned:

@@ -45,10 +45,13 @@ streams than that outrun what the processor follows."""
 FEW = 4
 """The same of a single row, where lines are dear to compute, where few are left, and of dot
 products."""
+LONG_LINE = 1536
+"""Elements of lines from which on a single row meets them one by one: the sum over lanes at the end
+of each takes as long as 100 elements."""
 AHEAD = 2048
 """Bytes between what dot products read and what they ask for."""
-NEXT = 1024
-"""The same of lines along n."""
+NEXT, ONE_AHEAD = 1024, 4096
+"""The same of lines along n, and of lines that are read one by one."""
 CHUNK = 4096
 """Bytes of each row of the left operand that are multiplied at a time where all of them stay in the
 first cache: the sums over lanes at a piece's end take as long as half a kilobyte of it."""
@@ -235,8 +238,17 @@ class ThinEmitter:
         """sum[i, n] += the dot product of row i and line n, for a few of both side by side: as many
         rows as may be, since each visit to a line takes all of its bytes again."""
         b, wide = self.b, self.home.home.target.registers >= 32
-        if self.c.m is None:
+        if self.c.m is None and self.c.group is not None:
             self._sweep(1, FEW)
+            return
+        if self.c.m is None:
+            low, high = self.ranges[self.c.k]
+            long = b.icmp_signed(">=", b.sub(high, low), number(LONG_LINE))
+            with b.if_else(long) as (then, otherwise):
+                with then:
+                    self.home.loop(*self.ranges[self.c.n], 1, self._line)
+                with otherwise:
+                    self._sweep(1, FEW)
             return
         few, several = (FEW, 2 * FEW) if wide else (FEW // 2, FEW)
         with b.if_else(b.icmp_signed("<=", self.rows, number(few))) as (then, otherwise):
@@ -250,6 +262,36 @@ class ThinEmitter:
                 self.home.loop(
                     *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, several)
                 )
+
+    def _line(self, n: Value) -> None:
+        """sum[n] += the dot product of the one row and a long line: read alone, in several sums at
+        once, it is what the processor foresees by itself."""
+        b, c, m, lanes = self.b, self.c, self.machine, self.lanes
+        (line,) = lines_from(self.home, self.top, c.n, n, 1, None)
+        zero = m.const(c.item.dtype, 0)
+        places = [self._variable(zero) for _ in range(FEW)]
+        low, high = self.ranges[c.k]
+        middle = b.add(low, b.and_(b.sub(high, low), number(-FEW * lanes)))
+
+        def put(at: Value, mask: Value | None) -> None:
+            found = self._vectors(self._value(line, at, mask))
+            if mask is None:
+                self._ask([line], at, (c.n, c.k))
+            for k, value in enumerate(found):
+                one = load_vector(m, self._left(number(0), at, k * lanes), c.unit, None)
+                total = b.load(places[k], typ=zero.type)
+                b.store(self._multiplied(one, value, total), places[k])
+
+        usual = self.wide
+        self._foresee(c.k, ONE_AHEAD)
+        for wide, span in ((FEW * lanes, (low, middle)), (lanes, (middle, high))):
+            self.wide = wide
+            along(self.home, span, wide, put, told=True)
+        self.wide = usual
+        totals = [b.load(place, typ=zero.type) for place in places]
+        while len(totals) > 1:
+            totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
+        self._keep_one(self._sum(number(0), n), self._across(totals[0]))
 
     def _chunk(self, at: Value, size: Value, rows: int) -> None:
         """One piece of k, whose rows of the left operand stay in the first cache."""

@@ -243,8 +243,8 @@ PART = 16
 _SIZES = {ir.HalfType: 2, ir.BFloatType: 2, ir.FloatType: 4, ir.DoubleType: 8}
 
 
-def transpose(b: ir.IRBuilder, rows: list[Value]) -> list[Value]:
-    """The columns of a square of lanes."""
+def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value]:
+    """The columns of a square of lanes, or of two squares side by side."""
     kind, side = rows[0].type, len(rows)
     assert isinstance(kind, ir.VectorType)
     element = kind.element
@@ -256,13 +256,24 @@ def transpose(b: ir.IRBuilder, rows: list[Value]) -> list[Value]:
     for step, masks in stages:
         if step == part:
             rows = [_fenced(b, row) for row in rows]
-        low, high = (ir.Constant(ir.VectorType(ir.IntType(32), side), [*m]) for m in masks)
+        low, high = (ir.Constant(ir.VectorType(ir.IntType(32), len(m)), [*m])
+                     for m in (beside(m, halves) for m in masks))  # fmt: skip
         for k in range(side):
             if not k & step:
                 first, second = rows[k], rows[k + step]
                 rows[k] = b.shuffle_vector(first, second, low)
                 rows[k + step] = b.shuffle_vector(first, second, high)
     return [rows[k] for k in order]
+
+
+def beside(mask: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The lanes that a stage takes where each register has rows of so many squares.
+
+    >>> beside((0, 2), 2)
+    (0, 4, 2, 6)
+    """
+    side = len(mask)
+    return tuple(x % side + side * (k + count * (x // side)) for k in range(count) for x in mask)
 
 
 Masks = tuple[tuple[int, ...], tuple[int, ...]]
