@@ -20,6 +20,7 @@ from math import prod
 
 from smelt.blocks import BLOCK
 from smelt.dataclass import dataclass
+from smelt.fusion.gathered import GATHERED_NS, is_gathered
 from smelt.fusion.joined import joined_work
 from smelt.fusion.packed import region_packing_ns
 from smelt.fusion.region import Place, Region
@@ -238,7 +239,7 @@ class Model:
         count = len(region.loads) + region.stored.bit_count()
         streams = max(0.0, count / STREAMS - 1.0) * traffic.touch
         memory = traffic.touch + traffic.sweeps + traffic.scratch + partials + streams
-        arithmetic = (region.work + traffic.far * FAR_NS) / threads
+        arithmetic = (region.work + traffic.lanes_ns) / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
         burden = total + (OVERLAP - CHARGED) * hidden
@@ -267,8 +268,8 @@ class _Traffic:
     """Bytes that a region moves, and the nanoseconds of moving them."""
 
     def __init__(self, model: Model, region: Region, sweeps: Sweeps, threads: int) -> None:
-        self.touch = self.sweeps = self.far = 0.0
-        """Bandwidth's nanoseconds, and elements that lanes move one by one."""
+        self.touch = self.sweeps = self.lanes_ns = 0.0
+        """Bandwidth's nanoseconds, and one core's of elements that lanes move one by one."""
         self.read = self.row = 0
         rows = around = 0.0
         turned = not region.ended or sweeps.packs
@@ -302,7 +303,9 @@ class _Traffic:
                         around += (walked - distinct) * itemsize * rate
                 times = 1 if sweep is None else sweep[k]
                 if not turned and sweeps.is_far(place):
-                    self.far += walked * times
+                    self.lanes_ns += walked * times * FAR_NS
+                elif region.picks and is_gathered(place, region.picks, mask):
+                    self.lanes_ns += walked * times * GATHERED_NS
                 if times == 1 and beside[k]:
                     continue
                 rows += max(times - (k == 0), 0) * walked * itemsize
@@ -323,7 +326,7 @@ class _Traffic:
             self.written += model.nbytes[u]
             self.touch += model.write_ns(u, threads)
             if not turned and sweeps.is_far(region.places[u][0]):
-                self.far += model.elements[u]
+                self.lanes_ns += model.elements[u] * FAR_NS
         self.sweeps += max(0.0, around - OVERLAP * self.touch)
 
 

@@ -46,6 +46,7 @@ def join_flat(one: Region, other: Region, stored: int) -> Region | None:
                 found.masks[u] = [found.all_axes]
         if not _add_loads(found, region, moves):
             return None
+    found.picks = one.picks | other.picks
     found.grid, found.flat, found.even = found.all_axes, True, one.even and other.even
     return found
 

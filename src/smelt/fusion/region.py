@@ -83,6 +83,8 @@ class Region:
     """The windows through which folds read each product that is computed once for each place."""
     packing: float = 0.0
     """The part of `work` that packs operands of products again."""
+    picks: dict[str, int] = field(default_factory=dict[str, int])
+    """The axes of each position that data decide."""
 
     @property
     def all_axes(self) -> int:
@@ -125,9 +127,7 @@ def region_of(units: Units, cluster: Cluster) -> Region:
 class _Pull:
     """Pulls values back from the stored units."""
 
-    def __init__(
-        self, units: Units, region: Region, walked: Mapping[int, tuple[int, ...]]
-    ) -> None:  # fmt: skip
+    def __init__(self, units: Units, region: Region, walked: Mapping[int, tuple[int, ...]]) -> None:
         self.units, self.region, self.walked = units, region, walked
         self.origins: list[int] = []
         self.classes: dict[int, int] | None = None
@@ -135,7 +135,6 @@ class _Pull:
         self.beside: set[tuple[int, int]] = set()
         """Classes of axes that some member has beside one another, both ways."""
         self.square = region.members & units.square
-        self.picks: dict[str, int] = {}
         self.known_masks: dict[Place, int] = {}
         self.expressed: set[Place] = set()
         """Places with index expressions."""
@@ -347,7 +346,7 @@ class _Pull:
         axes = dict(unit.trace.picks)[atom.name]
         nth = self.region.places[unit.number].index(place[: unit.rank])
         name = f"{atom.name}.{unit.number}.{nth}"
-        self.picks[name] = self.mask(tuple(place[a] for a in axes))
+        self.region.picks[name] = self.mask(tuple(place[a] for a in axes))
         return value(name, atom.extent)
 
     def mask(self, place: Place) -> int:
@@ -369,7 +368,7 @@ class _Pull:
             if atom.kind == "axis":
                 found |= 1 << int(atom.name[1:])
             elif atom.kind == "value":
-                found |= self.picks[atom.name]
+                found |= self.region.picks[atom.name]
         return found
 
     # ---- verdict -------------------------------------------------------------------------------

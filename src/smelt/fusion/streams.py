@@ -35,6 +35,7 @@ from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cascade.visible import Visible, visible
 from smelt.fusion.cost import CHARGED, FAR_NS, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
+from smelt.fusion.gathered import GATHERED_NS, gathered
 from smelt.fusion.packed import summed, term_packing_ns
 from smelt.fusion.region import Region
 from smelt.fusion.sets import bits
@@ -170,7 +171,7 @@ class _Price:
         around = self._around(parts)
         seen_parts = list(map(self._seen, parts))
         work = sum(map(self._work, parts, shares, seen_parts)) + self._work(around, 1.0, {}, 1)
-        work += self._far(len(parts)) * FAR_NS
+        work += self._lanes_ns(len(parts))
         tasks = self._tasks(len(parts)) * (PARTS if self.split else 1)
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
@@ -370,17 +371,18 @@ class _Price:
             pending += (self.cascade.finals[t],) if t.is_fold else t.args
         return [t for t in seen if t not in swept and not t.is_fold]
 
-    def _far(self, sweeps: int) -> float:
-        """Elements that lanes take from lines of their own in all sweeps, or put there."""
+    def _lanes_ns(self, sweeps: int) -> float:
+        """For elements that lanes take from lines of their own in all sweeps, or put there."""
         model, region = self.model, self.region
+        found = sum(map(self._evaluations, gathered(region))) * sweeps * GATHERED_NS
         if any(model.units.unit(u).trace.dots for u in region.ended):
-            return 0.0  # operands are turned while they are packed
+            return found  # other operands are turned while they are packed
         order = Sweeps(model.units, region, model.extents)
         taken = sum(order.volume(mask) for v, places in region.loads.items()
                     for place, mask in zip(places, region.load_masks[v], strict=True)
                     if order.is_far(place))  # fmt: skip
         put = [u for u in bits(region.stored) if order.is_far(region.places[u][0])]
-        return float(taken * sweeps + sum(model.elements[u] for u in put))
+        return found + FAR_NS * (taken * sweeps + sum(model.elements[u] for u in put))
 
     def _share(self, part: list[Term]) -> float:
         """How much of the axis one sweep visits: the mean over some of the tasks."""
@@ -475,9 +477,7 @@ class _Price:
     # ---- memory --------------------------------------------------------------------------------
 
     def _distinct(self, t: Term, v: int) -> int:
-        elements = 1
-        for n in t.axes:
-            elements *= self.sizes[n]
+        elements = prod(self.sizes[n] for n in t.axes)
         return min(elements, self.model.elements[v]) * self.model.itemsize[v]
 
     def _read(self, t: Term, v: int, threads: int, first: bool) -> tuple[float, float]:

@@ -1,0 +1,36 @@
+"""What lanes have to gather is made once, in lines, and not again by whoever reads it."""
+
+from __future__ import annotations
+
+from tests.fusion.formulas import Formula
+
+from smelt.fusion.gathered import gathered
+from smelt.fusion.plan import Plan
+from smelt.fusion.region import region_of
+from smelt.fusion.units import Units
+from smelt.ops.index import Gather
+from smelt.types.dtype import i64
+
+
+def planned(width: int, rows: int = 1024, columns: int = 26) -> tuple[Plan, int]:
+    """Rows of a table picked by `ids`, joined to numbers, as the operand of products whose results
+    are multiplied by it: the plan, and how many kernels read the table."""
+    f = Formula()
+    ids, dense = f.input("ids", rows, columns, dtype=i64), f.input("dense", rows, 13)
+    table = f.input("table", 26000, width)
+    picked = f.reshape(f.op(Gather(0), table, ids), rows, columns * width)
+    x = whole = f.concat(1, dense, picked)
+    n = columns * width + 13
+    for k in range(2):
+        x = f.of("add", f.of("mul", whole, f.matmul(x, f.input(f"w{k}", n, n))), x)
+    found = f.plan(x)
+    return found, sum(table in c.inputs for c in found.clusters)
+
+
+def test_rows_that_are_cut_otherwise_are_read_in_lines_once() -> None:
+    """Thirteen columns in front: no vector of the joined rows lies in one row of the table."""
+    found, readers = planned(16)
+    assert readers == 1
+    units = Units(found.graph)
+    regions = [region_of(units, c) for c in found.clusters]
+    assert not any(axes for r in regions for axes in gathered(r))
