@@ -92,12 +92,11 @@ def test_arrays_are_inputs_as_they_are() -> None:
     at, _keep = _written_down(lambda x, y: x + y, x, x)
     references = sys.getrefcount(x), sys.getrefcount(y)
     for _ in range(10):
-        for inputs in ([x, y], (x, y), (Owner(x), y)):
-            assert at(inputs)[0].tolist() == [1, 2, 3, 4]
-        for wrong in ([x], [x, None]):
+        for make in (lambda: [x, y], lambda: (x, y), lambda: (Owner(x), y)):
+            assert at(make())[0].tolist() == [1, 2, 3, 4]
+        for wrong in (lambda: [x], lambda: [x, None]):
             with pytest.raises((SystemError, AttributeError)):
-                at(wrong)
-    del inputs, wrong
+                at(wrong())
     assert (sys.getrefcount(x), sys.getrefcount(y)) == references
 
 
