@@ -75,7 +75,8 @@ def test_wrong_inputs_are_refused() -> None:
     at, _keep = _written_down(lambda x, y: x + y, x, x)
     good = Owner(x)
     for inputs, error in (
-        ((good,), SystemError), ((good, good, good), SystemError), ((good, x), AttributeError),
+        ((good,), SystemError), ((good, good, good), SystemError),
+        ((good, [x]), AttributeError),
         ((good, Owner(x, "text")), SystemError), ((good, Owner(x, KeyError())), KeyError),
         (3, TypeError), ((good, None), AttributeError),
     ):  # fmt: skip
@@ -84,6 +85,19 @@ def test_wrong_inputs_are_refused() -> None:
             with pytest.raises(error):
                 at(inputs)
         assert sys.getrefcount(good) == references
+
+
+def test_arrays_are_inputs_as_they_are() -> None:
+    x, y = np.arange(4.0), np.ones(4)
+    at, _keep = _written_down(lambda x, y: x + y, x, x)
+    references = sys.getrefcount(x), sys.getrefcount(y)
+    for _ in range(10):
+        for make in (lambda: [x, y], lambda: (x, y), lambda: (Owner(x), y)):
+            assert at(make())[0].tolist() == [1, 2, 3, 4]
+        for wrong in (lambda: [x], lambda: [x, None]):
+            with pytest.raises((SystemError, AttributeError)):
+                at(wrong())
+    assert (sys.getrefcount(x), sys.getrefcount(y)) == references
 
 
 def test_strides_that_a_plan_asks_for() -> None:
