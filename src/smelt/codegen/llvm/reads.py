@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.ahead import fetch_ahead
+from smelt.codegen.llvm.ahead import RUN_AHEAD, fetch_ahead
 from smelt.codegen.llvm.indexing import iota, splat
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.limits import Inside
@@ -46,7 +46,7 @@ def read_lanes(
         return combed
     if isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
         address = element_address(b, base, scope.offset(access), dtype)
-        return load_strided(m, address, step, dtype, mask)
+        return load_strided(m, address, step, dtype, mask, RUN_AHEAD)
     own = picked(home, access, scope, m, dtype) if step is None else None
     if own is not None:
         return own
