@@ -1,5 +1,6 @@
 """Masked loads ask for what comes next: there are processors that foresee nothing from them."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,3 +30,11 @@ def test_what_leaves_no_gap_is_not() -> None:
     x = np.arange(3000, dtype=np.float32)
     code = sm.explain(sm.jit(lambda x: x[0::3] + x[1::3] * x[2::3]), x).kernels[0].llvm
     assert "llvm.prefetch" not in code
+
+
+def test_so_are_short_rows() -> None:
+    x = np.arange(300 * 13, dtype=np.float32).reshape(300, 13)
+    program = sm.jit(lambda x: sm.sum(x, axis=1))
+    code = sm.explain(program, x).kernels[0].llvm
+    assert re.search(r"call .*masked\.load.*\n.*getelementptr.*\n.*llvm\.prefetch", code)
+    np.testing.assert_allclose(np.asarray(program(x)), x.sum(axis=1), rtol=1e-6)
