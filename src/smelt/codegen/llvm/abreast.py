@@ -72,6 +72,8 @@ def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
             continue
         if not nest.in_registers(fold) or nest.vector not in fold.payload.over:
             return {}
+        if home.folds.has_bar(fold):  # it has no lanes to join
+            return {}
         outer = [a for a in nest.order if a in fold.axes]
         parts = home.storage.fold(fold).parts
         rows = min(home.s.lanes, home.home.target.vector_bytes // max(d.itemsize for d in parts))

@@ -54,6 +54,15 @@ def fetch_ahead(
     _fetch_lines(home, element_address(home.b, address, far, dtype), dtype, lanes)
 
 
+def fetch_behind_mask(
+    home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
+) -> None:  # fmt: skip
+    """The same for a load under a mask, from which AMD's processors foresee nothing: short rows,
+    and the ends of others, that lie one behind the other."""
+    if home.foresees and _is_run(home, access, masked=True):
+        _fetch_lines(home, address, dtype, lanes, RUN_AHEAD)
+
+
 def _fetch_lines(
     home: NestEmitter, address: Value, dtype: DType, lanes: int, behind: int = 0
 ) -> None:
@@ -68,14 +77,15 @@ RUN_AHEAD = 4096
 """Bytes by which a fold asks for what it reads: a page, since no processor foresees beyond one."""
 
 
-def _is_run(home: NestEmitter, access: Access) -> bool:
+def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
     """Whether a nest that does nothing but fold is the first to read an array, and reads it from
-    one end to the other.
+    one end to the other; of a `masked` load whether any nest does so, row by row.
 
     Vectors that lie across lines, as in most of NumPy's arrays, keep the first cache too busy to
     have enough asked of the second one and of memory: 64 MiB are summed in 0.7 of the time."""
     nest, s = home.nest, home.s
-    if not nest.folds or nest.stores or nest.saves or s.products or home.home.shares.get(nest):
+    folds = bool(nest.folds) and not nest.stores and not nest.saves
+    if not (folds or masked) or s.products or home.home.shares.get(nest) or not nest.order:
         return False
     if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
         return False
@@ -84,7 +94,7 @@ def _is_run(home: NestEmitter, access: Access) -> bool:
     parts = {number for number, _ in s.phase.cut.values()}
     around = [a for a in s.phase.grid if a not in s.local and a not in parts] + [*nest.order[:-1]]
     row = s.phase.axes[nest.order[-1]]
-    return not around or coefficient(access.offset, around[-1]) == row
+    return coefficient(access.offset, around[-1]) == row if around else not masked
 
 
 RUNS = 4

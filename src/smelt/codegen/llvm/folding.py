@@ -14,6 +14,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.abreast import Rows
 from smelt.codegen.llvm.folds import (
     PAIRED,
+    Winner,
     across,
     first_lanes,
     is_paired,
@@ -30,6 +31,7 @@ from smelt.codegen.llvm.scope import Scope
 from smelt.codegen.llvm.storage import scan_state_axes
 from smelt.codegen.llvm.straight import is_straight
 from smelt.codegen.llvm.width import adds_pairs, known_from
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ class FoldEmitter:
         self.home = home
         self.b = home.b
         self.registers: dict[Item, dict[int, list[Value]]] = {}
+        self.bars: dict[Item, Value] = {}
+        """What the elements of a place's folds must pass to be looked at any further."""
         self.fresh: set[Item] = set()
         """Folds without loops that nothing has been folded into yet."""
         self.rows: Rows | None = None
@@ -124,12 +128,24 @@ class FoldEmitter:
     def _widths(self, fold: Item) -> list[int]:
         nest = self.home.nest
         assert isinstance(fold.payload, Folding)
-        if nest.vector is None or nest.vector not in fold.payload.over:
+        if nest.vector is None or nest.vector not in fold.payload.over or self.has_bar(fold):
             return [1]
         if is_straight(self.home.s, nest):
             return [self.home.s.lanes]
         many = {self.rest(), self.home.s.lanes * nest.wide}
         return sorted({self._kept_lanes(fold, n) for n in many})
+
+    def has_bar(self, fold: Item) -> bool:
+        """Whether few of the vectors that are folded for a place are more than compared: they lie
+        along the places, and many follow one another."""
+        nest, folding = self.home.nest, fold.payload
+        acc = self.home.storage.fold(fold)
+        assert isinstance(folding, Folding)
+        if not isinstance(acc, Winner) or not acc.in_order or nest.vector not in folding.over:
+            return False
+        if not self._in_registers(fold) or is_straight(self.home.s, nest):
+            return False
+        return nest.vector is not None and coefficient(folding.positions, nest.vector) == 1
 
     def _kept_lanes(self, fold: Item, lanes: int) -> int:
         """Lanes of a state that elements in so many lanes are folded into: fewer, where vectors are
@@ -140,11 +156,15 @@ class FoldEmitter:
     def _start(self, fold: Item) -> None:
         if known_from(self.home.nest, fold) is not None:
             return
-        acc = self.home.storage.fold(fold)
+        acc, scalar = self.home.storage.fold(fold), LLVMMachine(self.b, None, self.home.home.target)
         self.registers[fold] = {}
         inner = self._opens_at(fold) == len(self.home.nest.order) - 1
         if inner and is_straight(self.home.s, self.home.nest):
             self.fresh.add(fold)
+        elif isinstance(acc, Winner) and self.has_bar(fold):
+            with self.b.goto_entry_block():
+                self.bars[fold] = self.b.alloca(scalar.register_type(acc.source))
+            self.b.store(acc.start(scalar)[0], self.bars[fold])
         for lanes in self._widths(fold):
             m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.home.home.target)
             places: list[Value] = []
@@ -204,6 +224,9 @@ class FoldEmitter:
         if vector and in_registers and scope.lanes is not None:
             vector = scope.lanes.axis in fold.payload.over
         m = home.machine(scope, vector)
+        if fold in self.bars:
+            self._step_at_bar(fold, scope)
+            return
         element, position = self._element(fold, scope, m)
         if not in_registers:
             self._step_in_scratch(fold, m, [(scope, element, position)])
@@ -230,6 +253,26 @@ class FoldEmitter:
             new = with_first_lanes(m, state, new)
         for place, value in zip(kept[wide], new, strict=True):
             self.b.store(value, place)
+
+    def _step_at_bar(self, fold: Item, scope: Scope) -> None:
+        """One more vector of elements, of which few pass the bar."""
+        b, acc = self.b, self.home.storage.fold(fold)
+        assert isinstance(acc, Winner)
+        assert isinstance(fold.payload, Folding)
+        assert scope.lanes is not None
+        m, scalar = self.home.machine(scope, True), self.home.machine(scope, False)
+        element, mask = self.home.get(fold.args[0], scope, True), scope.lanes.mask
+        places = [*self.registers[fold][1], self.bars[fold]]
+        kinds = [scalar.register_type(d) for d in (*acc.parts, acc.source)]
+        *state, bar = (b.load(p, typ=kind) for p, kind in zip(places, kinds, strict=True))
+        bars = splat_to(b, bar, m.lanes)
+        if mask is not None:
+            element = m.select(mask, element, bars)
+        with b.if_then(m.any(acc.passes(m, element, bars)), likely=False):
+            position = self.home.index(fold.payload.positions, scope)
+            state, bar = acc.taken(m, element, position, state)
+            for place, value in zip(places, [*state, bar], strict=True):
+                b.store(value, place)
 
     def stack(self, fold: Item, scopes: list[Scope]) -> None:
         """One more element of each row, one row after another, into states that lie in scratch."""

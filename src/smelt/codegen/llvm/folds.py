@@ -11,12 +11,13 @@ sum single precision does not hold are infinite.  An arg kind folds pairs of a v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.indexing import I64, splat
 from smelt.codegen.llvm.items import Folding, Item
 from smelt.codegen.llvm.machine import LLVMMachine
 from smelt.ops.cast import cast
@@ -26,6 +27,8 @@ from smelt.types.dtype import DType, f32, f64, i32, i64
 from smelt.types.expr import Index
 
 Value = ir.Value
+I1 = ir.IntType(1)
+I64_BITS = 64
 State = list[Value]
 FEW = 2**31 - 1
 """Places up to which half as many bits tell one from another."""
@@ -116,7 +119,12 @@ class Winner:
     """The best value so far and where it stood; the first of equals, NaN before all.
 
     A lane that meets positions in order keeps what it met first; where the loops over several axes
-    stand in another order than places are counted, each element is asked where it stands."""
+    stand in another order than places are counted, each element is asked where it stands.
+
+    In order, what is no better than the best so far cannot win any more.  Where vectors lie along
+    the places, that is the *bar*: most vectors are done with once they have been compared with it,
+    and one of which some element passes is looked at on its own: its best lane is the state then,
+    whatever came before."""
 
     def __init__(self, row: Combine, source: DType, place: DType, *, in_order: bool) -> None:
         self.row, self.source, self.place, self.in_order = row, source, place, in_order
@@ -150,11 +158,42 @@ class Winner:
         return cast(m, found, self.place, i64)
 
     def _beats(self, m: LLVMMachine, a: Value, b: Value) -> Value:
-        better = SCALARS[self.row.scalar].lower(m, self.source, a, b)
+        passes = self.passes(m, a, b)
+        return m.and_(passes, m.compare("eq", b, b)) if self.source.is_float else passes
+
+    def passes(self, m: LLVMMachine, a: Value, bar: Value) -> Value:
+        """Whether a is better than a number, or none: what is neither worse nor equal, which is a
+        single comparison."""
         if not self.source.is_float:
-            return better
-        first_nan = m.and_(m.compare("ne", a, a), m.compare("eq", b, b))
-        return m.or_(better, first_nan)
+            return self._better(m, a, bar)
+        return m.not_(m.or_(self._better(m, bar, a), m.compare("eq", a, bar)))
+
+    def taken(
+        self, m: LLVMMachine, elements: Value, position: Value, state: State
+    ) -> tuple[State, Value]:
+        """What holds behind a vector of which some elements pass, the first of which stands at
+        `position`: the state, of scalars, and the bar, above all numbers once there was none."""
+        b, scalar = m.builder, LLVMMachine(m.builder, None, m.target)
+        best = bar = self._best(m, elements)
+        found = m.compare("eq", elements, splat(b, best, elements.type.count))
+        if self.source.is_float:
+            nan = m.compare("ne", elements, elements)
+            some = m.any(nan)
+            found = b.select(some, nan, found)
+            best = scalar.select(some, scalar.const(self.source, float("nan")), best)
+            bar = scalar.select(some, scalar.const(self.source, -self.row.identity(f32)), best)
+        place = cast(scalar, b.add(position, first_lane(m, found)), i64, self.place)
+        new = [best, place]
+        if self.source.is_float:  # the first that is no number stays
+            ends = scalar.compare("ne", state[0], state[0])
+            new = [scalar.select(ends, x, y) for x, y in zip(state, new, strict=True)]
+        return new, bar
+
+    def _best(self, m: LLVMMachine, values: Value) -> Value:
+        return halved(m, values, lambda m, a, b: m.select(self._better(m, b, a), b, a))
+
+    def _better(self, m: LLVMMachine, a: Value, b: Value) -> Value:
+        return SCALARS[self.row.scalar].lower(m, self.source, a, b)
 
 
 def accumulator(
@@ -189,6 +228,29 @@ def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: in
         m = LLVMMachine(m.builder, half if half > 1 else None, m.target)
         state, lanes = acc.join(m, low, high), half
     return state
+
+
+def first_lane(m: LLVMMachine, mask: Value) -> Value:
+    """The number of the first lane of those that a mask holds, one at least."""
+    count = mask.type.count
+    bits = ir.IntType(count)
+    found = m.call(f"llvm.cttz.i{count}", bits, m.builder.bitcast(mask, bits), I1(1))
+    if count == I64_BITS:
+        return found
+    return (m.builder.zext if count < I64_BITS else m.builder.trunc)(found, I64)
+
+
+def halved(
+    m: LLVMMachine, value: Value, join: Callable[[LLVMMachine, Value, Value], Value]
+) -> Value:
+    """A scalar: the lanes of a vector joined, halves with halves."""
+    while (many := value.type.count) > 1:
+        half = many // 2
+        m = LLVMMachine(m.builder, half if half > 1 else None, m.target)
+        value = join(m, _part(m, value, 0, half), _part(m, value, half, half))
+        if half == 1:
+            break
+    return value
 
 
 def pairs_added(m: LLVMMachine, element: Value, lanes: int) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.ahead import fetch_ahead
+from smelt.codegen.llvm.ahead import RUN_AHEAD, fetch_ahead, fetch_behind_mask
 from smelt.codegen.llvm.indexing import iota, splat
 from smelt.codegen.llvm.items import Access
 from smelt.codegen.llvm.limits import Inside
@@ -40,13 +40,15 @@ def read_lanes(
         found = load_vector(m, address, dtype, mask)
         if mask is None:
             fetch_ahead(home, access, address, dtype, lanes.count)
+        elif inside is None:
+            fetch_behind_mask(home, access, address, dtype, lanes.count)
         return found
     combed = read_comb(home, access, scope, m, dtype)
     if combed is not None:
         return combed
     if isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
         address = element_address(b, base, scope.offset(access), dtype)
-        return load_strided(m, address, step, dtype, mask)
+        return load_strided(m, address, step, dtype, mask, RUN_AHEAD)
     own = picked(home, access, scope, m, dtype) if step is None else None
     if own is not None:
         return own

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.ahead import LINE, RUN_AHEAD
 from smelt.codegen.llvm.indexing import I64
 from smelt.codegen.llvm.items import Access, Item
 from smelt.codegen.llvm.machine import LLVMMachine
@@ -21,6 +22,7 @@ from smelt.codegen.llvm.memory import (
     element_address,
     intrinsic,
     lane_numbers,
+    prefetch,
     unlike,
 )
 from smelt.codegen.llvm.scope import Scope
@@ -99,29 +101,30 @@ def read_comb(
     assert comb.first in home.accesses, "the offset of another place would be read"
     base = home.home.buffers[access.buffer]
     address = element_address(home.b, base, scope.offset(comb.first), dtype)
-    raw = _picked(m, address, comb.step, comb.teeth, tooth, dtype, scope.lanes.mask)
+    raw = _picked(m, address, comb.step, comb.teeth, tooth, dtype, scope.lanes.mask,
+                  RUN_AHEAD)  # fmt: skip
     return m.load_convert(raw, dtype)
 
 
 def load_strided(
-    m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None
+    m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None, far: int = 0
 ) -> Value:  # fmt: skip
     """Every `step`-th element from an address, or to it where the step is negative: whole vectors,
-    of which nothing else is touched."""
+    of which nothing else is touched; what lies `far` bytes ahead is asked for."""
     b, lanes = m.builder, m.lanes or 1
     kind = m.raw_type(dtype)
     if step > 0:
-        return m.load_convert(_picked(m, address, step, (0,), 0, dtype, mask), dtype)
+        return m.load_convert(_picked(m, address, step, (0,), 0, dtype, mask, far), dtype)
     back = lane_numbers(list(range(lanes))[::-1])
     first = element_address(b, address, I64(step * (lanes - 1)), dtype)
     turned = None if mask is None else b.shuffle_vector(mask, mask, back)
-    raw = _picked(m, first, -step, (0,), 0, dtype, turned)
+    raw = _picked(m, first, -step, (0,), 0, dtype, turned, -far)
     return m.load_convert(b.shuffle_vector(raw, ir.Constant(kind, ir.Undefined), back), dtype)
 
 
 def _picked(
     m: LLVMMachine, address: Value, step: int, teeth: tuple[int, ...], tooth: int, dtype: DType,
-    mask: Value | None,
+    mask: Value | None, far: int,
 ) -> Value:  # fmt: skip
     """One tooth of all lanes, from vectors of which nothing but the teeth is touched."""
     b, lanes = m.builder, m.lanes or 1
@@ -132,7 +135,7 @@ def _picked(
         own = {i: place for i, place in enumerate(places) if 0 <= place < lanes}
         if not own:
             continue
-        piece = _piece(m, address, v, step, teeth, dtype, mask)
+        piece = _piece(m, address, v, step, teeth, dtype, mask, far)
         if found is None:
             found, held = piece, own
             continue
@@ -148,9 +151,12 @@ def _picked(
 
 def _piece(
     m: LLVMMachine, address: Value, v: int, step: int, teeth: tuple[int, ...], dtype: DType,
-    mask: Value | None,
+    mask: Value | None, far: int,
 ) -> Value:  # fmt: skip
-    """The v-th vector from an address on, of which only teeth are touched."""
+    """The v-th vector from an address on, of which only teeth are touched.
+
+    What masks let through tells AMD's processors nothing of what comes next, so lines `far` away
+    are asked for: 64 MiB of which every third element is summed take 0.6 of the time."""
     b, lanes = m.builder, m.lanes or 1
     kind = m.raw_type(dtype)
     at = element_address(b, address, I64(v * lanes), dtype) if v else address
@@ -162,6 +168,9 @@ def _piece(
     wanted = [p // step if p % step in teeth else lanes for p in places]
     part = b.shuffle_vector(every if mask is None else mask, none, lane_numbers(wanted))
     part = part if mask is None else unlike(m, part)
+    if mask is None and far:  # in a main loop
+        for k in range(0, lanes * dtype.itemsize, LINE):
+            prefetch(b, b.gep(at, [I64(far + k)], source_etype=ir.IntType(8)), near=True)
     return intrinsic(b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
                      [at, I32(dtype.itemsize), part, ir.Constant(kind, None)])  # fmt: skip
 
