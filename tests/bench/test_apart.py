@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.bench.apart import ALONE, Timed, contests, recorded, table, to_json
+from smelt.bench.apart import ALONE, Timed, check, contests, recorded, table, to_json
 from smelt.bench.parts import cuts
 from smelt.graph.text import parse
 
@@ -35,6 +35,14 @@ def test_other_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smelt.bench.apart.agree", lambda *_: False)
     with pytest.raises(AssertionError, match="other numbers"):
         list(contests("sums", *recorded(lambda x: sm.sum(sm.exp(x), axis=1), [np.ones((8, 8))])))
+
+
+def test_sums_in_double_of_rounded_terms_agree_as_those_do() -> None:
+    single, double = np.ones(2, np.float32), np.ones(2)
+    check("a", [double], [double + 1e-6], [single, double])
+    for near, given in ((1e-6, [double]), (1e-2, [single])):
+        with pytest.raises(AssertionError, match="other numbers"):
+            check("a", [double], [double + near], given)
 
 
 def test_cuts_read_folds_and_compute_the_rest_again() -> None:
