@@ -72,7 +72,8 @@ def facts(journal: Journal) -> Counter[str]:
 
 def compiled(source: str | Graph, **options: Any) -> Compiled:
     graph = source if isinstance(source, Graph) else parse(source)
-    return driver.compile(graph, **{"journal": Journal(), **options})
+    options.setdefault("journal", Journal())
+    return driver.compile(graph, **options)
 
 
 def call(c: Compiled, *arrays: Array) -> list[Array]:

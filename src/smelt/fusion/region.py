@@ -199,10 +199,8 @@ class _Pull:
 
     def _noted(self, place: Place) -> Place:
         """`place`, remembered if it has index expressions."""
-        for t in place:
-            if not isinstance(t, int):
-                self.expressed.add(place)
-                break
+        if any(not isinstance(t, int) for t in place):
+            self.expressed.add(place)
         return place
 
     def _axis(self, extent: int, used: int, key: int, *, own: bool = True) -> int:
