@@ -268,10 +268,9 @@ class _Traffic:
     """Bytes that a region moves, and the nanoseconds of moving them."""
 
     def __init__(self, model: Model, region: Region, sweeps: Sweeps, threads: int) -> None:
-        self.touch = self.sweeps = self.lanes_ns = 0.0
+        self.touch = self.sweeps = self.lanes_ns = rows = around = 0.0
         """Bandwidth's nanoseconds, and one core's of elements that lanes move one by one."""
         self.read = self.row = 0
-        rows = around = 0.0
         turned = not region.ended or sweeps.packs
         every = region.all_axes if not sweeps.sweeps else -1
         axis = sweeps.vector.bit_length() - 1

@@ -70,3 +70,56 @@ def test_and_are_right() -> None:
             for name, right in zip(("y0", "y1"), exact, strict=True):
                 np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
                 np.testing.assert_allclose(wanted[name], right, rtol=1e-4, atol=1e-4)
+
+
+CHAINED = """\
+kernel k0(
+    g: f32[n,24], h: f32[n,37], w: f32[24,37], x: f32[n,53], v: f32[37,53]
+) -> y0: f32[24,37], y1: f32[37,53], y2: f32[n,53]
+  axis n, i in 24, j in 37, l in 53
+  v3 = w[i,j]
+  v10 = v[j,l]
+  stream n/64 with v2 = 0 [i,j], v8 = 0 [j,l]
+    v0 = g[n,i]
+    v1 = h[n,j]
+    v2' = v2 + dot(v0, v1 over n)
+    v4 = dot(v0, v3 over i)
+    v5 = v1 <= 0
+    v6 = select(v5, 0, v4)
+    v7 = x[n,l]
+    v13 = v7 * v7
+    v8' = v8 + dot(v6, v13 over n)
+    v11 = dot(v6, v10 over j)
+    v12 = v11 + v13
+    y2[n,l] = v12
+  y0[i,j] = v2
+  y1[j,l] = v8
+"""
+
+
+def test_each_product_lies_as_its_own_result() -> None:
+    """The other product's columns, stored first, are rows here: with sides changed for their sake,
+    every vector of both operands was scattered, and gathered by whoever read it."""
+    target = Target.for_isa("avx512")
+    (phase,) = program(parse(CHAINED)).phases
+    blocked = schedule(phase, target).blocked
+    assert {(c.m, c.n) for c in blocked if c.k == "n"} == {("i", "j"), ("j", "l")}
+    assert {c.m: c.down for c in blocked if c.k == "n"} == {"i": False, "j": True}
+    assert "vscatter" not in asm_text(parse(CHAINED), target)
+
+
+def test_and_is_right_too() -> None:
+    rng = np.random.default_rng(1)
+    kernel = parse(CHAINED)
+    for isa in RUNNABLE:
+        code = native(CHAINED, isa)
+        for n in (1, 63, 64, 200):
+            shapes = {"g": (n, 24), "h": (n, 37), "w": (24, 37), "x": (n, 53), "v": (37, 53)}
+            given = {k: rng.standard_normal(s).astype("f4") for k, s in shapes.items()}
+            found, wanted = code(given, {"n": n}), run(kernel, given, {"n": n})
+            g, h, w, x, v = (given[k].astype("f8") for k in shapes)
+            z = np.where(h <= 0, 0, g @ w)
+            exact = {"y0": g.T @ h, "y1": z.T @ (x * x), "y2": z @ v + x * x}
+            for name, right in exact.items():
+                np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=2e-3)
+                np.testing.assert_allclose(wanted[name], right, rtol=1e-4, atol=2e-3)

@@ -270,7 +270,7 @@ def _usable(
     left, right = item.args
     if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
         return None
-    stored = stored_axis(phase, over)
+    stored = stored_axis(phase, over, item.axes)
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
     still = still_axes(phase.segments[item.time])
@@ -316,19 +316,26 @@ def _usable(
 def _pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
     """Elements between rows along an axis of a left operand that is kept for others in blocks of a
     stream; 0 where it is packed."""
-    others = [i for i in phase.items if left in i.args and i is not item]
-    others += [s for s in phase.settings if s.value is left]
     assert isinstance(item.payload, Folding)
-    if not others or len(item.payload.over) > 1:
+    if not _is_wanted(left, item, phase) or len(item.payload.over) > 1:
         return 0
     return _pitch_along(left, item, axis, tile, phase)
 
 
-def _pitch_along(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
+def _is_wanted(left: Item, item: Item, phase: Phase) -> bool:
+    """Whether others want a product's left operand too."""
+    others = any(left in i.args and i is not item for i in phase.items)
+    return others or any(s.value is left for s in phase.settings)
+
+
+def _pitch_along(
+    left: Item, item: Item, axis: str, tile: Tile, phase: Phase, whole: int | None = None
+) -> int:  # fmt: skip
+    """The same of blocks along an axis, or of `whole` of it where it is in no blocks."""
     if left.kind != "apply" or left.time != item.time:
         return 0
     visits = {v.axis: v.size for r in chain(phase.segments[item.time]) for v in r.visits}
-    size = visits.get(axis)
+    size = visits.get(axis, whole)
     return 0 if size is None else -(-size // tile.columns) * tile.columns + SKEW
 
 
@@ -344,7 +351,8 @@ def _down(
     alike = left.axes & set(phase.axes) - set(phase.grid) == {m, k}
     if more or not alike or not _pitch_along(left, item, k, tile, phase):
         return 0
-    return _pitch_along(left, item, m, tile, phase)
+    whole = phase.axes[m] if m not in phase.grid and _is_wanted(left, item, phase) else None
+    return _pitch_along(left, item, m, tile, phase, whole if isinstance(whole, int) else None)
 
 
 def _longest(axes: list[str], phase: Phase) -> str:
@@ -405,10 +413,16 @@ def _own_axis(
     return (inner or taken or many or own or [None])[-1]
 
 
-def stored_axis(phase: Phase, over: tuple[str, ...] = ()) -> str | None:
+def stored_axis(
+    phase: Phase, over: tuple[str, ...] = (), axes: frozenset[str] = frozenset()
+) -> str | None:  # fmt: skip
     """The axis along which the largest results are stored in unit steps: those of what is summed
-    `over` some axes rather than an operand, which has these axes."""
-    for s in sorted(phase.stores, key=lambda s: (not s.axes.isdisjoint(over), -len(s.axes))):
+    `over` some axes rather than an operand, which has these axes; first those along all of `axes`,
+    since other products of a kernel may be stored otherwise."""
+    ranked = sorted(
+        phase.stores, key=lambda s: (not s.axes.isdisjoint(over), not axes <= s.axes, -len(s.axes))
+    )
+    for s in ranked:
         for a in phase.axes:
             if a in s.axes and coefficient(s.access.offset, a) == 1:
                 return next((p for p, r in phase.places.items() if r.axis == a), a)
