@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -171,7 +171,7 @@ def _run(options: Options) -> Results:
 
 
 @contextmanager
-def _saying() -> Iterator[Say]:
+def _saying() -> Generator[Say]:
     """A line of progress on standard error, if that is a terminal."""
     errors = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
