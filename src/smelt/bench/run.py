@@ -15,7 +15,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +23,13 @@ from typing import Any
 
 from smelt.bench import cold
 from smelt.bench.peers import PACKAGES, PEERS, version
-from smelt.bench.process import Worker, kept_to, smelt_cache
+from smelt.bench.process import Say, Worker, kept_to, smelt_cache
 from smelt.bench.results import Cold, Entry, Results, Row, Times, quartiles
 from smelt.bench.worker import FLOOR, save_reference
 from smelt.bench.workloads import WORKLOADS, Workload
 from smelt.dataclass import dataclass
 from smelt.runtime import host, probe
 from smelt.target import Target
-
-Say = Callable[[str], None]
 
 SETTLE_SECONDS = 0.01
 """Pause before a library is woken, in which the one before it ends its busy waiting."""
