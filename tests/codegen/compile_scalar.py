@@ -23,8 +23,8 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.machine import LLVMMachine, emit
-from smelt.codegen.llvm.registers import memory_type
+from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
+from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.ops.scalar import cast
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType

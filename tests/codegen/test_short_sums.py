@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.written import short_products
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.written import short_products
 from smelt.kernel.text import parse
 from smelt.target import Target
 

@@ -11,9 +11,9 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm import stages
-from smelt.codegen.llvm.nests import Nest, schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.rows import stages
+from smelt.codegen.llvm.schedule.nests import Nest, schedule
 from smelt.kernel.text import parse
 from smelt.runtime import code
 from smelt.target import Target

@@ -11,8 +11,8 @@ from tests.fusion.formulas import MACHINE
 
 import smelt as sm
 from smelt import driver, knobs
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.kernel.ir import Dot
 from smelt.kernel.walk import statements, values_of, visit
 

@@ -35,7 +35,7 @@ from smelt.bench.process import Say, announced, command, heard, kept_to, silent,
 from smelt.bench.products import Call, Timed, best_times
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
-from smelt.codegen.llvm.bands import BAND, FINE
+from smelt.codegen.llvm.schedule.bands import BAND, FINE
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32
 

@@ -7,12 +7,12 @@ from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 
-from smelt.codegen.llvm.items import Folding, Item, Phase
 from smelt.codegen.llvm.module import Artifact, emit, forms_of, walked
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import panels_of
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.written import short_products
+from smelt.codegen.llvm.schedule.written import short_products
+from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.kernel.built import Built, Form, Forms, Function, form_for
 from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.panels import Panel

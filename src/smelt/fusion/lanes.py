@@ -1,6 +1,6 @@
 """Short rows: the axis that vectors run along where each lane takes a row of its own, the same
 answer as `smelt.lower.roles` gives, from a region instead of statements; few rows or columns of
-results that are written out (`smelt.codegen.llvm.spread`); and how
+results that are written out (`smelt.codegen.llvm.rows.spread`); and how
 many parts an axis is split into.
 """
 

@@ -3,7 +3,8 @@
 A fold is a barrier: what reads its result belongs to a later level, hence to a later loop nest.  A
 value that a later nest needs is computed again there when that is cheap, and kept in scratch memory
 otherwise.  When too few positions are independent, a folded axis is split.  Each rule has its
-counterpart in `smelt.lower.roles` or `smelt.codegen.llvm.nests`; the numbers are in `smelt.blocks`.
+counterpart in `smelt.lower.roles` or `smelt.codegen.llvm.schedule.nests`; the numbers are in
+`smelt.blocks`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Windows over products: what folds read of a contraction at places that windows share.
 
 A pooling asks for a convolution at `2*p + i`.  A kernel computes it once for each place, not for
-each pair of p and i, and its windows peek at the places (`smelt.codegen.llvm.peeks`).  Here it is
-foreseen where that can be, and what the lines cost that two tasks compute.
+each pair of p and i, and its windows peek at the places (`smelt.codegen.llvm.values.peeks`).  Here
+it is foreseen where that can be, and what the lines cost that two tasks compute.
 
 >>> from smelt.types.expr import axis
 >>> window_of(axis("a0", 28) * 2 + axis("a3", 3) - 1, 0b1000)

@@ -11,10 +11,10 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm.abreast import BLOCK, row_order
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.straight import is_straight, vectors_of
+from smelt.codegen.llvm.rows.abreast import BLOCK, row_order
+from smelt.codegen.llvm.rows.straight import is_straight, vectors_of
+from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.kernel.short import with_sizes
 from smelt.kernel.text import parse
 from smelt.ops.combine import COMBINES

@@ -20,9 +20,9 @@ from tests.lower.test_stream import Case, masked, streamed
 
 import smelt as sm
 from smelt.codegen.build import asm_text, llvm_text
-from smelt.codegen.llvm.nests import Schedule, schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.storage import Storage
+from smelt.codegen.llvm.schedule.nests import Schedule, schedule
+from smelt.codegen.llvm.scratch.storage import Storage
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 

@@ -12,8 +12,9 @@ import pytest
 import smelt as sm
 from smelt import knobs
 from smelt.blocks import BLOCK, rows_together
-from smelt.codegen.llvm import folding, stacked, width
-from smelt.codegen.llvm.items import Item
+from smelt.codegen.llvm import folding
+from smelt.codegen.llvm.rows import stacked, width
+from smelt.codegen.llvm.values.items import Item
 from smelt.runtime import code
 from smelt.types.dtype import f32
 from smelt.types.expr import add, evaluate, floordiv, mul, size

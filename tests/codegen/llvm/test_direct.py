@@ -10,9 +10,9 @@ from tests.codegen.llvm.windows import random
 
 from smelt import lower
 from smelt.blocks import COLUMNS, DEPTH
-from smelt.codegen.llvm.direct import stored
-from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.products.direct import stored
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.graph.text import parse
 from smelt.target import Target
 

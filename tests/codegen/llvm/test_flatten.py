@@ -12,9 +12,9 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 import smelt as sm
 from smelt.codegen import build
 from smelt.codegen.build import asm_text, emit, form_for, forms, llvm_text
-from smelt.codegen.llvm.nests import schedule
-from smelt.codegen.llvm.patterns import pattern
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.values.patterns import pattern
 from smelt.kernel.interp import run
 from smelt.kernel.short import lengths, short_sizes, turned_sizes, with_sizes
 from smelt.kernel.text import parse, text

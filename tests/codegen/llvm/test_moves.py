@@ -12,8 +12,8 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_folds import NAMES
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
 
 Array = np.ndarray[Any, Any]
 LETTERS = "abcd"

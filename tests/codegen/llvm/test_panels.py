@@ -8,8 +8,8 @@ from tests.codegen.llvm.whole import runnable, whole
 
 from smelt import driver
 from smelt.codegen.build import panels
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.graph.text import parse
 from smelt.kernel.panels import Panel, read_panels
 from smelt.kernel.text_print import text as kernel_text

@@ -9,11 +9,11 @@ from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 from tests.codegen.llvm.windows import check, products, random
 
 from smelt import lower
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.stencil import Stencil
-from smelt.codegen.llvm.upright import Upright
-from smelt.codegen.llvm.windowed import Windowed
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.stencil import Stencil
+from smelt.codegen.llvm.schedule.upright import Upright
+from smelt.codegen.llvm.schedule.windowed import Windowed
 from smelt.graph.text import parse
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse as parse_kernel

@@ -8,8 +8,8 @@ import pytest
 from tests.codegen.llvm.native import native_kernel
 from tests.codegen.llvm.whole import RUNNABLE
 
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.kernel.short import with_sizes
 from smelt.kernel.text import parse
 from smelt.target import Isa, Target

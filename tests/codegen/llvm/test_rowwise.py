@@ -9,7 +9,7 @@ import pytest
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.rowwise import row_by_row
+from smelt.codegen.llvm.values.rowwise import row_by_row
 
 MEAN = """graph f(x: {0}[r,c]) {{
   a = reduce.max(x) {{axes=(1,)}}

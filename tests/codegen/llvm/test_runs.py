@@ -9,9 +9,9 @@ from tests.codegen.llvm.native import native
 from tests.codegen.llvm.whole import runnable
 
 from smelt.codegen.build import llvm_text
-from smelt.codegen.llvm.indexing import multiple_of, steady
-from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.instructions.indexing import multiple_of, steady
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.types.affine import coefficient
 from smelt.types.expr import add, axis, floordiv, maximum, minimum, mod, mul, size
 

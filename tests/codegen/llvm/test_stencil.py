@@ -12,9 +12,9 @@ from tests.codegen.llvm.windows import check, products, random
 
 from smelt import lower
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.stencil import HEIGHTS, Stencil
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.graph.text import parse
 from smelt.kernel.built import form_for
 from smelt.target import Target

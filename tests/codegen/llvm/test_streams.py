@@ -23,9 +23,9 @@ from tests.property.judges import agree
 
 from smelt.codegen.build import Form, asm_text
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.storage import Storage
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.scratch.storage import Storage
 from smelt.kernel import ir
 from smelt.kernel.interp import run
 from smelt.kernel.memory import Buffer

@@ -7,9 +7,9 @@ import pytest
 from tests.codegen.llvm.native import native
 
 from smelt.blocks import SWATH
-from smelt.codegen.llvm.items import Phase
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.values.items import Phase
 from smelt.kernel.text import parse
 from smelt.target import Target
 

@@ -16,8 +16,8 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
 from smelt.codegen.build import asm_text, form_for
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.target import Target
 from smelt.types.expr import evaluate
 

@@ -13,7 +13,7 @@ from tests.codegen.llvm.windows import check, products, random
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.upright import CHANNELS, FEW, Upright
+from smelt.codegen.llvm.schedule.upright import CHANNELS, FEW, Upright
 from smelt.graph.text import parse
 from smelt.target import Target
 

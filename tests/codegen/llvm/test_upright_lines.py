@@ -13,13 +13,13 @@ from tests.codegen.llvm.windows import check, random
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
-from smelt.codegen.llvm.clone import reached
-from smelt.codegen.llvm.direct import stored
-from smelt.codegen.llvm.items import Access
-from smelt.codegen.llvm.nests import schedule
+from smelt.codegen.llvm.products.direct import stored
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.upright import CHANNELS, Upright
-from smelt.codegen.llvm.upright import LINE as LEAST
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.upright import CHANNELS, Upright
+from smelt.codegen.llvm.schedule.upright import LINE as LEAST
+from smelt.codegen.llvm.values.clone import reached
+from smelt.codegen.llvm.values.items import Access
 from smelt.graph.text import parse
 from smelt.kernel.ir import Kernel
 from smelt.kernel.panels import Panel, read_panels

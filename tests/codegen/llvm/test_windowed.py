@@ -14,7 +14,7 @@ from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.windowed import DEPTH, NARROW, TINY
+from smelt.codegen.llvm.schedule.windowed import DEPTH, NARROW, TINY
 from smelt.graph.text import parse
 from smelt.kernel.built import form_for
 from smelt.target import Target

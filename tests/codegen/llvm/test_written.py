@@ -8,9 +8,9 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.written import short_products
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.written import short_products
 from smelt.graph.text import parse
 from smelt.kernel.short import with_sizes
 from smelt.target import Isa, Target

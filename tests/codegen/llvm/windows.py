@@ -7,9 +7,9 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import Whole, one_cluster
 
 from smelt import lower
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.windowed import Windowed
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.windowed import Windowed
 from smelt.graph.text import parse
 from smelt.target import Target
 

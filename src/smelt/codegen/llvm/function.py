@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.ahead import shares
-from smelt.codegen.llvm.indexing import I64, IndexEmitter, number
-from smelt.codegen.llvm.items import Access, Program
+from smelt.codegen.llvm.access.ahead import shares
+from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
+from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.nest import NestEmitter
-from smelt.codegen.llvm.nests import Schedule
-from smelt.codegen.llvm.scope import Scope
-from smelt.codegen.llvm.storage import Storage
-from smelt.codegen.llvm.straight import is_whole
+from smelt.codegen.llvm.rows.straight import is_whole
+from smelt.codegen.llvm.schedule.nests import Schedule
+from smelt.codegen.llvm.scratch.storage import Storage
 from smelt.codegen.llvm.streams import run_segments
+from smelt.codegen.llvm.values.items import Access, Program
 from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, product, sub

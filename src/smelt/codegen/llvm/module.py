@@ -7,19 +7,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.contract import forms, near_forms
-from smelt.codegen.llvm.disjoint import disjoint
-from smelt.codegen.llvm.flat import stride_name
 from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
-from smelt.codegen.llvm.items import Access
-from smelt.codegen.llvm.nests import schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
-from smelt.codegen.llvm.price import cycles
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.stencil import turned_forms
-from smelt.codegen.llvm.tall import few_forms, tall_forms, wide_forms
-from smelt.codegen.llvm.tall_nests import scheduled
-from smelt.codegen.llvm.windowed import line_forms
+from smelt.codegen.llvm.schedule.contract import forms, near_forms
+from smelt.codegen.llvm.schedule.disjoint import disjoint
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.codegen.llvm.schedule.price import cycles
+from smelt.codegen.llvm.schedule.stencil import turned_forms
+from smelt.codegen.llvm.schedule.tall import few_forms, tall_forms, wide_forms
+from smelt.codegen.llvm.schedule.tall_nests import scheduled
+from smelt.codegen.llvm.schedule.windowed import line_forms
+from smelt.codegen.llvm.values.flat import stride_name
+from smelt.codegen.llvm.values.items import Access
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Forms, Limits
 from smelt.kernel.ir import Kernel

@@ -8,16 +8,22 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.abreast import rows_abreast, run_abreast
-from smelt.codegen.llvm.ahead import RowAhead
-from smelt.codegen.llvm.bands import BandEmitter, bands_of, for_each_band
-from smelt.codegen.llvm.bypass import main_loop
-from smelt.codegen.llvm.contract import Contraction
-from smelt.codegen.llvm.copies import copied
-from smelt.codegen.llvm.direct import Direct
+from smelt.codegen.llvm.access.ahead import RowAhead
+from smelt.codegen.llvm.access.bypass import main_loop
+from smelt.codegen.llvm.access.gaps import compared
+from smelt.codegen.llvm.access.limits import Limit, inside_limits
+from smelt.codegen.llvm.access.memory import (
+    element_address,
+    load_scalar,
+    scatter,
+    store_scalar,
+    store_vector,
+)  # fmt: skip
+from smelt.codegen.llvm.access.patterned import lane_index
+from smelt.codegen.llvm.access.reads import both, lane_offsets, read_lanes
+from smelt.codegen.llvm.access.strided import Combs, combs_of
 from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
-from smelt.codegen.llvm.gaps import compared
-from smelt.codegen.llvm.indexing import (
+from smelt.codegen.llvm.instructions.indexing import (
     I64,
     IndexEmitter,
     depth_terms,
@@ -28,8 +34,29 @@ from smelt.codegen.llvm.indexing import (
     splat,
     steady,
 )
-from smelt.codegen.llvm.interior import each_row, in_parts
-from smelt.codegen.llvm.items import (
+from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.products.direct import Direct
+from smelt.codegen.llvm.products.placed import PlacedEmitter, placed_emitter
+from smelt.codegen.llvm.products.product import ProductEmitter
+from smelt.codegen.llvm.products.run_on import run_on
+from smelt.codegen.llvm.products.short_lines import packs_lines
+from smelt.codegen.llvm.rows.abreast import rows_abreast, run_abreast
+from smelt.codegen.llvm.rows.interior import each_row, in_parts
+from smelt.codegen.llvm.rows.spans import around
+from smelt.codegen.llvm.rows.spread import interleaved
+from smelt.codegen.llvm.rows.stacked import run_stacked
+from smelt.codegen.llvm.rows.stages import is_long, run_stages
+from smelt.codegen.llvm.rows.straight import is_straight, rest_mask, vectors_of
+from smelt.codegen.llvm.rows.versions import answered, is_choice, needed, question_of
+from smelt.codegen.llvm.schedule.bands import BandEmitter, bands_of, for_each_band
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.copies import copied
+from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
+from smelt.codegen.llvm.scratch.turn import turn, turned_row
+from smelt.codegen.llvm.streams import edge
+from smelt.codegen.llvm.values.items import (
     Access,
     Carried,
     Clamping,
@@ -42,33 +69,6 @@ from smelt.codegen.llvm.items import (
     accesses_of,
     cut_axes,
 )
-from smelt.codegen.llvm.limits import Limit, inside_limits
-from smelt.codegen.llvm.machine import LLVMMachine, emit
-from smelt.codegen.llvm.memory import (
-    element_address,
-    load_scalar,
-    scatter,
-    store_scalar,
-    store_vector,
-)  # fmt: skip
-from smelt.codegen.llvm.nests import Nest
-from smelt.codegen.llvm.patterned import lane_index
-from smelt.codegen.llvm.placed import PlacedEmitter, placed_emitter
-from smelt.codegen.llvm.product import ProductEmitter
-from smelt.codegen.llvm.reads import both, lane_offsets, read_lanes
-from smelt.codegen.llvm.run_on import run_on
-from smelt.codegen.llvm.scope import Lanes, Scope
-from smelt.codegen.llvm.scratch import ScratchEmitter
-from smelt.codegen.llvm.short_lines import packs_lines
-from smelt.codegen.llvm.spans import around
-from smelt.codegen.llvm.spread import interleaved
-from smelt.codegen.llvm.stacked import run_stacked
-from smelt.codegen.llvm.stages import is_long, run_stages
-from smelt.codegen.llvm.straight import is_straight, rest_mask, vectors_of
-from smelt.codegen.llvm.streams import edge
-from smelt.codegen.llvm.strided import Combs, combs_of
-from smelt.codegen.llvm.turn import turn, turned_row
-from smelt.codegen.llvm.versions import answered, is_choice, needed, question_of
 from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.blocks import SMALL, SMALL_DEPTH
-from smelt.codegen.llvm.contract import Contraction, contractions
-from smelt.codegen.llvm.items import Item
-from smelt.codegen.llvm.nests import Schedule, schedule
-from smelt.codegen.llvm.operands import load_of, packs_as_it_is
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.upright import Upright
-from smelt.codegen.llvm.windowed import Windowed
+from smelt.codegen.llvm.schedule.contract import Contraction, contractions
+from smelt.codegen.llvm.schedule.nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.operands import load_of, packs_as_it_is
+from smelt.codegen.llvm.schedule.upright import Upright
+from smelt.codegen.llvm.schedule.windowed import Windowed
+from smelt.codegen.llvm.values.items import Item
 from smelt.kernel.ir import Kernel
 from smelt.kernel.panels import Panel, read_panels
 from smelt.kernel.walk import loads

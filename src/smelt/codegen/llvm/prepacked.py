@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from smelt.blocks import PREPACKED, SMALL, SMALL_DEPTH
-from smelt.codegen.llvm.items import Buffer, Program
 from smelt.codegen.llvm.panels import panels_of
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.values.items import Buffer, Program
 from smelt.kernel import ir as k
 from smelt.kernel.built import Limits
 from smelt.kernel.panels import Panel, panelled_shape, read_panels

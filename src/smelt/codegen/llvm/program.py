@@ -11,16 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.clone import prune
-from smelt.codegen.llvm.collapse import collapse
-from smelt.codegen.llvm.flat import PhaseBuilder
-from smelt.codegen.llvm.items import Access, Buffer, Carried, Item, Phase, Program, StoreItem, Visit
-from smelt.codegen.llvm.peeks import peeking
-from smelt.codegen.llvm.refine import refine
-from smelt.codegen.llvm.rowwise import row_by_row
-from smelt.codegen.llvm.swaths import in_swaths
-from smelt.codegen.llvm.unstream import as_folds, block_fold
-from smelt.codegen.llvm.written import written_out
+from smelt.codegen.llvm.schedule.written import written_out
+from smelt.codegen.llvm.values.clone import prune
+from smelt.codegen.llvm.values.collapse import collapse
+from smelt.codegen.llvm.values.flat import PhaseBuilder
+from smelt.codegen.llvm.values.items import (
+    Access,
+    Buffer,
+    Carried,
+    Item,
+    Phase,
+    Program,
+    StoreItem,
+    Visit,
+)
+from smelt.codegen.llvm.values.peeks import peeking
+from smelt.codegen.llvm.values.refine import refine
+from smelt.codegen.llvm.values.rowwise import row_by_row
+from smelt.codegen.llvm.values.swaths import in_swaths
+from smelt.codegen.llvm.values.unstream import as_folds, block_fold
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.kernel.merge import MergeRule, merge_rules

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.indexing import number
-from smelt.codegen.llvm.items import Edge, Region, Visit
-from smelt.codegen.llvm.scope import Scope
+from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.values.items import Edge, Region, Visit
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

@@ -1,0 +1,1 @@
+"""One operation on lanes: scalar operators, index expressions and folds as instructions."""

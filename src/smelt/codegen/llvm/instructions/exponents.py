@@ -1,0 +1,118 @@
+"""Numbers made of digits and a power of two, and taken apart into them, on LLVM's vectors.
+
+AVX-512 has an instruction for each; elsewhere exponents are written and read as integers.  Results
+that are subnormal take a processor a hundred cycles, even where they are 0 in the end: what may
+come out so is kept from the instruction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.registers import I32
+from smelt.ops.coefficients import FITS
+from smelt.types.dtype import DType
+
+Value = ir.Value
+
+
+def scaled(m: Any, a: Value, n: Value) -> Value:
+    """`Machine.scale`."""
+    dtype = m.float_of(a)
+    width = m.tile(dtype)
+    if width is not None:
+        return m.masked("scalef", width, a, n)
+    return _in_steps(m, a, n, dtype)
+
+
+def scaled_by_any(m: Any, a: Value, n: Value) -> Value:
+    """`Machine.scale_any`.  A subnormal result is counted in the least of such numbers, rounded as
+    a whole number: the count is the result's bits."""
+    b, dtype = m.builder, m.float_of(a)
+    fit, width = FITS[dtype.name], m.tile(dtype)
+    if width is None:
+        return _limited(m, a, n, -_MOST[dtype.name])
+    normal = b.fcmp_unordered(">=", n, m.const(dtype, 2.0 - fit.bias))
+
+    def subnormal() -> Value:
+        units = float(fit.bias - 1 + fit.mantissa)
+        there = b.fcmp_ordered(">=", n, m.const(dtype, -units - 2.0))
+        lifted = b.fadd(n, m.const(dtype, units))
+        count = m.rint(m.masked("scalef", width, a, lifted, mask=there))
+        return m.bitcast(m.convert(count, dtype, fit.integer), dtype)
+
+    return m.mostly(normal, m.masked("scalef", width, a, n, mask=normal), subnormal)
+
+
+def scaled_or_zero(m: Any, a: Value, n: Value) -> Value:
+    """`Machine.scale_weight`."""
+    b, dtype = m.builder, m.float_of(a)
+    width, least = m.tile(dtype), FITS[dtype.name].least_weight
+    normal = b.fcmp_unordered(">=", n, m.const(dtype, least))
+    if width is not None:
+        return m.masked("scalef", width, a, n, mask=normal)
+    return m.select(normal, _limited(m, a, n, least), m.const(dtype, 0.0))
+
+
+_MOST = {"f32": 250.0, "f64": 2040.0}
+
+
+def _limited(m: Any, a: Value, n: Value, least: float) -> Value:
+    """a·2^n for every n, as if n were at least the least."""
+    dtype = m.float_of(a)
+    limited = m.lesser(m.const(dtype, _MOST[dtype.name]), n)  # NaN stays
+    limited = m.greater(m.const(dtype, least), limited)
+    return _in_steps(m, m.add(a, m.sub(limited, limited)), limited, dtype)
+
+
+def _in_steps(m: Any, a: Value, n: Value, dtype: DType) -> Value:
+    """Two factors made by writing exponents; only the second product can round.
+
+    Adding 1.5·2^m leaves an integer in the low bits, here n with both biases added: no
+    conversion that NaN could upset.
+    """
+    fit = FITS[dtype.name]
+    integer = fit.integer
+    magic = m.const(dtype, 1.5 * 2.0**fit.mantissa + 2 * fit.bias)
+    shift = m.const(integer, fit.mantissa)
+    count = m.bitcast(m.add(n, magic), integer)
+    half = m.ashr(count, m.const(integer, 1))
+    first = m.bitcast(m.shl(half, shift), dtype)
+    second = m.bitcast(m.shl(m.sub(count, half), shift), dtype)
+    return m.mul(m.mul(a, first), second)
+
+
+def split(m: Any, a: Value) -> tuple[Value, Value]:
+    """`Machine.split`."""
+    dtype = m.float_of(a)
+    width = m.tile(dtype)
+    if width is None:
+        return _split_in_steps(m, a, dtype)
+    # Immediate: NaN for negative numbers, fractions in [¾, 3/2).
+    fraction = m.masked("getmant", width, a, ir.Constant(I32, 0b1011))
+    exponent = m.masked("getexp", width, a)
+    return fraction, m.sub(exponent, m.masked("getexp", width, fraction))
+
+
+def _split_in_steps(m: Any, a: Value, dtype: DType) -> tuple[Value, Value]:
+    fit = FITS[dtype.name]
+    integer, lift = fit.integer, fit.mantissa + 1
+    zero, infinity = m.const(dtype, 0.0), m.const(dtype, float("inf"))
+    small = m.compare("lt", a, m.const(dtype, 2.0 ** (1 - fit.bias)))
+    normal = m.select(small, m.mul(a, m.const(dtype, 2.0**lift)), a)
+    three_quarters = (fit.bias << fit.mantissa) - (1 << (fit.mantissa - 1))
+    origin = (fit.bias + 1) << fit.mantissa  # keeps the count of powers positive
+    bits = m.bitcast(normal, integer)
+    biased = m.add(bits, m.const(integer, origin - three_quarters))
+    fraction = m.and_(biased, m.const(integer, (1 << fit.mantissa) - 1))
+    fraction = m.bitcast(m.add(fraction, m.const(integer, three_quarters)), dtype)
+    magic = m.const(dtype, 2.0**fit.mantissa)
+    count = m.lshr(biased, m.const(integer, fit.mantissa))
+    count = m.bitcast(m.or_(count, m.bitcast(magic, integer)), dtype)
+    exponent = m.sub(count, m.const(dtype, 2.0**fit.mantissa + fit.bias + 1))
+    exponent = m.select(small, m.sub(exponent, m.const(dtype, lift)), exponent)
+    exponent = m.select(m.compare("eq", a, zero), m.neg(infinity), exponent)
+    exponent = m.select(m.compare("eq", a, infinity), infinity, exponent)
+    nan = m.const(dtype, float("nan"))
+    return m.select(m.compare("ge", a, zero), fraction, nan), exponent

@@ -1,0 +1,180 @@
+"""Index expressions as LLVM values: scalars, or vectors where a lane axis is involved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import gcd, prod
+from typing import Any
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.registers import TextConstant
+from smelt.ops.contract import bare_axis
+from smelt.types.expr import Atom, Expr, Index, add, axes_of, mul, nonnegative, size, sub
+
+I64 = ir.IntType(64)
+Value = ir.Value
+Leaf = Callable[[Atom], Value]
+
+
+def number(value: int) -> Value:
+    """An i64 constant."""
+    return ir.Constant(I64, value)
+
+
+def splat(b: ir.IRBuilder, value: Value, lanes: int) -> Value:
+    """A scalar in every lane, known numbers as such; vectors pass."""
+    if isinstance(value.type, ir.VectorType):
+        return value
+    if isinstance(value, TextConstant):
+        return value.splat(lanes)
+    kind = ir.VectorType(value.type, lanes)
+    first = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), None)
+    return b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
+
+
+def iota(lanes: int) -> Value:
+    """<0, 1, 2, ..>"""
+    return ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
+
+
+def opaque(b: ir.IRBuilder, value: Value) -> Value:
+    """An i64 about which LLVM can know nothing, at no cost.
+
+    Where LLVM 22 sees that one lane of a masked store is left, and the elements have just been
+    narrowed, it stores a whole wide lane (llvm-project #179489, x86 with AVX-512).
+    """
+    return b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], False)
+
+
+class IndexEmitter:
+    """Emits index arithmetic at the builder's position; `leaf` gives the variables' values.
+
+    Quotients and extrema are written once: what one emitter is asked for stands in the order of
+    asking, and `above` has the values of those that stand before all of it.  Long expressions have
+    the same part at many places, and LLVM would take seconds to find that out.
+    """
+
+    def __init__(
+        self, builder: ir.IRBuilder, leaf: Leaf, above: Mapping[Atom, Value] | None = None
+    ) -> None:
+        self.b, self.leaf = builder, leaf
+        self.above = above or {}
+        self.found: dict[Atom, Value] = {}
+
+    def emit(self, e: Index) -> Value:
+        """`e` as i64, or a vector of i64 if one of its variables is one."""
+        if isinstance(e, int):
+            return number(e)
+        total: Any = None
+        for monomial, c in e.terms:
+            part: Any = None
+            for atom in monomial:
+                value = self._atom(atom)
+                part = value if part is None else self._pair(self.b.mul, part, value)
+            if part is None:
+                part = number(c)
+            elif c != 1:
+                part = self._pair(self.b.mul, part, number(c))
+            total = part if total is None else self._pair(self.b.add, total, part)
+        return total
+
+    def _pair(self, op: Callable[..., Value], a: Value, b: Value) -> Value:
+        for x, y in ((a, b), (b, a)):
+            if isinstance(x.type, ir.VectorType) and not isinstance(y.type, ir.VectorType):
+                lanes = x.type.count
+                return op(splat(self.b, a, lanes), splat(self.b, b, lanes))
+        return op(a, b)
+
+    def _atom(self, atom: Atom) -> Value:
+        if atom.kind in ("size", "axis", "value"):
+            return self.leaf(atom)
+        found = self.above.get(atom)
+        if found is None and (found := self.found.get(atom)) is None:
+            found = self.found[atom] = self._compound(atom)
+        return found
+
+    def _compound(self, atom: Atom) -> Value:
+        a, b = (self.emit(x) for x in atom.args)
+        if atom.kind in ("min", "max"):
+            return self._pair(lambda x, y: self._extreme(atom.kind == "min", x, y), a, b)
+        plain = nonnegative(atom.args[0])
+        if atom.kind == "//":
+            return self._pair(self.b.udiv if plain else self._floor_div, a, b)
+        return self._pair(self.b.urem if plain else self._floor_mod, a, b)
+
+    def _extreme(self, least: bool, a: Value, b: Value) -> Value:
+        smaller = self.b.icmp_signed("<", a, b)
+        return self.b.select(smaller, a, b) if least else self.b.select(smaller, b, a)
+
+    def _floor_mod(self, a: Value, b: Value) -> Value:
+        """Remainder with the sign of a positive divisor."""
+        r: Value = self.b.srem(a, b)
+        zero: Value = ir.Constant(a.type, None)
+        return self.b.select(self.b.icmp_signed("<", r, zero), self.b.add(r, b), r)
+
+    def _floor_div(self, a: Value, b: Value) -> Value:
+        return self.b.sdiv(self.b.sub(a, self._floor_mod(a, b)), b)
+
+
+def depth_terms(e: Index, depth_of: Callable[[Atom], int], count: int) -> list[Index]:
+    """The terms of `e` grouped by the deepest loop that they depend on (0 .. count-1)."""
+    groups: list[dict[Any, int]] = [{} for _ in range(count)]
+    terms = e.terms if isinstance(e, Expr) else (((), e),) if e else ()
+    for monomial, c in terms:
+        groups[max((_depth(a, depth_of) for a in monomial), default=0)][monomial] = c
+    return [Expr(tuple(g.items())) if g else 0 for g in groups]
+
+
+def _depth(atom: Atom, depth_of: Callable[[Atom], int]) -> int:
+    if atom.kind in ("size", "axis", "value"):
+        return depth_of(atom)
+    inner = [_depth(a, depth_of) for e in atom.args if isinstance(e, Expr)
+             for m, _ in e.terms for a in m]  # fmt: skip
+    return max(inner, default=0)
+
+
+def steady(e: Index, axis: str, lanes: int) -> Index:
+    """`e` with quotients that are equal in all lanes held fixed, for reading off its step.
+
+    Vectors start at multiples of their width, so i//s is one number for all lanes when s is a
+    multiple of it, and i%s counts up with i.
+    """
+    if not isinstance(e, Expr):
+        return e
+    total: Index = 0
+    for monomial, c in e.terms:
+        part: Index = c
+        for atom in monomial:
+            part = mul(part, _steady_atom(atom, axis, lanes))
+        total = add(total, part)
+    return total
+
+
+def multiple_of(e: Index) -> int:
+    """A number that `e` is a multiple of, whatever sizes are; 0 for zero itself.
+
+    >>> from smelt.types.expr import axis, maximum, mul
+    >>> multiple_of(mul(48, axis("i", 9))), multiple_of(maximum(size("n"), 16))
+    (48, 1)
+    """
+    if not isinstance(e, Expr):
+        return e
+    return gcd(*(c * prod(map(_atom_multiple, monomial)) for monomial, c in e.terms))
+
+
+def _atom_multiple(atom: Atom) -> int:
+    return gcd(*map(multiple_of, atom.args)) if atom.kind in ("min", "max") else 1
+
+
+def _steady_atom(atom: Atom, axis: str, lanes: int) -> Index:
+    own = Expr((((atom,), 1),))
+    if atom.kind not in ("//", "%") or axis not in axes_of(own):
+        return own
+    numerator, divisor = atom.args
+    if axis not in axes_of(divisor) and axis not in axes_of(steady(numerator, axis, lanes)):
+        return size(f"({own})")  # of what is one number for all lanes: so is this
+    if not isinstance(divisor, int) or divisor % lanes or bare_axis(numerator) != axis:
+        return own
+    quotient = size(f"{axis}//{divisor}")
+    return quotient if atom.kind == "//" else sub(numerator, mul(quotient, divisor))

@@ -1,0 +1,321 @@
+"""A deep product: a wide one whose summed positions are taken block by block.
+
+    for each block of k:
+        pack the right operand in panels, and the left one unless its rows are read where they lie
+        for 12 rows, for 32 columns:  sums += left * right, in registers; in scratch between blocks
+        (of the last block) what reads the sums gets them from the registers
+
+Blocks of both operands and the sums stay in L2 together, however many positions are summed; tiles
+ask memory for what the next block packs.  A left operand that lies along its rows is packed in
+strips of a vector's rows, position by position: whole vectors of it are stored as they are read,
+and nothing is turned.
+
+There is but one tile.  Where rows or columns are left over, it computes some that nobody asked for,
+from what happens to lie behind the packed ones, and those that are asked for are read from scratch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import LINE, ask_ahead
+from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
+from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.tall_product import TallEmitter
+from smelt.codegen.llvm.products.thin import multiply_add
+from smelt.codegen.llvm.products.tile import with_before
+from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.operands import load_of
+from smelt.codegen.llvm.schedule.tall import Tall
+from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.values.items import Item
+from smelt.dataclass import dataclass
+from smelt.types.affine import coefficient
+from smelt.types.expr import axes_of
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+TOGETHER = 4
+"""Rows that begin at a multiple of so many lie in one strip."""
+UNROLLED = 4
+"""Positions that the loop of the tile takes at once: what it counts takes a tenth of the slots for
+instructions otherwise, which the other thread of a core wants too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Lines of an operand that lie in runs, all of the same length."""
+
+    base: Value
+    apart: Value
+    """Bytes between runs."""
+    length: Value
+    """Bytes of a run."""
+    count: Value
+    """Runs: none if no block follows."""
+
+
+class DeepEmitter(TallEmitter):
+    """One deep product in the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
+        super().__init__(home, nest, c)
+        self.apart = {c.m: number(self.c.pitch), c.k: number(1)}
+        self.pitch = self._whole(self.b.add(self.columns, number(c.tile.columns - 1)),
+                                 c.tile.columns)  # fmt: skip
+        self.later = list[Runs]()
+        self.fresh: Value = ir.IntType(1)(0)
+        self.final: Value = ir.IntType(1)(0)
+        """Whether the block at hand is the first one, or the last one."""
+        self.low = number(0)
+        """The first of all summed positions."""
+
+    def run(self) -> None:
+        """All summed positions of this task, block by block: one block at least, for empty sums."""
+        home, b, c = self.home, self.b, self.c
+        low, high = home.ranges[c.k]
+        home.foresees = False
+        self.low, self.first = low, home.ranges[c.m][0]
+
+        def block(at: Value) -> None:
+            end = b.add(at, number(self.c.depth))
+            end = b.select(b.icmp_signed("<", end, high), end, high)
+            home.ranges[c.k] = at, end
+            self.depth = b.sub(end, at)
+            self.fresh, self.final = (
+                b.icmp_signed("==", *pair) for pair in ((at, low), (end, high))
+            )
+            self._block()
+            home.ranges[c.k] = low, high
+
+        once = b.add(low, number(1))
+        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), c.depth, block)
+        home.foresees = True
+
+    def _block(self) -> None:
+        """One block of summed positions: packs, multiplies, and reads the sums of the last one."""
+        home, b, c = self.home, self.b, self.c
+        self._clear_beyond()
+        self._pack_right()
+        self._open_left()
+        if not c.direct:
+            self.pack(self.nest.packs[0])
+        self._foresee()
+        self.top = home.open(self.nest, Scope(home.top))
+        self._know_steps()
+        low, high = home.ranges[c.m]
+        end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
+        home.loop(low, high, c.tile.rows, self._tiles)
+        if c.kept:
+            return
+        with b.if_then(self.final):
+            home.loop(low, high, 1, lambda row: self._rest(row, b.icmp_signed("<", row, end)))
+
+    # ---- what the next block packs ---------------------------------------------------------------
+
+    def _foresee(self) -> None:
+        """How the operands lie that the next block packs: packing would wait for both of them.
+        One alone is soon packed, and tiles that read rows where they lie need all registers."""
+        c, packs = self.c, self.nest.packs
+        sides = () if c.direct else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
+        found = (self._runs(*side) for side in sides)
+        self.later = [runs for runs in found if runs is not None]
+
+    def _runs(self, item: Item, nest: Nest, across: str) -> Runs | None:
+        """Where the next block's part of an operand lies; None if it is computed or gathered."""
+        b, home, k = self.b, self.home, self.c.k
+        access = load_of(item)
+        if access is None or access.positions:
+            return None
+        steps = {a: coefficient(access.offset, a) for a in (k, across)}
+        along = next((a for a in (across, k) if steps[a] == 1), None)
+        if along is None or any(x is None or axes_of(x) for x in steps.values()):
+            return None
+        top, dtype = home.open(nest, Scope(home.top)), home.home.dtypes[access.buffer]
+        apart = {a: home.index(x or 0, top) for a, x in steps.items()}
+        (first, last), end = home.ranges[across], home.ranges[k][1]
+        at = b.add(b.add(top.offset(access), b.mul(first, apart[across])), b.mul(end, apart[k]))
+        base = element_address(b, home.home.buffers[access.buffer], at, dtype)
+        length, count = b.sub(last, first), number(self.c.depth)
+        if along == k:
+            length, count = count, length
+        size, other = number(dtype.itemsize), k if along == across else across
+        count = b.select(self.final, number(0), count)
+        return Runs(base, b.mul(apart[other], size), b.mul(length, size), count)
+
+    def _asked(self, row: Value, column: Value) -> list[tuple[Value, Value]]:
+        """Where the runs begin that a tile of this block asks for, one of each operand, and their
+        bytes."""
+        b, tile, found = self.b, self.c.tile, list[tuple[Value, Value]]()
+        panels = b.udiv(self.pitch, number(tile.columns))
+        nth = b.mul(b.udiv(row, number(tile.rows)), panels)
+        nth = b.add(nth, b.udiv(column, number(tile.columns)))
+        for runs in self.later:
+            some = b.icmp_signed("<", nth, runs.count)
+            at = b.mul(b.select(some, nth, number(0)), runs.apart)
+            first = b.gep(runs.base, [at], source_etype=ir.IntType(8))
+            found.append((first, b.select(some, runs.length, number(0))))
+        return found
+
+    # ---- operands --------------------------------------------------------------------------------
+
+    def _open_left(self) -> None:
+        super()._open_left()
+        if not self.c.direct:
+            self.left_steps = [
+                number(self.c.pitch),
+                number(self.c.tile.lanes if self.c.across else 1),
+            ]
+
+    def unit(self, nest: Nest) -> int:
+        """Strips are whole vectors of rows."""
+        return self.c.tile.lanes if nest.packed == "left" and self.c.across else super().unit(nest)
+
+    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
+        """Stores one vector of a packed operand: of a strip a whole one, at its position."""
+        b, c = self.b, self.c
+        if scope.lanes is not None and scope.lanes.mask is None:
+            ask_ahead(self.home, nest, scope)
+        if nest.packed == "right" or not c.across:
+            super().put(nest, value, scope)
+            return
+        k, row = (b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.m))
+        strip = self._whole(row, c.tile.lanes)
+        at = b.add(b.mul(strip, number(self.c.pitch)), b.mul(k, number(c.tile.lanes)))
+        value = splat(b, value, c.tile.lanes)
+        store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
+
+    def _starts(self, row: Value, count: int) -> list[Value]:
+        """Where the rows of a tile begin; rows beyond the last one are the last one."""
+        b, c, found = self.b, self.c, list[Value]()
+        if c.direct or not c.across:
+            return self._clamped(row, count)
+        for i in range(0, count, TOGETHER):
+            place = b.add(b.sub(row, self.first), number(i))
+            strip = self._whole(place, c.tile.lanes)
+            at = b.add(b.mul(strip, number(self.c.pitch)), b.sub(place, strip))
+            found += [element_address(b, self.base, b.add(at, number(j)), self.stored)
+                      for j in range(min(TOGETHER, count - i))]  # fmt: skip
+        return found
+
+    # ---- the tile --------------------------------------------------------------------------------
+
+    def _tiles(self, row: Value) -> None:
+        """All columns of the rows of a tile, panel by panel."""
+        b, c, home = self.b, self.c, self.home
+        starts = self._starts(row, c.tile.rows)
+        low, high = home.ranges[c.n]
+        lower = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
+        read = b.and_(lower, self.final)
+
+        def panel(at: Value) -> None:
+            asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if self.later else []
+            kept = self._kept(row, at, c.tile.rows, c.tile.vectors)
+            zeros = [self.m.const(c.item.dtype, 0)] * len(kept)
+            begin = with_before(self.m, kept, c.item.dtype, zeros, self.fresh)
+            for place in self._kept(
+                row, b.add(at, number(c.tile.columns)), c.tile.rows, c.tile.vectors
+            ):
+                prefetch(b, place, near=True)
+            totals = self._total(starts, b.sub(at, low), begin, asked)
+            if c.late:
+                self._keep(kept, totals)
+                return
+            inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
+            with b.if_else(b.and_(read, inside)) as (here, later):
+                with here:
+                    self._read_tile(row, c.tile.rows, at, None, totals)
+                with later:
+                    self._keep(kept, totals)
+
+        home.loop(low, high, c.tile.columns, panel)
+
+    def _read_tile(
+        self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
+    ) -> None:  # fmt: skip
+        """What reads all sums of a tile, from registers."""
+        b, places, vectors = self.b, self._places(row, count), len(totals) // count
+        for j, total in enumerate(totals):
+            i, v = divmod(j, vectors)
+            at = b.add(column, number(v * self.c.tile.lanes)) if v else column
+            self._read(places[i], at, mask, total)
+
+    def _kept(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
+        """Where the sums of a tile are between blocks."""
+        b, c = self.b, self.c
+        first = self._sum(row, column)
+        found: list[Value] = []
+        for i in range(count):
+            line = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
+            found += [element_address(b, line, number(v * c.tile.lanes), c.item.dtype)
+                      for v in range(vectors)]  # fmt: skip
+        return found
+
+    def _keep(self, places: list[Value], totals: list[Value]) -> None:
+        for place, total in zip(places, totals, strict=True):
+            store_vector(self.m, place, total, self.c.item.dtype, None)
+
+    def _total(
+        self, starts: list[Value], column: Value, begin: list[Value],
+        asked: list[tuple[Value, Value]],
+    ) -> list[Value]:  # fmt: skip
+        """A tile's sums with those over this block added; each round asks for a line of runs."""
+        b, c = self.b, self.c
+        first = self.at(RIGHT_PART, self._packed(number(0), column))
+
+        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            places = self._panel(k, nth, first, c.tile.vectors)
+            across = [load_vector(self.m, place, c.item.dtype, None) for place in places]
+            return self._multiplied(starts, k, nth, across, totals)
+
+        def asking(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            for first, length in () if nth else asked:
+                there = b.mul(k, number(LINE // UNROLLED))
+                there = b.select(b.icmp_signed("<", there, length), there, length)
+                prefetch(b, b.gep(first, [there], source_etype=ir.IntType(8)))
+            return one(k, totals, nth)
+
+        whole = self._whole(self.depth, UNROLLED)
+        begin = self._added(number(0), whole, UNROLLED, asking, begin)
+        return self._added(whole, self.depth, 1, one, begin)
+
+    def _multiplied(
+        self, starts: list[Value], k: Value, nth: int, across: list[Value], totals: list[Value]
+    ) -> list[Value]:  # fmt: skip
+        """The sums with the products of one position added."""
+        found: list[Value] = []
+        for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
+            value = self._one(start, k, nth)
+            found += [multiply_add(self.m, value, x, totals[i * len(across) + v], self.c.item)
+                      for v, x in enumerate(across)]  # fmt: skip
+        return found
+
+    # ---- what reads the sums later ---------------------------------------------------------------
+
+    def _rest(self, row: Value, whole: Value) -> None:
+        """Reads a row's sums from scratch, as far as its tiles have not done so."""
+        b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
+        low, high = home.ranges[c.n]
+        first = low
+        if not c.late:
+            first = b.select(whole, b.add(low, self._whole(self.columns, c.tile.columns)), low)
+        end = b.add(low, self._whole(self.columns, lanes))
+        (place,) = self._places(row, 1)
+
+        def read(at: Value, mask: Value | None) -> None:
+            total = load_vector(self.m, self._sum(row, at), c.item.dtype, None)
+            self._read(place, at, mask, total)
+
+        def masked(at: Value) -> None:
+            left = opaque(b, b.sub(high, at))
+            read(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+
+        home.loop(first, end, lanes, lambda at: read(at, None))
+        home.loop(end, high, lanes, masked)
+
+
+__all__ = ["DeepEmitter"]

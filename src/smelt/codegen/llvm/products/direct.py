@@ -1,0 +1,175 @@
+"""Products that are stored as they are: register tiles write where the result goes.
+
+A product's result is an array in scratch that later nests read, whatever they make of it.  Where
+one nest does nothing but store it, the tiles may write there themselves, if columns come in whole
+tiles; that is known when the task starts, and the nest is left out then.
+
+    direct = Direct(home)                 what may be stored so, and whether it is, here
+    direct.place(c)                       where a product's tiles write, and their rows' distance
+    direct.places(c)                      the same of rows that are places of an image
+    direct.unless(nest, lambda: ...)      what is left to do, where it is not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address
+from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.nests import Nest, Schedule
+from smelt.codegen.llvm.schedule.upright import Upright
+from smelt.codegen.llvm.scratch.storage import reads
+from smelt.codegen.llvm.values.items import Item, StoreItem
+from smelt.types.affine import coefficient
+from smelt.types.expr import Index, axes_of, substitute
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+class Direct:
+    """The products of a task that are stored as they are."""
+
+    def __init__(self, home: NestEmitter) -> None:
+        self.home = home
+        streamed = home.home.streaming or home.bands
+        self.stores = {} if streamed else dict(stored(home.s, home.home.dtypes))
+        self.nests = {id(n) for n, found in _nests(home.s, self.stores) if found}
+        self.holds: Value = ir.IntType(1)(1)
+        """Whether the tiles of this task write results in place."""
+        if not self.stores:
+            return
+        for c in home.s.products.values():
+            if c.item in self.stores:
+                assert isinstance(c, Contraction | Upright)
+                self.holds = home.b.and_(self.holds, self._is_whole(c))
+
+    def _is_whole(self, c: Contraction | Upright) -> Value:
+        """Whether this task's results of a product are whole tiles, and nothing beside them."""
+        b, ranges = self.home.b, self.home.ranges
+        low, high = ranges[c.n]
+        over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+        whole = b.icmp_signed("==", over, number(0))
+        if isinstance(c, Contraction):
+            first, last = ranges[c.k]
+            return b.and_(whole, b.icmp_signed("<", first, last))
+        one = b.icmp_signed("==", over, number(c.tile.lanes))  # the last columns are one vector
+        line = c.columns[-1].axis
+        first, last = ranges[line]
+        known = self.home.home.index(self.home.s.local[line])
+        return b.and_(b.or_(whole, one), b.icmp_signed("==", b.sub(last, first), known))
+
+    def place(self, c: Contraction) -> tuple[Value, Value]:
+        """The address of the first element of a task's product, and elements between its rows."""
+        stride = self.home.home.index(self.home.storage.extent(c.item, c.n))
+        base, apart = self._place(c, _rows(c), [stride])
+        return base, apart[0]
+
+    def places(self, c: Upright) -> tuple[Value, list[Value]]:
+        """The address of the first element of a task's product, and elements between neighbours
+        along each axis of its rows."""
+        home, strides = self.home, list[Value]()
+        step = home.home.index(home.storage.extent(c.item, c.n))
+        for a in _rows(c)[::-1]:
+            strides.insert(0, step)
+            step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
+        return self._place(c, _rows(c), strides)
+
+    def _place(
+        self, c: Contraction | Upright, rows: Sequence[str], strides: list[Value]
+    ) -> tuple[Value, list[Value]]:
+        """Where a product is written, whose rows are so far apart in scratch."""
+        home, b, base = self.home, self.home.b, self.home.storage.at[c.item, 0]
+        if c.item not in self.stores:
+            return base, strides
+        access = self.stores[c.item].access
+        origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
+        apart = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
+        for a, step in zip(rows, apart, strict=True):
+            origin = b.add(origin, b.mul(home.scratch.start(c.item, a), step))
+        origin = b.add(origin, home.scratch.start(c.item, c.n))
+        there = element_address(b, home.home.buffers[access.buffer], origin, c.item.dtype)
+        both = zip(apart, strides, strict=True)
+        return b.select(self.holds, there, base), [b.select(self.holds, x, y) for x, y in both]
+
+    def unless(self, nest: Nest, run: Callable[[], None]) -> None:
+        """Runs a nest, but for one whose results are in place already."""
+        if id(nest) not in self.nests:
+            run()
+            return
+        with self.home.b.if_then(self.home.b.not_(self.holds)):
+            run()
+
+
+def _nests(s: Schedule, stores: dict[Item, StoreItem]) -> Iterator[tuple[Nest, bool]]:
+    """Every nest, and whether it does nothing but store such products."""
+    for nest in s.nests:
+        other = nest.saves or nest.folds or nest.settings or nest.fixed or nest.product
+        yield (
+            nest,
+            bool(nest.stores)
+            and not other
+            and all(s.value in stores and stores[s.value] is s for s in nest.stores),
+        )
+
+
+def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, StoreItem]]:
+    """Products whose only readers are nests that store them as they are."""
+    found: dict[Item, StoreItem] = {}
+    for c in s.products.values():
+        if not isinstance(c, Contraction | Upright):
+            continue
+        users = [x for x in s.phase.stores if x.value is c.item]
+        if _is_plain(c, s) and s.region(c.item) is None and len(users) == 1:
+            (store,) = users
+            if _lies_along(store, c) and dtypes[store.access.buffer] == c.item.dtype:
+                found[c.item] = store
+    while True:
+        homes = [n for n, alone in _nests(s, found) if alone]
+        wrong = [i for i in found if not _is_alone(s, i, homes)]
+        if not wrong:
+            break
+        for item in wrong:
+            del found[item]
+    yield from found.items()
+
+
+def _rows(c: Contraction | Upright) -> tuple[str, ...]:
+    """The axes of a product's rows, outer to inner."""
+    if isinstance(c, Upright):
+        return tuple(x.axis for x in c.columns)
+    return () if c.m is None else (c.m,)
+
+
+def _is_plain(c: Contraction | Upright, s: Schedule) -> bool:
+    """Whether a product's tiles have rows that are as far apart as one number says, all of them
+    rows of the result."""
+    if isinstance(c, Upright):
+        return bool(c.heights(s.local[c.columns[-1].axis]))
+    return c.kind != "thin" and c.group is None and c.m is not None and not c.outer
+
+
+def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
+    """Whether one of these nests is all that looks at an item, and nothing is made of it there."""
+    readers = [n for n in s.nests if reads(n, item)]
+    if len(readers) != 1 or not any(readers[0] is h for h in homes):
+        return False
+    return not any(item in i.args for i in readers[0].items)
+
+
+def _lies_along(store: StoreItem, c: Contraction | Upright) -> bool:
+    """Whether a store writes a product's rows in unit steps, as far apart as one number says, and
+    each of them once."""
+    offset: Index = store.access.offset
+    several = not c.item.axes.issuperset(axes_of(offset))
+    if store.where is not None or store.access.limits or several:
+        return False
+    return coefficient(offset, c.n) == 1 and None not in [coefficient(offset, a) for a in _rows(c)]
+
+
+__all__ = ["Direct", "stored"]

@@ -1,0 +1,103 @@
+"""Packs the right operand of a product whose factors go in groups:
+`smelt.codegen.llvm.instructions.grouped`.
+
+Where the operand's rows lie along the columns of the result, the lines of a group are read side by
+side and their elements interleaved.  Where they lie along the summed axis, a group is contiguous
+already: squares of units are transposed in registers.  The operand may be computed as it is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.blocks import DEPTH
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.instructions.grouped import interleaved, narrow, units
+from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.products.lines import along, lines_from
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.scratch.storage import RIGHT_PART
+from smelt.codegen.llvm.scratch.turn import transpose
+from smelt.types.dtype import i32
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+class GroupPacker:
+    """One block of a right operand into panels of units."""
+
+    def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
+        assert c.group is not None
+        self.home, self.b, self.c, self.group = home, home.b, c, c.group
+        self.top = home.open(right, scope)
+        self.lanes = c.tile.lanes
+        self.wide = self.lanes * self.group.count
+        self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
+        self.base = home.storage.at[c.item, RIGHT_PART]
+        self.k, self.n = home.ranges[c.k], home.ranges[c.n]
+
+    def run(self) -> None:
+        """Packs the block, whole groups: what is beyond the last summed position is 0."""
+        if self.c.along == self.c.k:
+            self.home.loop(*self.n, self.lanes, self._columns)
+        else:
+            self.home.loop(*self.k, self.group.count, self._rows)
+
+    def _bits(self, line: Scope, axis: str, at: Value, mask: Value | None) -> Value:
+        """A vector of packed factors on a line; 0 outside of the mask."""
+        inner = Scope(line, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
+        self.home.enter(inner, 2)
+        m = LLVMMachine(self.b, self.wide, self.home.home.target)
+        bits = narrow(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
+        return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
+
+    def _store(self, k: Value, column: Value, value: Value) -> None:
+        """One vector of units: k is the unit's first position, both absolute."""
+        b, columns = self.b, self.c.tile.columns
+        row = b.udiv(b.sub(k, self.k[0]), number(self.group.count))
+        column = b.sub(column, self.n[0])
+        inside = b.and_(column, number(columns - 1))
+        at = b.add(b.mul(b.sub(column, inside), number(DEPTH)), b.mul(row, number(columns)))
+        place = element_address(b, self.base, b.add(at, inside), i32)
+        store_vector(self.machine, place, value, i32, None)
+
+    def _rows(self, k: Value) -> None:
+        """One group of lines along n."""
+        b, count = self.b, self.group.count
+        last = b.sub(self.k[1], number(1))
+        lines = lines_from(self.home, self.top, self.c.k, k, count, last)
+        here = [b.icmp_signed("<=", b.add(k, number(r)), last) for r in range(count)]
+
+        def put(at: Value, mask: Value | None) -> None:
+            rows: list[Value] = []
+            for r, line in enumerate(lines):
+                bits = self._bits(line, self.c.n, at, mask)
+                zero = ir.Constant(bits.type, None)
+                rows.append(b.select(here[r], bits, zero) if r else bits)
+            for j, found in enumerate(interleaved(b, rows)):
+                self._store(k, b.add(at, number(j * self.lanes)), found)
+
+        along(self.home, self.n, self.wide, put)
+
+    def _columns(self, n: Value) -> None:
+        """As many lines along k as a vector has units."""
+        b = self.b
+        last = b.sub(self.n[1], number(1))
+        lines = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
+
+        def put(at: Value, mask: Value | None) -> None:
+            rows = [units(b, self._bits(line, self.c.k, at, mask)) for line in lines]
+            for t, found in enumerate(transpose(b, rows)):
+                self._store(b.add(at, number(t * self.group.count)), n, found)
+
+        along(self.home, self.k, self.wide, put)
+
+
+__all__ = ["GroupPacker"]

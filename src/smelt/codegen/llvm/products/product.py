@@ -1,0 +1,319 @@
+"""Contractions: blocks of both operands, packed or as they lie, under a register tile.
+
+For each block of k: the left operand is read in place where it is a plain array with rows along k;
+otherwise its block goes to scratch row by row; rows of short numbers that end within a unit do so
+for the block that holds their end.  The right operand's goes to panels as wide as the
+tile, unless the product is small.  Then tiles accumulate into the scratch array of the result
+(`smelt.codegen.llvm.products.tile`).  Both packings are ordinary nests, which may compute, gather,
+convert or turn what they pack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from smelt.blocks import COLUMNS, DEPTH, LONG_SUM
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import ask_ahead
+from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.instructions.grouped import flipped, narrow
+from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.grouping import GroupPacker
+from smelt.codegen.llvm.products.stretches import in_stretches, stretched
+from smelt.codegen.llvm.products.thin import ThinEmitter
+from smelt.codegen.llvm.products.tile import TileEmitter, whole_units
+from smelt.codegen.llvm.rows.versions import needed
+from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_tiles
+from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.tasks import turned_side
+from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, may_be_long
+from smelt.codegen.llvm.scratch.turn import Put, turned
+from smelt.codegen.llvm.values.items import Item, chain
+from smelt.types.dtype import DType
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+class ProductEmitter:
+    """The contractions of the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter) -> None:
+        self.home, self.b = home, home.b
+        self.scope = home.top
+
+    def run(self, nest: Nest, c: Contraction) -> None:
+        """The whole contraction of this task into its scratch array."""
+        self.fresh: Value | None = None
+        self.last: Value | None = None
+        self.long = self._long(c)
+        packed = not (c.direct or c.units or c.reads_left())
+        self.left_there = self._there(c, c.left) if packed else None
+        self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
+        scope = Scope(self.home.top)
+        if c.outer:
+            self._clear(c)
+            self._outer(nest, c, 0, scope)
+            return
+        low, high = self.home.ranges[c.k]
+        if c.thin:
+            self._clear(c)
+        else:
+            with self.b.if_then(self.b.icmp_signed(">=", low, high)):
+                self._clear(c)
+
+        def deep() -> None:
+            start, end = self.home.ranges[c.k]
+            self.fresh = self.b.icmp_signed("==", start, low)
+            self.last = self.b.icmp_signed("==", end, high)
+            self._deep(nest, c, scope)
+
+        self._blocks(c.k, c.depth, deep)
+
+    def _long(self, c: Contraction) -> Value | None:
+        """Whether the sums are so long that blocks of them are summed on their own."""
+        b, home = self.b, self.home
+        if home.bands or not may_be_long(c, home.s):
+            return None
+        count = number(1)
+        for low, high in (home.ranges[a] for a in (*c.outer, c.k)):
+            count = b.mul(count, b.sub(high, low))
+        return b.icmp_signed(">", count, number(LONG_SUM))
+
+    def _clear(self, c: Contraction) -> None:
+        home = self.home
+        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
+        count = home.home.index(home.storage.rows(c))
+        count = self.b.mul(count, home.home.index(home.storage.extent(c.item, c.n)))
+        base, zero = home.storage.at[c.item, 0], m.const(c.item.dtype, 0)
+
+        def put(position: Value) -> None:
+            at = element_address(self.b, base, position, c.item.dtype)
+            store_vector(m, at, zero, c.item.dtype, None)
+
+        home.loop(number(0), count, home.s.lanes, put)
+
+    def _outer(self, nest: Nest, c: Contraction, depth: int, scope: Scope) -> None:
+        """Loops over the summed axes but the last."""
+        if depth < len(c.outer):
+            name = c.outer[depth]
+            low, high = self.home.ranges[name]
+            self.home.loop(
+                low, high, 1,
+                lambda at: self._outer(nest, c, depth + 1, Scope(scope, {name: at})),
+            )  # fmt: skip
+            return
+        self._blocks(c.k, c.depth, lambda: self._deep(nest, c, scope))
+
+    def _blocks(self, axis: str, size: int, inside: Any) -> None:
+        """Runs `inside` with the range of an axis cut to blocks."""
+        b, home = self.b, self.home
+        low, high = home.ranges[axis]
+
+        def block(at: Value) -> None:
+            end = b.add(at, number(size))
+            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
+            inside()
+            home.ranges[axis] = (low, high)
+
+        home.loop(low, high, size, block)
+
+    def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+        """One block of k: packs left, then block by block of n packs right and multiplies."""
+        left, right = nest.packs
+        if c.units:
+            with self.b.if_then(self.b.not_(whole_units(self.home, c))):
+                self._pack_left(nest, c, scope)
+        elif not (c.direct or c.reads_left()):
+            self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
+        if c.thin:
+            self._thin(left, right, c, scope)
+            return
+        tiles = TileEmitter(self.home, c, left, scope)
+
+        def columns() -> None:
+            if c.reads_right():
+                tiles.open_right(right, scope)
+            elif c.group is not None:
+                packer = GroupPacker(self.home, c, right, scope)
+                self._unless(self.right_there, packer.run)
+            elif c.lies_in_rows():
+                with self.b.if_then(self.b.not_(tiles.open_short(right, scope))):
+                    self._unless(self.right_there, lambda: self._pack(right, scope))
+            else:
+                self._unless(self.right_there, lambda: self._pack(right, scope))
+            if c.group is not None and c.group.moved:
+                tiles.sum_columns()
+            tiles.run(self.fresh, self.long, last=self.last)
+
+        self._blocks(c.n, COLUMNS, columns)
+
+    def _there(self, c: Contraction, operand: Item) -> Value | None:
+        """Whether an earlier visit has packed all of an operand that this one would pack: where it
+        is one block, and was known before the visits began.  None where that is never so."""
+        b, home = self.b, self.home
+        known = chain(home.s.region(operand))
+        inner = [r for r in chain(home.s.region(c.item)) if r not in known]
+        visits = [v for r in inner for v in r.visits]
+        blocks = ((c.k, c.depth), (c.n, COLUMNS)) if operand is c.right else ((c.k, c.depth),)
+        packed = {c.k, c.n if operand is c.right else c.m}
+        moved = not packed.isdisjoint(v.axis for v in visits)
+        if not visits or moved or c.outer or any(r.is_inner for r in inner):
+            return None
+        there = ir.IntType(1)(1)
+        for axis, most in blocks:
+            low, high = home.ranges[axis]
+            there = b.and_(there, b.icmp_signed("<=", b.sub(high, low), number(most)))
+        for v in visits:
+            there = b.and_(there, b.icmp_signed("!=", *home.steps[v]))
+        return there
+
+    def _unless(self, there: Value | None, pack: Callable[[], None]) -> None:
+        """Packs an operand that is not there."""
+        if there is None:
+            pack()
+            return
+        with self.b.if_then(self.b.not_(there)):
+            pack()
+
+    def _pack_left(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+        if c.thin:
+            ThinEmitter(self.home, c, nest.packs[1], scope).clear_ends()
+        self._pack(nest.packs[0], scope)
+
+    def _thin(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
+        """One block of a thin product.  Short lines of its right operand are so few vectors that
+        the sums stay in registers for all of the block."""
+
+        def tiles(tile: Tile) -> None:
+            found = TileEmitter(self.home, c, left, scope)
+            found.open_right(right, scope)
+            found.run(None, self.long, tile)
+
+        def lines(shapes: tuple[Tile, ...]) -> None:
+            if not shapes:
+                ThinEmitter(self.home, c, right, scope).run(self.fresh, self.long)
+                return
+            low, high = self.home.ranges[c.n]
+            fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))
+            with self.b.if_else(fits) as (short, longer):
+                with short:
+                    tiles(shapes[0])
+                with longer:
+                    lines(shapes[1:])
+
+        lines(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
+
+    def _pack(self, pack: Nest, scope: Scope) -> None:
+        """One operand of the present block, part by part where it is joined of parts."""
+        self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
+        c = self._of(pack)
+        plain = pack.packed == "left" and c.group is None
+        if pack.packed == "right" and c.group is None:
+            self._clear_beyond(c)
+        axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
+        in_stretches(self.home, axes, lambda: self._stretch(pack, scope))
+
+    def _clear_beyond(self, c: Contraction) -> None:
+        """The last panel's lanes without a column are 0: what other kernels left there may be
+        subnormal numbers, whose products take a hundred cycles each."""
+        b, home, (low, high) = self.b, self.home, self.home.ranges[c.n]
+        m = LLVMMachine(b, c.tile.lanes, home.home.target)
+        count, (first, end), zero = b.sub(high, low), home.ranges[c.k], m.const(c.item.dtype, 0)
+        last = b.and_(count, number(c.tile.columns - 1))
+        start = b.and_(last, number(-c.tile.lanes))
+        panel = b.mul(b.sub(count, last), number(DEPTH))
+
+        def line(k: Value) -> None:
+            row = b.add(panel, b.mul(k, number(c.tile.columns)))
+
+            def put(at: Value) -> None:
+                base = home.storage.at[c.item, RIGHT_PART]
+                place = element_address(b, base, b.add(row, at), c.item.dtype)
+                store_vector(m, place, zero, c.item.dtype, None)
+
+            home.loop(start, number(c.tile.columns), c.tile.lanes, put)
+
+        with b.if_then(b.icmp_signed("!=", last, number(0))):
+            home.loop(number(0), b.sub(end, first), 1, line)
+
+    def _stretch(self, pack: Nest, scope: Scope) -> None:
+        if not pack.turned:
+            self.home.run(pack, scope)
+            return
+        items = needed(pack, self.home.taken) if self.home.taken else pack.items
+        if len(items) == 1 and items[0] in pack.turned:
+            top = self.home.open(pack, scope)
+            turned(self.home, items[0], top, self._putter(pack))
+            return
+        first, second = pack.order
+        side = turned_side(self.home.s.lanes)
+        self._blocks(
+            first, side, lambda: self._blocks(second, side, lambda: self.home.run(pack, scope))
+        )
+
+    def put(self, pack: Nest, value: Value, scope: Scope) -> None:
+        """Stores one vector of a packed operand at its place."""
+        if scope.lanes is not None and scope.lanes.mask is None:
+            ask_ahead(self.home, pack, scope)
+        lanes = scope.lanes.count if scope.lanes is not None else None
+        m = LLVMMachine(self.b, lanes, self.home.home.target)
+        *firsts, second = (scope.axis(a) for a in pack.order)
+        value = splat(self.b, value, lanes) if lanes else value
+        mask = scope.lanes.mask if scope.lanes else None
+        self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
+
+    def _putter(self, pack: Nest) -> Put:
+        """Stores a whole vector of a packed operand."""
+        m = LLVMMachine(self.b, self.home.s.lanes, self.home.home.target)
+
+        def put(first: Value, second: Value, value: Value) -> None:
+            self._store(pack, m, (first, second), value, None)
+
+        return put
+
+    def _store(
+        self, pack: Nest, m: LLVMMachine, place: tuple[Value | None, Value], value: Value,
+        mask: Value | None,
+    ) -> None:  # fmt: skip
+        """One vector of a packed operand; of groups whole ones, 0 beyond the last position."""
+        c = self._of(pack)
+        at, dtype = self._packed_place(pack, c, *place)
+        if c.group is None:
+            store_vector(m, at, value, dtype, mask)
+            return
+        bits = narrow(m, value, pack.saves[0], c.group)
+        if mask is not None:
+            bits = self.b.select(mask, bits, ir.Constant(bits.type, None))
+        if c.group.moved:
+            bits = flipped(self.b, bits)
+        self.b.store(bits, at, align=dtype.itemsize)
+
+    def _of(self, pack: Nest) -> Contraction:
+        """The product that a nest packs an operand of."""
+        c = next(n.product for n in self.home.s.nests if pack in n.packs)
+        assert isinstance(c, Contraction)
+        return c
+
+    def _packed_place(
+        self, pack: Nest, c: Contraction, first: Value | None, second: Value
+    ) -> tuple[Value, DType]:
+        """Where an element of a packed operand lies, and its type."""
+        b, home = self.b, self.home
+        second = b.sub(second, self.pack_starts[pack.order[-1]])
+        row = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
+        dtype = c.item.dtype if c.group is None else c.group.dtype
+        if pack.packed == "left":
+            base = home.storage.at[c.item, LEFT_PART]
+            offset = b.add(b.mul(row, number(c.pitch * c.together)), second)
+        else:
+            base = home.storage.at[c.item, RIGHT_PART]
+            inside = b.and_(second, number(c.tile.columns - 1))
+            panel = b.mul(b.sub(second, inside), number(DEPTH))
+            offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
+        return element_address(b, base, offset, dtype), dtype

@@ -1,0 +1,217 @@
+"""Stencils: both operands packed, and columns of results in registers over them.
+
+A tile computes some positions along one axis for one vector of another.  Each line of the packed
+operand is read once for all results of the tile that need it; weights of the taps along the tile's
+axis stay in registers meanwhile.  The taps along other axes are walked by a loop, for which a table
+says how far from a result each reads.
+"""
+
+from __future__ import annotations
+
+from itertools import product as positions
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
+from smelt.codegen.llvm.instructions.indexing import I64, number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.products.packer import Packer
+from smelt.codegen.llvm.products.thin import multiply_add
+from smelt.codegen.llvm.products.tiling import function_apart
+from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.stencil import Stencil
+from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.values.items import Item
+from smelt.codegen.llvm.values.places import Slid
+from smelt.target import Target
+from smelt.types.dtype import i64
+from smelt.types.expr import Index
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+class StencilEmitter(Packer):
+    """One stencil in the task that `home` is emitting."""
+
+    to = 0
+    """The part of scratch memory that tiles write."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: Stencil) -> None:
+        super().__init__(home, c.item)
+        self.nest, self.c = nest, c
+
+    def run(self) -> None:
+        """The whole stencil of this task into its scratch array."""
+        home, c = self.home, self.c
+        self.strides = self.steps(c.right_order(), c.packed(home.s.local))
+        self.results = self.steps(*self.places())
+        wide = home.home.index(home.storage.extent(c.item, c.lane)) if c.shared else number(1)
+        self.apart = {c.flat: wide, c.lane: number(1)}
+        self._table()
+        kept = dict(home.ranges)
+        home.ranges[c.flat] = (number(0), home.home.index(home.s.phase.axes[c.flat]))
+        left, right = self.nest.packs
+        self.pack(left)
+        self.widen(c.columns)
+        self.pack_lines(right)
+        home.ranges = kept
+        self._tiles()
+
+    def places(self) -> tuple[tuple[str, ...], list[Index]]:
+        """The axes of the sums that tiles write, and how many positions there are."""
+        c, storage = self.c, self.home.storage
+        return c.axes, [storage.extent(c.item, a) for a in c.axes]
+
+    def pack_lines(self, nest: Nest) -> None:
+        """Packs the operand that windows slide over."""
+        self.pack(nest)
+
+    def _table(self) -> None:
+        """For each summed position but those along the tile: where its weights begin, and how far
+        from a result it reads."""
+        b, c = self.b, self.c
+        base = self.home.storage.at[c.item, TABLE_PART]
+        every = list(positions(*map(range, c.extents)))
+        for j, (first, *_) in enumerate(c.taps):
+            weights = b.mul(self.apart[c.flat], number(first))
+            b.store(weights, element_address(b, base, number(2 * j), i64))
+            offset = self.reach(c.columns, c.over, every[first])
+            b.store(offset, element_address(b, base, number(2 * j + 1), i64))
+
+    def _tiles(self) -> None:
+        """Every tile of the task."""
+        home, c, b = self.home, self.c, self.b
+        sizes = {k.axis: b.sub(high, low) for k in c.columns
+                 for low, high in [home.ranges[k.axis]]}  # fmt: skip
+
+        def lines(outer: list[Slid], to: Value, right: Value) -> None:
+            if not outer:
+                home.loop(number(0), sizes[c.lane], c.tile.lanes, lambda at: self._column(
+                    at, b.add(to, at), b.add(right, at), sizes[c.tall.axis]))  # fmt: skip
+                return
+            first, *rest = outer
+            home.loop(number(0), sizes[first.axis], 1, lambda at: lines(
+                rest, b.add(to, b.mul(at, self.results[first.axis])),
+                b.add(right, b.mul(at, self.strides[first.place]))))  # fmt: skip
+
+        lines([k for k in c.columns[:-1] if k is not c.tall], number(0), number(0))
+
+    def _column(self, at: Value, to: Value, right: Value, size: Value) -> None:
+        """All tiles of one vector, the highest first; the lowest ones may go beyond the end."""
+        b, c, done = self.b, self.c, number(0)
+        row, step = self.results[c.tall.axis], self.strides[c.tall.place]
+        plane = self.strides[c.tall.rest] if c.tall.rest else number(0)
+        left = self.at(LEFT_PART, at if c.shared else number(0))
+        first, second = c.taps[0][0], c.taps[0][-1]
+        rise = b.mul(self.apart[c.flat], number((second - first) // max(c.tall.taps - 1, 1)))
+        table = self.home.storage.at[c.item, TABLE_PART]
+        heights = c.heights()
+        for height in heights:
+            over = b.srem(b.sub(size, done), number(height))
+            end = size if height == heights[-1] else b.sub(size, over)
+            function = tile_function(b.module, c, height, self.home.home.target)
+
+            def tile(y: Value, function: ir.Function = function) -> None:
+                b.call(function, [
+                    self.at(self.to, b.add(to, b.mul(y, row))), row, left, rise,
+                    self.at(RIGHT_PART, b.add(right, b.mul(y, step))), step, plane, table,
+                ])  # fmt: skip
+
+            self.home.loop(done, end, height, tile)
+            done = end
+
+
+PTR = ir.PointerType()
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, I64, PTR, I64, I64, PTR])
+
+
+def tile_function(module: ir.Module, c: Stencil, height: int, target: Target) -> ir.Function:
+    """The register tile as a function of its own, where nothing else is kept in registers."""
+    tall, count = c.tall, len(c.taps)
+    name = (f"stencil.{c.item.dtype}.{height}x{c.tile.lanes}.{count}x{tall.taps}"
+            f".{tall.step}.{tall.dilation}.{'vector' if c.shared else 'scalar'}")  # fmt: skip
+    return function_apart(
+        module, name, TILE_TYPE, lambda f: _Tile(f, c, height, target).fill(count)
+    )
+
+
+def pinned(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
+    """The same vector, which nothing that reads memory further down may come before: LLVM would
+    load all lines at once and have no registers for them."""
+    if target.isa not in ("avx512", "avx2"):
+        return vector
+    kind = ir.FunctionType(vector.type, [vector.type])
+    return b.asm(kind, "", "=v,0,~{memory}", [vector], True)
+
+
+class _Tile:
+    """sums[i] += left[(o, u)] * right[table[o] + place of i and u], for all o and u."""
+
+    def __init__(self, f: ir.Function, c: Stencil, height: int, target: Target) -> None:
+        self.f, self.c, self.height, self.target = f, c, height, target
+        self.b = ir.IRBuilder(f.append_basic_block("entry"))
+        self.m = LLVMMachine(self.b, c.tile.lanes, target)
+        self.scalar = LLVMMachine(self.b, None, target)
+        self.taps = c.tall.taps
+        self.held = self.taps + height + 2 <= target.registers
+        """Whether there are registers for the weights of all taps."""
+
+    def fill(self, count: int) -> None:
+        """The function's body, for so many summed positions along other axes."""
+        b, (to, row, left, _, right, _, _, table) = self.b, self.f.args
+        item: Item = self.c.item
+        entry, loop = b.block, self.f.append_basic_block("loop")
+        done = self.f.append_basic_block("done")
+        b.branch(loop)
+        b.position_at_end(loop)
+        o = b.phi(I64)
+        o.add_incoming(number(0), entry)
+        zero = self.m.const(item.dtype, 0)
+        sums = [b.phi(zero.type) for _ in range(self.height)]
+        entries = element_address(b, table, b.mul(o, number(2)), i64)
+        weights = element_address(b, left, b.load(entries, typ=I64), item.dtype)
+        offset = b.load(element_address(b, entries, number(1), i64), typ=I64)
+        following = self._lines(element_address(b, right, offset, item.dtype), weights, list(sums))
+        after = b.add(o, number(1))
+        o.add_incoming(after, loop)
+        for phi, value in zip(sums, following, strict=True):
+            phi.add_incoming(zero, entry)
+            phi.add_incoming(value, loop)
+        b.cbranch(b.icmp_signed("<", after, number(count)), loop, done)
+        b.position_at_end(done)
+        for i, value in enumerate(following):
+            place = element_address(b, to, b.mul(row, number(i)), item.dtype)
+            store_vector(self.m, place, value, item.dtype, None)
+        b.ret_void()
+
+    def _lines(self, first: Value, weights: Value, sums: list[Value]) -> list[Value]:
+        """The sums after every line that the tile reads, for one position along other axes."""
+        b, tall, item = self.b, self.c.tall, self.c.item
+        _, _, _, rise, _, step, plane, _ = self.f.args
+
+        def weight(u: int) -> Value:
+            at = element_address(b, weights, b.mul(rise, number(u)), item.dtype)
+            if self.c.shared:
+                return load_vector(self.m, at, item.dtype, None)
+            return splat(b, load_scalar(self.scalar, at, item.dtype, None), self.c.tile.lanes)
+
+        known = [weight(u) for u in range(self.taps)] if self.held else []
+        for rest in range(tall.step):
+            places = {u: tall.quotient(u) for u in range(self.taps) if tall.remainder(u) == rest}
+            line = element_address(b, first, b.mul(plane, number(rest)), item.dtype)
+            for at in range(self.height + max(places.values(), default=-self.height)):
+                used = [u for u, q in places.items() if 0 <= at - q < self.height]
+                if not used:
+                    continue
+                place = element_address(b, line, b.mul(step, number(at)), item.dtype)
+                x = load_vector(self.m, place, item.dtype, None)
+                for u in used:
+                    i = at - places[u]
+                    w = known[u] if self.held else weight(u)
+                    sums[i] = multiply_add(self.m, w, x, sums[i], item)
+                newest = at - places[used[-1]]
+                sums[newest] = pinned(b, self.target, sums[newest])
+        return sums

@@ -1,0 +1,368 @@
+"""A tall product: some rows at once under a tile, and what reads its sums on the spot.
+
+The sums of a tile stay in registers: for each of its rows they are known to the nest that reads
+them, which computes and stores what follows.  Where that is long, it is not written out for every
+row: the sums of some rows go to scratch first.  Where less than a whole tile of rows is left, they
+are taken by lower tiles, one by one in the end: nothing is computed twice, since results may
+overwrite operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import LINE
+from smelt.codegen.llvm.access.memory import (
+    element_address,
+    load_scalar,
+    load_vector,
+    prefetch,
+    store_vector,
+)
+from smelt.codegen.llvm.instructions.indexing import I64, iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.products.tall_packer import TallPacker
+from smelt.codegen.llvm.products.thin import multiply_add
+from smelt.codegen.llvm.schedule.tall import Tall
+from smelt.codegen.llvm.scratch.scratch import copied
+from smelt.codegen.llvm.scratch.storage import RIGHT_PART, STAGED_PART, SUMS_PART
+from smelt.codegen.llvm.values.items import Access, Item
+from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
+
+if TYPE_CHECKING:
+    pass
+
+Value = ir.Value
+AHEAD = 8192
+"""Bytes between what is read of long rows and what is asked for."""
+
+
+class TallEmitter(TallPacker):
+    """One tall product in the task that `home` is emitting."""
+
+    def run(self) -> None:
+        """All rows of this task, some at a time.  Those whose sums another one reads wait for it:
+        it takes the same rows of all, so that these are near and sums stay in the first cache."""
+        home, b, c = self.home, self.b, self.c
+        if c.kept:
+            return
+        low, high = home.ranges[c.m]
+        every = [*self._others(), self]
+        for one in every:
+            one._open()
+        home.foresees = False
+
+        def some(at: Value) -> None:
+            end = b.add(at, number(c.staged))
+            end = b.select(b.icmp_signed("<", end, high), end, high)
+            home.ranges[c.m] = (at, end)
+            for one in every:
+                one._some(at, end)
+            home.ranges[c.m] = low, high
+
+        home.loop(low, high, c.staged, some)
+        home.foresees = True
+
+    def _others(self) -> list[TallEmitter]:
+        """The other products, whose sums are kept for what reads those of this one."""
+        kept = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
+        return [TallEmitter(self.home, n, c) for n, c in kept if isinstance(c, Tall)]
+
+    def _open(self) -> None:
+        """What stands before all rows."""
+        self.home.products = self
+        self._pack_right()
+        self._open_left()
+
+    def _some(self, low: Value, high: Value) -> None:
+        """Some rows: their sums, and what reads these."""
+        home, b, c = self.home, self.b, self.c
+        home.products, self.first = self, low
+        self._pack_left()
+        self.top = home.open(self.nest, Scope(home.top))
+        self._know_steps()
+        if not c.dense:
+            self._results(low, high)
+            return
+        even = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
+        with b.if_else(even) as (lines, parts):
+            with lines:
+                self._results(low, high)
+            with parts:
+                self.staged = True
+                self._results(low, high)
+                self._copy(low, high)
+                self.staged = False
+
+    def _know_steps(self) -> None:
+        """How far apart the places of neighbouring rows are."""
+        home = self.home
+        steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
+        self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
+        loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
+        self.beside = [a for a in loads if isinstance(a, Access) and a in self.rows_apart
+                       and coefficient(a.offset, self.c.n) == 1]  # fmt: skip
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def _results(self, low: Value, high: Value) -> None:
+        """Whole tiles of rows, then lower ones; then what reads them, if that comes later."""
+        b, c, loop, done = self.b, self.c, self.home.loop, low
+        part = "whole" if c.wide else ""
+        for size in c.heights[:-1]:
+            end = b.sub(high, b.urem(b.sub(high, done), number(size)))
+            loop(done, end, size, lambda row, size=size: self._rows(row, size, part))
+            done = end
+        if part:
+            self._beside(low, done)
+        loop(done, high, 1, lambda row: self._rows(row, 1))
+        if self.c.late and not self.c.kept:
+            loop(low, high, 1, self._late)
+
+    def _beside(self, low: Value, high: Value) -> None:
+        """Columns beside whole panels: tiles of a vector, as high as others and lower ones."""
+        done, (full, *_, lower, _) = low, self.c.heights
+        for size in (full, lower):
+            end = self.b.sub(high, self.b.urem(self.b.sub(high, done), number(size)))
+            self.home.loop(done, end, size, lambda row, size=size: self._rows(row, size, "rest"))
+            done = end
+
+    def _copy(self, low: Value, high: Value) -> None:
+        """Rows of results from scratch to where they belong.  They were stored whole vector by
+        whole vector, one over the end of the other: stores of a few lanes take several times as
+        long."""
+        b, home, c = self.b, self.home, self.c
+        count = b.mul(b.sub(high, low), self.columns)
+        place = Scope(self.top, {c.m: low})
+        home.enter(place, 1)
+        for j, s in enumerate(self.nest.stores):
+            dtype = home.home.dtypes[s.access.buffer]
+            base = home.home.buffers[s.access.buffer]
+            to = element_address(b, base, place.offset(s.access), dtype)
+            copied(b, home, home.storage.at[c.item, STAGED_PART + j], to, count, dtype)
+
+    def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
+        """All columns of some rows; or whole panels of them, or what is beside these."""
+        self._across(self._tile(row, count), self.c.tile.vectors, part)
+
+    def _tile(self, row: Value, count: int) -> Any:
+        """What computes and stores some columns of some rows."""
+        b, c = self.b, self.c
+        at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
+        first = element_address(b, self.base, at, self.stored)
+        starts = [element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
+                  for i in range(count)]  # fmt: skip
+        places = [] if c.late else self._places(row, count)
+        origins = self._origins(row) if count > 1 else {}
+        lanes = c.tile.lanes
+
+        def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            self._ask_beside(origins, at, count, vectors)
+            totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
+            for j, total in enumerate(totals):
+                i, v = divmod(j, vectors)
+                here = b.add(at, number(v * lanes)) if v else at
+                if c.late:
+                    to = self._sum(b.add(row, number(i)), here)
+                    store_vector(self.m, to, total, c.item.dtype, None)
+                else:
+                    self._read(places[i], here, mask, total)
+
+        return columns
+
+    def _origins(self, row: Value) -> dict[Access, Value]:
+        """Where what is read beside the sums of a row begins, in elements."""
+        place = self._places(row, 1)[0] if self.beside else None
+        return {a: place.offset(a) for a in self.beside} if place else {}
+
+    def _ask_beside(
+        self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
+    ) -> None:
+        """Has the processor fetch what is read beside the sums of the next tile's rows, or beside
+        these where they are read later: runs as short as a tile tell it nothing of those."""
+        b, home, ahead = self.b, self.home, 0 if self.c.late else count
+        for access, origin in origins.items():
+            dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
+            per_line = LINE // dtype.itemsize
+            for i in range(count):
+                at = b.add(b.add(origin, column), b.mul(number(i + ahead), step))
+                first = element_address(b, home.home.buffers[access.buffer], at, dtype)
+                for j in range(0, vectors * self.c.tile.lanes, per_line):
+                    prefetch(b, element_address(b, first, number(j), dtype))
+
+    def _places(self, row: Value, count: int) -> list[Scope]:
+        """The scopes of some rows."""
+        b, home, c = self.b, self.home, self.c
+        places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
+        home.enter(places[0], 1)
+        for i, place in enumerate(places[1:], 1):
+            for access, step in self.rows_apart.items():
+                if access in places[0].offsets:
+                    before = places[0].offsets[access]
+                    place.offsets[access] = b.add(before, b.mul(number(i), step))
+            home.enter(place, 1)
+        return places
+
+    def _across(
+        self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = ""
+    ) -> None:  # fmt: skip
+        """`put(column, vectors, mask)` for all columns, so many vectors at once where there are:
+        first for what is less than a vector, which may be stored over the begin of the next row.
+        Of `part` "whole" only where there are so many, of "rest" the others, one by one."""
+        b, home, c = self.b, self.home, self.c
+        (low, high), lanes, wide = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
+        size = b.sub(high, low)
+        whole, many = b.add(low, self._whole(size, lanes)), b.add(low, self._whole(size, wide))
+
+        def masked(at: Value) -> None:
+            left = opaque(b, b.sub(high, at))
+            put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+
+        if part != "whole":
+            home.loop(many if part == "rest" else whole, high, lanes, masked)
+        if part != "rest":
+            home.loop(low, many, wide, lambda at: put(at, vectors, None))
+        if wide > lanes and not part:
+            home.loop(many, whole, lanes, lambda at: put(at, 1, None))
+
+    # ---- what reads the sums ---------------------------------------------------------------------
+
+    def _sum(self, row: Value, column: Value) -> Value:
+        """Address of a sum in scratch."""
+        return self._sum_of(self.item, row, column)
+
+    def _sum_of(self, item: Item, row: Value, column: Value) -> Value:
+        """The same of one of the products that are taken together."""
+        b, low = self.b, self.home.ranges[self.c.n][0]
+        at = b.add(b.mul(b.sub(row, self.first), self.pitch), b.sub(column, low))
+        return element_address(b, self.home.storage.at[item, SUMS_PART], at, item.dtype)
+
+    def _late(self, row: Value) -> None:
+        """What reads the sums of a row, from scratch."""
+        (place,), c, b = self._places(row, 1), self.c, self.b
+
+        def columns(at: Value, vectors: int, mask: Value | None) -> None:
+            for v in range(vectors):
+                here = b.add(at, number(v * c.tile.lanes)) if v else at
+                total = load_vector(self.m, self._sum(row, here), c.item.dtype, None)
+                self._read(place, here, mask, total)
+
+        # What is read after long sums need not be written out more than once.
+        self._across(columns, 1 if c.wide else c.tile.vectors)
+
+    def _read(self, place: Scope, column: Value, mask: Value | None, total: Value) -> None:
+        """Computes and stores what reads one vector of sums."""
+        home, b, c = self.home, self.b, self.c
+        inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
+        inner.values[c.item] = total
+        for item, _ in c.others:
+            kept = self._sum_of(item, inner.axis(c.m), column)
+            inner.values[item] = load_vector(self.m, kept, item.dtype, None)
+        home.enter(inner, 2)
+        if not self.staged:
+            home.body(inner)
+            return
+        row = b.mul(b.sub(inner.axis(c.m), self.first), self.columns)
+        at = b.add(row, b.sub(column, home.ranges[c.n][0]))
+        for j, s in enumerate(self.nest.stores):
+            dtype = home.home.dtypes[s.access.buffer]
+            to = element_address(b, home.storage.at[c.item, STAGED_PART + j], at, dtype)
+            store_vector(self.m, to, home.get(s.value, inner, True), dtype, None)
+
+    # ---- the tile --------------------------------------------------------------------------------
+
+    def _sums(
+        self, starts: list[Value], column: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """The sums of some rows and vectors of columns over all of k."""
+        c = self.c
+        line = self.at(RIGHT_PART, self._packed(number(0), column))
+
+        def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            across = self._line(k, nth, line, column, vectors, mask)
+            if nth == 0:
+                self._ask(starts, k, column)
+            ones = [self._one(start, k, nth) for start in starts]
+            return [multiply_add(self.m, ones[j // vectors], across[j % vectors], total, c.item)
+                    for j, total in enumerate(totals)]  # fmt: skip
+
+        begin, done = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors), number(0)
+        if (step := self._unrolled(len(starts))) > 1:
+            done = self._whole(self.depth, step)
+            begin = self._added(number(0), done, step, one, begin)
+        return self._added(done, self.depth, 1, one, begin)
+
+    def _unrolled(self, height: int) -> int:
+        """Positions that the loop of a tile takes at once."""
+        return 1
+
+    def _line(
+        self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:  # fmt: skip
+        """Some vectors of one line of the right operand: of the nth after the kth."""
+        places = self._panel(k, nth, first, vectors)
+        return [load_vector(self.m, place, self.c.item.dtype, mask) for place in places]
+
+    def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
+        """Where they are packed, `first` being the place of the first line."""
+        c = self.c
+        step = number(c.tile.columns) if c.wide else self.pitch
+        line = self._on(first, k, nth, step, c.item.dtype)
+        return [element_address(self.b, line, number(v * c.tile.lanes), c.item.dtype)
+                for v in range(vectors)]  # fmt: skip
+
+    def _on(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
+        """An address `k + nth` steps on, of which only `k` differs from round to round."""
+        b = self.b
+        at = element_address(b, first, b.mul(k, step), dtype)
+        return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
+
+    def _added(
+        self, low: Value, high: Value, step: int, one: Any, begin: list[Value]
+    ) -> list[Value]:  # fmt: skip
+        """`one(k, sums, nth)` for all k from `low` to `high`, so many in each round."""
+        b, before = self.b, self.b.block
+        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
+        b.cbranch(b.icmp_signed("<", low, high), loop, done)
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        k.add_incoming(low, before)
+        totals = [b.phi(x.type) for x in begin]
+        following: list[Value] = [*totals]
+        for nth in range(step):
+            following = one(k, following, nth)
+        after, end = b.add(k, number(step)), b.block
+        k.add_incoming(after, end)
+        b.cbranch(b.icmp_signed("<", after, high), loop, done)
+        b.position_at_end(done)
+        found: list[Value] = []
+        for first, total, value in zip(begin, totals, following, strict=True):
+            total.add_incoming(first, before)
+            total.add_incoming(value, end)
+            last = b.phi(first.type)
+            last.add_incoming(first, before)
+            last.add_incoming(value, end)
+            found.append(last)
+        return found
+
+    def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
+        """Has the processor fetch what later tiles read: a tile's rows are too many and too short
+        for it to guess."""
+        b = self.b
+        if self.along == self.c.k and len(starts) > 1:
+            ahead = number(AHEAD // self.stored.itemsize)
+            if self.c.wide:  # the next rows, while the tiles of these use theirs
+                ahead = b.mul(self.left_steps[0], number(len(starts)))
+            at = b.add(b.mul(k, number(len(starts))), ahead)
+            prefetch(b, element_address(b, starts[0], at, self.stored), near=not self.c.wide)
+
+    def _one(self, start: Value, k: Value, nth: int) -> Value:
+        """An element of the left operand in all lanes: of its row the nth after the kth."""
+        at = self._on(start, k, nth, self.left_steps[1], self.stored)
+        return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
+
+
+__all__ = ["TallEmitter"]

@@ -1,0 +1,500 @@
+"""The register tile of a contraction, run over a block of its operands.
+
+acc[rows, vectors] += left[rows, k] * right[k, vectors], in registers for all of the block's k.
+Each operand is either packed or read as it lies: an origin and two steps say where.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smelt.blocks import DEPTH
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import LINE, next_task
+from smelt.codegen.llvm.access.memory import (
+    element_address,
+    load_scalar,
+    load_vector,
+    prefetch,
+    store_vector,
+)
+from smelt.codegen.llvm.instructions.grouped import ones, step
+from smelt.codegen.llvm.instructions.indexing import I64, iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.amx import COLUMNS, multiply
+from smelt.codegen.llvm.products.thin import multiply_add
+from smelt.codegen.llvm.products.tile_ahead import TileAhead
+from smelt.codegen.llvm.schedule.contract import Contraction, Tile
+from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.operands import load_of, panel_step
+from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.values.items import Access, Item, seen_axes
+from smelt.dataclass import dataclass
+from smelt.types.affine import coefficient
+from smelt.types.dtype import DType, i8, i32
+from smelt.types.expr import floordiv
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+SHORT = 4
+"""Panels of a right operand whose rows lie side by side up to which it is not packed: its panels
+take few more pages than packed ones would."""
+FAR = 8192
+"""Bytes between what few rows multiply of panels and what is asked for: the processor guesses no
+further than to the end of a page."""
+
+
+@dataclass
+class Place:
+    """Where an operand lies: element (i, k) or (k, column) at origin + first*a + second*b."""
+
+    base: Any
+    origin: Value
+    steps: tuple[Value, Value]
+    dtype: DType
+    packed: bool
+    panels: tuple[Access, Scope] | None = None
+    """Of a right operand that lies in panels: where, and what is known there."""
+    unit: DType | None = None
+    """What is read there, if not an element; k counts units."""
+    later: Value | None = None
+    """Elements to the same place in the next task, where that is small and worth asking for."""
+
+
+class TileEmitter:
+    """The tiles of one contraction in the task that `home` is emitting, for one block of k."""
+
+    def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
+        self.home, self.b, self.c = home, home.b, c
+        self.short: Value | None = None
+        """Whether a right operand is read where it lies that would be packed if its rows were
+        longer."""
+        self.rows = number(1)
+        if c.m is not None:
+            low, high = home.ranges[c.m]
+            self.rows = self.b.sub(high, low)
+        self.part = c.m if c.m in seen_axes(home.s.region(c.item)) else None
+        """The axis of the rows, where the block sees a part of it."""
+        self.bands = next((x for x in home.bands if x.bands.takes(c)), None)
+        """What bands of rows see of the columns, or of the summed positions."""
+        low, high = home.ranges[c.k]
+        self.first, self.depth = number(0), self.b.sub(high, low)
+        if c.group is not None:
+            more = self.b.add(self.depth, number(c.together - 1))
+            self.depth = self.b.udiv(more, number(c.together))
+        self.base, self.stride = home.direct.place(c)
+        dtype = c.unit
+        part = home.storage.at.get((c.item, RIGHT_PART))
+        self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
+        if c.m is not None and c.reads_left():
+            self.left = self._open(left, c.left, (c.m, c.k), scope)
+            return
+        if c.m is not None and c.units:
+            self.left = self._either(self._open(left, c.left, (c.m, c.k), scope))
+            return
+        self.left = Place(home.storage.at.get((c.item, LEFT_PART)), number(0),
+                          (number(c.steps[0]), number(c.steps[1])), dtype, True)  # fmt: skip
+        if c.direct:
+            self.left.base = home.storage.at[c.left, 0]
+            before = self._skipped(c.left, c.k)
+            if c.down:
+                before = self.b.mul(before, number(c.pitch))
+            if self.part is not None:
+                rows = self.b.mul(self._skipped(c.left, self.part), number(c.steps[0]))
+                before = self.b.add(before, rows)
+            self.left.origin = before
+
+    def _skipped(self, item: Item, axis: str) -> Value:
+        """Positions of an axis that an array in scratch has before those that are seen."""
+        return self.b.sub(self.home.ranges[axis][0], self.home.scratch.start(item, axis))
+
+    def open_right(self, nest: Nest, scope: Scope) -> None:
+        """Finds the right operand's block where it lies."""
+        if not self.c.panels:
+            self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
+            return
+        home, access = self.home, load_of(self.c.right)
+        assert access is not None
+        top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
+        step = panel_step(access, self.c.k, self.c.together)
+        step = home.index(floordiv(step or 0, self.c.together), top)
+        self.right = Place(home.home.buffers[access.buffer], number(0), (step, number(1)),
+                           self.c.unit, True, (access, top))  # fmt: skip
+
+    def open_short(self, nest: Nest, scope: Scope) -> Value:
+        """Whether the right operand's rows are short and whole panels wide: then they are read
+        where they lie, or else in panels."""
+        b, c, packed = self.b, self.c, self.right
+        place = self._open(nest, c.right, (c.k, c.n), scope)
+        if place.dtype != packed.dtype:  # they are converted as they are packed
+            return b.icmp_signed("!=", number(0), number(0))
+        (low, high), apart = self.home.ranges[c.n], place.steps[0]
+        left_over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+        short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
+        self.short = b.and_(short, b.icmp_signed("==", left_over, number(0)))
+        first = element_address(b, place.base, place.origin, place.dtype)
+        steps = b.select(self.short, apart, packed.steps[0]), packed.steps[1]
+        base = b.select(self.short, first, packed.base)
+        self.right = Place(base, number(0), steps, packed.dtype, True)
+        return self.short
+
+    def run(
+        self, fresh: Value | None, long: Value | None, tile: Tile | None = None,
+        last: Value | None = None,
+    ) -> None:  # fmt: skip
+        """The block's products into the result in scratch: added, or where `fresh` stored; by the
+        contraction's tiles, or others.  Where sums are `long`, blocks are summed on their own."""
+        self.long, c, b, home = long, self.c, self.b, self.home
+        self.ahead = TileAhead(home, c, self.left, self.depth, last)
+        self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
+        lanes, wide = c.tile.lanes, c.tile.lanes * vectors
+        low, high = home.ranges[c.n]
+        self.fresh, self.column = fresh, b.sub(low, home.scratch.start(c.item, c.n))
+        columns = b.sub(high, low)
+        whole = columns if self.right.packed else b.and_(columns, number(-wide))
+        home.loop(number(0), whole, wide, lambda at: self._heights(at, vectors, None))
+        if self.right.packed:
+            return
+
+        def rest(at: Value) -> None:
+            left_over = splat(b, b.sub(columns, at), lanes)
+            self._heights(at, 1, b.icmp_signed("<", iota(lanes), left_over))
+
+        home.loop(whole, columns, lanes, rest)
+
+    def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
+        """The place of an operand that is read where it is."""
+        b, home, access = self.b, self.home, load_of(item)
+        assert access is not None
+        top = home.open(nest, scope)
+        steps = [home.index(coefficient(access.offset, a) or 0, top) for a in axes]
+        origin = top.offset(access)
+        for a, apart in zip(axes, steps, strict=True):
+            origin = b.add(origin, b.mul(home.ranges[a][0], apart))
+        return Place(home.home.buffers[access.buffer], origin, (steps[0], steps[1]),
+                     home.home.dtypes[access.buffer], False, later=self._later(access))  # fmt: skip
+
+    def _either(self, place: Place) -> Place:
+        """The left operand's rows of units: where they lie if they end with a unit in this block,
+        or else where they have been packed; counted in bytes."""
+        b, c = self.b, self.c
+        whole, size, wide = whole_units(self.home, c), place.dtype.itemsize, c.unit.itemsize
+        apart = b.mul(place.steps[0], number(size)), number(c.pitch * wide)
+        return Place(
+            b.select(whole, place.base, self.home.storage.at[c.item, LEFT_PART]),
+            b.select(whole, b.mul(place.origin, number(size)), number(0)),
+            (b.select(whole, *apart), number(1)), i8, False, unit=c.unit,
+        )  # fmt: skip
+
+    def _later(self, access: Access) -> Value | None:
+        step = next_task(self.home, access) if self.c.kind == "small" else None
+        return None if step is None else self.home.home.index(step)
+
+    def _ask(self, place: Place, address: Value, lines: int) -> None:
+        """Has the processor fetch what the next task reads where this one reads an address."""
+        if place.later is None:
+            return
+        there = element_address(self.b, address, place.later, place.dtype)
+        for line in range(lines):
+            prefetch(self.b, element_address(self.b, there, number(line * LINE), i8))
+
+    def sum_columns(self) -> None:
+        """What tiles start from where the left operand was moved: minus the sums of the right one's
+        columns, times what the left one has too much."""
+        b, c, lanes = self.b, self.c, self.c.tile.lanes
+        assert c.group is not None
+        m = LLVMMachine(b, lanes, self.home.home.target)
+        zero, one, group = m.const(i32, 0), ones(lanes), c.group
+        shift = m.const(i32, -group.moved)
+        with b.goto_entry_block():
+            places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
+
+        def panel(column: Value) -> None:
+            line = self._line(column)
+            for place in places:
+                b.store(zero, place)
+
+            def add(k: Value) -> None:
+                at = b.add(line, b.mul(k, self.right.steps[0]))
+                for place, right in zip(
+                    places, self._across(m, at, len(places), None), strict=True
+                ):
+                    b.store(step(m, group, one, right, b.load(place, typ=zero.type)), place)
+
+            self.home.loop(number(0), self.depth, 1, add)
+            sums = self.home.storage.at[c.item, SUMS_PART]
+            for v, place in enumerate(places):
+                found = m.mul(b.load(place, typ=zero.type), shift)
+                at = element_address(b, sums, b.add(column, number(v * lanes)), i32)
+                store_vector(m, at, found, i32, None)
+
+        low, high = self.home.ranges[c.n]
+        self.home.loop(number(0), b.sub(high, low), c.tile.columns, panel)
+
+    # ---- tiles -----------------------------------------------------------------------------------
+
+    def _heights(self, column: Value, vectors: int, mask: Value | None) -> None:
+        """Tiles down the rows that see the column, each with what it sees of the summed ones."""
+        b, c, home = self.b, self.c, self.home
+        if (bands := self.bands) is None:
+            self._down(number(0), self.rows, column, vectors, mask)
+            return
+        low, high = home.ranges[bands.bands.columns]
+        first, depth, fresh = self.first, self.depth, self.fresh
+        summed = bands.bands.sums(c)
+
+        def one(rows: tuple[Value, Value], seen: tuple[Value, Value], begins: Value) -> None:
+            start, stop = seen
+            if not summed:
+                here, wide = b.add(low, column), number(vectors * c.tile.lanes)
+                some = b.and_(b.icmp_signed("<", here, stop),
+                              b.icmp_signed(">", b.add(here, wide), start))  # fmt: skip
+                with b.if_then(some):
+                    self._down(*rows, column, vectors, mask)
+                return
+            assert fresh is not None
+            each = number(c.together)
+            self.first = b.sdiv(b.sub(start, low), each)
+            self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
+            self.fresh = begins
+            with b.if_else(b.icmp_signed("<", self.first, self.depth)) as (some, none):
+                with some:
+                    self._down(*rows, column, vectors, mask)
+                with none, b.if_then(fresh):
+                    self._clear(rows, column, vectors)
+
+        bands.over(self.rows, (low, high), summed, one)
+        self.first, self.depth, self.fresh = first, depth, fresh
+
+    def _clear(self, rows: tuple[Value, Value], column: Value, vectors: int) -> None:
+        """Rows that see nothing of the first block begin with zero."""
+        dtype = self.c.item.dtype
+        m = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target)
+
+        def line(row: Value) -> None:
+            for place in self._places(1, vectors, row, column):
+                store_vector(m, place, m.const(dtype, 0), dtype, None)
+
+        self.home.loop(*rows, 1, line)
+
+    def _down(
+        self, done: Value, rows: Value, column: Value, vectors: int, mask: Value | None
+    ) -> None:
+        """Tiles down some rows: whole ones, then lower and lower ones for what is left."""
+        b = self.b
+        if self.c.group is not None and self.c.group.matrix:
+            self._matrices(self.c.group.matrix, done, rows, column)
+            return
+        for height in heights(self.most):
+            left = b.sub(rows, done)
+            end = b.add(done, b.sub(left, b.urem(left, number(height))))
+            self.home.loop(
+                done, end, height,
+                lambda row, height=height: self._tile(height, vectors, row, column, mask),
+            )  # fmt: skip
+            done = end
+
+    def _matrices(self, instruction: str, done: Value, rows: Value, column: Value) -> None:
+        """The same by an instruction that multiplies matrices."""
+        b, left, right, unit = self.b, self.left, self.right, self.c.unit
+        assert self.c.tile.columns == COLUMNS
+        (to, *_), (start, *_) = self._places(1, 1, done, column), self._starts(1, done)
+        start = element_address(b, start, self.first, left.unit or left.dtype)
+        line = b.add(self._line(column), b.mul(self.first, right.steps[0]))
+        line = element_address(b, right.base, line, unit)
+        multiply(b, instruction, [
+            to, b.mul(self.stride, number(self.c.item.dtype.itemsize)),
+            start, b.mul(left.steps[0], number(left.dtype.itemsize)),
+            line, b.mul(right.steps[0], number(unit.itemsize)),
+            b.sub(rows, done), b.sub(self.depth, self.first),
+            ir.Constant(ir.IntType(1), 0) if self.fresh is None else self.fresh,
+        ])  # fmt: skip
+
+    def _line(self, column: Value) -> Value:
+        """Offset of the right operand at k = 0 and a column."""
+        b, place = self.b, self.right
+        if not place.packed:
+            return b.add(place.origin, column)
+        if place.panels is not None:
+            access, top = place.panels
+            first = b.add(self.home.ranges[self.c.n][0], column)
+            at = self.home.index(access.offset, Scope(top, {self.c.n: first}))
+            return at if self.c.together == 1 else b.udiv(at, number(self.c.together))
+        inside = b.and_(column, number(self.c.tile.columns - 1))
+        panel = b.add(b.mul(b.sub(column, inside), number(DEPTH)), inside)
+        return panel if self.short is None else b.select(self.short, column, panel)
+
+    def _tile(
+        self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
+    ) -> None:  # fmt: skip
+        """sum[rows, vectors] = left[rows, all k] * right[all k, vectors], held in registers."""
+        b, item, lanes = self.b, self.c.item, self.c.tile.lanes
+        m = LLVMMachine(b, lanes, self.home.home.target)
+        starts = self._starts(height, row)
+        for start in starts:
+            self._ask(self.left, start, 2)
+        line = self._line(column)
+        places = self._places(height, vectors, row, column)
+        # LLVM steps the addresses of the highest tile, so that they leave the sums their registers.
+        full = height * vectors == self.c.tile.rows * self.c.tile.vectors
+        if full:
+            self.ahead.results(row, b.add(self.column, column), height, vectors)
+        begin = self._corrected(m, self._begin(m, places), vectors, column)
+        before = b.block
+        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
+        b.branch(loop)
+        b.position_at_end(loop)
+        position = b.phi(I64)
+        position.add_incoming(self.first, before)
+        totals = [b.phi(x.type) for x in begin]
+        k = position if full else opaque(b, position)
+        if full:
+            self.ahead.rows(starts, height, k)
+        across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
+        following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, [*totals])
+        after = b.add(k, number(1))
+        position.add_incoming(after, loop)
+        for phi, first, value in zip(totals, begin, following, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(value, loop)
+        b.cbranch(b.icmp_signed("<", after, self.depth), loop, done)
+        b.position_at_end(done)
+        if self.long is not None:
+            short = b.not_(self.long)
+            unless = short if self.fresh is None else b.or_(self.fresh, short)
+            following = with_before(m, places, item.dtype, following, unless)
+        for place, value in zip(places, following, strict=True):
+            store_vector(m, place, value, item.dtype, None)
+
+    def _starts(self, height: int, row: Value) -> list[Value]:
+        """Addresses of the tile's rows in the left operand: of the first one alone where the others
+        stand at fixed distances, which take no registers."""
+        b, place = self.b, self.left
+        at = b.add(place.origin, b.mul(row, place.steps[0]))
+        first = element_address(b, place.base, opaque(b, at), place.dtype)
+        if place.packed:
+            return [first]
+        return [element_address(b, first, b.mul(number(i), place.steps[0]), place.dtype)
+                for i in range(height)]  # fmt: skip
+
+    def _places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
+        """Addresses of the tile's vectors in the result."""
+        b, item = self.b, self.c.item
+        if self.part is not None:
+            row = b.add(row, self._skipped(item, self.part))
+        at = b.add(b.mul(row, self.stride), b.add(self.column, column))
+        first = element_address(b, self.base, at, item.dtype)
+        found: list[Value] = []
+        for i in range(height):
+            line = element_address(b, first, b.mul(self.stride, number(i)), item.dtype)
+            found += [element_address(b, line, number(v * self.c.tile.lanes), item.dtype)
+                      for v in range(vectors)]  # fmt: skip
+        return found
+
+    def _begin(self, m: LLVMMachine, places: list[Value]) -> list[Value]:
+        """What the tile adds to: zero in a first block, and where blocks are joined afterwards."""
+        dtype = self.c.item.dtype
+        zeros = [m.const(dtype, 0)] * len(places)
+        fresh, long = self.fresh, self.long
+        unless = long if fresh is None else fresh if long is None else self.b.or_(fresh, long)
+        return with_before(m, places, dtype, zeros, unless)
+
+    def _corrected(
+        self, m: LLVMMachine, begin: list[Value], vectors: int, column: Value
+    ) -> list[Value]:
+        """The same with what makes up for a left operand that was moved as it was packed."""
+        b, c = self.b, self.c
+        if c.group is None or not c.group.moved:
+            return begin
+        first = element_address(b, self.home.storage.at[c.item, SUMS_PART], column, c.unit)
+        sums = [load_vector(m, element_address(b, first, number(v * c.tile.lanes), c.unit), c.unit,
+                            None) for v in range(vectors)]  # fmt: skip
+        return [m.add(x, sums[k % vectors]) for k, x in enumerate(begin)]
+
+    def _across(self, m: LLVMMachine, at: Value, vectors: int, mask: Value | None) -> list[Value]:
+        """One line of the right operand."""
+        b, place = self.b, self.right
+        first = element_address(b, place.base, at, place.dtype)
+        self._ask(place, first, vectors)
+        if self.c.deep:  # a panel is followed by the next one
+            for v in range(vectors):
+                at = b.gep(first, [number(FAR + v * LINE)], source_etype=ir.IntType(8))
+                prefetch(b, at, near=True)
+        steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
+        return [load_vector(m, element_address(b, first, step, place.dtype), place.dtype,
+                            None if place.packed else mask) for step in steps]  # fmt: skip
+
+    def _step(
+        self, m: LLVMMachine, height: int, k: Value, starts: list[Value], across: list[Value],
+        totals: list[Value],
+    ) -> list[Value]:  # fmt: skip
+        """The sums after one more summed position."""
+        b, place = self.b, self.left
+        scalar = LLVMMachine(b, None, self.home.home.target)
+        unit = place.unit or place.dtype
+        lines = [element_address(b, start, k, unit) for start in starts]
+        found: list[Value] = []
+        for i in range(height):
+            at = lines[i] if len(lines) > 1 else \
+                element_address(b, lines[0], number(i * self.c.steps[0]), unit)  # fmt: skip
+            one = splat(b, load_scalar(scalar, at, unit, None), self.c.tile.lanes)
+            for v, line in enumerate(across):
+                total = totals[i * len(across) + v]
+                found.append(
+                    multiply_add(m, one, line, total, self.c.item) if self.c.group is None
+                    else step(m, self.c.group, one, line, total)
+                )  # fmt: skip
+        return found
+
+
+def with_before(
+    m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value], unless: Value | None
+) -> list[Value]:
+    """Sums of a block with those of the blocks before it, which lie at `places`; or as they are.
+
+    Long sums are joined of those of blocks: were each product added to the sum of all before, a
+    rounding for each would be lost, and all in one direction where products have one sign.
+    """
+    b = m.builder
+    if unless is None:
+        return _joined(m, places, dtype, totals)
+    before = b.block
+    with b.if_then(b.not_(unless)):
+        sums = _joined(m, places, dtype, totals)
+        block = b.block
+    found: list[Value] = []
+    for total, value in zip(totals, sums, strict=True):
+        met = b.phi(value.type)
+        met.add_incoming(total, before)
+        met.add_incoming(value, block)
+        found.append(met)
+    return found
+
+
+def _joined(
+    m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value]
+) -> list[Value]:  # fmt: skip
+    """Sums with those at places; what begins with nothing is those."""
+    known = [load_vector(m, p, dtype, None) for p in places]
+    if all(isinstance(x, ir.Constant) for x in totals):
+        return known
+    return [m.add(x, y) for x, y in zip(known, totals, strict=True)]
+
+
+def whole_units(home: NestEmitter, c: Contraction) -> Value:
+    """Whether the block of k at hand ends with a whole unit."""
+    low, high = home.ranges[c.k]
+    part = home.b.urem(home.b.sub(high, low), number(c.together))
+    return home.b.icmp_signed("==", part, number(0))
+
+
+def heights(full: int) -> tuple[int, ...]:
+    """Heights of tiles that together fit any number of rows, from whole ones to single rows."""
+    return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
+
+
+__all__ = ["TileEmitter", "heights", "whole_units", "with_before"]

@@ -1,0 +1,80 @@
+"""Register tiles as functions of their own, and the loops that call them for all of a block.
+
+Among the loops that pack, constants of those would be kept in the registers of a tile's sums:
+
+    function = function_apart(module, "tile.f32.12x32", TILE_TYPE, fill)   # fill(function), once
+    every_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
+    every_width(home, tile, columns, lambda column, vectors: ...)       # what stands above others
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.schedule.contract import Tile
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+def function_apart(
+    module: ir.Module, name: str, kind: ir.FunctionType, fill: Callable[[ir.Function], None]
+) -> ir.Function:
+    """The function of a name, written by `fill` where the module has none yet."""
+    found = module.globals.get(name)
+    if found is None:
+        found = ir.Function(module, kind, name)
+        found.linkage = "internal"
+        for attribute in ("noinline", "nounwind"):
+            found.attributes.add(attribute)
+        found.args[0].add_attribute("noalias")
+        fill(found)
+    return found
+
+
+def every_tile(
+    home: NestEmitter, tile: Tile, fewer: int, rows: Value, columns: Value,
+    put: Callable[[Tile, Value, Value], None],
+) -> None:  # fmt: skip
+    """`put(tile, row, column)` for every tile of a block: whole ones, then those of `fewer` rows;
+    where few columns are left, of one vector."""
+    b = home.b
+    whole = whole_tiles(b, rows, tile.rows, fewer)
+
+    def line(column: Value, vectors: int) -> None:
+        for height, start, end in ((tile.rows, number(0), whole), (fewer, whole, rows)):
+            low = replace(tile, rows=height, vectors=vectors)
+            home.loop(start, end, height, lambda row, low=low: put(low, row, column))
+
+    every_width(home, tile, columns, line)
+
+
+def every_width(
+    home: NestEmitter, tile: Tile, columns: Value, line: Callable[[Value, int], None]
+) -> None:
+    """`line(column, vectors)` for every column that a tile begins at, and vectors of each: where
+    few columns are left, one."""
+    b = home.b
+    over = b.srem(columns, number(tile.columns))
+    few = b.icmp_signed("<=", over, number(tile.lanes))
+    wide = b.select(few, b.sub(columns, over), columns)
+    home.loop(number(0), wide, tile.columns, lambda at: line(at, tile.vectors))
+    home.loop(wide, columns, tile.columns, lambda at: line(at, 1))
+
+
+def whole_tiles(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
+    """Rows that whole tiles take: two lower ones do the last of these with the few rows that would
+    be left, and a whole one more what is nearly whole."""
+    over = b.srem(rows, number(high))
+    whole, none = b.sub(rows, over), b.icmp_signed("==", over, number(0))
+    few = b.icmp_signed("<=", over, number(2 * low - high))
+    few = b.and_(b.and_(few, b.not_(none)), b.icmp_signed(">", whole, number(0)))
+    many = b.icmp_signed(">", over, number(low))
+    whole = b.select(few, b.sub(whole, number(high)), whole)
+    return b.select(many, b.add(whole, number(high)), whole)

@@ -1,0 +1,176 @@
+"""A product of few rows whose right operand lies along the sum: its rows and columns change places.
+
+Weights of layers lie so: packing them in panels, which turns them, takes as long as a third of what
+few rows multiply.  So they are not packed.  Vectors run along the rows of the result instead, of
+which there are few, and elements of the right operand are fetched from where they lie:
+
+    pack the left operand in panels: of 32 rows, position by position
+    for 48 columns:
+        for 12 of them, for 32 rows:   sums[column] += right[column, k] * panel[k, rows]
+                                       turned in registers, to scratch memory
+        for each row:                  reads its 48 sums
+
+The lines of the next 12 columns are asked for meanwhile: each is read once, to its end.  Columns of
+other types are converted just before they are multiplied, and stay in the first cache.  Where fewer
+columns are left, the last one stands for the others: nobody reads their sums.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smelt.blocks import TURNED_COLUMNS, TURNED_PITCH
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import LINE
+from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
+from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.products.tall_product import TallEmitter
+from smelt.codegen.llvm.products.tiling import every_width
+from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.tall import Tall
+from smelt.codegen.llvm.scratch.scratch import each_vector
+from smelt.codegen.llvm.scratch.storage import SUMS_PART
+from smelt.codegen.llvm.scratch.turn import transpose
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+UNROLLED = 2
+"""Positions that the loop of a tile takes at once."""
+TOGETHER = 2
+"""Lines that each round of it asks for, of neighbouring columns."""
+FRACTION = 16
+"""Bits behind the point of how many lines are asked for in a round."""
+
+
+class TurnedEmitter(TallEmitter):
+    """One such product in the task that `home` is emitting: `m` is the axis of its columns, `n`
+    that of its rows, and its left operand is the one that lies along the sum."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: Tall) -> None:
+        super().__init__(home, nest, c)
+        self.rate = number(0)
+        self.start = number(0)
+        """The first column of those that are read together."""
+
+    def run(self) -> None:
+        """All columns of this task, some at a time."""
+        home, b, c = self.home, self.b, self.c
+        low, high = home.ranges[c.m]
+        self._clear_beyond()
+        self._pack_right()
+        self._open_left()
+        self.rate = self._lines_asked()
+        home.foresees = False
+
+        def some(at: Value) -> None:
+            end = b.add(at, number(TURNED_COLUMNS))
+            end = b.select(b.icmp_signed("<", end, high), end, high)
+            self.start = at
+            home.loop(at, end, c.tile.rows, lambda row: self._columns(row, end))
+            self._read_rows(at, end)
+
+        home.loop(low, high, TURNED_COLUMNS, some)
+        home.foresees = True
+
+    def _lines_asked(self) -> Value:
+        """How many pairs of lines of the next columns a round of a tile asks for, so that they are
+        all asked for while those at hand are multiplied."""
+        b, c = self.b, self.c
+        size = number(c.item.dtype.itemsize)
+        lines = b.add(b.udiv(b.mul(self.depth, size), number(LINE)), number(1))
+        pairs = b.mul(lines, number(-(-c.tile.rows // TOGETHER) << FRACTION))
+        panels = b.add(b.udiv(self.columns, number(c.tile.columns)), number(1))
+        rounds = b.mul(panels, b.add(b.udiv(self.depth, number(UNROLLED)), number(1)))
+        return b.udiv(pairs, rounds)
+
+    # ---- tiles -----------------------------------------------------------------------------------
+
+    def _columns(self, row: Value, end: Value) -> None:
+        """All rows of the columns of a tile: converts these, if need be, and multiplies them."""
+        b, c, home = self.b, self.c, self.home
+        kept, next_ = home.ranges[c.m], b.add(row, number(c.tile.rows))
+        home.ranges[c.m] = row, b.select(b.icmp_signed("<", next_, end), next_, end)
+        self.first = row
+        self._pack_left()
+        starts = self._clamped(row, c.tile.rows)
+        home.ranges[c.m] = kept
+        every_width(home, c.tile, self.columns, lambda at, n: self._tile_at(row, starts, at, n))
+
+    def _tile_at(self, row: Value, starts: list[Value], at: Value, vectors: int) -> None:
+        """The sums of a tile, turned: some rows, of each the columns one after the other."""
+        b, c, lanes = self.b, self.c, self.c.tile.lanes
+        self.later = self._later(row, at)
+        totals = self._sums(starts, at, vectors, None)
+        nothing = ir.Constant(totals[0].type, ir.Undefined)
+        for v in range(vectors):
+            mine = totals[v::vectors]
+            mine += [nothing] * (-len(mine) % lanes)
+            for first in range(0, len(mine), lanes):
+                for lane, line in enumerate(transpose(b, mine[first : first + lanes])):
+                    to = self._sum(b.add(at, number(v * lanes + lane)), b.add(row, number(first)))
+                    store_vector(self.m, to, line, c.item.dtype, None)
+
+    def _unrolled(self, height: int) -> int:
+        return UNROLLED
+
+    # ---- what is asked for -----------------------------------------------------------------------
+
+    def _later(self, row: Value, at: Value) -> tuple[Value, Value]:
+        """The first of the next columns, and how many rounds those before this tile have."""
+        b, c = self.b, self.c
+        first = b.mul(b.add(row, number(c.tile.rows)), self.left_steps[0])
+        panels = b.udiv(at, number(c.tile.columns))
+        rounds = b.mul(panels, b.udiv(self.depth, number(UNROLLED)))
+        return element_address(b, self.base, first, self.stored), rounds
+
+    def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
+        """Asks for some lines of the next columns, where these are read from memory."""
+        if not self.c.direct:
+            return
+        b, (base, before) = self.b, self.later
+        pairs = -(-self.c.tile.rows // TOGETHER)
+        nth = b.mul(b.add(before, b.udiv(k, number(UNROLLED))), self.rate)
+        nth = b.lshr(nth, number(FRACTION))
+        line = b.udiv(nth, number(pairs))
+        column = b.mul(b.sub(nth, b.mul(line, number(pairs))), number(TOGETHER))
+        for i in range(TOGETHER):
+            here = b.mul(b.add(column, number(i)) if i else column, self.left_steps[0])
+            address = element_address(b, base, here, self.stored)
+            prefetch(b, b.gep(address, [b.mul(line, number(LINE))],
+                              source_etype=ir.IntType(8)))  # fmt: skip
+
+    # ---- what reads the sums ---------------------------------------------------------------------
+
+    def _sum(self, row: Value, column: Value) -> Value:
+        """Address of a sum in scratch: of a row of the task's, counted from its first one."""
+        b = self.b
+        at = b.add(b.mul(row, number(TURNED_PITCH)), b.sub(column, self.start))
+        return self.at(SUMS_PART, at)
+
+    def _read_rows(self, low: Value, high: Value) -> None:
+        """What reads the sums of some columns, row by row."""
+        b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
+        self.top = home.open(self.nest, Scope(home.top))
+        first, last = home.ranges[c.n]
+
+        def line(row: Value) -> None:
+            place = Scope(self.top, {c.n: row})
+            home.enter(place, 1)
+
+            def read(at: Value, mask: Value | None) -> None:
+                total = load_vector(self.m, self._sum(b.sub(row, first), at), c.item.dtype, None)
+                inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
+                inner.values[c.item] = total
+                home.enter(inner, 2)
+                home.body(inner)
+
+            each_vector(b, home, b.sub(high, low), lanes,
+                        lambda at, mask: read(b.add(low, at), mask))  # fmt: skip
+
+        home.loop(first, last, 1, line)
+
+
+__all__ = ["TurnedEmitter"]

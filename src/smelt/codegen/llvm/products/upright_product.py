@@ -1,0 +1,345 @@
+"""Products over windows with channels last: both operands packed, and register tiles over them.
+
+The weights of one block go to panels as wide as the tile, tap by tap; the image's places side by
+side.  A tile takes neighbouring places as its rows: for each tap a table says how far off those lie
+that it reads, for each channel it broadcasts a number of each and multiplies a line of the panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import product as positions
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
+from smelt.codegen.llvm.instructions.indexing import I64, number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.packer import Packer
+from smelt.codegen.llvm.products.thin import multiply_add
+from smelt.codegen.llvm.products.tiling import every_tile, every_width, function_apart
+from smelt.codegen.llvm.schedule.contract import Tile
+from smelt.codegen.llvm.schedule.nests import Nest
+from smelt.codegen.llvm.schedule.upright import Upright
+from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.target import Target
+from smelt.types.affine import coefficient
+from smelt.types.dtype import i64
+from smelt.types.expr import substitute
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+LINES = 16
+"""Summed positions whose weights are packed together: all taps of a panel's columns that they have
+stay in the first cache, since taps that follow each other in memory share its lines."""
+
+Value = ir.Value
+BIT = ir.IntType(1)
+
+
+class UprightEmitter(Packer):
+    """One product over windows with channels last in the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter, nest: Nest, c: Upright) -> None:
+        super().__init__(home, c.item)
+        self.nest, self.c = nest, c
+        self.tap: Value = number(0)
+        """The tap whose weights are packed."""
+        self.firsts: dict[str, Value] = {}
+        """Where the block of weights begins that is packed piece by piece."""
+
+    def plain(self, nest: Nest) -> Collection[str]:
+        return (self.c.depth,) if nest.packed == "right" else ()
+
+    def run(self) -> None:
+        """The whole product of this task into its scratch array."""
+        home, c, b = self.home, self.c, self.b
+        self.strides = self.steps(c.right_order(), c.packed(home.s.local))
+        last = c.columns[-1]
+        if c.few:
+            self.strides |= {last.place: number(c.pitch), last.rest: number(c.few)}
+        self.to, self.rows = home.direct.places(c)
+        self._table()
+        kept = dict(home.ranges)
+        low, high = home.ranges[c.depth]
+        with b.if_then(b.icmp_signed(">=", low, high)):
+            self._tiles(number(0), BIT(1))
+
+        deep = home.s.local[c.depth]
+        even = isinstance(deep, int) and deep % c.block == 0  # the loops that pack have no rests
+
+        def block(at: Value) -> None:
+            end = b.add(at, number(c.block))
+            if not even:
+                end = b.select(b.icmp_signed("<", end, high), end, high)
+            home.ranges[c.depth] = (at, end)
+            self._pack_both()
+            self._tiles(b.sub(end, at), b.icmp_signed("==", at, low))
+
+        home.loop(low, high, c.block, block)
+        home.ranges = kept
+
+    def _pack_both(self) -> None:
+        home, c = self.home, self.c
+        left, right = self.nest.packs
+        if c.flat:
+            home.ranges[c.flat] = number(0), number(c.steps)
+        self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
+        kept = dict(home.ranges)
+        if c.flat:
+            self._cut(c.n, c.tile.columns, lambda: self.pack(left))
+        elif not c.panels:
+            self._cut(c.n, c.tile.columns, lambda: self._cut(
+                c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
+            ))  # fmt: skip
+        home.ranges = dict(kept)
+        if c.few:  # all that the line has from the first place to the last one that is reached
+            low, high = home.ranges[c.columns[-1].axis]
+            end = self.b.add(high, number(c.columns[-1].margin))
+            along = self.b.mul(low, number(c.pitch)), self.b.mul(end, number(c.pitch))
+            home.ranges[c.line] = along
+        self.widen(c.columns)
+        self.pack(right)
+        home.ranges = kept
+
+    def _cut(self, axis: str, size: int, inside: Callable[[], None]) -> None:
+        """Runs `inside` for one piece of an axis after the other."""
+        b, home = self.b, self.home
+        low, high = home.ranges[axis]
+
+        def piece(at: Value) -> None:
+            end = b.add(at, number(size))
+            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
+            inside()
+
+        home.loop(low, high, size, piece)
+        home.ranges[axis] = (low, high)
+
+    def _taps(self, left: Nest, rest: tuple[str, ...], done: Value, scope: Scope) -> None:
+        """Packs the weights of every tap, those of the taps `rest` under the ones in `scope`."""
+        home, c, b = self.home, self.c, self.b
+        if not rest:
+            self.tap = done
+            self.pack(left, scope)
+            return
+        name, *inner = rest
+        low, high = home.ranges[name]
+        extent = number(c.extents[c.others.index(name)])
+        home.loop(low, high, 1, lambda at: self._taps(
+            left, tuple(inner), b.add(b.mul(done, extent), at), Scope(scope, {name: at})
+        ))  # fmt: skip
+
+    def offset(self, nest: Nest, scope: Scope) -> Value:
+        """Where a vector goes: weights to panels as wide as the tile."""
+        if nest.packed == "right":
+            return super().offset(nest, scope)
+        b, c = self.b, self.c
+        k, n = (b.sub(scope.axis(a), self.firsts[a]) for a in nest.order)
+        inside = b.and_(n, number(c.tile.columns - 1))
+        k = b.add(b.mul(self.tap, number(c.block)), k)
+        panel = b.mul(b.sub(n, inside), number(c.taps * c.block))
+        return b.add(b.add(panel, b.mul(k, number(c.tile.columns))), inside)
+
+    def _table(self) -> None:
+        """For each tap, how far from a row it reads, and how far from the first tap's weights its
+        own lie; for each of few channels of it."""
+        b, c = self.b, self.c
+        base = self.home.storage.at[c.item, TABLE_PART]
+        taps = list(positions(*map(range, c.extents)))
+        reached = [(self.reach(c.columns, c.others, at), self._weights(j, at))
+                   for j, at in enumerate(taps)]  # fmt: skip
+        each = [(b.add(x, number(k)), b.add(y, number(k * c.tile.columns)))
+                for x, y in reached for k in range(c.few or 1)]  # fmt: skip
+        for j, (image, weights) in enumerate(each):
+            b.store(image, element_address(b, base, number(2 * j), i64))
+            b.store(weights, element_address(b, base, number(2 * j + 1), i64))
+
+    def _weights(self, tap: int, at: tuple[int, ...]) -> Value:
+        """Elements from the first tap's weights to those of another, which is `at`."""
+        b, c, home = self.b, self.c, self.home
+        if not c.panels:
+            return number(tap * c.block * c.tile.columns)
+        found, (access, _) = number(0), c.weights()
+        for a, count in zip(c.others, at, strict=True):
+            step = home.home.index(coefficient(access.offset, a) or 0)
+            found = b.add(found, b.mul(step, number(count)))
+        return found
+
+    def _panel(self, column: Value, depth: Value) -> Value:
+        """The address of the weights for the columns from one on, in a block that begins there."""
+        b, c, home = self.b, self.c, self.home
+        if not c.panels:
+            return self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
+        access, pitch = c.weights()
+        still = dict.fromkeys((*c.others, c.depth, c.n), 0)
+        at = home.index(substitute(access.offset, still), home.top)
+        column = b.add(home.ranges[c.n][0], column)
+        panel = b.mul(b.udiv(column, number(c.tile.columns)), home.home.index(pitch))
+        at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
+        return element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
+
+    def _tiles(self, depth: Value, first: Value) -> None:
+        """Every register tile of the packed blocks; where few columns are left, of one vector."""
+        b, home, c = self.b, self.home, self.c
+        heights = c.heights(home.s.local[c.columns[-1].axis])
+        if heights:
+            self._lines(heights, depth, first)
+            return
+        sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
+        rows = sizes[-1]
+        if len(sizes) > 1:
+            pitch = home.home.index(home.storage.extent(c.item, c.columns[-1].axis))
+            rows = b.add(rows, b.mul(b.sub(sizes[0], number(1)), pitch))
+        low, high = home.ranges[c.n]
+        columns = b.sub(high, low)
+
+        def put(tile: Tile, row: Value, column: Value) -> None:
+            image = b.mul(row, number(c.pitch))
+            self._tile(tile, b.mul(row, self.rows[-1]), image, column, depth, first)
+
+        every_tile(home, c.tile, c.fewer, rows, columns, put)
+
+    def _lines(self, heights: tuple[int, ...], depth: Value, first: Value) -> None:
+        """Every register tile, where they end with the lines of the image."""
+        b, home, c = self.b, self.home, self.c
+        lines = number(1)
+        if len(c.columns) > 1:
+            low, high = home.ranges[c.columns[0].axis]
+            lines = b.sub(high, low)
+        low, high = home.ranges[c.n]
+        far = [self.strides[x.place] for x in c.columns]
+
+        def line(column: Value, vectors: int, y: Value) -> None:
+            to, image = number(0), number(0)
+            if len(c.columns) > 1:
+                to, image = b.mul(y, self.rows[0]), b.mul(y, far[0])
+
+            def put(x: Value, height: int) -> None:
+                tile = replace(c.tile, rows=height, vectors=vectors)
+                self._tile(tile, b.add(to, b.mul(x, self.rows[-1])),
+                           b.add(image, b.mul(x, far[-1])), column, depth, first)  # fmt: skip
+
+            start = 0
+            for height in dict.fromkeys(heights):
+                end = start + height * heights.count(height)
+                home.loop(number(start), number(end), height, lambda x, h=height: put(x, h))
+                start = end
+
+        every_width(home, c.tile, b.sub(high, low), lambda column, vectors: home.loop(
+            number(0), lines, 1, lambda y: line(column, vectors, y)
+        ))  # fmt: skip
+
+    def _tile(
+        self, tile: Tile, to: Value, image: Value, column: Value, depth: Value, first: Value
+    ) -> None:
+        """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
+        b, c = self.b, self.c
+        to = element_address(b, self.to, b.add(to, column), c.item.dtype)
+        image = self.at(RIGHT_PART, image)
+        panel = self._panel(column, self.home.ranges[c.depth][0])
+        table = self.home.storage.at[c.item, TABLE_PART]
+        function = tile_function(b.module, c, tile, self.home.home.target)
+        b.call(function, [to, self.rows[-1], image, panel, table, depth, first])
+
+
+PTR = ir.PointerType()
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, BIT])
+
+
+def tile_function(module: ir.Module, c: Upright, tile: Tile, target: Target) -> ir.Function:
+    """The register tile as a function of its own, where nothing else is kept in registers."""
+    name = f"upright.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
+    return function_apart(module, name, TILE_TYPE, lambda f: _Tile(f, c, tile, target).fill())
+
+
+class _Tile:
+    """sums[i, v] += image[table[t, 0] + i*pitch + k] * panel[table[t, 1] + k*columns + v] for all
+    taps t and k < depth."""
+
+    def __init__(self, f: ir.Function, c: Upright, tile: Tile, target: Target) -> None:
+        self.f, self.c, self.tile = f, c, tile
+        self.b = ir.IRBuilder(f.append_basic_block("entry"))
+        self.m = LLVMMachine(self.b, tile.lanes, target)
+        self.scalar = LLVMMachine(self.b, None, target)
+
+    def fill(self) -> None:
+        """The function's body."""
+        b, f, dtype = self.b, self.f, self.c.item.dtype
+        to, stride, image, panel, table, depth, fresh = f.args
+        places = [
+            element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
+                            number(v * self.tile.lanes), dtype)
+            for i in range(self.tile.rows) for v in range(self.tile.vectors)
+        ]  # fmt: skip
+        entry, more = b.block, f.append_basic_block("more")
+        taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
+        b.cbranch(fresh, taps, more)
+        b.position_at_end(more)
+        known = [load_vector(self.m, p, dtype, None) for p in places]
+        b.branch(taps)
+        b.position_at_end(taps)
+        tap = b.phi(I64)
+        before = [b.phi(x.type) for x in known]
+        entry_of = b.mul(tap, number(2))
+        line, weights = (
+            element_address(b, x, b.load(element_address(b, table, at, i64), typ=I64), dtype)
+            for x, at in ((image, entry_of), (panel, b.add(entry_of, number(1))))
+        )
+        if self.c.few:
+            ended = self._step(line, weights, number(0), before)
+        else:
+            ended = self._channels(line, weights, depth, before)
+        later = b.add(tap, number(1))
+        b.cbranch(b.icmp_signed("<", later, number(self.c.steps)), taps, done)
+        last, zero = b.block, self.m.const(dtype, 0)
+        for block, value in ((entry, number(0)), (more, number(0)), (last, later)):
+            tap.add_incoming(value, block)
+        for phi, first, value in zip(before, known, ended, strict=True):
+            phi.add_incoming(zero, entry)
+            phi.add_incoming(first, more)
+            phi.add_incoming(value, last)
+        b.position_at_end(done)
+        for place, value in zip(places, ended, strict=True):
+            store_vector(self.m, place, value, dtype, None)
+        b.ret_void()
+
+    def _channels(
+        self, line: Value, weights: Value, depth: Value, before: Sequence[Value]
+    ) -> list[Value]:
+        """The sums after all channels of one tap."""
+        b, f = self.b, self.f
+        taps, loop, next_ = b.block, f.append_basic_block("loop"), f.append_basic_block("next")
+        b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        sums = [b.phi(x.type) for x in before]
+        following = self._step(line, weights, k, sums)
+        after = b.add(k, number(1))
+        b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
+        b.position_at_end(next_)
+        ended = [b.phi(x.type) for x in before]
+        k.add_incoming(number(0), taps)
+        k.add_incoming(after, loop)
+        for first, total, new, last in zip(before, sums, following, ended, strict=True):
+            total.add_incoming(first, taps)
+            total.add_incoming(new, loop)
+            last.add_incoming(first, taps)
+            last.add_incoming(new, loop)
+        return [*ended]
+
+    def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
+        """The sums after one more channel."""
+        b, c, tile, dtype = self.b, self.c, self.tile, self.c.item.dtype
+        at = element_address(b, weights, b.mul(k, number(c.tile.columns)), dtype)
+        across = [load_vector(self.m, element_address(b, at, number(v * tile.lanes), dtype), dtype,
+                              None) for v in range(tile.vectors)]  # fmt: skip
+        first, found = element_address(b, line, k, dtype), list[Value]()
+        for i in range(tile.rows):
+            place = element_address(b, first, number(i * c.pitch), dtype)
+            one = splat(b, load_scalar(self.scalar, place, dtype, None), tile.lanes)
+            found += [multiply_add(self.m, one, across[v], sums[i * tile.vectors + v], c.item)
+                      for v in range(tile.vectors)]  # fmt: skip
+        return found

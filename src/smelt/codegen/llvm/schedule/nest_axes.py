@@ -1,0 +1,58 @@
+"""The axis that vectors of one nest run along, where what it reads or stores lies otherwise than
+the results of the phase's products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from smelt.codegen.llvm.values.items import Access, Item, Phase
+from smelt.types.affine import coefficient
+from smelt.types.expr import axes_of
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.schedule.nests import Nest
+
+
+def lines_axis(nest: Nest, v: str) -> str | None:
+    """The axis that all loads run along, where a nest only folds what it loads far apart along
+    `v`, and what else it reads does not vary along that: how the results of products lie is nothing
+    to it."""
+    inside = {*nest.items}
+    others = [a for i in (*nest.items, *nest.folds) for a in i.args if a not in inside]
+    if nest.stores or nest.settings or nest.saves or any(v in a.axes for a in others):
+        return None
+    loads = [i.payload.offset for i in nest.items
+             if isinstance(i.payload, Access) and v in i.axes]  # fmt: skip
+    if not loads or any(coefficient(x, v) in (0, 1) for x in loads):
+        return None
+    return next((a for a in nest.order if all(coefficient(x, a) == 1 for x in loads)), None)
+
+
+def results_axis(nest: Nest, v: str) -> str | None:
+    """The axis that all results run along, where a nest only stores what lies along `v` in scratch,
+    and nothing in memory does that varies along both: lanes are picked from a few lines of scratch,
+    rather than put to as many lines of memory."""
+    if not nest.stores or nest.folds or nest.settings or nest.saves:
+        return None
+    stored = [s.access.offset for s in nest.stores]
+    loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access)]
+    along = [x for x in stored + loads if coefficient(x, v) == 1]
+    return next((
+        a for a in nest.order
+        if all(coefficient(x, a) == 1 for x in stored) and not any(a in axes_of(x) for x in along)
+    ), None)  # fmt: skip
+
+
+def carried_axis(nest: Nest, v: str, phase: Phase, across: Mapping[Item, str]) -> str | None:
+    """The axis that the products lie along which the states that a nest sets are added up of, if
+    that is one, and none lies along `v`; `across` says for each product along which it lies."""
+    states = [x.state for x in nest.settings]
+    if nest.stores or nest.folds or nest.saves or not states:
+        return None
+    values = [x.value for x in phase.settings if x.state in states]
+    found = {across[i] for value in values for i in (value, *value.args) if i in across}
+    return found.pop() if len(found) == 1 and found <= {*nest.order} - {v} else None
+
+
+__all__ = ["carried_axis", "lines_axis", "results_axis"]

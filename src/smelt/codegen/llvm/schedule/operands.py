@@ -1,0 +1,123 @@
+"""How the operands of products lie in memory: along which axes, in panels, in units.
+
+Whether it is packed, and how, follows from that.
+
+    load_of(x)                    the array that a value is, or that it converts
+    lies_open(x, ..)              whether it walks two axes at fixed steps
+    lies_in_panels(x, ..)         whether it lies in panels as wide as a tile already
+    runs_along(x, axes)           the axis along which most of what it reads lies
+    runs_across(x, v, other)      whether it is contiguous along another axis than `v`
+"""
+
+from __future__ import annotations
+
+from smelt.codegen.llvm.access.vectors import is_turnable
+from smelt.codegen.llvm.instructions.grouped import Group
+from smelt.codegen.llvm.instructions.indexing import steady
+from smelt.codegen.llvm.values.items import Access, Item, Phase
+from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
+from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute
+
+
+def runs_along(x: Item, axes: tuple[str, ...]) -> str:
+    """The one of these axes along which most of what a value reads lies in unit steps."""
+    votes = dict.fromkeys(axes, 0)
+    pending, seen = [x], {x}
+    while pending:
+        item = pending.pop()
+        fresh = [a for a in item.args if a not in seen]
+        pending += fresh
+        seen.update(fresh)
+        if isinstance(item.payload, Access):
+            for a in axes:
+                if coefficient(item.payload.offset, a) == 1:
+                    votes[a] += 64 ** len(item.axes)
+    return max(axes, key=lambda a: votes[a])
+
+
+def lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
+    """Whether an operand is a plain load that walks `axes` at fixed steps, one of `unit` by one."""
+    access = item.payload
+    if not isinstance(access, Access) or access.limits or item.args or item.dtype != dtype:
+        return False
+    steps = {a: coefficient(access.offset, a) for a in axes}
+    fixed = all(s is not None and not axes_of(s) for s in steps.values())
+    return fixed and any(steps[a] == 1 for a in unit)
+
+
+def load_of(item: Item) -> Access | None:
+    """The load that a value is, or that it converts: a plain one, of elements that are there."""
+    while item.kind == "cast":
+        (item,) = item.args
+    access = item.payload
+    return access if isinstance(access, Access) and not (access.limits or item.args) else None
+
+
+def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) -> bool:
+    """Whether what a product packs of an operand are the bits that its array holds."""
+    if group is not None:
+        return stored.itemsize == group.dtype.itemsize
+    return right.kind == "load" and right.dtype == item.dtype == stored
+
+
+def lies_in_panels(
+    right: Item, item: Item, group: Group | None, axes: tuple[str, str], width: int, phase: Phase
+) -> bool:  # fmt: skip
+    """Whether an operand is a plain load at [n//w, k, n%w] of an array, w a multiple of `width`,
+    or of groups at [n//w, k//g, n%w, k%g]: from each multiple of `width` on, so many elements or
+    groups along n follow one another."""
+    access, (k, n) = load_of(right), axes
+    if access is None or not packs_as_it_is(right, item, group, phase.dtypes[access.buffer]):
+        return False
+    cut = {*phase.cut, *(v.axis for r in phase.regions() for v in r.cuts)}
+    count = 1 if group is None else group.count
+    if n in cut or (count > 1 and k in cut) or panel_step(access, k, count) is None:
+        return False
+    if coefficient(access.offset, n) is not None:
+        return False
+    return coefficient(steady(access.offset, n, width), n) == count
+
+
+def lies_in_units(
+    left: Item, item: Item, group: Group, axes: tuple[str, str], phase: Phase
+) -> bool:  # fmt: skip
+    """Whether each row of an array holds the units of a left operand side by side."""
+    access, (m, k) = load_of(left), axes
+    if access is None or group.moved or group.matrix:
+        return False
+    if not packs_as_it_is(left, item, group, phase.dtypes[access.buffer]):
+        return False
+    apart = coefficient(access.offset, m)
+    return apart is not None and not axes_of(apart) and coefficient(access.offset, k) == 1
+
+
+def panel_step(access: Access, k: str, count: int) -> Index | None:
+    """Elements from one position of k to the next in a panel, or from a group of `count` to the
+    next where its members lie side by side; None if it is no such thing."""
+    step = coefficient(access.offset, k)
+    if count > 1:
+        together = coefficient(steady(access.offset, k, count), k) == 1
+        groups = substitute(access.offset, {k: mul(count, axis(k, 1 << 40))})
+        step = coefficient(groups, k) if together and step is None else None
+    return None if step is None or axes_of(step) else step
+
+
+def runs_across(item: Item, vector: str, other: str, whole: int = 0) -> bool:
+    """Whether a load is contiguous along `other` while it jumps along `vector`; with `whole`, that
+    may be so in runs of so many elements at least, which begin at its multiples."""
+    access = item.payload
+    if not isinstance(access, Access) or item.args or not is_turnable(access, (vector, other)):
+        return False
+    steps = [coefficient(access.offset, a) for a in (vector, other)]
+    if steps[1] is None and whole:
+        steps[1] = coefficient(steady(access.offset, other, whole), other)
+    far = steps[0] not in (None, 0, 1) or (whole and _jumps(access.offset, vector))
+    return vector in item.axes and bool(far) and steps[1] == 1
+
+
+def _jumps(offset: Index, axis: str) -> bool:
+    """Whether all parts of an offset that depend on an axis are taken several times."""
+    terms = offset.terms if isinstance(offset, Expr) else ()
+    own = [c for monomial, c in terms if axis in axes_of(Expr(((monomial, 1),)))]
+    return bool(own) and all(abs(c) > 1 for c in own)

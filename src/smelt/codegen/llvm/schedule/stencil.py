@@ -1,0 +1,287 @@
+"""Stencils: sums over windows in which one factor is the same for whole lines of results.
+
+out[c, y, x] = sum over u, v of weights[c, u, v] * x[c, y*s + u*d, x*s + v*d]: a depthwise
+convolution in whatever layout.  No axis belongs to the weights alone, so there is no block of rows
+as in a product; what is used again is a line of the operand that windows slide over, by all results
+whose windows reach it.  It is packed once for each place (`smelt.codegen.llvm.values.places`),
+margins included, and a column of results is held in registers:
+
+    for each v:   for each line of the packed operand:   for each u that leads to a result:
+                      results[line - u] += weights[u, v] * places[line, x + v]
+
+Vectors run along the axis that results are stored along.  Where that is slid over, a weight fills
+all lanes; where the weights have it too (channels last), they are vectors as well.  Short lines
+fill no vectors, and what is done once a line is most of the work: in a form for them operand and
+results are turned (`smelt.codegen.llvm.values.turned_lines`), and vectors run across lines there
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from smelt.blocks import ceiling, window_columns
+from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
+from smelt.codegen.llvm.values.clone import folds, renumber
+from smelt.codegen.llvm.values.items import Folding, Item, Phase
+from smelt.codegen.llvm.values.places import Slid, flattened, packed_order, placed, sliding
+from smelt.codegen.llvm.values.turned_lines import Lines, turnable
+from smelt.dataclass import dataclass
+from smelt.kernel.built import Form, Limits
+from smelt.target import Target
+from smelt.types.dtype import f32, f64
+from smelt.types.expr import Index, add, floordiv, maximum, mul, product
+
+HEIGHTS = (14, 7, 4)
+"""Results that are held in registers: independent sums enough to hide the latency of multiply-adds
+(two pipes of four cycles), beside as many weights.  The last one may go beyond what is asked."""
+TAPS = 32
+"""Summed positions along the axis that is held in registers, at most: they are written out."""
+MOST = 1024
+"""Summed positions at most."""
+PLACES = 1 << 17
+"""Bytes of the packed operand of one task, more or less: a share of L2."""
+LINES = 8
+"""Lines that this is enough for, where a task has several."""
+TOGETHER = 2
+"""Vectors of a task where no window slides along them."""
+TURNED = "turned"
+"""The form in which lines are turned."""
+SHORT_LINE = 32
+"""Results of a line up to which that is faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stencil:
+    """A sum over windows: its operands as they are packed, and its axes."""
+
+    item: Item
+    left: Item
+    """The weights, along `flat` and perhaps `n`."""
+    right: Item
+    columns: tuple[Slid, ...]
+    """Axes of results that are packed together, outer to inner; vectors run along the last one."""
+    tall: Slid
+    """The one of which several positions are held in registers."""
+    over: tuple[str, ...]
+    """The summed axes, in the order of `flat`."""
+    extents: tuple[int, ...]
+    flat: str
+    tile: Tile
+    across: str = ""
+    """The axis beside all that windows slide over along which lines may be turned."""
+    lines: Lines | None = None
+    """Where the lines lie that are turned: vectors run across them then."""
+
+    @property
+    def n(self) -> str:
+        """The axis that vectors run along where results are read."""
+        return self.columns[-1 if self.lines is None else -2].axis
+
+    @property
+    def lane(self) -> str:
+        """The axis that vectors of a register tile run along."""
+        return self.columns[-1].axis
+
+    @property
+    def m(self) -> None:
+        """No axis is the weights' own."""
+
+    @property
+    def k(self) -> str:
+        """No summed axis is packed by itself."""
+        return ""
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """All axes that end here."""
+        return self.over
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The result's axes in scratch, outer to inner."""
+        if self.lines is not None:
+            return (self.lane, *(c.axis for c in self.columns[:-1]))
+        return tuple(c.axis for c in self.columns)
+
+    @property
+    def taps(self) -> list[list[int]]:
+        """Places in `flat` of all summed positions, one list for each along all axes but the
+        tile's."""
+        tall = self.over.index(self.tall.tap)
+        step = prod(self.extents[tall + 1 :])
+        whole = step * self.extents[tall]
+        first = [k for k in range(prod(self.extents)) if k % whole < step]
+        return [[k + u * step for u in range(self.tall.taps)] for k in first]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the weights differ from lane to lane."""
+        return self.lane in self.left.axes
+
+    def left_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the weights."""
+        return (self.flat, self.lane) if self.shared else (self.flat,)
+
+    def right_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the other operand, which are its axes in memory too."""
+        return packed_order(self.columns, self.over)
+
+    def packed(self, local: dict[str, Index]) -> list[Index]:
+        """Extents of the packed operand along `right_order`."""
+        sizes: dict[str, Index] = dict(zip(self.over, self.extents, strict=True))
+        for c in self.columns:
+            more = c.margin + (HEIGHTS[-1] - 1 if c is self.tall else 0)
+            sizes |= {c.rest: c.step, c.place: add(local[c.axis], more)}
+        return [sizes[a] for a in self.right_order()]
+
+    def room(self, local: dict[str, Index]) -> Index:
+        """Elements of the packed operand: where lines are turned a square more, for what nobody
+        reads."""
+        more = 0 if self.lines is None else self.tile.lanes * self.tile.lanes
+        return add(product(self.packed(local)), more)
+
+    def sums(self, local: dict[str, Index]) -> Index:
+        """Elements of sums that are turned later: the lowest tiles go beyond the last line, and
+        squares are as high as wide."""
+        places = product(local[c.axis] for c in self.columns[:-1])
+        return mul(add(places, self.tile.lanes + HEIGHTS[-1]), self.tile.lanes)
+
+    def extent(self, axis: str, local: Index) -> Index:
+        """Positions in scratch along an axis of the result: room for whole tiles."""
+        if axis == self.lane:
+            return mul(ceiling(local, self.tile.lanes), self.tile.lanes)
+        if self.lines is not None:
+            return local
+        return add(local, HEIGHTS[-1] - 1) if axis == self.tall.axis else local
+
+    def heights(self) -> tuple[int, ...]:
+        """Heights of the register tiles, the highest first."""
+        return tuple(h for h in HEIGHTS if h <= self.tile.rows)
+
+    def blocks(self, phase: Phase) -> dict[str, Index]:
+        """How the grid is cut into tasks."""
+        itemsize = self.item.dtype.itemsize
+        *others, inner = self.columns
+        room = PLACES // itemsize
+        most = window_columns(itemsize) if inner.tap else TOGETHER * self.tile.lanes
+        if self.lines is not None:
+            most = self.tile.lanes
+        found: dict[str, Index] = {}
+        taken: Index = 1
+        for c in (inner, self.tall, *(c for c in others[::-1] if c is not self.tall)):
+            if c is not inner:
+                fitting = floordiv(room // (1 if len(others) == 1 or c is not self.tall else LINES),
+                                   maximum(taken, 1))  # fmt: skip
+                most = maximum(fitting, max(self.tile.rows if c is self.tall else 0, 2 * c.taps))
+            whole = phase.axes[c.axis]
+            even = c is not inner or inner.tap
+            found[c.axis] = ceiling(whole, maximum(ceiling(whole, most), 1)) if even else most
+            if self.lines is not None and c is self.tall:
+                found[c.axis] = whole  # lines that follow one another are one run later
+            taken = mul(taken, add(found[c.axis], c.margin))
+        return {a: n for a, n in found.items() if a in phase.grid}
+
+
+def stencils(phase: Phase, target: Target, form: Form = "") -> dict[Item, Stencil]:
+    """The stencils of a phase, whose operands are rewritten for packing, if all of its products are
+    stencils with the same columns."""
+    dots = [i for i in phase.items if i.kind == "dot"]
+    if phase.cut or phase.regions() or not dots:
+        return {}
+    plans = [_plan(i, phase) for i in dots]
+    known = [p for p in plans if p is not None]
+    if len(known) < len(plans) or len({tuple(c.axis for c in p.columns) for p in known}) > 1:
+        return {}
+    return {p.item: p.rewritten(target, form) for p in known}
+
+
+def turned_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
+    """The form for lines so short that they are turned, where each of the products can be."""
+    known = [c for c in products if isinstance(c, Stencil)]
+    if not known or not all(c.across for c in known) or len({c.across for c in known}) > 1:
+        return
+    line = phase.axes[known[0].n]
+    if not isinstance(line, int) or line <= SHORT_LINE:
+        lanes = known[0].tile.lanes  # of which no more than half are to be empty
+        yield TURNED, ((line, SHORT_LINE), (mul(phase.axes[known[0].across], -1), -lanes // 2))
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What has been found out about a contraction before anything is rewritten."""
+
+    item: Item
+    left: Item
+    right: Item
+    phase: Phase
+    columns: list[Slid]
+    tall: int
+    over: tuple[str, ...]
+
+    def rewritten(self, target: Target, form: Form) -> Stencil:
+        """The stencil; its operands' items are added to the phase."""
+        across, lines = turnable(self.phase, self.left, self.right, self.columns) or ("", None)
+        if form == TURNED and lines is not None:
+            self.columns.append(Slid(across, across))
+        else:
+            lines = None
+        extents = tuple(_number(self.phase.axes[a]) for a in self.over)
+        left, flat = flattened(self.phase, self.item, self.left, self.over)
+        right = placed(self.phase, self.item, self.right, self.columns)
+        self.item.args = (left, right)
+        renumber(self.phase)
+        lanes = target.vector_bytes // self.item.dtype.itemsize
+        rows = next((h for h in HEIGHTS if 2 * h <= target.registers), HEIGHTS[-1])
+        tall = -2 if lines is not None else self.tall
+        return Stencil(self.item, left, right, tuple(self.columns), self.columns[tall],
+                       self.over, extents, flat, Tile(rows, 1, lanes), across, lines)  # fmt: skip
+
+
+def _plan(item: Item, phase: Phase) -> _Plan | None:
+    """How a contraction could be a stencil, or None."""
+    assert isinstance(item.payload, Folding)
+    over = [a for a in phase.axes if a in item.payload.over]
+    if item.dtype not in (f32, f64) or any(a in phase.grid for a in over):
+        return None
+    sizes = [_number(phase.axes[a]) for a in over]
+    if not 0 < prod(sizes) <= MOST:
+        return None
+    for left, right in (item.args, item.args[::-1]):
+        made = _sided(item, left, right, over, phase)
+        if made is not None:
+            return made
+    return None
+
+
+def _sided(item: Item, left: Item, right: Item, over: list[str], phase: Phase) -> _Plan | None:
+    """The plan for one choice of sides: the right operand is the one that is slid over."""
+    own = left.axes - {*over}
+    if not own <= right.axes or not {*over} <= left.axes & right.axes:
+        return None
+    free = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
+    slid = [c for c in (sliding(a, right, over, phase) for a in free) if c.tap]
+    n = stored_axis(phase, tuple(over))  # others may be of the weights, along what ends here
+    if n is None or n not in right.axes or n in over:
+        return None
+    columns = sorted(slid, key=lambda c: c.axis == n)
+    tall = [k for k, c in enumerate(columns) if c.axis != n and c.taps <= TAPS]
+    if not tall or len({c.tap for c in columns}) < len(columns):
+        return None
+    if columns[-1].axis != n:
+        columns.append(Slid(n, n))
+    inside = {a for a in phase.axes if a not in phase.grid}
+    replaced = {a for c in columns if c.tap for a in (c.axis, c.tap)}
+    if item.axes & inside - {c.axis for c in columns} or folds(right, replaced):
+        return None
+    if folds(left, {*over}):
+        return None
+    return _Plan(item, left, right, phase, columns, tall[-1], tuple(over))
+
+
+def _number(e: Index) -> int:
+    return e if isinstance(e, int) else MOST + 1
+
+
+__all__ = ["TURNED", "Stencil", "stencils", "turned_forms"]

@@ -1,0 +1,219 @@
+"""Products over windows whose results lie along the weights' own axis: channels last.
+
+out[y, x, m] = sum over u, v, c of image[y*s + u*d, x*s + v*d, c] * weights[u, v, c, m].  Vectors
+run along m, so the image gives one number for all lanes, and the rows of a register tile are places
+of the image (`smelt.codegen.llvm.values.places`), side by side in scratch memory with their
+channels as they lie in the array: both operands and the results are read and written in long runs.
+
+Where a line's length is known, tiles end where lines do: it is cut into as few parts as fit a tile,
+as even as may be.  Or else rows y, x are numbered y*pitch + x with the packed lines' pitch; those
+between lines are computed in vain and never read.
+
+Colours and other few channels have no loop of their own: each line is packed as one run of places
+and what each has, the weights as one of all that is summed, and a table says where each of that is.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from smelt.blocks import ceiling, window_columns
+from smelt.codegen.llvm.schedule.contract import SKEW, Tile
+from smelt.codegen.llvm.schedule.operands import lies_in_panels, load_of
+from smelt.codegen.llvm.values.items import Access, Item, Phase
+from smelt.codegen.llvm.values.places import Slid, block_of, packed_order, place_extents
+from smelt.dataclass import dataclass
+from smelt.types.affine import coefficient
+from smelt.types.expr import (
+    Index,
+    add,
+    axes_of,
+    axis,
+    floordiv,
+    maximum,
+    minimum,
+    mul,
+    product,
+    substitute,
+)
+
+DEPTH = 400
+"""Summed positions of one block at most."""
+FEW = 4
+"""Positions along `depth` for which a loop of their own costs more than it multiplies."""
+LINE = 4
+"""Places of a line of known length, at least, for tiles to end with it: fewer sums than two vectors
+for each would wait for each other."""
+CHANNELS = 128
+"""Results of one place that a task takes: its weights stay in L2."""
+
+
+def in_panels(
+    weights: Item, item: Item, over: tuple[str, tuple[str, ...]], m: str, width: int, phase: Phase
+) -> bool:  # fmt: skip
+    """Whether weights lie in panels of `width`, a line of which belongs to one position along the
+    first of the summed axes `over`, so that numbers say how far taps lie apart."""
+    depth, others = over
+    if not lies_in_panels(weights, item, None, (depth, m), width, phase):
+        return False
+    access = load_of(weights)
+    assert access is not None
+    apart = [coefficient(access.offset, a) for a in others]
+    return (
+        coefficient(access.offset, depth) == width
+        and panel_pitch(access, m, width) is not None
+        and not any(a is None or axes_of(a) for a in apart)
+    )
+
+
+def panel_pitch(access: Access, m: str, width: int) -> Index | None:
+    """Elements from one panel of so many positions along `m` to the next, if a number says that."""
+    pitch = coefficient(substitute(access.offset, {m: mul(width, axis(m, 1 << 40))}), m)
+    return None if pitch is None or axes_of(pitch) else pitch
+
+
+@dataclass(frozen=True, slots=True)
+class Upright:
+    """A product over windows with rows of places: its operands as they are packed, and its axes."""
+
+    item: Item
+    left: Item
+    """The weights."""
+    right: Item
+    n: str
+    """The weights' own axis, which vectors run along."""
+    columns: tuple[Slid, ...]
+    """One or two axes of places, outer to inner."""
+    depth: str
+    """The summed axis along which the image lies; it is cut into blocks."""
+    others: tuple[str, ...]
+    """The other summed axes, all of them of a known extent."""
+    extents: tuple[int, ...]
+    tile: Tile
+    panels: bool = False
+    """Whether the weights lie in panels as wide as the tile already: at [.., m//w, c, m%w]."""
+    few: int = 0
+    """Positions along `depth` where that is a known number of at most `FEW` (colours): all summed
+    positions are one loop then, and places lie side by side."""
+    line: str = ""
+    """The axis along a line of such an image, over its places and what each has."""
+    flat: str = ""
+    """The axis over all summed positions of such an image, along which its weights are packed."""
+
+    @property
+    def m(self) -> None:
+        """Rows are places, along several axes."""
+
+    @property
+    def k(self) -> str:
+        """The summed axis that is packed by itself."""
+        return self.depth
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """The other axes that end here."""
+        return self.others
+
+    @property
+    def taps(self) -> int:
+        """Summed positions for each one along `depth`."""
+        return prod(self.extents)
+
+    @property
+    def block(self) -> int:
+        """Positions along `depth` that are packed together."""
+        return self.few or block_of(self.taps, DEPTH)
+
+    @property
+    def pitch(self) -> int:
+        """Elements between neighbouring places in scratch."""
+        return self.few * self.columns[-1].step if self.few else self.block + SKEW
+
+    @property
+    def steps(self) -> int:
+        """Turns of a tile's outer loop, for each of which a table says where it reads."""
+        return self.taps * (self.few or 1)
+
+    def weights(self) -> tuple[Access, Index]:
+        """Where weights that lie in panels do, and elements from one panel to the next."""
+        access = load_of(self.left)
+        assert access is not None
+        return access, panel_pitch(access, self.n, self.tile.columns) or 0
+
+    @property
+    def fewer(self) -> int:
+        """Rows of the tile for what whole ones leave."""
+        return max(2 * self.tile.rows // 3, 1)
+
+    def heights(self, line: Index) -> tuple[int, ...]:
+        """Rows of the tiles that end where a line of so many places does, the higher ones first;
+        none where tiles go on from line to line."""
+        if not isinstance(line, int) or line < LINE:
+            return ()
+        count = -(-line // self.tile.rows)
+        low, more = divmod(line, count)
+        return (low + 1,) * more + (low,) * (count - more)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The result's axes in scratch, outer to inner."""
+        return (*(c.axis for c in self.columns), self.n)
+
+    def left_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the weights of one tap, or of few channels of all."""
+        return (self.flat or self.depth, self.n)
+
+    def right_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the image, which are its axes in memory too."""
+        if self.few:
+            others = [a for a in self.others if a != self.columns[-1].tap]
+            return (*packed_order(self.columns[:-1], others), self.line)
+        return (*packed_order(self.columns, self.others), self.depth)
+
+    def packed(self, local: dict[str, Index]) -> list[Index]:
+        """Extents of the packed image along `right_order`."""
+        sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
+        sizes |= {self.depth: self.pitch, **place_extents(self.columns, local)}
+        if self.few:
+            last = self.columns[-1]
+            sizes[self.line] = mul(add(local[last.axis], last.margin), self.pitch)
+        return [sizes[a] for a in self.right_order()]
+
+    def room(self, local: dict[str, Index]) -> tuple[Index, Index]:
+        """Elements of the packed weights, and of the packed image: rows that are computed in vain
+        reach beyond it."""
+        wide = self.extent(self.n, local[self.n], 1)
+        vain = not self.heights(local[self.columns[-1].axis])
+        more = mul(self.tile.rows, self.pitch) if vain else 0
+        weights = 0 if self.panels else mul(self.taps * self.block, wide)
+        return weights, add(product(self.packed(local)), more)
+
+    def extent(self, axis: str, local: Index, inner: Index) -> Index:
+        """Positions in scratch along an axis of the result: room for whole register tiles.
+
+        `local` is a task's extent along it, `inner` that along the innermost axis of places."""
+        if axis == self.n:
+            return mul(ceiling(local, self.tile.columns), self.tile.columns)
+        if self.heights(inner):
+            return local
+        pitch = add(inner, self.columns[-1].margin)
+        if len(self.columns) == 1:
+            return add(pitch, self.tile.rows)
+        return (
+            pitch if axis == self.columns[-1].axis else add(local, ceiling(self.tile.rows, pitch))
+        )
+
+    def blocks(self, phase: Phase) -> dict[str, Index]:
+        """How the grid is cut into tasks."""
+        most = window_columns(self.item.dtype.itemsize)
+        found: dict[str, Index] = {self.n: minimum(phase.axes[self.n], CHANNELS)}
+        taken: Index = 1
+        for c in self.columns[::-1]:
+            rows = maximum(floordiv(most, maximum(taken, 1)), 1)
+            whole = phase.axes[c.axis]
+            found[c.axis] = ceiling(whole, maximum(ceiling(whole, rows), 1))
+            taken = mul(taken, add(found[c.axis], c.margin))
+        return {a: n for a, n in found.items() if a in phase.grid}
+
+
+__all__ = ["Upright", "in_panels"]

@@ -1,0 +1,400 @@
+"""Products over windows: contractions whose one operand has several axes, slid over by others.
+
+out[m, y, x] = sum over c, u, v of left[m, c, u, v] * right[c, y*s + u*d, x*s + v*d]: a convolution
+in whatever layout, or a product whose columns are walked by two axes.  The right operand is packed
+once for each *place* y*s + u*d that is reached, not once for each pair of y and u: the axis of its
+places replaces a pair of axes.  Where s > 1 places are numbered by quotient and remainder, so that
+neighbouring columns always lie side by side.  Packing is an ordinary nest: margins become masks,
+and whatever is computed from an image is computed while it is packed.
+
+Columns y, x are numbered y*pitch + x with the packed rows' pitch, so that the columns of one
+register tile are always consecutive; those between the rows are computed in vain and never read.
+
+The test for a pair looks at index expressions alone: nothing changes when y moves by d while u
+moves back by s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+
+from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
+from smelt.codegen.llvm.access.ahead import LINE
+from smelt.codegen.llvm.schedule.contract import SKEW, Tile, stored_axis, tile_of
+from smelt.codegen.llvm.schedule.operands import lies_in_panels, lies_open, load_of, runs_along
+from smelt.codegen.llvm.schedule.upright import FEW, Upright, in_panels
+from smelt.codegen.llvm.values.clone import folds, renumber
+from smelt.codegen.llvm.values.items import Folding, Item, Phase
+from smelt.codegen.llvm.values.places import (
+    NO_AXIS,
+    Slid,
+    flattened,
+    in_lines,
+    packed_order,
+    place_extents,
+    placed,
+    sliding,
+)
+from smelt.dataclass import dataclass
+from smelt.kernel.built import Form, Limits
+from smelt.target import Target
+from smelt.types.affine import coefficient
+from smelt.types.dtype import f32, f64
+from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
+
+DEPTH = 400
+"""Taps of one position that are summed in one block at most, for which scratch has room."""
+BLOCK = 256
+"""Summed positions of a block of several such: what a tile reads of the right operand stays in L1
+for the next one."""
+PITCH = DEPTH + SKEW
+"""Elements between rows of the packed left operand."""
+NARROW = 64
+"""Columns of a line for which it is packed once for each tap of the windows along it."""
+TINY = 10
+"""Lines, and columns of each, for which what every tap reads is packed by itself, and images that
+share weights are packed together: one alone is no whole number of vectors."""
+MANY = 32
+"""Rows of a product from which packing an operand more than once costs little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """Elements of a left operand that lie at `start` plus a step for each position along each axis:
+    a table says how far apart summed positions are, whatever the row."""
+
+    buffer: str
+    start: Index
+    row: Index
+    steps: tuple[Index, ...]
+    """Along `depth`, if there is one, and the other summed axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A product over windows: its operands as they are packed, and its axes."""
+
+    item: Item
+    left: Item
+    right: Item
+    m: str
+    columns: tuple[Slid, ...]
+    """One or two axes, outer to inner."""
+    depth: str
+    """The summed axis that is cut into blocks; none if it has no name."""
+    others: tuple[str, ...]
+    """The other summed axes, all of them of a known extent, in the order of `flat`."""
+    extents: tuple[int, ...]
+    flat: str
+    """The axis over `depth` and `others` along which the left operand is packed."""
+    tile: Tile
+    lies: bool = False
+    """Whether rows of the left operand follow their summed positions in memory."""
+    dealt: Dealt | None = None
+    """Where its elements lie, if they can be told apart by row and summed position."""
+
+    @property
+    def taps(self) -> int:
+        """Summed positions for each one along `depth`."""
+        return prod(self.extents)
+
+    @property
+    def block(self) -> int:
+        """Positions along `depth` that are packed together."""
+        return max(BLOCK // self.taps, 1)
+
+    @property
+    def n(self) -> str:
+        """The axis that vectors run along."""
+        return self.columns[-1].axis
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The result's axes in scratch, outer to inner."""
+        return (self.m, *(c.axis for c in self.columns))
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """All axes that end here but `k`, which there is none of."""
+        return self.summed
+
+    @property
+    def k(self) -> str:
+        """No axis is packed by itself."""
+        return NO_AXIS
+
+    @property
+    def fewer(self) -> int:
+        """Rows of the tile for what whole ones leave: enough sums to hide the latency of
+        multiply-adds, and two of them replace a whole one that leaves few rows."""
+        return max(2 * self.tile.rows // 3, 1)
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """All axes that end here."""
+        return (*((self.depth,) if self.depth else ()), *self.others)
+
+    def left_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the left operand."""
+        return (self.m, self.flat)
+
+    def right_order(self) -> tuple[str, ...]:
+        """Loops of the nest that packs the right operand, which are its axes in memory too."""
+        return packed_order(self.columns, self.summed)
+
+    def pitch(self, extent: Index) -> Index:
+        """Elements between rows of columns: a row's places."""
+        return add(extent, self.columns[-1].margin)
+
+    @property
+    def apart(self) -> int:
+        """The first axes of the packed right operand, along which neighbours lie whole vectors
+        apart: vectors that lie across lines of a cache take two reads."""
+        taps = {c.tap for c in self.columns}
+        return sum(a not in taps for a in self.summed)
+
+    def room(self, local: dict[str, Index]) -> Index:
+        """Elements of the packed right operand."""
+        sizes = self.packed(local)
+        lanes, own = self.tile.lanes, product(sizes[self.apart :])
+        return mul(product(sizes[: self.apart]), mul(ceiling(own, lanes), lanes))
+
+    def packed(self, local: dict[str, Index]) -> list[Index]:
+        """Extents of the packed right operand along `right_order`."""
+        sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
+        sizes |= {self.depth: self.block, **place_extents(self.columns, local)}
+        return [sizes[a] for a in self.right_order()]
+
+    def extent(self, axis_: str, local: Index, inner: Index) -> Index:
+        """Positions in scratch along an axis of the result: room for whole register tiles.
+
+        `local` is a task's extent along it, `inner` that along the axis of vectors.
+        """
+        if axis_ == self.m:
+            return mul(ceiling(local, self.tile.rows), self.tile.rows)
+        if len(self.columns) == 1:
+            return mul(ceiling(local, self.tile.columns), self.tile.columns)
+        pitch = self.pitch(inner)
+        if axis_ == self.n:
+            return pitch
+        margin = next(c.margin for c in self.columns if c.axis == axis_)
+        outer = axis_ == self.columns[0].axis
+        return add(local, ceiling(self.tile.columns, pitch) if outer else margin)
+
+    def blocks(self, phase: Phase) -> dict[str, Index]:
+        """How the grid is cut into tasks."""
+        found: dict[str, Index] = {self.m: WINDOW_ROWS}
+        most = window_columns(self.item.dtype.itemsize)
+        *outer, inner = (c.axis for c in self.columns)
+        pieces = ceiling(phase.axes[inner], most)
+        found[inner] = ceiling(phase.axes[inner], maximum(pieces, 1)) if outer else most
+        taken = self.pitch(found[inner])
+        for a in reversed(outer):
+            rows = maximum(floordiv(most, taken), 1)
+            pieces = ceiling(phase.axes[a], rows)
+            found[a] = ceiling(phase.axes[a], pieces)
+            taken = mul(taken, found[a])
+        return {a: n for a, n in found.items() if a in phase.grid}
+
+
+def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
+    """The forms for short lines, where margins between them are a large part of all columns: what
+    each tap of a line reads is packed by itself, so that there are no margins."""
+    slid = [c for c in products if isinstance(c, Windowed)]
+    few = any(_has_few_rows(c, phase) for c in slid)
+    if few or not any(k.tap for c in slid for k in c.columns):
+        return
+    sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
+    batched = len(slid[0].columns) == 2 and all(_beside(c, phase) for c in slid)
+    if batched and not any(isinstance(n, int) and n > TINY for n in sides):
+        yield "tiny", tuple((n, TINY) for n in sides)
+    line = phase.axes[slid[0].n]
+    if not isinstance(line, int) or line <= NARROW:
+        yield "narrow", ((line, NARROW),)
+
+
+def _has_few_rows(c: Windowed, phase: Phase) -> bool:
+    """Whether a packed element meets few rows: by number, or since groups have their own."""
+    rows = phase.axes[c.m]
+    groups = c.left.axes & c.right.axes & c.item.axes
+    return bool(groups) or (isinstance(rows, int) and rows < MANY)
+
+
+def _beside(c: Windowed, phase: Phase) -> list[str]:
+    """Axes of the result that the right operand has beside its columns: images of a batch."""
+    return [a for a in c.item.axes - c.left.axes - {k.axis for k in c.columns} if a in phase.grid]
+
+
+def windowed(
+    phase: Phase, target: Target, form: Form = ""
+) -> dict[Item, Windowed] | dict[Item, Upright]:  # fmt: skip
+    """The products over windows of a phase, whose operands are rewritten for packing.
+
+    All of them have the same columns, so that one task serves all; one may read another's result.
+    """
+    found: dict[Item, Windowed] = {}
+    dots = [i for i in phase.items if i.kind == "dot"]
+    plans = [_plan(i, phase, form) for i in dots]
+    if any(plans):  # ordinary products beside them have the same columns
+        plans = [p or _plan(i, phase, form, ordinary=True) for i, p in zip(dots, plans)]
+    if not plans or any(p is None for p in plans):
+        return found
+    known = [p for p in plans if p is not None]
+    if any(p.lies_in_panels(target) for p in known):
+        return found
+    columns = [c.axis for c in known[0].columns]
+    blocked = {*columns, *(p.m for p in known)} & {*phase.grid}
+    if any([c.axis for c in p.columns] != columns or p.item.axes & blocked - {p.m, *columns}
+           for p in known):  # fmt: skip
+        return found
+    if all(p.stands_upright() for p in known):
+        return {u.item: u for u in (p.upright(target) for p in known)}
+    for plan in known:
+        made = plan.rewritten(target)
+        found[made.item] = made
+    return found
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What has been found out about a contraction before anything is rewritten."""
+
+    item: Item
+    left: Item
+    right: Item
+    phase: Phase
+    m: str
+    columns: list[Slid]
+    depth: str
+    others: tuple[str, ...]
+
+    def settle(self, form: Form) -> None:
+        """Leaves columns whose taps are packed one by one, and takes a batch among them."""
+        if form == "narrow":
+            self.columns[-1] = Slid(self.columns[-1].axis, self.columns[-1].axis)
+        if form == "tiny":
+            own = {a for a in self.item.axes - self.left.axes if a in self.phase.grid}
+            names = [a for a in self.phase.axes if a in own or a in {c.axis for c in self.columns}]
+            self.columns = [Slid(a, a) for a in names[-3:]]
+
+    def lies_in_panels(self, target: Target) -> bool:
+        """Whether the right operand has been packed already, along the last columns."""
+        wide = tile_of(target, target.vector_bytes // self.item.dtype.itemsize).columns
+        axes = (self.depth, self.columns[-1].axis)
+        return lies_in_panels(self.right, self.item, None, axes, wide, self.phase)
+
+    def stands_upright(self) -> bool:
+        """Whether results lie along the weights' axis, and the image along the summed one."""
+        lying = runs_along(self.right, (*(c.axis for c in self.columns), self.depth))
+        return self.m == stored_axis(self.phase) and bool(self.depth) and lying == self.depth
+
+    def upright(self, target: Target) -> Upright:
+        """The product with rows of places; its image's items are added to the phase."""
+        extents = tuple(_number(self.phase.axes[a]) for a in self.others)
+        depth, line = self.phase.axes[self.depth], ""
+        few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
+        if few:
+            *outer, last = self.columns
+            right = placed(self.phase, self.item, self.right, outer)
+            right, line, last = in_lines(self.phase, self.item, right, last, self.depth, few)
+            self.columns = [*outer, last]
+        else:
+            right = placed(self.phase, self.item, self.right, self.columns)
+        lanes = target.vector_bytes // self.item.dtype.itemsize
+        tile, over = tile_of(target, lanes), (self.depth, self.others)
+        panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
+        left, flat = self.left, ""
+        if few and not panels:
+            left, flat = flattened(self.phase, self.item, left, [*self.others, self.depth])
+        self.item.args = (left, right)
+        renumber(self.phase)
+        return Upright(self.item, left, right, self.m, tuple(self.columns), self.depth,
+                       self.others, extents, tile, panels, few, line, flat)  # fmt: skip
+
+    def rewritten(self, target: Target) -> Windowed:
+        """The product; its operands' items are added to the phase."""
+        extents = tuple(_number(self.phase.axes[a]) for a in self.others)
+        summed = [*([self.depth] if self.depth else []), *self.others]
+        dealt = self._dealt(summed)
+        left, flat = flattened(self.phase, self.item, self.left, summed)
+        right = placed(self.phase, self.item, self.right, self.columns)
+        self.item.args = (left, right)
+        renumber(self.phase)
+        lanes = target.vector_bytes // self.item.dtype.itemsize
+        access = load_of(left)
+        lies = (
+            access is not None
+            and lies_open(left, self.item.dtype, (self.m, flat), (flat,))
+            and self.phase.dtypes[access.buffer] == self.item.dtype
+        )
+        return Windowed(self.item, left, right, self.m, tuple(self.columns), self.depth,
+                        self.others, extents, flat, tile_of(target, lanes), lies,
+                        None if lies else dealt)  # fmt: skip
+
+    def _dealt(self, summed: Sequence[str]) -> Dealt | None:
+        """How the left operand lies, if each axis has a step of its own and neighbours share lines
+        of a cache: weights whose rows are read backwards, or across."""
+        access, axes = load_of(self.left), (self.m, *summed)
+        if access is None or access.positions or self.left.kind == "cast":
+            return None
+        steps = [coefficient(access.offset, a) for a in axes]
+        if any(n is None or axes_of(n) for n in steps):
+            return None
+        line = LINE // self.item.dtype.itemsize
+        if not any(isinstance(n, int) and 0 < abs(n) < line for n in steps):
+            return None
+        if self.phase.dtypes[access.buffer] != self.item.dtype or {*axes} & {*self.phase.cut}:
+            return None
+        start = substitute(access.offset, dict.fromkeys(axes, 0))
+        return Dealt(access.buffer, start, steps[0] or 0, tuple(n or 0 for n in steps[1:]))
+
+
+def _plan(item: Item, phase: Phase, form: Form, *, ordinary: bool = False) -> _Plan | None:
+    """How a contraction could be a product over windows, or None; also where nothing slides, if
+    `ordinary`."""
+    assert isinstance(item.payload, Folding)
+    over = item.payload.over
+    if item.dtype not in (f32, f64) or phase.cut or any(a in phase.grid for a in over):
+        return None
+    for left, right in (item.args, item.args[::-1]):
+        summed = [a for a in phase.axes if a in over]
+        made = _sided(item, left, right, summed, phase, ordinary=ordinary)
+        if made is not None:
+            made.settle(form)
+            return made
+    return None
+
+
+def _sided(
+    item: Item, left: Item, right: Item, over: list[str], phase: Phase, *, ordinary: bool
+) -> _Plan | None:
+    """The plan for one choice of sides: the right operand is the one that is slid over."""
+    rows = [a for a in phase.axes if a in left.axes - right.axes and a not in over]
+    columns = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
+    if not rows or not columns or not set(over) <= left.axes & right.axes:
+        return None
+    inside = [a for a in phase.axes if a not in phase.grid]
+    taken = columns[-2:]
+    if len(rows) > 1 or (item.axes - {rows[0], *taken}) & set(inside):
+        return None
+    slid = [sliding(a, right, over, phase) for a in taken]
+    blocked = len(taken) == 1 or (taken[-1] != stored_axis(phase) and not {*taken} <= {*inside})
+    if blocked and not ordinary and not any(c.tap for c in slid):
+        return None  # an ordinary product, blocked along one of its axes
+    if len({c.tap for c in slid if c.tap}) < len([c for c in slid if c.tap]):
+        return None
+    free = [a for a in over if a not in {c.tap for c in slid}]
+    depth = next((a for a in free if not isinstance(phase.axes[a], int)), (free or [NO_AXIS])[0])
+    others = [a for a in over if a != depth]
+    sizes = [phase.axes[a] for a in others]
+    if not all(isinstance(n, int) for n in sizes) or prod(map(_number, sizes)) > DEPTH:
+        return None
+    replaced = {a for c in slid if c.tap for a in (c.axis, c.tap)}
+    if folds(left, set(over) if len(over) > 1 else set()) or folds(right, replaced):
+        return None
+    return _Plan(item, left, right, phase, rows[0], slid, depth, tuple(others))
+
+
+def _number(e: Index) -> int:
+    return e if isinstance(e, int) else DEPTH + 1

@@ -1,0 +1,1 @@
+"""Scratch memory: what is kept between nests, and how registers get there and back."""

@@ -1,0 +1,164 @@
+"""Registers to and from scratch memory: kept values, states of folds, what streams carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import (
+    FARTHEST_STEP,
+    element_address,
+    gather,
+    load_scalar,
+    load_vector,
+    scatter,
+    store_scalar,
+    store_vector,
+)
+from smelt.codegen.llvm.access.strided import load_strided
+from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.scratch.storage import Key
+from smelt.codegen.llvm.values.items import Carried, Item, Peek, chain
+from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
+from smelt.types.expr import Index
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+
+
+class ScratchEmitter:
+    """The scratch arrays of the task that `home` is emitting."""
+
+    def __init__(self, home: NestEmitter) -> None:
+        self.home, self.b = home, home.b
+        self.task, self.storage = home.home, home.storage
+
+    def start(self, owner: Item | Carried, axis: str) -> Value:
+        """The first position along an axis that a scratch array has."""
+        starts = self.home.starts
+        around = [r for r in chain(self.storage.region(owner)) if (r, axis) in starts]
+        return starts[around[-1] if around else None, axis]
+
+    def slot(self, item: Item | Carried, axes: tuple[str, ...], scope: Scope) -> Value:
+        """Offset in elements of the current position in a scratch array over local axes."""
+        offset: Value = number(0)
+        for a in axes:
+            extent = self.task.index(self.storage.extent(item, a))
+            here = self.b.sub(scope.axis(a), self.start(item, a))
+            offset = self.b.add(self.b.mul(offset, extent), here)
+        return offset
+
+    def reload(self, item: Item, scope: Scope) -> Value:
+        """The register of a kept item."""
+        axes = self.home.s.kept[item]
+        if self.storage.in_parts(item):
+            return self.home.folds.finished(item, scope)
+        return self.fetch((item, 0), axes, scope)
+
+    def fetch(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
+        """A register from a scratch array (a vector where its last axis is the vector axis)."""
+        dtype = self.storage.arrays[key][1]
+        memory = dtype.compute
+        address = element_address(
+            self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
+        )
+        vector = scope.lanes is not None and scope.lanes.axis in axes
+        m = self.home.machine(scope, vector)
+        if not vector or scope.lanes is None:
+            return load_scalar(m, address, memory, None)
+        if axes[-1] == scope.lanes.axis:
+            return load_vector(m, address, memory, scope.lanes.mask)
+        offsets = self._scratch_offsets(key, axes, scope)
+        return gather(m, self.storage.at[key], offsets, memory, scope.lanes.mask)
+
+    def peek(self, item: Item, scope: Scope) -> Value:
+        """The register of a value that is held for many places, at one of them."""
+        assert isinstance(item.payload, Peek)
+        (held,), at = item.args, dict(item.payload.at)
+        axes = self.home.s.kept[held]
+        memory = held.dtype.compute
+        lanes = scope.lanes if scope.lanes is not None and scope.lanes.axis in item.axes else None
+        offset, apart = number(0), list[Value]()
+        step: Index | None = 0
+        for a in axes:
+            extent = self.task.index(self.storage.extent(held, a))
+            here = self.home.index(at[a], scope) if a in at else scope.axis(a)
+            offset = self.b.add(self.b.mul(offset, extent), self.b.sub(here, self.start(held, a)))
+            if lanes is not None:
+                step = coefficient(at[a], lanes.axis) if a in at else int(a == lanes.axis)
+                assert step is not None
+                apart = [self.b.mul(s, extent) for s in apart]
+                apart += [] if step == 0 else [self.task.index(step)]
+        base, m = self.storage.at[held, 0], self.home.machine(scope, lanes is not None)
+        if lanes is None:
+            return load_scalar(m, element_address(self.b, base, offset, memory), memory, None)
+        if isinstance(step, int) and 0 < step <= FARTHEST_STEP:
+            address = element_address(self.b, base, offset, memory)
+            return load_strided(m, address, step, memory, lanes.mask)
+        far: Value = number(0)
+        for s in apart:
+            far = self.b.add(far, s)
+        steps = self.b.mul(splat(self.b, far, lanes.count), iota(lanes.count))
+        offsets = self.b.add(splat(self.b, offset, lanes.count), steps)
+        return gather(m, base, offsets, memory, lanes.mask)
+
+    def keep(self, key: Key, axes: tuple[str, ...], value: Value, scope: Scope) -> None:
+        """The register into a scratch array."""
+        memory = self.storage.arrays[key][1].compute
+        address = element_address(
+            self.b, self.storage.at[key], self.slot(key[0], axes, scope), memory
+        )
+        vector = scope.lanes is not None and scope.lanes.axis in axes
+        m = self.home.machine(scope, vector)
+        if not vector or scope.lanes is None:
+            store_scalar(m, address, value, memory, None)
+        elif axes[-1] == scope.lanes.axis:
+            store_vector(m, address, splat(self.b, value, scope.lanes.count), memory,
+                         scope.lanes.mask)  # fmt: skip
+        else:
+            offsets = self._scratch_offsets(key, axes, scope)
+            scatter(m, self.storage.at[key], offsets, splat(self.b, value, scope.lanes.count),
+                    memory, scope.lanes.mask)  # fmt: skip
+
+    def _scratch_offsets(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
+        """Lane offsets in a scratch array whose last axis is not the vector axis."""
+        assert scope.lanes is not None
+        step: Value = number(1)
+        for a in axes[axes.index(scope.lanes.axis) + 1 :]:
+            step = self.b.mul(step, self.task.index(self.storage.extent(key[0], a)))
+        lanes = scope.lanes.count
+        return self.b.add(splat(self.b, self.slot(key[0], axes, scope), lanes),
+                          self.b.mul(splat(self.b, step, lanes), iota(lanes)))  # fmt: skip
+
+
+def copied(
+    b: ir.IRBuilder, home: NestEmitter, source: Value, to: Value, count: Value, dtype: DType
+) -> None:  # fmt: skip
+    """Copies elements from scratch to memory."""
+    lanes = home.home.target.vector_bytes // dtype.itemsize
+    m = LLVMMachine(b, lanes, home.home.target)
+
+    def put(at: Value, mask: Value | None) -> None:
+        found = load_vector(m, element_address(b, source, at, dtype), dtype, mask)
+        store_vector(m, element_address(b, to, at, dtype), found, dtype, mask)
+
+    each_vector(b, home, count, lanes, put)
+
+
+def each_vector(
+    b: ir.IRBuilder, home: NestEmitter, count: Value, lanes: int, put: Any
+) -> None:  # fmt: skip
+    """`put(position, mask)` for all vectors of an array: without a mask but for the last one."""
+    whole = b.and_(count, number(-lanes))
+
+    def masked(at: Value) -> None:
+        left = opaque(b, b.sub(count, at))
+        put(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+
+    home.loop(number(0), whole, lanes, lambda at: put(at, None))
+    home.loop(whole, count, lanes, masked)
