@@ -173,3 +173,32 @@ def test_other_ufuncs_take_values_and_give_numpys() -> None:
     assert np.add.reduce(x) == 5
     with pytest.raises(TypeError):
         np.add(np.ones(2), 1, out=x)  # type: ignore[call-overload]
+
+
+def test_what_a_mask_chose_is_written_in_place_for_all_who_hold_it() -> None:
+    def scaled(c: Any) -> None:
+        c *= 10
+
+    def f(x: Any) -> Any:
+        x = x + 0
+        mask = x > 0
+        c = x[mask]
+        d = c
+        scaled(c)
+        d += 1
+        x[mask] = c
+        return x
+
+    x = np.array([0.0, 1.0, 4.0, -2.0])
+    np.testing.assert_array_equal(np.asarray(sm.jit(f)(x)), f(x))
+
+
+def test_a_write_anywhere_to_what_a_recording_has_read_is_seen() -> None:
+    def f(x: Any) -> Any:
+        a = np.zeros(600)
+        y = x + a
+        a[7] = 5.0
+        return y
+
+    with pytest.raises(sm.errors.ChangedError, match="after an operator had read it"):
+        sm.jit(f)(np.zeros(600))

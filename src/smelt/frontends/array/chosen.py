@@ -154,12 +154,25 @@ def _same(a: Any, b: Any) -> bool:
         seen.add((id(x), id(y)))
         if x.op != y.op or x.type != y.type or isinstance(x.op, Input):
             return False
+        if len(x.inputs) != len(y.inputs):
+            return False
         stack += zip(*(z.inputs for z in pair), strict=True)
     return True
 
 
 def _operator(name: str, *, reflected: bool = False) -> Callable[[Chosen, Any], Any]:
     return lambda self, other: self.joined(name, other, reflected=reflected)
+
+
+def _in_place(name: str) -> Callable[[Chosen, Any], Any]:
+    def run(self: Chosen, other: Any) -> Any:
+        found = self.joined(name, other)
+        if isinstance(found, Chosen):  # others may refer to what x[mask] gave
+            self.whole = found.whole
+            return self
+        return found
+
+    return run
 
 
 def _function(name: str) -> Callable[[Chosen], Chosen]:
@@ -173,6 +186,7 @@ def _unreadable(self: Chosen, *_: Any, **__: Any) -> NoReturn:
 for _name, _row in _BINARY.items():
     setattr(Chosen, f"__{_name}__", _operator(_row))
     setattr(Chosen, f"__r{_name}__", _operator(_row, reflected=True))
+    setattr(Chosen, f"__i{_name}__", _in_place(_row))
 for _name, _row in _COMPARED.items():
     setattr(Chosen, f"__{_name}__", _operator(_row))
 for _name, _row in _UNARY.items():

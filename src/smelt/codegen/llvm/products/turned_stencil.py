@@ -135,12 +135,13 @@ class TurnedStencilEmitter(StencilEmitter):
 
     def _columns(self, to: Value, at: Value, end: Value, columns: list[Value]) -> None:
         """Stores what follows one another along a line, each to its place.  Lines come in the order
-        of their places, so zeros behind the end of one are there before what the next one has."""
+        of their places, so zeros behind the end of one are there before what the next one has;
+        unless windows step over places, which are dealt out then by what remains."""
         b, c, dtype = self.b, self.c.columns[-2], self.c.item.dtype
         nowhere = self.home.home.index(product(self.c.packed(self.home.s.local)))
         for k, column in enumerate(columns):
             here = b.add(to, self._place(c, b.add(at, number(k))))
-            if c.step > 1:
+            if any(x.step > 1 for x in self.c.columns):
                 inside = b.icmp_signed("<", b.add(at, number(k)), end)
                 here = b.select(inside, here, nowhere)
             store_vector(self.m, self.at(RIGHT_PART, here), column, dtype, None)

@@ -50,6 +50,8 @@ def turnable(
     slid = {a for c in columns for a in (c.axis, c.tap)}
     if not all(c.tap for c in columns) or columns[-1].taps > TAPS:
         return None
+    if {*axes_of(access.offset)} - slid - {*phase.grid}:  # summed, and nothing slides over it
+        return None
     steps = [coefficient(access.offset, c.tap if c.dilation == 1 else c.axis) for c in columns]
     wide = [(c, coefficient(access.offset, c.axis)) for c in columns]
     even = all(n == mul(s, c.step) for s, (c, n) in zip(steps, wide, strict=True) if s is not None)
