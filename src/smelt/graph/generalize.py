@@ -319,12 +319,12 @@ def _part(
 ) -> tuple[Index, Index]:
     """Start and count of a slice along a dimension.  What it takes, what it leaves out before that
     and what behind it: the longest of the three varies with the dimension.  One element stays one:
-    a program may drop its axis."""
+    a program may drop its axis; of two, which one it is tells that they are two."""
     start, count, step = part
     whole = w.sizes.traced(d)
     if not isinstance(start, int) or not isinstance(count, int) or not isinstance(whole, int):
         return start, w.sizes.unknown(where, count)
-    if step != 1:
+    if step != 1 or (count == 1 and whole == 2):
         w.sizes.fix(d)
         return start, count
     behind = whole - start - count

@@ -45,7 +45,10 @@ def x(rows: int = 200):
 
 def agrees(f, m, given) -> None:
     with torch.no_grad():
-        torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
+        expected = m(given)
+        # sums are rounded as their largest terms are, of which an element may be what is left
+        atol = max(1e-4, 2e-6 * float(expected.abs().max()))
+        torch.testing.assert_close(f(given), expected, atol=atol, rtol=1e-4)
 
 
 def compiled(m):
@@ -431,7 +434,8 @@ def test_halves_under_autocast_are_cast_once():
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             found, expected = f(given).float(), m(given).float()
         torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2)
-        assert prelude.held_bytes() == 2 * 256 * (FEATURES + 40)
+        # in panels, of which a processor's last one may be wider than what is left of 40 columns
+        assert 2 * 256 * (FEATURES + 40) <= prelude.held_bytes() <= 2 * 256 * (FEATURES + 64)
         _add(m)
 
 
