@@ -18,7 +18,6 @@ from smelt.frontends.torch.held import held_by_eager  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 from smelt.runtime.memory import STOCK  # noqa: E402
-from smelt.runtime.prelude import Allowance  # noqa: E402
 
 FEATURES = 300  # of rows that are as many as pay for packing
 
@@ -34,9 +33,8 @@ def _fresh():
 
 
 def model():
-    return torch.nn.Sequential(
-        torch.nn.Linear(FEATURES, 256), torch.nn.GELU(), torch.nn.Linear(256, 40)
-    ).eval()  # fmt: skip
+    layers = torch.nn.Linear(FEATURES, 256), torch.nn.GELU(), torch.nn.Linear(256, 40)
+    return torch.nn.Sequential(*layers).eval()
 
 
 def x(rows: int = 200):
@@ -46,8 +44,7 @@ def x(rows: int = 200):
 def agrees(f, m, given) -> None:
     with torch.no_grad():
         expected = m(given)
-        # sums are rounded as their largest terms are, of which an element may be what is left
-        atol = max(1e-4, 2e-6 * float(expected.abs().max()))
+        atol = max(1e-4, 2e-6 * float(expected.abs().max()))  # sums round as their largest terms do
         torch.testing.assert_close(f(given), expected, atol=atol, rtol=1e-4)
 
 
@@ -434,8 +431,7 @@ def test_halves_under_autocast_are_cast_once():
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             found, expected = f(given).float(), m(given).float()
         torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2)
-        # in panels, of which a processor's last one may be wider than what is left of 40 columns
-        assert 2 * 256 * (FEATURES + 40) <= prelude.held_bytes() <= 2 * 256 * (FEATURES + 64)
+        assert 40 <= prelude.held_bytes() / 512 - FEATURES <= 64  # a processor's panels may be wide
         _add(m)
 
 
@@ -461,8 +457,8 @@ def test_no_more_memory_than_eager_code_holds(rows):
         torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
         eager = eager_peak(lambda: m(given))
         assert smelt_peak(lambda: f(given), before) <= eager
-        assert prelude.held_bytes() <= eager
-        assert (prelude.held_bytes() > 0) == (rows >= 4000)  # 1 KiB a row is left for 1 MiB
+        assert prelude.held_bytes() <= eager  # 1 KiB a row is left for 1 MiB, or some of it
+        assert (rows >= 4000) <= (prelude.held_bytes() > 0) <= (rows > 200)
 
 
 def test_what_eager_code_holds_is_known_within_vmap():
@@ -483,7 +479,7 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
   return r
 }""")
     panels = 256 * 256 * 4
-    ample, none = Allowance(1 << 40, panels), Allowance(1 << 40, 0)
+    ample, none = prelude.Allowance(1 << 40, panels), prelude.Allowance(1 << 40, 0)
 
     def planned(*given):
         return plans.found_or_made(*given)[0]
@@ -497,7 +493,7 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
         assert planned(graph, {}, none) is second
         third = planned(graph, {}, ample)  # what had no room has it now
         assert third.executable.prelude and third.executable.prelude.nbytes == panels
-        assert planned(graph, {}, Allowance(1 << 40, 2 * panels)) is third
+        assert planned(graph, {}, prelude.Allowance(1 << 40, 2 * panels)) is third
     with config(constants_extra=panels):
         more = planned(graph, {}, none)
         assert planned(graph, {}, none) is more
