@@ -52,7 +52,7 @@ class _Apart:
     """The threads that are inside LLVM without the lock."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.inside = set[object]()
         self.changed = threading.Condition()
 
     def call(self, name: str, *args: Any) -> Any:
@@ -61,19 +61,20 @@ class _Apart:
         bare = getattr(function, "_cfn", None)
         if bare is None:  # a release of llvmlite that hides it: one thread at a time
             return function(*args)
-        with _LOCK, self.changed:
-            self.count += 1
-        try:
+        here = object()
+        try:  # an interrupt may come anywhere, and a fork must not wait for who has left
+            with _LOCK, self.changed:
+                self.inside.add(here)
             return bare(*args)
         finally:
             with self.changed:
-                self.count -= 1
+                self.inside.discard(here)
                 self.changed.notify_all()
 
     def wait(self) -> None:
         """Waits until none is inside; for who holds the lock, so that none comes in."""
         with self.changed:
-            self.changed.wait_for(lambda: not self.count)
+            self.changed.wait_for(lambda: not self.inside)
 
 
 _APART = _Apart()
