@@ -62,3 +62,26 @@ def test_a_view_of_an_argument_does_not_keep_it_from_being_written_in_place():
         torch.compile(of_the_whole, backend="smelt", dynamic=True)(x)
     (graph,) = record.graphs
     assert "copy_" not in graph.program.source and not graph.left
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("grads", [False, True])
+def test_beside_a_call_that_looks_at_what_lapack_says(grads, dynamic):
+    """Such calls are kept in order by an argument and a result of their own."""
+
+    def f(x, y, a):
+        y += 1
+        x *= 3
+        return torch.linalg.solve(a, a), y[1:], x.view(-1)[2:5], y.sum()
+
+    fast = torch.compile(f, backend="smelt", dynamic=dynamic)
+    sides = []
+    for call in (f, fast):
+        x, y = (torch.arange(12.0).view(3, 4).requires_grad_(grads) * 1 for _ in range(2))
+        with torch.set_grad_enabled(grads):
+            found = call(x, y, 2 * torch.eye(4) + 1)
+        sides.append([*found, x, y])
+        homes = [v.untyped_storage().data_ptr() for v in (*found[1:3], y, x)]
+        assert homes[:2] == homes[2:]
+    for expected, found in zip(*sides, strict=True):
+        torch.testing.assert_close(found, expected)

@@ -24,7 +24,7 @@ from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.sizes import Sizes
 
-__all__ = ["VIEWS", "View", "show_views", "traced_results", "view_of"]
+__all__ = ["VIEWS", "View", "show_views", "tokens", "traced_results", "view_of"]
 
 VIEWS = "smelt_views"
 """Note at the node of results: which of them, by place, are views of the argument that stands
@@ -48,18 +48,30 @@ def traced_results(module: torch.fx.GraphModule) -> list[Any]:
     return [n.meta.get("example_value") if isinstance(n, torch.fx.Node) else n for n in found]
 
 
+def tokens(graph: torch.fx.Graph) -> int:
+    """How many arguments of a graph stand before the program's, and results before those: they have
+    no elements, and keep calls in order that do more than compute (a look at what LAPACK says)."""
+    count = 0
+    for node in graph.find_nodes(op="placeholder"):
+        if not any(str(u.target) == "with_effects" and u.args[0] is node for u in node.users):
+            break
+        count += 1
+    return count
+
+
 def show_views(traced: torch.fx.GraphModule, told: Sequence[Any], count: int) -> None:
     """Puts arguments in the place of results that are views of them, but are computed from new
     values.  `told` are `traced_results` of the program, whose arguments are so many."""
     known = getattr(TracingContext.try_get(), "fw_metadata", None)
     outputs = list(getattr(known, "output_info", ()))
-    given = traced.graph.find_nodes(op="placeholder")
+    first = tokens(traced.graph)
+    given = traced.graph.find_nodes(op="placeholder")[first:]
     if len(outputs) != len(told) or len(getattr(known, "input_info", ())) != count:
         return  # arguments were joined, for one is a view of another
     (output,) = traced.graph.find_nodes(op="output")
     results, views = list(output.args[0]), dict[int, View]()
     numbers = _numbers(given)
-    for k, (info, fake) in enumerate(zip(outputs, told, strict=True), _written(known)):
+    for k, (info, fake) in enumerate(zip(outputs, told, strict=True), first + _written(known)):
         if info.output_type.name != "alias_of_input":
             continue
         argument = given[info.base_idx]

@@ -29,7 +29,7 @@ from torch._guards import TracingContext
 from smelt import knobs
 from smelt.errors import ArgumentError, FallbackWarning, SmeltError
 from smelt.frontends.torch import early
-from smelt.frontends.torch.aliased import show_views, traced_results
+from smelt.frontends.torch.aliased import show_views, tokens, traced_results
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
 from smelt.frontends.torch.layout import SEEN, is_fixed, plain
 from smelt.frontends.torch.lower import Lowering
@@ -269,7 +269,8 @@ def _mark(traced: torch.fx.GraphModule, kind: str) -> None:
     names = {f"primals_{k + 1}" for k in static}
     for k, node in enumerate(given):
         node.meta["smelt_fixed"] = node.name in names if kind == "backward" else k in static
-    static -= {k for k, x in enumerate(getattr(known, "input_info", ())) if x.mutates_data}
+    infos = enumerate(getattr(known, "input_info", ()), tokens(traced.graph))
+    static -= {k for k, x in infos if x.mutates_data}
     for k, node in enumerate(given):
         node.meta["smelt_guarded"] = kind != "backward"
         node.meta["smelt_constant"] = kind == "inference" and k in static and not _written(node)
