@@ -14,7 +14,7 @@ from typing import Any
 from smelt.errors import ChangedError, LeakError
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import Value, constant, imprint, intern, layout
+from smelt.frontends.array.value import Value, constant, imprint, infer, intern, layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -73,13 +73,17 @@ class Scope(Sizes):
 
     def record(self, op: TensorOp, inputs: tuple[Value, ...]) -> Value:
         """`op` on values of this recording; others are captured as constant inputs."""
-        self.alive(inputs[0].told if inputs else "a size")
-        own = tuple(x if x.scope is self else self.capture(x) for x in inputs)
-        if not self.bound:
-            result = op.infer(*(x.type for x in own))
-        else:
-            result = op.infer(*(self.type(x.type) for x in own))
-        return Value(op, own, intern(result.dtype, result.shape), here(), None, self)
+        if not self.open:
+            self.alive(inputs[0].told if inputs else "a size")
+        own = tuple([x if x.scope is self else self.capture(x) for x in inputs])
+        types = [x.type for x in own] if not self.bound else [self.type(x.type) for x in own]
+        return Value(op, own, infer(op, *types), here(), None, self)
+
+    def planned(self, op: TensorOp, inputs: tuple[Value, ...], type: TensorType) -> Value:
+        """`record` of values of this recording, where the result's type is known."""
+        if not self.open:
+            self.alive(inputs[0].told)
+        return Value(op, inputs, type, here(3), None, self)
 
     def input(self, label: str, type: TensorType, strides: tuple[int | None, ...] | None) -> Value:
         """An argument of the recorded function."""
