@@ -10,9 +10,12 @@ from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
 import smelt as sm
+from smelt import driver
 from smelt.blocks import SMALL, TALL_COLUMNS, WIDE_DEPTH
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
+from smelt.fusion import plan
+from smelt.graph.text import parse
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [isa for isa in RUNNABLE if any(form == "wide" for form, _ in whole(PLAIN, isa).forms)]
@@ -100,3 +103,31 @@ def _in_order(kernel: object, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Arrays as the kernel takes them."""
     by_name = {str(n.op.label): x for n, x in zip(kernel.graph.inputs, arrays, strict=True)}  # type: ignore[attr-defined]
     return [by_name[p.name] for p in kernel.kernel.inputs]  # type: ignore[attr-defined]
+
+
+IN_PLACE = """graph f(x: f32[m,k], a: f32[k,n], b: f32[k,n], r: f32[m,n], u: f32[m,n]) {{
+  q = contract(x, a) {{spec="m,k; k,n -> m,n"}}
+  s = contract(x, b) {{spec="m,k; k,n -> m,n"}}
+  t = add(q, r)
+  v = mul(s, {other})
+  w = add(v, u)
+  return t, w
+}}"""
+
+
+def test_what_another_product_s_tasks_read_is_not_written_over() -> None:
+    """Each has tasks of its own, one after the other: the first would have written it by then."""
+    sizes = {"m": 300, "n": 300, "k": 64}
+    shapes = ((300, 64), (64, 300), (64, 300), (300, 300), (300, 300))
+    for other, taken in (("r", {4}), ("u", {3, 4})):
+        graph = parse(IN_PLACE.format(other=other))
+        target = whole(IN_PLACE.format(other=other), ISAS[0]).target
+        made = plan(graph, target, None, sizes, donated=dict.fromkeys(graph.inputs[3:]))
+        assert len(made.clusters) == 1
+        assert {s.reuses for s in made.slots if s.reuses} == {graph.inputs[k] for k in taken}
+        arrays = [whole_numbers(shape, "f4", k) for k, shape in enumerate(shapes)]
+        wanted = driver.compile(graph, hints=sizes)
+        known = tuple(sizes[name] for name in wanted.size_names)
+        expected = [np.array(x) for x in wanted.run(arrays, known)]
+        got = driver.compile(graph, hints=sizes, donate=(3, 4)).run(arrays, known)
+        assert all(map(np.array_equal, got, expected))
