@@ -8,6 +8,7 @@ TensorType(dtype=f32, shape=(n0, 4))
 
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import Any
 
@@ -50,6 +51,8 @@ class Scope(Sizes):
         """What captured arrays that others may write to were like when they were first read."""
         self.made: dict[int, weakref.ref[Any]] = {}
         """Arrays that were made while it ran, of values from outside: it may write to them."""
+        self.instead: list[weakref.ref[Any]] = []
+        """Arrays that names got in place of NumPy's buffers, by `buffer += x`."""
 
     def has_made(self, array: Any) -> bool:
         """Whether an array that holds a value from outside was made by this recording."""
@@ -150,6 +153,18 @@ class Scope(Sizes):
                     hint="Calls read NumPy's memory when they run: write to a copy, or use"
                     " x = sm.asarray(buffer) and x[key] = value.",
                 )  # fmt: skip
+
+    def unkept(self) -> None:
+        """Raises LeakError if something that outlives the function holds an array in place of the
+        buffer that it held: a call that records nothing would write to neither."""
+        if any(ref() is not None for ref in self.instead):
+            gc.collect()  # what is held by something that only refers to itself
+        for x in [x for ref in self.instead if (x := ref()) is not None]:
+            raise LeakError(
+                f"{x.node.told} is kept where {self.name} found a buffer of NumPy's, by"
+                " `buffer += x`, and belongs to its recording, which has ended",
+                hint="Calls would write to neither: return the new value instead.",
+            )
 
     def pin_scalars(self, node: Node) -> None:
         """The recording is valid only for the values that `node`, a number, is computed from."""
