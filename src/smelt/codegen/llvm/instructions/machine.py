@@ -264,16 +264,26 @@ class LLVMMachine:
         return self.builder.shuffle_vector(left, right, lane_numbers(range(lanes + extra)))
 
     def add_aside(self, a: Value, b: Value) -> Value:
-        """a + b on the units that multiply, where others are kept busy by conversions."""
+        """a + b on the units that multiply, where others are kept busy by conversions or sums."""
+        one = self._one_aside(a)
+        return self.add(a, b) if one is None else self.fma(a, one, b)
+
+    def sub_aside(self, a: Value, b: Value) -> Value:
+        """a - b on the units that multiply."""
+        one = self._one_aside(a)
+        return self.sub(a, b) if one is None else self.fma(a, one, self.neg(b))
+
+    def _one_aside(self, a: Value) -> Value | None:
+        """A 1 of which LLVM does not know that it is one; None where nothing stands aside."""
         dtype = self.float_of(a)
         width = self.tile(dtype)
         if width is None or self.lanes is None:
-            return self.add(a, b)
-        with self.builder.goto_entry_block():  # a 1 of which LLVM does not know that it is one
+            return None
+        with self.builder.goto_entry_block():
             one = constant(dtype, 1.0, width)
             one = self.builder.asm(ir.FunctionType(one.type, [one.type]), "", "=v,0", [one], False)
         every = lane_numbers([*range(width)] * (self.lanes // width))
-        return self.fma(a, self.builder.shuffle_vector(one, one, every), b)
+        return self.builder.shuffle_vector(one, one, every)
 
     @property
     def picks(self) -> bool:
