@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions import exponents, tables
+from smelt.codegen.llvm.instructions import exponents, quotients, tables
 from smelt.codegen.llvm.instructions.division import LEAST_BITS, RANGES, common_divisor, divided
 from smelt.codegen.llvm.instructions.registers import (
     I1,
@@ -295,22 +295,10 @@ class LLVMMachine:
     # Integers and masks
 
     def divide_int(self, a: Value, b: Value, *, signed: bool) -> Value:
-        """Vectors of up to 32 bits divide as floats of twice the precision, which is exact.
+        return quotients.truncated(self, a, b, signed=signed)
 
-        A quotient of two n-bit integers differs from the next integer by at least 1/b, more than
-        half a unit in the last place of a float with 2n bits.  Constants are left to LLVM, which
-        multiplies by a reciprocal instead.
-        """
-        build = self.builder
-        bits = (a.type.element if self.lanes else a.type).width
-        if self.lanes is None or bits == 64 or isinstance(b, ir.Constant):
-            return build.sdiv(a, b) if signed else build.udiv(a, b)
-        wide = widened(ir.FloatType() if bits <= 8 else ir.DoubleType(), self.lanes)
-        if signed:
-            quotient = build.fdiv(build.sitofp(a, wide), build.sitofp(b, wide))
-            return build.fptosi(quotient, a.type)
-        quotient = build.fdiv(build.uitofp(a, wide), build.uitofp(b, wide))
-        return build.fptoui(quotient, a.type)
+    def floor_int(self, a: Value, b: Value) -> Value:
+        return quotients.floored(self, a, b)
 
     def and_(self, a: Value, b: Value) -> Value:
         return self.builder.and_(a, b)
