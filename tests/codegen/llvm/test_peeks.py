@@ -290,3 +290,37 @@ def test_products_that_are_stored_themselves_do_not_move(spec: str, axis: int) -
     arrays = x.astype("f4"), w.astype("f4")
     for found, wanted in zip(made(*arrays), made.expected(*arrays), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+OPERANDS = {
+    "along windows": (0, "b = sub(x, t)"),
+    "along lines": (1, "b = mul(x, t)"),
+    "along what is summed": (2, "b = sub(x, t)"),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("operand", OPERANDS)
+@pytest.mark.parametrize(
+    ("shape", "read"), [((3, 3, 3), "neg(c)"), ((8, 4, 16), "neg(c)"), ((3, 3, 3), "add(c, c)")]
+)
+def test_operands_with_folds_of_their_own_stay_where_they_are(
+    shape: tuple[int, int, int], read: str, operand: str, axis: int
+) -> None:
+    """What a fold has along its other axes alone is no window's, nor what lies along a line."""
+    b, m, k = shape
+    over, line = OPERANDS[operand]
+    kept = ", ".join("1" if a == over else str(n) for a, n in enumerate(shape))
+    made = whole(f"""graph f(x: f32[{b},{m},{k}], w: f32[{k},3]) {{
+      s = reduce.sum(x) {{axes=({over},)}}
+      t = reshape(s) {{shape=({kept})}}
+      {line}
+      c = contract(b, w) {{spec="b,m,k; k,n -> b,m,n"}}
+      d = {read}
+      e = reduce.max(d) {{axes=({axis},)}}
+      return d, e
+    }}""")
+    rng = np.random.default_rng(2)
+    arrays = [rng.integers(-3, 4, s).astype("f4") for s in (shape, (k, 3))]
+    for found, wanted in zip(made(*arrays), made.expected(*arrays), strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -294,8 +294,10 @@ class _Plan:
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         depth, line = self.phase.axes[self.depth], ""
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
+        *outer, last = self.columns
+        if few and folds(self.right, {last.axis, self.depth}):
+            few = 0  # a fold has a value for each place, not for what lies there
         if few:
-            *outer, last = self.columns
             right = placed(self.phase, self.item, self.right, outer)
             right, line, last = in_lines(self.phase, self.item, right, last, self.depth, few)
             self.columns = [*outer, last]

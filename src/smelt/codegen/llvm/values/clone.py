@@ -62,6 +62,7 @@ class Cloner:
             if isinstance(payload, Peek):
                 axes -= {a for a, _ in payload.at}
             elif isinstance(payload, Folding) and item.kind != "scan":
+                assert self.at.keys().isdisjoint(payload.over), "a fold has all of its axes"
                 axes -= {*payload.over}
             for e in indices(payload):
                 axes |= self._axes(e)

@@ -48,7 +48,7 @@ def _products(root: Item) -> list[Item]:
         if item.kind == "dot":
             found.append(item)
         elif item.kind not in ("fold", "scan", "peek"):
-            more = [a for a in item.args if a not in seen]
+            more = [a for a in dict.fromkeys(item.args) if a not in seen]
             seen.update(more)
             pending += more
     return found
@@ -74,7 +74,7 @@ def _steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, int] | No
     if not isinstance(taps, int):
         return None
     touched = list(reached(dot, {name, tap}))
-    if any(i.kind in ("scan", "state", "edge", "peek") for i in touched):
+    if any(i.kind in ("scan", "state", "edge", "peek") or _ends(i, name, tap) for i in touched):
         return None
     for step, dilation in window_steps(taps):
         moves = {name: dilation, tap: -step}
@@ -82,6 +82,11 @@ def _steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, int] | No
         if all(substitute(e, by) == e for i in touched for e in indices(i.payload)):
             return step, dilation
     return None
+
+
+def _ends(item: Item, name: str, tap: str) -> bool:
+    """Whether an item folds one of two axes: it moves with the other alone."""
+    return isinstance(item.payload, Folding) and not {name, tap}.isdisjoint(item.payload.over)
 
 
 def _peek(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
