@@ -16,8 +16,6 @@ from smelt.fusion.memory import (
     _guests,
     _place,
     ceiling,
-    lower_bound,
-    peak,
     rounded,
 )
 from smelt.fusion.plan import Slot
@@ -26,6 +24,7 @@ from smelt.fusion.verify import overlapping
 from smelt.graph import build
 from smelt.graph.interp import run
 from smelt.journal import BufferPlanned, Journal
+from smelt.offsets import lower_bound, peak
 from smelt.types.dtype import u8
 from smelt.types.expr import Index, add, evaluate, mul, size
 from smelt.types.tensor import TensorType

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smelt.graph.generalize import Generalized, generalize
+from smelt.graph.instance import instance
 from smelt.graph.interp import run as interpret
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
@@ -59,6 +61,54 @@ def test_other_numbers_give_the_same_graph() -> None:
     one, other = made(layer(4, 5)), made(layer(7, 11))
     assert text(one.graph) == text(other.graph)
     assert (one.sizes, other.sizes) == ({"n0": 4, "n1": 5}, {"n0": 7, "n1": 11})
+
+
+def test_a_batch_of_one_varies() -> None:
+    """What is made of it serves every other batch, and gives its numbers."""
+    one, other = made(layer(1, 5)), layer(3, 7)
+    assert one.sizes == {"n0": 1, "n1": 5}
+    told = instance(one.graph, made(other).graph)
+    assert told is not None
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(x.type.shape).astype("f4") for x in other.inputs]
+    found = interpret(one.graph, arrays, {"n0": 3, "n1": 7})
+    for a, b in zip(found, interpret(other, arrays), strict=True):
+        assert np.array_equal(a, b)
+
+
+TOKEN = """graph f(x: f32[{b},5], w: f32[5], t: f32[1,5]) {{
+  e = expand(t) {{shape=({b}, 5)}}
+  a = mul(x, w)
+  c = concat(a, e) {{axis=1}}
+  z = expand(0.5:f32) {{shape=({b}, 5)}}
+  y = concat(c, z) {{axis=1}}
+  return y
+}}"""
+
+
+def test_what_is_repeated_for_a_batch_of_one_is_so_for_every_other() -> None:
+    one, other = (made(parse(TOKEN.format(b=b))) for b in (1, 4))
+    assert text(one.graph) == text(other.graph)
+
+
+@pytest.mark.parametrize("body", [
+    "v = add(x, y)\n  return v",
+    "v = add(y, x)\n  return v",
+    "v = expand(x) {shape=(4, 5)}\n  return v",
+    "r = reshape(x) {shape=(1, 5)}\n  e = expand(r) {shape=(4, 5)}\n  v = add(e, y)\n  return v",
+    "v = expand(x) {shape=(3, 1, 5)}\n  u = add(v, y)\n  return u",
+    "v = concat(x, y) {axis=1}\n  return v",
+    "r = permute(x) {perm=(1, 0)}\n  v = gather(x, i) {first=0}\n  u = add(v, y)\n  return u",
+])  # fmt: skip
+def test_a_one_that_is_repeated_is_always_one(body: str) -> None:
+    """Where it meets a batch of one it varies with that; where it stands over four it does not."""
+    shape = "1" if "concat" in body else "4"
+    graph = parse(f"graph f(x: f32[1,5], y: f32[{shape},5], i: i64[4]) {{\n  {body}\n}}")
+    found = made(graph)
+    first, second = (x.type.shape[0] for x in found.graph.inputs[:2])
+    assert first == second if shape == "1" else first == 1 or "gather" in body
+    sizes = {n: 3 if e == 1 else 4 if e == 4 else 5 for n, e in found.sizes.items()}
+    substitute_sizes(found.graph, sizes)  # raises where dimensions do not meet
 
 
 def test_sizes_that_are_symbols_already_give_the_same_graph() -> None:
@@ -168,6 +218,10 @@ def test_what_counts_by_its_meaning_is_a_number() -> None:
     assert found.sizes == {"n0": 2, "n1": 5}
 
 
+def _meet(one: list[int], other: list[int]) -> bool:
+    return all(m == n or 1 in (m, n) for m, n in zip(one[::-1], other[::-1]))
+
+
 @st.composite
 def programs(draw: Draw) -> Graph:
     """Views and sums of one operand in any order, beside positions and a row of parameters."""
@@ -176,7 +230,8 @@ def programs(draw: Draw) -> Graph:
     name, given = "x", list(shape)
     for k in range(draw(st.integers(1, 7))):
         kind = draw(st.sampled_from(("reshape", "permute", "slice", "pad", "concat", "add", "sum",
-                                     "mean", "expand", "own", "gather")))  # fmt: skip
+                                     "mean", "expand", "own", "gather", "stretch", "less",
+                                     "beside")))  # fmt: skip
         a = draw(st.integers(0, len(given) - 1)) if given else 0
         n = given[a] if given else 1
         new, out, line = f"v{k}", list(given), ""
@@ -218,6 +273,18 @@ def programs(draw: Draw) -> Graph:
         elif kind == "gather" and given:
             lines.append(f"j{k} = iota() {{shape=({n},), axis=0, dtype=i64}}")
             line = f"gather({name}, j{k}) {{first={a}}}"
+        elif kind == "stretch" and 1 in given:
+            a = given.index(1)
+            out[a] = draw(st.sampled_from((1, 2, 3)))
+            line = f"expand({name}) {{shape={tuple(out)}}}"
+        elif kind == "less" and given:
+            lines.append(f"s{k} = reduce.max({name}) {{axes=({a},)}}")
+            kept = tuple(1 if d == a else m for d, m in enumerate(given))
+            lines.append(f"r{k} = reshape(s{k}) {{shape={kept}}}")
+            line = f"sub({name}, r{k})"
+        elif kind == "beside" and len(given) <= len(shape) and _meet(given, shape):
+            out = [max(m, n) for m, n in zip_longest(given[::-1], shape[::-1], fillvalue=1)][::-1]
+            line = f"add({name}, x)"
         if line and int(np.prod(out, dtype=int)) < 5000 and len(out) < 7:
             lines.append(f"{new} = {line}")
             name, given = new, out

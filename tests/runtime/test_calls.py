@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import smelt as sm
 from smelt.runtime import calls
+from smelt.runtime import native_call as code
 from smelt.runtime.memory import address_of, usage
 
 pytestmark = pytest.mark.skipif(not calls.is_possible(), reason="another interpreter")
@@ -133,3 +136,31 @@ def test_what_only_python_can_call() -> None:
         executable = exact.trace.executable.executable
         assert calls.record_at(executable, exact.sizes, lambda a: a) is None
     assert calls.record_at(object(), (), lambda a: a) is None  # type: ignore[arg-type]
+
+
+def test_one_thread_runs_its_kernels_without_the_pool_and_without_the_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Calls run beside one another: what each keeps between its kernels and inside of them is its
+    own."""
+
+    def normed(x: Any) -> Any:
+        return sm.nn.softmax(x * sm.sum(x), axis=1)
+
+    def refuse(*_: int) -> None:
+        raise AssertionError("the pool was asked")
+
+    monkeypatch.setattr(calls, "_run", refuse)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((40, 1500)).astype("f4") for _ in range(4)]
+    with sm.config(threads=1):
+        at, (f, record) = _written_down(normed, inputs[0])
+        words = (ctypes.c_int64 * len(code.RECORD)).from_address(record.address)
+        assert words[code.RECORD["UNLOCKED"] // 8] and words[code.RECORD["ARENA"] // 8]
+        wanted = [np.asarray(f(x)) for x in inputs]
+
+    def often(k: int) -> bool:
+        return all(np.array_equal(at([inputs[k]])[0], wanted[k]) for _ in range(100))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(often, range(4)))

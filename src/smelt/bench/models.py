@@ -23,6 +23,7 @@ from smelt.bench.peak import eager_peak, smelt_peak
 from smelt.bench.table import Table
 from smelt.dataclass import dataclass
 from smelt.runtime.memory import STOCK
+from smelt.runtime.prelude import clear
 
 __all__ = ["PEERS", "Row", "head", "page", "run"]
 
@@ -140,7 +141,9 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     error = math.nan
     record: Any = None
     torch._dynamo.reset()
-    gc.collect()  # what the model before has kept
+    clear()  # what the model before has kept
+    gc.collect()
+    STOCK.trim()
     before = STOCK.usage().asked
     for peer in peers:
         compiled = runner(torch, peer, model, given)

@@ -61,6 +61,7 @@ from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep
+from smelt.runtime.layout import layout
 from smelt.runtime.rounds import Turns
 from smelt.target import LEVELS, Target
 from smelt.types.expr import evaluate
@@ -413,13 +414,10 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
 
 def _temp(executable: Executable, sizes: Sizes) -> int:
     """Bytes of intermediates: the arena, partial results, and what a round holds of either."""
-    found = max((int(evaluate(e, sizes)) for e in executable.arena), default=0)
+    found = layout(executable.values, executable.launches, executable.arena, sizes).nbytes
     held = 0
     for step in (s for group in executable.launches for s in group):
-        if not isinstance(step, CallStep):
-            own = step.sizes(sizes)
-            found += sum(-(-int(evaluate(n, own)) // 64) * 64 for n in step.partials)
-        elif isinstance(step.call, Turns):
+        if isinstance(step, CallStep) and isinstance(step.call, Turns):
             rounds = step.call.rounds
             rows = max((high - low for low, high in rounds.each(sizes)), default=0)
             held = max(held, _temp(step.call.body, {**sizes, rounds.rows: rows}))

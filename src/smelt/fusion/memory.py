@@ -10,8 +10,7 @@
    below the other.  The offset of a buffer is the largest end of those below it, as an expression:
    a maximum of sums of sizes.  At other sizes the packing is less tight, but never wrong.
 
-Greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
-(2020).  Sums are polynomials in the sizes, which are never negative: a sum whose coefficients are
+Sums are polynomials in the sizes, which are never negative: a sum whose coefficients are
 all at least another's, absent ones being 0, is never smaller.
 
 >>> n = size("n")
@@ -21,7 +20,6 @@ all at least another's, absent ones being 0, is never smaller.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
@@ -32,6 +30,7 @@ from smelt.fusion.sets import at_hints
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import BufferPlanned
+from smelt.offsets import pack
 from smelt.types.expr import (
     Atom,
     Expr,
@@ -45,7 +44,7 @@ from smelt.types.expr import (
     terms_of,
 )
 
-__all__ = ["assign", "ceiling", "lower_bound", "peak", "rounded", "size"]
+__all__ = ["assign", "ceiling", "rounded", "size"]
 
 LINE = 64
 """Bytes of a cache line: buffers start at multiples of it."""
@@ -224,20 +223,7 @@ def facts(plan: Plan, hints: Mapping[str, int]) -> list[BufferPlanned]:
 
 def _place(buffers: list[Buffer], hints: Mapping[str, int]) -> None:
     """Packs buffers, remembers who stands on whom, and makes offsets of that."""
-    bound = lower_bound(buffers)
-    best: list[int] | None = None
-    for order in (
-        lambda b: (-b.hint, b.first - b.last, b.first),
-        lambda b: (-b.hint * (b.last - b.first + 1), b.first),
-        lambda b: (b.first, -b.hint),
-    ):
-        _pack(sorted(buffers, key=order))
-        if best is None or peak(buffers) < _peak_of(buffers, best):
-            best = [b.at for b in buffers]
-        if peak(buffers) <= bound:
-            break
-    for b, at in zip(buffers, best or [], strict=True):
-        b.at = at
+    pack(buffers)
     standing = sorted(buffers, key=lambda b: (b.at, b.first))
     for k, b in enumerate(standing):
         under = [c for c in standing[:k] if b.meets(c)]
@@ -245,39 +231,6 @@ def _place(buffers: list[Buffer], hints: Mapping[str, int]) -> None:
         b.below = [c for c in under if id(c) not in covered]
         ends = [add(s, c.nbytes) for c in b.below for s in c.sums]
         b.sums = ceiling(ends, hints) if ends else [0]
-
-
-def _pack(order: Iterable[Buffer]) -> None:
-    placed: list[Buffer] = []
-    for b in order:
-        b.at = 0
-        best: int | None = None
-        room = 0
-        end = 0
-        for c in placed:
-            if not b.meets(c):
-                continue
-            gap = c.at - end
-            if gap >= b.hint and (best is None or gap < room):
-                best, room = end, gap
-            end = max(end, c.at + c.hint)
-        b.at = end if best is None else best
-        insort(placed, b, key=lambda c: (c.at, c.hint))
-
-
-def peak(buffers: Iterable[Buffer]) -> int:
-    """Bytes of the arena at the hints' sizes."""
-    return max((b.at + b.hint for b in buffers), default=0)
-
-
-def _peak_of(buffers: Sequence[Buffer], places: Sequence[int]) -> int:
-    return max((at + b.hint for b, at in zip(buffers, places, strict=True)), default=0)
-
-
-def lower_bound(buffers: Sequence[Buffer]) -> int:
-    """Bytes that live together at the fullest time: no arena is smaller."""
-    times = {b.first for b in buffers}
-    return max((sum(b.hint for b in buffers if b.first <= t <= b.last) for t in times), default=0)
 
 
 # ---- offsets -----------------------------------------------------------------------------------

@@ -90,9 +90,9 @@ def generalize(
 
     Raises ShapeError where dimensions that an operator wants to be equal were not.
     """
-    for apart in (True, False):
-        told = {**(counts or {}), **{x: range(x.type.rank) for x in fixed}}
-        found = _Walk(graph, told, hints or {}, among, apart=apart).found()
+    told = {**(counts or {}), **{x: range(x.type.rank) for x in fixed}}
+    for apart, least in ((True, 1), (True, 2), (False, 2)):
+        found = _Walk(graph, told, hints or {}, among, apart=apart, least=least).found()
         if found is not None:
             return found
     return None
@@ -103,11 +103,13 @@ class _Walk:
 
     def __init__(
         self, graph: Graph, fixed: Mapping[Node, Collection[int]], hints: Mapping[str, int],
-        among: Collection[int] | None, *, apart: bool,
+        among: Collection[int] | None, *, apart: bool, least: int,
     ) -> None:  # fmt: skip
         """Sizes of inputs are told `apart` until an operator asks them to be equal, as a tracer
-        does that knows that they vary; or else equal numbers are one size."""
+        does that knows that they vary; or else equal numbers are one size.  `least` is what first
+        dimensions are that vary: with 1, a batch of one does."""
         self.graph, self.fixed, self.among, self.apart = graph, fixed, among, apart
+        self.least = least
         self.sizes = Sizes(hints)
         self.nodes = graph.nodes()
         self.shapes: dict[Node, Shape] = {}
@@ -152,14 +154,26 @@ class _Walk:
         self.ops[node] = replace(node.op, **attributes)
 
     def meet(self, shapes: Sequence[Sequence[Index]]) -> list[Index]:
-        """Broadcasts: what dimensions that stand above each other are, ones aside."""
+        """Broadcasts: what dimensions that stand above each other are, ones aside.  A size that is
+        1 and stands above others is repeated, and hence always 1."""
         rank = max(map(len, shapes), default=0)
         found: list[Index] = [1] * rank
         for shape in shapes:
             for at, d in enumerate(shape, rank - len(shape)):
                 if d != 1:
-                    found[at] = d if found[at] == 1 else self.sizes.equal(found[at], d)
+                    found[at] = d if found[at] == 1 else self._met(found[at], d)
         return found
+
+    def _met(self, a: Index, b: Index) -> Index:
+        ones = [d for d in (a, b) if self.sizes.value(d) == 1]
+        if len(ones) == 1:
+            self.sizes.fix(ones[0])
+            return b if ones[0] is a else a
+        return self.sizes.equal(a, b)
+
+    def leading(self, axis: int) -> int:
+        """What a dimension is, at least, that may vary."""
+        return self.least if axis == 0 else 2
 
     # ---- the graph -------------------------------------------------------------------------------
 
@@ -230,7 +244,7 @@ def _input(w: _Walk, node: Node) -> Sequence[Index]:
         if k in fixed:
             found.append(d)
             continue
-        free = isinstance(d, int) and n > 1 and (w.among is None or n in w.among)
+        free = isinstance(d, int) and n >= w.leading(k) and (w.among is None or n in w.among)
         where = (node, k) if w.apart else n
         found.append(w.sizes.now(w.sizes.free(where, n)) if free else
                      w.sizes.unknown((node, k), d))  # fmt: skip
@@ -277,7 +291,7 @@ def _iota(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _counted(w: _Walk, node: Node, shape: Sequence[Index]) -> list[Index]:
     """Dimensions that a program names by numbers, as those of an operator's attribute `shape`."""
-    found = [w.sizes.unknown((node, k), d) for k, d in enumerate(shape)]
+    found = [w.sizes.unknown((node, k), d, w.leading(k)) for k, d in enumerate(shape)]
     w.set(node, shape=tuple(found))
     return found
 
@@ -286,6 +300,9 @@ def _expand(w: _Walk, node: Node) -> Sequence[Index]:
     (x,) = node.inputs
     new = node.type.rank - x.type.rank
     given = [1] * new + w.of(x)
+    for k, (d, n) in enumerate(zip(given, w.numbers[node], strict=True)):
+        if n != 1 and w.sizes.value(d) == 1:
+            given[k] = w.sizes.fix(d)
     found = _counted(w, node, [n if d == 1 else 1 for d, n in zip(given, node.type.shape)])
     found = [n if d == 1 else d for d, n in zip(given, found, strict=True)]
     w.set(node, shape=tuple(found))
@@ -328,6 +345,8 @@ def _part(
         w.sizes.fix(d)
         return start, count
     behind = whole - start - count
+    if start == behind == 0:
+        return 0, d
     if isinstance(d, Expr) and count > 1 and count >= max(start, behind):
         return start, sub(d, start + behind)
     if isinstance(d, Expr) and start >= behind:

@@ -68,10 +68,10 @@ class Sizes:
             self._free[where] = self._made(n, unknown=False)
         return self._free[where]
 
-    def unknown(self, where: Hashable, given: Index) -> Index:
-        """A dimension that takes what it meets, or else stays as it was given; the same one for the
-        same place."""
-        if self.value(given) < 2 or (isinstance(given, Expr) and is_size(given)):
+    def unknown(self, where: Hashable, given: Index, least: int = 2) -> Index:
+        """A dimension that takes what it meets, or else stays as it was given, as one that is less
+        than `least` always does; the same one for the same place."""
+        if self.value(given) < least or (isinstance(given, Expr) and is_size(given)):
             return given
         if where not in self._unknown:
             if self._settled:

@@ -156,6 +156,9 @@ class NumpyMachine:
         inexact = (floor * b != a) & ((a < 0) != (b < 0))
         return (floor + inexact.astype(kind)).astype(kind).view(own)[()]
 
+    def floor_int(self, a: Array, b: Array) -> Array:
+        return np.floor_divide(a, b)
+
     def and_(self, a: Array, b: Array) -> Array:
         return np.bitwise_and(a, b)
 

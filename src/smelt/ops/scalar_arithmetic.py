@@ -118,14 +118,14 @@ def _safe_divisor(m: M, d: DType, x: V, y: V) -> V:
     return m.select(bad, m.const(d, 1), y)
 
 
+def _floored(m: M, d: DType, x: V, y: V) -> V:
+    return m.floor_int(x, y) if d.kind == "int" else m.divide_int(x, y, signed=False)
+
+
 def _floordiv(m: M, d: DType, x: V, y: V) -> V:
     zero, one = m.const(d, 0), m.const(d, 1)
     if not d.is_float:
-        safe = _safe_divisor(m, d, x, y)
-        q = m.divide_int(x, safe, signed=d.kind == "int")
-        if d.kind == "int":
-            moved = _opposed(m, d, m.sub(x, m.mul(q, safe)), safe)
-            q = m.select(moved, m.sub(q, one), q)
+        q = _floored(m, d, x, _safe_divisor(m, d, x, y))
         return m.select(m.compare("eq", y, zero), zero, q)
     plain_quotient = m.div(x, y)
     r = _fmod(m, d, x, y)
@@ -142,9 +142,7 @@ def _mod(m: M, d: DType, x: V, y: V) -> V:
     zero = m.const(d, 0)
     if not d.is_float:
         safe = _safe_divisor(m, d, x, y)
-        r = m.sub(x, m.mul(m.divide_int(x, safe, signed=d.kind == "int"), safe))
-        if d.kind == "int":
-            r = m.select(_opposed(m, d, r, safe), m.add(r, safe), r)
+        r = m.sub(x, m.mul(_floored(m, d, x, safe), safe))
         return m.select(m.compare("eq", y, zero), zero, r)
     r = _fmod(m, d, x, y)
     moved = m.select(_opposed(m, d, r, y), m.add(r, y), r)

@@ -51,6 +51,9 @@ Array = np.ndarray[Any, Any]
 LOCKED_NS: Final = 20_000.0
 """Predicted time up to which kernels run with the interpreter lock held: letting it go and taking
 it again costs a tenth of that, and nobody waits longer for it than for a slow Python function."""
+SOLO_NS: Final = 1_000_000.0
+"""Predicted time up to which kernels that one thread runs are run apart from the pool, whose part
+of a call is microseconds: a signal is handled no sooner than they end."""
 MOST_FRAME_WORDS: Final = 1024
 
 
@@ -260,9 +263,12 @@ def _written(
     fresh = [(r[1:4], p) for r, p in zip(given, turns or [None] * len(given)) if r[-1] < 0]
     for ((shape, dtype, nbytes), turn), type_ in zip(fresh, types, strict=True):
         results += result_row(shape, dtype, nbytes, type_, kept, ring(nbytes), turn)
-    arena = array("q")
-    if p.arena_bytes:
-        arena = result_row((), np.uint8, p.arena_bytes, None, kept, ring(p.arena_bytes))
+    way = _way_to_run(p, kept)
+    arena, arena_bytes = array("q"), p.arena_bytes
+    if way.get("UNLOCKED"):  # other calls may run meanwhile: this one has scratch of its own
+        arena_bytes = way["SCRATCH"] + p.scratch
+    if arena_bytes:
+        arena = result_row((), np.uint8, arena_bytes, None, kept, ring(arena_bytes))
     patches = array("q")
     for slot, source, offset in p.addresses:
         patches.extend((slot, places[source], offset))
@@ -275,7 +281,7 @@ def _written(
         "RESULT_COUNT": len(fresh), "FRAME_WORDS": len(frame),
         "PATCH_COUNT": len(patches) // 3, "ARENA_COUNT": len(p.arena),
         **{name: t.buffer_info()[0] if t else 0 for name, t in all_tables.items()},
-        **_way_to_run(p, kept),
+        **way,
     }  # fmt: skip
     made = array("q", [all_words[name] for name in code.RECORD])
     found = Record(made, [*kept, *all_tables.values()])
@@ -332,18 +338,21 @@ def _argument_rows(
 
 
 def _way_to_run(p: Prepared, kept: list[Any]) -> dict[str, int]:
-    """The chunks, to be run where the call is; or the function that lets the pool run them."""
+    """The chunks, to be run where the call is, if need be with the interpreter lock let go; or the
+    function that lets the pool run them."""
     if not p.segments:
         return {}
     (s,) = p.segments
-    if p.work > LOCKED_NS or p.parallel:
+    if p.work > SOLO_NS or (p.parallel and pool().wished > 1):
         runner = partial(_run, s.chunks, s.launches, s.count, p.scratch)
         kept.append(runner)
         return {"RUNNER": id(runner)}
+    here = {"CHUNKS": s.chunks, "CHUNK_COUNT": len(s.tables[0])}
+    if p.work > LOCKED_NS:
+        return {**here, "UNLOCKED": 1, "SCRATCH": -(-p.arena_bytes // 64) * 64}
     scratch = _scratch(p.scratch)
     kept.append(scratch)
-    chunks = s.tables[0]
-    return {"CHUNKS": s.chunks, "CHUNK_COUNT": len(chunks), "SCRATCH": scratch.address}
+    return {**here, "SCRATCH": scratch.address}
 
 
 def _run(chunks: int, launches: int, count: int, scratch: int, frame: int) -> None:

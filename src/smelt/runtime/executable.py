@@ -10,134 +10,28 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.errors import OutOfMemory
-from smelt.kernel.abi import PARALLEL
 from smelt.knobs.values import show_bytes
 from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.places import target
 from smelt.runtime.prelude import Prelude, Run
+from smelt.runtime.steps import CallStep, KernelStep, Native, Step, Value
+from smelt.runtime.tables import Builder, Prepared
 from smelt.runtime.threadpools import announce
 from smelt.runtime.threads import pool
-from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
-from smelt.types.tensor import Shape
 
 Array = np.ndarray[Any, Any]
-Sizes = Mapping[str, int]
 
-GRAIN_NS = 20_000.0
-"""Least predicted time of a chunk: a helper's late start costs about a fifth of this."""
-INLINE_NS = 8_000.0
-"""Predicted time below which a launch runs in the calling thread alone."""
-CYCLES_A_NS = 4.0
-"""Near enough for cutting chunks on any machine of these years."""
-MOST_CHUNKS = 64
-_KNOWN = {"input": 0, "output": 1, "held": 2}
 KEPT_SIZES = 256
 """Prepared tables kept; the oldest goes first."""
-
-
-class Value(NamedTuple):
-    """A tensor of the plan: `place` is input, held (a result of the prelude), output, arena or
-    within (the memory of an output that is not written yet); `number` its position among its kind,
-    or that output's, `offset` its bytes into the arena or that output."""
-
-    dtype: DType
-    shape: Shape
-    place: str
-    number: int = -1
-    offset: Index = 0
-    over: int = -1
-    """For an output, the input in whose memory it is written; -1: memory of its own."""
-
-
-class Native(NamedTuple):
-    """One function of a kernel: its address, tasks, scratch bytes, cycles of work."""
-
-    address: int
-    tasks: Index
-    scratch: Index
-    cycles: Index
-
-
-@dataclass(frozen=True, slots=True)
-class KernelStep:
-    """A kernel on values.  `words` are its arguments in order: ("value", n), ("partial", k),
-    ("size", expression) or ("stride", (n, d))."""
-
-    name: str
-    entries: tuple[Native, ...]
-    words: tuple[tuple[str, Any], ...]
-    partials: tuple[Index, ...] = ()
-    loaded: Any = None
-    variant: Callable[[Sizes, bool], KernelStep | None] | None = None
-    """Another step that serves given sizes better, if one does; the flag asks for one that stores
-    past the caches."""
-    stream_above: int = 1 << 62
-    """Bytes of a result above which that pays: no cache holds it."""
-    names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The plan's names for the sizes in `entries` and `partials`, or their numbers, by the code's
-    own names: kernels that differ in names share their code."""
-
-    def sizes(self, named: Sizes) -> Sizes:
-        """The plan's sizes under the code's names."""
-        told = {own: int(n) for own, n in self.names.items() if n.isdigit()}
-        return {**named, **told, **{own: named[n] for own, n in self.names.items() if n in named}}
-
-
-class CallStep(NamedTuple):
-    """A library call on arrays: call(sizes, inputs, outputs) writes its outputs."""
-
-    name: str
-    call: Callable[[Sizes, list[Array], list[Array]], None]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-Step = KernelStep | CallStep
-
-
-@dataclass(slots=True)
-class Segment:
-    """Kernels of one native call (tables and their addresses), or one library call."""
-
-    call: CallStep | None = None
-    tables: tuple[Array, ...] = ()
-    chunks: int = 0
-    launches: int = 0
-    count: int = 0
-
-
-@dataclass
-class Prepared:
-    """Everything about a call that sizes decide."""
-
-    sizes: dict[str, int]
-    shapes: list[tuple[int, ...]]
-    frame: array[int]
-    addresses: list[tuple[int, int, int]]
-    """Words of the frame that are told at the call, by whose address, and how far behind that."""
-    arena: list[tuple[int, int]]
-    strides: list[tuple[int, int, int]]
-    segments: list[Segment]
-    arena_bytes: int
-    scratch: int
-    code: list[Any]
-    """What the tables hold addresses of; it must live as long as they do."""
-    results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
-    """Value, shape, dtype, bytes and the input written over (-1: none), by output."""
-    work: float = 0.0
-    """Predicted time in ns."""
-    parallel: bool = False
-    """Whether a launch is meant for several threads."""
+_KNOWN = {"input": 0, "output": 1, "held": 2}
 
 
 def _filled(p: Prepared, where: list[int], block: Block | None) -> array[int]:
@@ -317,19 +211,18 @@ class Executable:
             kind = _KNOWN.get(v.place)
             if kind is not None:
                 return known[kind][v.number]
-            if v.place == "within":
-                return self._guest(v, p, number, known[1][v.number])
+            host, offset = p.places[number]
+            if host >= 0:
+                return self._guest(v, p.shapes[number], offset, known[1][host])
             if block is None:  # every value between the steps is empty
                 return np.empty(p.shapes[number], v.dtype.numpy)
-            offset = int(evaluate(v.offset, p.sizes))
             made: Array = block.array(p.shapes[number], v.dtype.numpy, offset=offset)
             return made
 
         step.call(p.sizes, [view(n) for n in step.inputs], [view(n) for n in step.outputs])
 
-    def _guest(self, v: Value, p: Prepared, number: int, host: Array) -> Array:
+    def _guest(self, v: Value, shape: tuple[int, ...], start: int, host: Array) -> Array:
         """A value in the memory of a result."""
-        shape, start = p.shapes[number], int(evaluate(v.offset, p.sizes))
         bits = host.reshape(-1).view(np.uint8)
         nbytes = math.prod(shape) * v.dtype.itemsize
         return bits[start : start + nbytes].view(v.dtype.numpy).reshape(shape)
@@ -355,10 +248,7 @@ class Executable:
         if most >= 1 << 62:  # what follows counts in 64 bits
             raise OutOfMemory(needed=f"{most:,} elements", available="2**63 - 1 bytes at most",
                               largest="a value of the program is larger")  # fmt: skip
-        builder = _Builder(self, named, shapes)
-        for group in self.launches:
-            builder.group(group)
-        p = builder.finish()
+        p = Builder(self.values, named, shapes).build(self.launches, self.arena)
         for v, value in enumerate(self.values):
             if value.place == "output":
                 nbytes = int(np.prod(shapes[v], dtype=object)) * value.dtype.itemsize
@@ -370,130 +260,6 @@ class Executable:
                 self._prepared.pop(next(iter(self._prepared)))
             self._prepared[sizes] = p
         return p
-
-
-class _Builder:
-    """Makes the tables of one set of sizes."""
-
-    def __init__(self, home: Executable, named: dict[str, int], shapes: list[Any]) -> None:
-        self.home, self.named, self.shapes = home, named, shapes
-        self.inputs = sum(v.place == "input" for v in home.values)
-        self.outside = self.inputs + sum(v.place == "output" for v in home.values)
-        self.frame: list[int] = []
-        self.addresses: list[tuple[int, int, int]] = []
-        self.arena: list[tuple[int, int]] = []
-        self.strides: list[tuple[int, int, int]] = []
-        self.segments: list[Segment] = []
-        self.chunks: list[tuple[int, int, int, int]] = []
-        self.launches: list[tuple[int, int, int, int]] = []
-        self.code: list[Any] = []
-        self.scratch = 0
-        self.work = 0.0
-        self.parallel = False
-        self.top = max((self.number(end) for end in home.arena), default=0)
-        self.top = (self.top + 63) // 64 * 64
-
-    def number(self, e: Index, named: Sizes | None = None) -> int:
-        return int(evaluate(e, self.named if named is None else named))
-
-    def group(self, steps: Sequence[Step]) -> None:
-        """One group of independent steps: its kernels share launches, phase by phase."""
-        kernels = [self._variant(s) for s in steps if isinstance(s, KernelStep)]
-        self.code += [s.loaded for s in kernels]
-        frames = [self._words(s) for s in kernels]
-        for phase in range(max((len(s.entries) for s in kernels), default=0)):
-            first, work = len(self.chunks), 0.0
-            for step, base in zip(kernels, frames, strict=True):
-                if phase < len(step.entries):
-                    work += self._chunks(step.entries[phase], base, step.sizes(self.named))
-            parallel = PARALLEL if work > INLINE_NS and len(self.chunks) - first > 1 else 0
-            self.work += work
-            self.parallel = self.parallel or bool(parallel)
-            if len(self.chunks) > first:
-                self.launches.append((first, len(self.chunks) - first, parallel, 0))
-        for s in steps:
-            if isinstance(s, CallStep):
-                self._flush()
-                self.segments.append(Segment(call=s))
-
-    def _variant(self, step: KernelStep) -> KernelStep:
-        """The kernel for these sizes: for few rows, say, or storing past the caches where a
-        result outgrows them."""
-        written = [what for kind, what in step.words if kind == "value"]
-        largest = max((self._nbytes(v) for v in written
-                       if self.home.values[v].place == "output"
-                       and self.home.values[v].over < 0), default=0)  # fmt: skip
-        if step.variant is None:
-            return step
-        return step.variant(self.named, largest > step.stream_above) or step
-
-    def _nbytes(self, number: int) -> int:
-        value = self.home.values[number]
-        return math.prod(self.shapes[number]) * value.dtype.itemsize
-
-    def _words(self, step: KernelStep) -> int:
-        """The argument words of a kernel; gives their byte offset in the frame."""
-        base = len(self.frame)
-        places: list[int] = []
-        own = step.sizes(self.named) if step.partials else self.named
-        for nbytes in step.partials:
-            places.append(self.top)
-            self.top += (self.number(nbytes, own) + 63) // 64 * 64
-        for kind, what in step.words:
-            slot = len(self.frame)
-            self.frame.append(0)
-            if kind == "size":
-                self.frame[slot] = self.number(what)
-            elif kind == "partial":
-                self.arena.append((slot, places[what]))
-            elif kind == "stride":
-                number, d = what
-                self.strides.append((slot, self.home.values[number].number, d))
-            else:
-                self._address(slot, self.home.values[what])
-        return base * 8
-
-    def _address(self, slot: int, v: Value) -> None:
-        if v.place == "input":
-            self.addresses.append((slot, v.number, 0))
-        elif v.place == "output":
-            self.addresses.append((slot, self.inputs + v.number, 0))
-        elif v.place == "within":
-            self.addresses.append((slot, self.inputs + v.number, self.number(v.offset)))
-        elif v.place == "held":
-            self.addresses.append((slot, self.outside + v.number, 0))
-        else:
-            self.arena.append((slot, self.number(v.offset)))
-
-    def _chunks(self, entry: Native, base: int, own: Sizes) -> float:
-        """Cuts the tasks of one function into chunks; gives the predicted work in ns.  `own` are
-        the sizes under the names of the kernel's code."""
-        tasks, work = self.number(entry.tasks, own), self.number(entry.cycles, own) / CYCLES_A_NS
-        self.scratch = max(self.scratch, self.number(entry.scratch, own))
-        if tasks <= 0:
-            return 0.0
-        count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))
-        if work <= INLINE_NS:
-            count = 1
-        for k in range(count):
-            begin, end = tasks * k // count, tasks * (k + 1) // count
-            self.chunks.append((entry.address, base, begin, end))
-        return work
-
-    def _flush(self) -> None:
-        if self.launches:
-            tables = tuple(
-                np.array(t, np.int64).reshape(-1, 4) for t in (self.chunks, self.launches)
-            )
-            chunks, launches = (int(t.ctypes.data) for t in tables)
-            self.segments.append(Segment(None, tables, chunks, launches, len(self.launches)))
-        self.chunks, self.launches = [], []
-
-    def finish(self) -> Prepared:
-        self._flush()
-        return Prepared(self.named, self.shapes, array("q", self.frame), self.addresses, self.arena,
-                        self.strides, self.segments, self.top, self.scratch, self.code,
-                        work=self.work, parallel=self.parallel)  # fmt: skip
 
 
 __all__ = ["CallStep", "Executable", "KernelStep", "Native", "Prepared", "Value"]

@@ -6,7 +6,8 @@ and NumPy's objects is plain: the type of an object, the fields of an array that
 public, slots of our own classes.  `smelt.runtime.calls` checks every offset in the running process
 before it lets this code loose, and fills in the tables below.
 
-The rules that keep it safe.  It runs with the interpreter lock held; every object that it uses is
+The rules that keep it safe.  It runs with the interpreter lock held, but for kernels that take long
+(those of one thread may let it go); every object that it uses is
 either owned by the record, which it holds, or held by itself, before anything is called that might
 run Python code.  It compares first and changes nothing until a record fits; whatever does not fit
 is left to the Python function.  It has no undefined symbols: functions of CPython and NumPy stand
@@ -57,7 +58,7 @@ _STATE_WORDS: Final = (
     *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "TUPLE_GET", "LIST_SIZE", "LIST_GET"),
     *("DICT_SIZE", "DICT_NEXT", "LENGTH", "ITEM", "METHOD", "DATA_PTR"),
     *("NEW_ARRAY", "SET_BASE", "ALLOC", "AS_DOUBLE", "AS_LONG", "FROM_LONG"),
-    *("MALLOC", "FREE", "NO_MEMORY"),
+    *("MALLOC", "FREE", "NO_MEMORY", "LET_GO", "TAKE_BACK"),
 )
 STATE: Final = {name: 8 * k for k, name in enumerate(_STATE_WORDS)}
 STATE_BYTES: Final = 8 * len(_STATE_WORDS)
@@ -87,6 +88,7 @@ _RECORD_WORDS: Final = (
     "CHUNKS",  # rows of the chunk table to run right here, and how many
     "CHUNK_COUNT",
     "SCRATCH",
+    "UNLOCKED",  # whether the lock is let go for them; then their scratch is so far into the arena
     "RUNNER",  # runner(address of the frame), where that is not right here; or 0
     "PACK",  # pack(tuple of results); or 0 for the tuple itself
     "WRAP",  # wrap(array) for each result; or 0 for arrays of ours

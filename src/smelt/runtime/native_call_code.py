@@ -145,6 +145,8 @@ _FUNCTIONS: Final = {
     "MALLOC": "PyMem_Malloc",
     "FREE": "PyMem_Free",
     "NO_MEMORY": "PyErr_NoMemory",
+    "LET_GO": "PyEval_SaveThread",
+    "TAKE_BACK": "PyEval_RestoreThread",
 }
 
 

@@ -244,10 +244,20 @@ ran:
 chunks.begin:
   %chunks = call ptr @word(ptr %record, i64 $CHUNKS)
   %chunk.count = call i64 @number(ptr %record, i64 $CHUNK_COUNT)
-  %scratch = call ptr @word(ptr %record, i64 $SCRATCH)
+  %scratch.given = call i64 @number(ptr %record, i64 $SCRATCH)
+  %unlocked = call i64 @number(ptr %record, i64 $UNLOCKED)
+  %locked = icmp eq i64 %unlocked, 0
+  br i1 %locked, label %chunk.test, label %let.go
+let.go:                                           ; nothing of Python is touched until the end
+  %scratch.own = add i64 %arena, %scratch.given
+  %save = call ptr @word(ptr %state, i64 $LET_GO)
+  %thread.own = call ptr %save()
   br label %chunk.test
 chunk.test:
-  %c = phi i64 [ 0, %chunks.begin ], [ %c.next, %chunk ]
+  %c = phi i64 [ 0, %chunks.begin ], [ 0, %let.go ], [ %c.next, %chunk ]
+  %thread = phi ptr [ null, %chunks.begin ], [ %thread.own, %let.go ], [ %thread, %chunk ]
+  %scratch.int = phi i64 [ %scratch.given, %chunks.begin ], [ %scratch.own, %let.go ],
+                         [ %scratch.int, %chunk ]
   %c.over = icmp sge i64 %c, %chunk.count
   br i1 %c.over, label %finished, label %chunk
 chunk:
@@ -258,10 +268,17 @@ chunk:
   %begin = call i64 @number(ptr %row, i64 16)
   %end = call i64 @number(ptr %row, i64 24)
   %own = getelementptr i8, ptr %frame, i64 %offset
+  %scratch = inttoptr i64 %scratch.int to ptr
   call void %kernel(ptr %own, i64 %begin, i64 %end, ptr %scratch)
   %c.next = add i64 %c, 1
   br label %chunk.test
 finished:
+  br i1 %locked, label %well, label %take.back
+take.back:
+  %restore = call ptr @word(ptr %state, i64 $TAKE_BACK)
+  call void %restore(ptr %thread)
+  br label %well
+well:
   ret i1 true
 failed:
   ret i1 false

@@ -122,9 +122,13 @@ class Pool:
     @property
     def threads(self) -> int:
         """Threads that a parallel launch uses in this context, the caller included."""
+        return min(_Ceiling.threads, self.wished)
+
+    @property
+    def wished(self) -> int:
+        """The same, whatever all runs of the process are held to for the time being."""
         wanted = knobs.THREADS.get()
-        found = self._limits.get(wanted, wanted)
-        return min(_Ceiling.threads, found)
+        return self._limits.get(wanted, wanted)
 
     def run(
         self,

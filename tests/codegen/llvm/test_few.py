@@ -159,3 +159,17 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
     # A round of four positions asks for four lines of the next block, one that packs for one.
     assert [x.count("prefetch") for x in loops[96]] == [4]
     assert sorted(x.count("prefetch") for x in loops[24]) == [1, 4]
+
+
+@pytest.mark.parametrize("shapes", ["x: f32[m,k], w: f32[n,k]", "x: f32[m,768], w: f32[768,768]"])
+def test_sums_of_turned_products_stay_in_registers(shapes: str) -> None:
+    """Whether sizes are known or not: two positions at once, two lines asked for."""
+    code = f'graph f({shapes}) {{\n s = contract(x, w) {{spec="m,k; n,k -> m,n"}}\n return s\n}}'
+    kernel = lower.run(one_cluster(parse(code)), "eager", {})
+    text = assembly(emit(kernel, Target.for_isa("avx512"), form="few").llvm,
+                    Target.for_isa("avx512"), 2)  # fmt: skip
+    loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 48]
+    spilled = r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm"
+    assert len(loops) == 1
+    assert not re.search(spilled, loops[0])
+    assert loops[0].count("prefetch") == 2

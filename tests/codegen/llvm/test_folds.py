@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 
 import smelt as sm
 from smelt.blocks import SPLIT_ABOVE
+from smelt.codegen.build import asm_text
 from smelt.ops.combine import COMBINES
+from smelt.target import Target
 from smelt.types.dtype import COMPUTABLE, DTYPES, DType
 
 Array = np.ndarray[Any, Any]
@@ -238,6 +241,17 @@ def test_single_results_need_no_compensation_of_double_sums() -> None:
 
     assert " fsub " not in code(sm.float32)
     assert " fsub " in code(sm.float64)
+
+
+def test_sums_of_doubles_keep_both_kinds_of_units_busy() -> None:
+    """Three of the seven additions of a step are made by the units that multiply, whose results
+    are the same; those that the next step waits for are not: they take longer there."""
+    kernel = whole(source("sum", "f64", (2,)), RUNNABLE[-1]).kernel
+    asm = asm_text(kernel, Target.for_isa("avx512"))
+    loops = re.findall(r"(?m)^(\.L\w+):\n((?:\t.*\n)*?)\tj\w+\t\1$", asm)
+    body = max((lines for _, lines in loops), key=len)
+    aside, added = (len(re.findall(rf"\tv{n}\w*pd\t.*zmm", body)) for n in ("fm", "(?:add|sub)"))
+    assert (aside, added) == (12, 16)
 
 
 LENGTHS = (SPLIT_ABOVE - 1, SPLIT_ABOVE, SPLIT_ABOVE + 17, 3 * SPLIT_ABOVE + 1)

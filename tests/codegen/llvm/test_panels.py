@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
+from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.whole import runnable, whole
 
 from smelt import driver
 from smelt.codegen.build import panels
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.graph.text import parse
@@ -58,6 +63,15 @@ def test_every_height_and_depth(isa, columns):
             expected = np.maximum(x.astype(np.float64) @ w[:, :columns] + b, 0)
             (found,) = made(x, packed, b)
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_tiles_ask_for_the_panel_that_follows():
+    """A line for each summed position, beside one of the next rows; and keep sums in registers."""
+    made = whole(source(250, 32), "avx512")
+    text = assembly(emit(made.kernel, made.target).llvm, made.target, 2)
+    loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 16]
+    assert [x.count("prefetch") for x in loops] == [2]
+    assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", loops[0])
 
 
 PLAIN = """graph f(x: f32[m,60], w: f32[230,60], v: f32[60,230]) {

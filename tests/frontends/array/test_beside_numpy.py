@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
+from smelt.errors import LeakError
 from smelt.frontends.array.ufuncs import OPERATORS
 
 LEFT = (np.arange(1.0, 5), np.arange(1, 5, dtype=np.float32), np.float64(3), np.float32(3))
@@ -136,6 +137,41 @@ def test_a_buffer_that_would_not_be_written_is_an_error(f: Callable[[Any], Any])
         sm.jit(f)(x)
     with pytest.raises(sm.errors.GradientError, match="NumPy"):
         sm.grad(lambda x: sm.sum(f(x)))(x)
+
+
+class Counts:
+    """Adds up what it is called with, in a buffer that nothing else refers to."""
+
+    def __init__(self) -> None:
+        self.total, self.own = np.zeros(4), self
+
+    def __call__(self, x: Any) -> Any:
+        self.total += x
+        return self.total * 2
+
+
+def _counted() -> Callable[[Any], Any]:
+    total = np.zeros(4)
+
+    def f(x: Any) -> Any:
+        nonlocal total
+        total += x
+        return total
+
+    return f
+
+
+@pytest.mark.parametrize("f", [Counts().__call__, _counted()], ids=["attribute", "closure"])
+def test_a_buffer_that_outlives_the_recording_is_no_local_name(f: Callable[[Any], Any]) -> None:
+    """A second call wrote to nothing, and gave what the first had given."""
+
+    def of_its_own(x: Any) -> Any:
+        counts = Counts()
+        return counts(x)
+
+    with pytest.raises(LeakError, match="buffer of NumPy's"):
+        sm.jit(f)(np.ones(4))
+    assert sm.jit(of_its_own)(np.ones(4)).tolist() == [2, 2, 2, 2]
 
 
 def test_in_place_in_a_recording_keeps_type_and_shape() -> None:

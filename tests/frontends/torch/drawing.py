@@ -1,4 +1,4 @@
-"""Random modules of PyTorch as source text: each line is tried in eager code at two sizes.
+"""Random modules of PyTorch as source text: each line is tried in eager code at several sizes.
 
 A phrase (`phrases.py`) proposes a line about values that are there; what eager code refuses, what
 is too large, empty or not finite is dropped, so no rule of shapes is written down twice.
@@ -26,10 +26,10 @@ WHOLE = "H, S = torch.bfloat16, torch.float32"
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument: its sizes in the first and in the second call, and how it lies in memory."""
+    """An argument: its sizes in each call, and how it lies in memory."""
 
     name: str
-    sizes: tuple[tuple[int, ...], tuple[int, ...]]
+    sizes: tuple[tuple[int, ...], ...]
     layout: str
     kind: str = "float"
     high: int = 0
@@ -132,44 +132,47 @@ def namespace(single: torch.dtype, half: torch.dtype) -> dict[str, Any]:
 class Drawing:
     """A module in the making: what a phrase asks for what there is."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, batches: tuple[int, ...] = ()) -> None:
+        """`batches`: the first size of every argument in each call."""
         self.random = random.Random(seed)
         r = self.random
         self.gradients, self.training = r.random() < 0.5, r.random() < 0.4
-        self.dynamic = r.choice([None, True, True, False])
+        self.dynamic = r.choice([None, True, True, False]) if not batches else None
         self.copies = self.gradients and r.random() < 0.4
         self.lines: list[str] = []
         self.members: list[str] = []
         self.reached: dict[str, tuple[str, int]] = {}
-        self.arguments = self._arguments()
+        self.arguments = self._arguments(batches)
         self.module = torch.nn.Module().train(self.training)
         self._space = namespace(torch.float32, torch.bfloat16) | {"self": self.module}
         self._count = 0
         self._new: list[str] = []
         self.calls: list[dict[str, Any]] = [
-            {a.name: self._given(a, k) for a in self.arguments} for k in range(2)
+            {a.name: self._given(a, k) for a in self.arguments}
+            for k in range(len(self.arguments[0].sizes))
         ]
 
     def _given(self, a: Argument, call: int) -> torch.Tensor:
         x = a.make(call, torch.float32, wants=self.gradients)
         return x * 1 if self.copies else x  # what is written must be no leaf
 
-    def _arguments(self) -> tuple[Argument, ...]:
+    def _arguments(self, batches: tuple[int, ...]) -> tuple[Argument, ...]:
         r = self.random
-        dims = [(n, n) for n in r.sample([1, 2, 2, 3, 4, 5, 6, 8], 3)]
+        count = len(batches) or 2
+        dims = [(n,) * count for n in r.sample([1, 2, 2, 3, 4, 5, 6, 8], 3)]
         varies = r.choice([(3, 5), (4, 7), (2, 6), (5, 3), (7, 4), (6, 9), (3, 2), (2, 3), (3, 1)])
-        at = r.randrange(2)
+        varies, at = (batches, 0) if batches else (varies, r.randrange(2))
         found = []
         for k in range(r.randint(1, 3)):
             rank = r.choice([2, 2, 3, 3, 4]) if k == 0 else r.choice([1, 2, 3, 4])
             shape = [r.choice(dims) for _ in range(rank)]
             shape[min(at, rank - 1)] = varies
-            sizes = tuple(tuple(n[call] for n in shape) for call in range(2))
+            sizes = tuple(tuple(n[call] for n in shape) for call in range(count))
             found.append(Argument(f"x{k}", sizes, r.choice(LAYOUTS)))
         if r.random() < 0.4:
             n = r.choice([varies, *dims])
             found.append(Argument(
-                "i0", ((n[0],), (n[1],)), r.choice(LAYOUTS[:5]), "whole", 2
+                "i0", tuple((m,) for m in n), r.choice(LAYOUTS[:5]), "whole", 2
             ))  # fmt: skip
         if r.random() < 0.2:
             found.append(replace(found[0], name="m0", kind="truth"))
@@ -216,10 +219,10 @@ class Drawing:
 
     def static(self, name: str, axis: int) -> int:
         """A size that no call changes.  Raises IndexError where one does."""
-        one, two = (c[name].shape[axis] for c in self.calls)
-        if one != two:
+        first, *others = (c[name].shape[axis] for c in self.calls)
+        if any(n != first for n in others):
             raise IndexError
-        return one
+        return first
 
     def number(self) -> float:
         return self.random.choice([0.5, 2.0, -1.5, 0.1, 3.0, 1.0, -0.3])
@@ -303,10 +306,15 @@ def _fits(found: dict[str, Any]) -> bool:
     return all(0 < x.numel() <= MOST and not x.isnan().any() for x in tensors)
 
 
-def draw(seed: int, phrases: Any, length: int | None = None) -> Program:
-    """The module of a seed: `phrases` are (weight, phrase)."""
-    d = Drawing(seed)
+def draw(
+    seed: int, phrases: Any, length: int | None = None, batches: tuple[int, ...] = ()
+) -> Program:
+    """The module of a seed: `phrases` are (weight, phrase); `batches`, if told, is the first size of
+    each argument in each call."""
+    d = Drawing(seed, batches)
     wanted = length or d.random.randint(4, 12)
+    if batches:  # what has a parameter is a model, whose batches vary
+        d.say(lambda d: f"{d.new()} = x0 * {d.member('nn.Parameter(torch.tensor(1.5))')}")
     weights, kinds = zip(*phrases, strict=True)
     for _ in range(20 * wanted):
         d.say(d.random.choices(kinds, weights)[0])

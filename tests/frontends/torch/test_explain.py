@@ -204,3 +204,17 @@ def test_decisions_are_asked_for_in_words_of_pytorch():
     assert record.why("up", "down").a != record.why("down", "up").a
     with pytest.raises(UnknownNameError, match="softmax"):
         record.why("softmax", "gelu")
+
+
+def test_modules_are_told_by_their_paths_whatever_holds_the_model():
+    """PyTorch's own variable for it, or the user's, stood in front of the path."""
+    x = torch.randn(3, 4)
+    model, other = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU()), torch.nn.Tanh()
+    with torch.no_grad():
+        for f in (model, model.forward, lambda y: model(y)):  # noqa: PLW0108
+            record = smelt.torch.explain(f, x)
+            assert {m for k in record.kernels for m in k.modules} == {"0", "1"}
+            assert record.why("0", "1").reasons
+        record = smelt.torch.explain(lambda x: other(model(x)), x)
+        told = {m for k in record.kernels for m in k.modules}
+    assert told == {"model.0", "model.1", "other"}

@@ -217,7 +217,10 @@ class Array(Operators):
                 use = unseen(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
                 if use:
                     self._not_written(use)
-                return IN_PLACE[ufunc](Array.of(from_host(inputs[0])), inputs[1])
+                made = IN_PLACE[ufunc](Array.of(from_host(inputs[0])), inputs[1])
+                if STATE.scope is not None:
+                    STATE.scope.instead.append(weakref.ref(made))
+                return made
         if any(isinstance(x, Array) for x in options.get("out", ())):
             return NotImplemented
         values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]

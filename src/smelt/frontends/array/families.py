@@ -11,7 +11,7 @@ TensorType(dtype=f32, shape=(2, 1))
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from smelt.ops.scalar import SCALARS
 from smelt.origin import here
 from smelt.types.dtype import f64
 from smelt.types.tensor import TensorType
+
+if TYPE_CHECKING:
+    from smelt.frontends.array.scope import Scope
 
 __all__ = ["BINARY", "UNARY", "Binary", "Unary", "align", "from_host", "np"]
 
@@ -68,26 +71,47 @@ class Binary:
         Raises ShapeError, DTypeError, and RangeError for a number beyond the array's type.
         """
         if isinstance(x, Value) and isinstance(y, Value):
+            scope = x.scope
+            if scope is not None and scope is y.scope:
+                return self._recorded(scope, x, y)
             known = self.known.get((id(x.type), id(y.type)))
-            if known is not None and x.scope is None and y.scope is None:
+            if known is not None and scope is None and y.scope is None:
                 if x.__class__ is not Value:
                     x.touch()
                 if y.__class__ is not Value:
                     y.touch()
                 return Value(self.op, (x, y), known[0], here(2))
+        found = self._found(x, y)
+        if found.scope is None:
+            x, y = found.inputs
+            if len(self.known) > _PLANNED:
+                self.known.clear()
+            self.known[id(x.type), id(y.type)] = (found.type, x.type, y.type)
+        return found
+
+    def _recorded(self, scope: Scope, x: Value, y: Value) -> Value:
+        """The same of two values of one recording."""
+        key = self, id(scope.type(x.type)), id(scope.type(y.type))
+        known = scope.repeats.get(key)
+        if known is not None:
+            return scope.planned(self.op, (x, y), known[0])
+        bound = len(scope.bound)
+        found = self._found(x, y)
+        if found.inputs[0] is x and found.inputs[1] is y and len(scope.bound) == bound:
+            kept = scope.type(x.type), scope.type(y.type)  # alive: keys are their identities
+            scope.repeats[key] = found.type, kept
+        return found
+
+    def _found(self, x: Value | Any, y: Value | Any) -> Value:
+        """What nobody remembers, worked out."""
         x, y = self.together(self.what, x, y)
         if self.wide == "float" and not x.type.dtype.is_float:
             x, y = cast(x, f64), cast(y, f64)
         align(self.what, x, y)
         try:
-            found = record(self.op, (x, y))
+            return record(self.op, (x, y))
         except DTypeError as error:
             raise refused(self.what, error, x, y) from None
-        if found.scope is None:
-            if len(self.known) > _PLANNED:
-                self.known.clear()
-            self.known[id(x.type), id(y.type)] = (found.type, x.type, y.type)
-        return found
 
 
 def _power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:

@@ -25,6 +25,7 @@ from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.families import align
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.number import Size, as_dim, dims, is_whole
+from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.subscript import take
 from smelt.frontends.array.value import Value, copied, leaf
@@ -169,23 +170,23 @@ def roll(
     node = value(x, "roll")
     shape = shape_of(node)
     if axis is None:
-        flat = _roll(views.reshape(node, (-1,)), shift, 0)
+        flat = _roll(views.reshape(node, (-1,)), as_dim(shift), 0)
         return Array.of(views.reshape(flat, shape))
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
     shifts = (shift,) * len(axes) if is_whole(shift) else tuple(shift)  # type: ignore[arg-type]
     if len(shifts) != len(axes):
         raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
     for a, s in zip(axes, shifts, strict=True):
-        node = _roll(node, s, axis_of(a, node.type.rank, "roll"))
+        node = _roll(node, as_dim(s), axis_of(a, node.type.rank, "roll"))
     return Array.of(node)
 
 
-def _roll(x: Value, shift: Any, axis: int) -> Value:
+@replayed
+def _roll(x: Value, steps: Index, axis: int) -> Value:
     shape = shape_of(x)
     n = shape[axis]
     if n == 0:
         return x
-    steps = as_dim(shift)
     scope = views.scope_of(x, (steps,))
     if scope is None or (isinstance(n, int) and isinstance(steps, int)):
         moved: Index = mod(steps, n)

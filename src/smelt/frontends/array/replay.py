@@ -16,14 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smelt.frontends.array.value import Map, Value, leaf, record
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
+from smelt.types.expr import Expr
 from smelt.types.tensor import TensorType
+
+if TYPE_CHECKING:
+    from smelt.frontends.array.scope import Scope
 
 __all__ = ["Map", "leaf", "np", "record", "replayed"]
 
@@ -37,8 +41,10 @@ class _Recipe:
 
     __slots__ = ("result", "steps", "types")
 
-    def __init__(self, result: Value, arguments: tuple[Value, ...]) -> None:
-        self.types = [x.type for x in arguments]  # kept alive: keys are their identities
+    def __init__(
+        self, result: Value, arguments: tuple[Value, ...], types: list[TensorType]
+    ) -> None:
+        self.types = types  # kept alive: keys are their identities
         self.steps: list[Step] = []
         places: dict[Any, int] = {x: -1 - k for k, x in enumerate(arguments)}
         self.result = self._add(result, places)
@@ -53,23 +59,65 @@ class _Recipe:
         places[x] = len(self.steps) - 1
         return places[x]
 
-    def repeat(self, arguments: tuple[Value, ...]) -> Value:
+    def repeat(self, arguments: tuple[Value, ...], scope: Scope | None = None) -> Value:
         origin = here(3)
+        if scope is not None and not scope.open:
+            scope.alive(arguments[0].told)
         made: list[Any] = []
         for op, operands, type in self.steps:
             inputs: list[Any] = [
                 i if isinstance(i, Value) else made[i] if i >= 0 else arguments[-1 - i]
                 for i in operands
             ]
-            made.append(Value(op, tuple(inputs), type, origin))
+            made.append(Value(op, tuple(inputs), type, origin, None, scope))
         last = self.result
         if isinstance(last, Value):
             return last
         return made[last] if last >= 0 else arguments[-1 - last]
 
 
+def _again(
+    function: Callable[..., Value], scope: Scope, args: tuple[Any, ...], options: dict[str, Any]
+) -> Value:
+    """`function` on values of a recording: all that it asked about sizes was answered the first
+    time, and what it had to assume is written down."""
+    key: list[Any] = [function]
+    values: list[Value] = []
+    types: list[TensorType] = []
+    for x in args:
+        if isinstance(x, Value):
+            if x.scope is not scope:
+                return function(*args, **options)
+            values.append(x)
+            types.append(scope.type(x.type))
+            key.append(id(types[-1]))
+        else:
+            key += x, x.__class__
+    if len(values) > 1 and values[0] is values[1]:
+        key.append("same")
+    whole = (*key, *options.items())
+    if not _is_plain(whole[1:]):
+        return function(*args, **options)
+    recipe = scope.repeats.get(whole)
+    if recipe is not None:
+        return recipe.repeat(tuple(values), scope)
+    bound = len(scope.bound)
+    result = function(*args, **options)
+    if result.scope is scope and len(scope.bound) == bound:
+        scope.repeats[whole] = _Recipe(result, tuple(values), types)
+    return result
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether it is made of numbers, texts and sizes' own expressions: comparing others asks."""
+    if isinstance(x, tuple):
+        return all(_is_plain(item) for item in x)  # pyright: ignore[reportUnknownVariableType]
+    return x is None or x is Ellipsis or isinstance(x, (int, float, str, type, Expr))
+
+
 def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
-    """`function(*values, *plain, **plain)`, its operators remembered outside recordings."""
+    """`function(*values, *plain, **plain)`, its operators remembered: those of arrays for good,
+    those of a recording's values until it learns more of its sizes."""
     known: dict[Hashable, _Recipe] = {}
 
     @wraps(function)
@@ -79,7 +127,7 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
         for x in args:
             if isinstance(x, Value):
                 if x.scope is not None:
-                    return function(*args, **options)
+                    return _again(function, x.scope, args, options)
                 values.append(x)
                 key.append(id(x.type))
             else:
@@ -94,7 +142,7 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
                 known.clear()
             result = function(*args, **options)
             if result.scope is None:
-                known[whole] = _Recipe(result, arguments)
+                known[whole] = _Recipe(result, arguments, [x.type for x in arguments])
             return result
         for x in values:
             if x.__class__ is not Value:

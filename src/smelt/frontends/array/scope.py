@@ -8,13 +8,14 @@ TensorType(dtype=f32, shape=(n0, 4))
 
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import Any
 
 from smelt.errors import ChangedError, LeakError
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import Value, constant, imprint, intern, layout
+from smelt.frontends.array.value import Value, constant, imprint, infer, intern, layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -50,6 +51,8 @@ class Scope(Sizes):
         """What captured arrays that others may write to were like when they were first read."""
         self.made: dict[int, weakref.ref[Any]] = {}
         """Arrays that were made while it ran, of values from outside: it may write to them."""
+        self.instead: list[weakref.ref[Any]] = []
+        """Arrays that names got in place of NumPy's buffers, by `buffer += x`."""
 
     def has_made(self, array: Any) -> bool:
         """Whether an array that holds a value from outside was made by this recording."""
@@ -73,13 +76,17 @@ class Scope(Sizes):
 
     def record(self, op: TensorOp, inputs: tuple[Value, ...]) -> Value:
         """`op` on values of this recording; others are captured as constant inputs."""
-        self.alive(inputs[0].told if inputs else "a size")
-        own = tuple(x if x.scope is self else self.capture(x) for x in inputs)
-        if not self.bound:
-            result = op.infer(*(x.type for x in own))
-        else:
-            result = op.infer(*(self.type(x.type) for x in own))
-        return Value(op, own, intern(result.dtype, result.shape), here(), None, self)
+        if not self.open:
+            self.alive(inputs[0].told if inputs else "a size")
+        own = tuple([x if x.scope is self else self.capture(x) for x in inputs])
+        types = [x.type for x in own] if not self.bound else [self.type(x.type) for x in own]
+        return Value(op, own, infer(op, *types), here(), None, self)
+
+    def planned(self, op: TensorOp, inputs: tuple[Value, ...], type: TensorType) -> Value:
+        """`record` of values of this recording, where the result's type is known."""
+        if not self.open:
+            self.alive(inputs[0].told)
+        return Value(op, inputs, type, here(3), None, self)
 
     def input(self, label: str, type: TensorType, strides: tuple[int | None, ...] | None) -> Value:
         """An argument of the recorded function."""
@@ -146,6 +153,18 @@ class Scope(Sizes):
                     hint="Calls read NumPy's memory when they run: write to a copy, or use"
                     " x = sm.asarray(buffer) and x[key] = value.",
                 )  # fmt: skip
+
+    def unkept(self) -> None:
+        """Raises LeakError if something that outlives the function holds an array in place of the
+        buffer that it held: a call that records nothing would write to neither."""
+        if any(ref() is not None for ref in self.instead):
+            gc.collect()  # what is held by something that only refers to itself
+        for x in [x for ref in self.instead if (x := ref()) is not None]:
+            raise LeakError(
+                f"{x.node.told} is kept where {self.name} found a buffer of NumPy's, by"
+                " `buffer += x`, and belongs to its recording, which has ended",
+                hint="Calls would write to neither: return the new value instead.",
+            )
 
     def pin_scalars(self, node: Node) -> None:
         """The recording is valid only for the values that `node`, a number, is computed from."""

@@ -16,7 +16,7 @@ equality also *binds* a symbol, so that types made later mention only the surviv
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import gcd
 from typing import Any
 
@@ -78,6 +78,14 @@ class Sizes:
         """Symbols that should not survive: another one takes their place where it can."""
         self.guards: list[Guard] = []
         self._canonical: dict[TensorType, TensorType] = {}
+        self._told: dict[Expr, Index] = {}
+        """What has been asked before, until a symbol is bound: expressions as canonical ones,"""
+        self._values: dict[Expr, int] = {}
+        """their values in this call,"""
+        self._answers: dict[tuple[Index, str, Index], tuple[bool, bool]] = {}
+        """and comparisons, each with its answer and whether that took a guard."""
+        self.repeats: dict[Hashable, Any] = {}
+        """What callers remember of their work on types, until a symbol is bound."""
         self._readers: dict[str, set[str]] = {}
 
     # Symbols
@@ -96,11 +104,19 @@ class Sizes:
         """`e` in terms of the symbols that are not bound."""
         if isinstance(e, int) or not self.bound:
             return e
-        return substitute(e, self.bound, "size")
+        found = self._told.get(e)
+        if found is None:
+            found = self._told[e] = substitute(e, self.bound, "size")
+        return found
 
     def hint(self, e: Index) -> int:
         """The value of `e` in the call that is being recorded."""
-        return e if isinstance(e, int) else int(evaluate(e, self.hints))
+        if isinstance(e, int):
+            return e
+        found = self._values.get(e)
+        if found is None:
+            found = self._values[e] = int(evaluate(e, self.hints))
+        return found
 
     def shape(self, shape: Shape) -> Shape:
         return tuple(self.canon(d) for d in shape)
@@ -125,6 +141,9 @@ class Sizes:
         self.bound[name] = e
         self._note(name)
         self._canonical.clear()
+        self._told.clear()
+        self._answers.clear()
+        self.repeats.clear()
 
     def _note(self, name: str) -> None:
         """Remember by which symbols a bound one is expressed, for when they are bound too."""
@@ -254,6 +273,18 @@ class Sizes:
             return self._equal(left, right)
         if relation == "!=":
             return not self._equal(left, right)
+        asked = left, relation, right
+        known = self._answers.get(asked)
+        if known is None:
+            guards = len(self.guards)
+            answer = self._ordered(left, relation, right)
+            known = self._answers[asked] = answer, len(self.guards) > guards
+        elif known[1]:
+            self.allowed()
+        return known[0]
+
+    def _ordered(self, left: Index, relation: str, right: Index) -> bool:
+        """`holds` for < and <=, where it was not asked before."""
         left, right = self.canon(left), self.canon(right)
         gap = sub(sub(right, left), 1 if relation == "<" else 0)
         if self._never_negative(gap):
@@ -269,6 +300,9 @@ class Sizes:
 
     def broadcast(self, what: str, *types: TensorType) -> tuple[TensorType, ...]:
         """Canonical types whose dimensions agree or are 1.  Raises ShapeError."""
+        types = tuple(self.type(t) for t in types)
+        if all(t.shape == types[0].shape for t in types):
+            return types
         rank = max(len(t.shape) for t in types)
         for place in range(1, rank + 1):
             kept: Index = 1

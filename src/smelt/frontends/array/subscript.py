@@ -94,11 +94,11 @@ Part = Range | Point | New | Many
 
 def get(x: Value, key: Any) -> Value:
     """x[key].  Raises IndexRangeError, DTypeError for float indices, TracerError for masks."""
+    simple = frozen(key)
+    if simple is not None:
+        found = None if x.data is None else _small(x, key)
+        return _simple(x, simple) if found is None else found
     if x.scope is None:
-        simple = frozen(key)
-        if simple is not None:
-            found = None if x.data is None else _small(x, key)
-            return _simple(x, simple) if found is None else found
         scope = _scope_in(key if key.__class__ is tuple else (key,))
         x = x if scope is None else scope.capture(x)
     return _get(x, key)

@@ -207,7 +207,9 @@ def record_call(
         leaves = [_leaf(scope, placed, *pair) for pair in zip(labels, arguments, strict=True)]
         found, tree = flatten(call([_shown(scope, a, x) for a, x in zip(arguments, leaves)]))
         results, outputs = _results(scope, leaves, found)
+        del found  # the function itself holds nothing any more
         scope.unwritten()
+        scope.unkept()
         orders = [None if a.data is None or not turns else turned(a.data) for a in arguments]
         return _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:

@@ -233,14 +233,13 @@ def intern(dtype: DType, shape: Shape) -> TensorType:
     return found
 
 
-def infer(op: TensorOp, inputs: tuple[Value, ...]) -> TensorType:
+def infer(op: TensorOp, *types: TensorType) -> TensorType:
     """The result type of `op`, remembered.  Raises what the operator's own rule raises."""
-    key = (id(op), *[id(x.type) for x in inputs])
+    key = (id(op), *map(id, types))
     known = _INFERRED.get(key)
     if known is None:
         if len(_INFERRED) > _REMEMBERED:
             _INFERRED.clear()
-        types = tuple(x.type for x in inputs)
         result = op.infer(*types)
         known = _INFERRED[key] = (intern(result.dtype, result.shape), op, types)
     return known[0]
@@ -302,7 +301,7 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     for x in inputs:
         if x.__class__ is not Value:
             x.touch()
-    return Value(op, inputs, infer(op, inputs), here(2))
+    return Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
 
 
 def copied(node: Value) -> Value:

@@ -17,6 +17,7 @@ import numpy as np
 from smelt.errors import ArgumentError, AxisError, ShapeError, SmeltError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, common
+from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import STATE, Value, record
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, split_groups
@@ -78,6 +79,7 @@ def permute(x: Value, perm: Sequence[int]) -> Value:
     return x if perm == tuple(range(len(perm))) else record(Permute(perm), (x,))
 
 
+@replayed
 def reshape(x: Value, shape: Shape) -> Value:
     """The same elements in another shape; one dimension may be -1.  Raises ShapeError."""
     scope = scope_of(x, shape)

@@ -10,7 +10,7 @@ from smelt.origin import Origin
 __all__ = ["Traced", "module_of", "origin_of"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n\s*(.*))?')
-_OWN = re.compile(r"\bL\['self'\]|\bL\.self")
+_ROOT = re.compile(r"[LG](?:\['|\.)(\w+)(?:'\])?(?:\.__self__\b)?")
 
 
 class Traced(Origin):
@@ -54,13 +54,37 @@ def origin_of(node: Any) -> Traced:
 
 
 def _path_of(node: Any) -> str:
-    stack = node.meta.get("nn_module_stack") or {}
-    for path, _ in reversed(list(stack.values())):
-        cleaned = _OWN.sub("", str(path)).replace("._modules", "")
-        cleaned = re.sub(r"\['?([^'\]]+)'?\]", r".\1", cleaned).strip(".")
-        if cleaned:
-            return cleaned
+    alone = len(_roots(node.graph)) < 2
+    for root, path in map(_parted, reversed(_stack(node))):
+        found = path if alone or root == "self" else f"{root}{path}"
+        found = re.sub(r"\['?([^'\]]+)'?\]", r".\1", found.replace("._modules", "")).strip(".")
+        if found:
+            return found
     return ""
+
+
+def _stack(node: Any) -> list[str]:
+    """The modules that an operator is in, the innermost last, as the tracer names them."""
+    return [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+
+
+def _parted(path: str) -> tuple[str, str]:
+    """The variable that a path starts from, and the rest.
+
+    >>> _parted("L['fn'].0"), _parted("G['model'].__self__.layers.0"), _parted("layers.0")
+    (('fn', '.0'), ('model', '.layers.0'), ('', 'layers.0'))
+    """
+    found = _ROOT.match(path)
+    return (found[1], path[found.end() :]) if found else ("", path)
+
+
+def _roots(graph: Any) -> frozenset[str]:
+    """The variables that paths start from; of one nobody need say the name, which may be one of
+    PyTorch's own (`fn`)."""
+    first = next(iter(graph.nodes)).meta
+    if "smelt_roots" not in first:
+        first["smelt_roots"] = frozenset(_parted(p)[0] for n in graph.nodes for p in _stack(n))
+    return first["smelt_roots"]
 
 
 def module_of(node: Any) -> str:

@@ -37,6 +37,10 @@ _PLANS_LIMIT = 1024
 _FAR = 16
 """Times as many elements from which on a plan is made anew: what it chose was for few."""
 
+_ROOM = 4
+"""Times as much room for constants from which on a plan is made anew: a batch of two has twice that
+of one."""
+
 
 class _Planned(NamedTuple):
     """A plan, and the graph, the sizes and the memory that it was made for."""
@@ -105,15 +109,15 @@ def _is_number(d: Index) -> bool:
 
 
 def _has_room(found: _Planned, now: Allowance | None) -> bool:
-    """Whether there is at least twice the room that a plan was made for, and constants that had no
-    room then have it now: a call of few rows must not decide for those of many."""
+    """Whether there is much more room than a plan was made for, and constants that had no room then
+    have it now: a call of few rows must not decide for those of many."""
     extra, before = knobs.CONSTANTS_EXTRA.get(), found.allowance
     if before is None or now is None or extra is None:
         return False
     old, new = before.kept + extra, now.kept + extra
     constants = [x.type for x in found.graph.inputs if isinstance(x.op, Input) and x.op.constant]
     given = [t.nbytes for t in constants if isinstance(t.nbytes, int)]
-    if new < 2 * old or sum(given) <= old:
+    if new < _ROOM * old or sum(given) <= old:
         return False
     kept = _kept(found.plan)
     return any(old < kept + n <= new for n in given)

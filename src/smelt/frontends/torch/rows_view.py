@@ -8,6 +8,7 @@ from typing import Any
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
 from smelt.frontends.torch.value import V, concat, iota, is_zeros, select
+from smelt.ops.view import Expand
 from smelt.types.dtype import f64, i64
 from smelt.types.expr import Expr, Index, add, mul, product, sub
 
@@ -39,7 +40,8 @@ def _t(c: Call, x: V) -> V:
 
 
 def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
-    return x.expand(c.shape)
+    """Also one that repeats nothing here: in another trace, whose batch is not 1, it does."""
+    return x.op(Expand(c.shape))
 
 
 def _start(c: Call, x: V, a: int, start: Any) -> Index:

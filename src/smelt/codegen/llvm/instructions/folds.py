@@ -111,8 +111,9 @@ class Compensated:
 
     def _two_sum(self, m: LLVMMachine, a: Value, b: Value) -> tuple[Value, Value]:
         total = m.add(a, b)
-        taken = m.sub(total, a)
-        return total, m.add(m.sub(a, m.sub(total, taken)), m.sub(b, taken))
+        taken = m.sub_aside(total, a)
+        kept = m.sub(total, taken)
+        return total, m.add_aside(m.sub(a, kept), m.sub_aside(b, taken))
 
 
 class Winner:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions import exponents, tables
+from smelt.codegen.llvm.instructions import exponents, quotients, tables
 from smelt.codegen.llvm.instructions.division import LEAST_BITS, RANGES, common_divisor, divided
 from smelt.codegen.llvm.instructions.registers import (
     I1,
@@ -264,16 +264,26 @@ class LLVMMachine:
         return self.builder.shuffle_vector(left, right, lane_numbers(range(lanes + extra)))
 
     def add_aside(self, a: Value, b: Value) -> Value:
-        """a + b on the units that multiply, where others are kept busy by conversions."""
+        """a + b on the units that multiply, where others are kept busy by conversions or sums."""
+        one = self._one_aside(a)
+        return self.add(a, b) if one is None else self.fma(a, one, b)
+
+    def sub_aside(self, a: Value, b: Value) -> Value:
+        """a - b on the units that multiply."""
+        one = self._one_aside(a)
+        return self.sub(a, b) if one is None else self.fma(a, one, self.neg(b))
+
+    def _one_aside(self, a: Value) -> Value | None:
+        """A 1 of which LLVM does not know that it is one; None where nothing stands aside."""
         dtype = self.float_of(a)
         width = self.tile(dtype)
         if width is None or self.lanes is None:
-            return self.add(a, b)
-        with self.builder.goto_entry_block():  # a 1 of which LLVM does not know that it is one
+            return None
+        with self.builder.goto_entry_block():
             one = constant(dtype, 1.0, width)
             one = self.builder.asm(ir.FunctionType(one.type, [one.type]), "", "=v,0", [one], False)
         every = lane_numbers([*range(width)] * (self.lanes // width))
-        return self.fma(a, self.builder.shuffle_vector(one, one, every), b)
+        return self.builder.shuffle_vector(one, one, every)
 
     @property
     def picks(self) -> bool:
@@ -285,22 +295,10 @@ class LLVMMachine:
     # Integers and masks
 
     def divide_int(self, a: Value, b: Value, *, signed: bool) -> Value:
-        """Vectors of up to 32 bits divide as floats of twice the precision, which is exact.
+        return quotients.truncated(self, a, b, signed=signed)
 
-        A quotient of two n-bit integers differs from the next integer by at least 1/b, more than
-        half a unit in the last place of a float with 2n bits.  Constants are left to LLVM, which
-        multiplies by a reciprocal instead.
-        """
-        build = self.builder
-        bits = (a.type.element if self.lanes else a.type).width
-        if self.lanes is None or bits == 64 or isinstance(b, ir.Constant):
-            return build.sdiv(a, b) if signed else build.udiv(a, b)
-        wide = widened(ir.FloatType() if bits <= 8 else ir.DoubleType(), self.lanes)
-        if signed:
-            quotient = build.fdiv(build.sitofp(a, wide), build.sitofp(b, wide))
-            return build.fptosi(quotient, a.type)
-        quotient = build.fdiv(build.uitofp(a, wide), build.uitofp(b, wide))
-        return build.fptoui(quotient, a.type)
+    def floor_int(self, a: Value, b: Value) -> Value:
+        return quotients.floored(self, a, b)
 
     def and_(self, a: Value, b: Value) -> Value:
         return self.builder.and_(a, b)

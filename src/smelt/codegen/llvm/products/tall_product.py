@@ -21,10 +21,11 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
-from smelt.codegen.llvm.instructions.indexing import I64, iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.tall_packer import TallPacker
 from smelt.codegen.llvm.products.thin import multiply_add
+from smelt.codegen.llvm.products.tiling import rounds
 from smelt.codegen.llvm.schedule.tall import Tall
 from smelt.codegen.llvm.scratch.scratch import copied
 from smelt.codegen.llvm.scratch.storage import RIGHT_PART, STAGED_PART, SUMS_PART
@@ -289,15 +290,8 @@ class TallEmitter(TallPacker):
             return [multiply_add(self.m, ones[j // vectors], across[j % vectors], total, c.item)
                     for j, total in enumerate(totals)]  # fmt: skip
 
-        begin, done = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors), number(0)
-        if (step := self._unrolled(len(starts))) > 1:
-            done = self._whole(self.depth, step)
-            begin = self._added(number(0), done, step, one, begin)
-        return self._added(done, self.depth, 1, one, begin)
-
-    def _unrolled(self, height: int) -> int:
-        """Positions that the loop of a tile takes at once."""
-        return 1
+        zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
+        return self._added(number(0), self.depth, 1, one, zeros)
 
     def _line(
         self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
@@ -324,29 +318,7 @@ class TallEmitter(TallPacker):
         self, low: Value, high: Value, step: int, one: Any, begin: list[Value]
     ) -> list[Value]:  # fmt: skip
         """`one(k, sums, nth)` for all k from `low` to `high`, so many in each round."""
-        b, before = self.b, self.b.block
-        loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
-        b.cbranch(b.icmp_signed("<", low, high), loop, done)
-        b.position_at_end(loop)
-        k = b.phi(I64)
-        k.add_incoming(low, before)
-        totals = [b.phi(x.type) for x in begin]
-        following: list[Value] = [*totals]
-        for nth in range(step):
-            following = one(k, following, nth)
-        after, end = b.add(k, number(step)), b.block
-        k.add_incoming(after, end)
-        b.cbranch(b.icmp_signed("<", after, high), loop, done)
-        b.position_at_end(done)
-        found: list[Value] = []
-        for first, total, value in zip(begin, totals, following, strict=True):
-            total.add_incoming(first, before)
-            total.add_incoming(value, end)
-            last = b.phi(first.type)
-            last.add_incoming(first, before)
-            last.add_incoming(value, end)
-            found.append(last)
-        return found
+        return rounds(self.b, (low, high), step, one, begin)
 
     def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
         """Has the processor fetch what later tiles read: a tile's rows are too many and too short

@@ -149,7 +149,7 @@ class TileEmitter:
         """The block's products into the result in scratch: added, or where `fresh` stored; by the
         contraction's tiles, or others.  Where sums are `long`, blocks are summed on their own."""
         self.long, c, b, home = long, self.c, self.b, self.home
-        self.ahead = TileAhead(home, c, self.left, self.depth, last)
+        self.ahead = TileAhead(home, c, (self.left, self.right), (self.rows, self.depth), last)
         self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, wide = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
@@ -341,8 +341,8 @@ class TileEmitter:
         places = self._places(height, vectors, row, column)
         # LLVM steps the addresses of the highest tile, so that they leave the sums their registers.
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
-        if full:
-            self.ahead.results(row, b.add(self.column, column), height, vectors)
+        place = row, self.column, column
+        part = self.ahead.tile(place, height, vectors) if full else None
         begin = self._corrected(m, self._begin(m, places), vectors, column)
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
@@ -353,7 +353,7 @@ class TileEmitter:
         totals = [b.phi(x.type) for x in begin]
         k = position if full else opaque(b, position)
         if full:
-            self.ahead.rows(starts, height, k)
+            self.ahead.operands(starts, part, k)
         across = self._across(m, b.add(line, b.mul(k, self.right.steps[0])), vectors, mask)
         following = self._step(m, height, b.mul(k, self.left.steps[1]), starts, across, [*totals])
         after = b.add(k, number(1))

@@ -5,9 +5,9 @@ leave memory idle; the nest that stores a result waits for each of its lines ins
 for both: a product of 64 columns reads its rows in 0.75 of the time, and storing what is made of
 the sums, a third of the time of such a kernel, takes an eighth of it.
 
-    ahead = TileAhead(home, c, left, depth, last)
-    ahead.results(row, column, height, vectors)     the lines that are stored in place of a tile
-    ahead.rows(starts, height, k)                   for each k: a part of the rows that follow
+    ahead = TileAhead(home, c, (left, right), (rows, depth), last)
+    part = ahead.tile(place, height, vectors)   of a tile: the lines that are stored in its place
+    ahead.operands(starts, part, k)             for each k: a part of the rows and panel that follow
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import number, opaque
+from smelt.codegen.llvm.products.panel_ahead import PanelAhead, Part
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.values.items import Item, StoreItem
 from smelt.types.affine import coefficient
@@ -30,12 +31,14 @@ Value = ir.Value
 
 
 class TileAhead:
-    """The asks of one contraction's tiles, of which `left` tells where their rows lie and `depth`
-    how many positions a row has in the block at hand, which is the `last` one or not."""
+    """The asks of one contraction's tiles: where its operands lie, and how many rows and summed
+    positions the block at hand has, which is the `last` one or not."""
 
     def __init__(
-        self, home: NestEmitter, c: Contraction, left: Place, depth: Value, last: Value | None
-    ) -> None:
+        self, home: NestEmitter, c: Contraction, operands: tuple[Place, Place],
+        block: tuple[Value, Value], last: Value | None,
+    ) -> None:  # fmt: skip
+        (left, right), depth = operands, block[1]
         self.home, self.b, self.c, self.left, self.last = home, home.b, c, left, last
         region = home.s.region(c.item)
         self.moves: Value | None = None
@@ -48,14 +51,26 @@ class TileAhead:
         self.result = None if store is None else self._result(store)
         """The address where a tile's first sum goes once all is done, elements between rows, and
         what one takes."""
+        self.panels = None
+        if right.panels is not None and not c.deep:
+            self.panels = PanelAhead(home, c, right, block, last)
 
-    def rows(self, starts: list[Value], height: int, k: Value) -> None:
-        """Asks for a part of the rows that follow a tile's, which begin at `starts`: for all of
-        them in the course of k."""
+    def tile(self, place: tuple[Value, Value, Value], height: int, vectors: int) -> Part | None:
+        """Asks for the lines that a tile's results take; what falls to it of the next panel.  Its
+        place is a row, the block's first column among the result's, and a column of the block."""
+        row, first, column = place
+        self.results(row, self.b.add(first, column), height, vectors)
+        return None if self.panels is None else self.panels.begin(row, column, height)
+
+    def operands(self, starts: list[Value], part: Part | None, k: Value) -> None:
+        """Asks for a part of the panel that follows, and of the rows that follow a tile's, which
+        begin at `starts`: for all of them in the course of k."""
+        if self.panels is not None and part is not None:
+            self.panels.ask(part, k)
         if self.moves is None:
             return
         b, itemsize = self.b, self.left.dtype.itemsize
-        moved = b.and_(b.mul(k, number(height * itemsize)), self.moves)
+        moved = b.and_(b.mul(k, number(len(starts) * itemsize)), self.moves)
         ahead = b.add(moved, b.mul(self.left.steps[0], number(itemsize)))
         prefetch(b, b.gep(starts[-1], [ahead], source_etype=ir.IntType(8)))
 

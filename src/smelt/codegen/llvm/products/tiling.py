@@ -5,6 +5,7 @@ Among the loops that pack, constants of those would be kept in the registers of 
     function = function_apart(module, "tile.f32.12x32", TILE_TYPE, fill)   # fill(function), once
     every_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
     every_width(home, tile, columns, lambda column, vectors: ...)       # what stands above others
+    rounds(b, (low, high), step, lambda k, sums, nth: ..., begin)       # a tile's own loop
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.schedule.contract import Tile
 
 if TYPE_CHECKING:
@@ -78,3 +79,34 @@ def whole_tiles(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
     many = b.icmp_signed(">", over, number(low))
     whole = b.select(few, b.sub(whole, number(high)), whole)
     return b.select(many, b.add(whole, number(high)), whole)
+
+
+def rounds(
+    b: ir.IRBuilder, span: tuple[Value, Value], step: int,
+    one: Callable[[Value, list[Value], int], list[Value]], begin: list[Value],
+) -> list[Value]:  # fmt: skip
+    """What begins as `begin` after `one(k, sums, nth)` for all k of a span, so many in each round:
+    the nth after the kth."""
+    (low, high), before = span, b.block
+    loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
+    b.cbranch(b.icmp_signed("<", low, high), loop, done)
+    b.position_at_end(loop)
+    k = b.phi(I64)
+    k.add_incoming(low, before)
+    totals = [b.phi(x.type) for x in begin]
+    following: list[Value] = [*totals]
+    for nth in range(step):
+        following = one(k, following, nth)
+    after, end = b.add(k, number(step)), b.block
+    k.add_incoming(after, end)
+    b.cbranch(b.icmp_signed("<", after, high), loop, done)
+    b.position_at_end(done)
+    found: list[Value] = []
+    for first, total, value in zip(begin, totals, following, strict=True):
+        total.add_incoming(first, before)
+        total.add_incoming(value, end)
+        last = b.phi(first.type)
+        last.add_incoming(first, before)
+        last.add_incoming(value, end)
+        found.append(last)
+    return found

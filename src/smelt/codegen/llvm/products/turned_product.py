@@ -22,27 +22,21 @@ from typing import TYPE_CHECKING
 from smelt.blocks import TURNED_COLUMNS, TURNED_PITCH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
-from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
+from smelt.codegen.llvm.access.memory import element_address, load_vector
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.tall_product import TallEmitter
 from smelt.codegen.llvm.products.tiling import every_width
+from smelt.codegen.llvm.products.turned_tile import FRACTION, TOGETHER, UNROLLED, tile_function
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.tall import Tall
 from smelt.codegen.llvm.scratch.scratch import each_vector
-from smelt.codegen.llvm.scratch.storage import SUMS_PART
-from smelt.codegen.llvm.scratch.turn import transpose
+from smelt.codegen.llvm.scratch.storage import RIGHT_PART, SUMS_PART
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-UNROLLED = 2
-"""Positions that the loop of a tile takes at once."""
-TOGETHER = 2
-"""Lines that each round of it asks for, of neighbouring columns."""
-FRACTION = 16
-"""Bits behind the point of how many lines are asked for in a round."""
 
 
 class TurnedEmitter(TallEmitter):
@@ -95,52 +89,26 @@ class TurnedEmitter(TallEmitter):
         home.ranges[c.m] = row, b.select(b.icmp_signed("<", next_, end), next_, end)
         self.first = row
         self._pack_left()
-        starts = self._clamped(row, c.tile.rows)
         home.ranges[c.m] = kept
-        every_width(home, c.tile, self.columns, lambda at, n: self._tile_at(row, starts, at, n))
+        every_width(home, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
 
-    def _tile_at(self, row: Value, starts: list[Value], at: Value, vectors: int) -> None:
-        """The sums of a tile, turned: some rows, of each the columns one after the other."""
-        b, c, lanes = self.b, self.c, self.c.tile.lanes
-        self.later = self._later(row, at)
-        totals = self._sums(starts, at, vectors, None)
-        nothing = ir.Constant(totals[0].type, ir.Undefined)
-        for v in range(vectors):
-            mine = totals[v::vectors]
-            mine += [nothing] * (-len(mine) % lanes)
-            for first in range(0, len(mine), lanes):
-                for lane, line in enumerate(transpose(b, mine[first : first + lanes])):
-                    to = self._sum(b.add(at, number(v * lanes + lane)), b.add(row, number(first)))
-                    store_vector(self.m, to, line, c.item.dtype, None)
-
-    def _unrolled(self, height: int) -> int:
-        return UNROLLED
-
-    # ---- what is asked for -----------------------------------------------------------------------
-
-    def _later(self, row: Value, at: Value) -> tuple[Value, Value]:
-        """The first of the next columns, and how many rounds those before this tile have."""
+    def _tile_at(self, row: Value, at: Value, vectors: int) -> None:
+        """The sums of a tile: of each row the columns one after the other."""
         b, c = self.b, self.c
-        first = b.mul(b.add(row, number(c.tile.rows)), self.left_steps[0])
+        size, (_, end) = number(self.stored.itemsize), self.home.ranges[c.m]
         panels = b.udiv(at, number(c.tile.columns))
-        rounds = b.mul(panels, b.udiv(self.depth, number(UNROLLED)))
-        return element_address(b, self.base, first, self.stored), rounds
+        before = b.mul(panels, b.udiv(self.depth, number(UNROLLED)))
+        function = tile_function(b.module, c, vectors, self.home.home.target)
+        b.call(function, [
+            self._sum(at, row), self.at(RIGHT_PART, self._packed(number(0), at)),
+            self._there(row), b.mul(self.left_steps[0], size), b.sub(end, row), self.depth,
+            self._there(b.add(row, number(c.tile.rows))), b.mul(before, self.rate), self.rate,
+        ])  # fmt: skip
 
-    def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
-        """Asks for some lines of the next columns, where these are read from memory."""
-        if not self.c.direct:
-            return
-        b, (base, before) = self.b, self.later
-        pairs = -(-self.c.tile.rows // TOGETHER)
-        nth = b.mul(b.add(before, b.udiv(k, number(UNROLLED))), self.rate)
-        nth = b.lshr(nth, number(FRACTION))
-        line = b.udiv(nth, number(pairs))
-        column = b.mul(b.sub(nth, b.mul(line, number(pairs))), number(TOGETHER))
-        for i in range(TOGETHER):
-            here = b.mul(b.add(column, number(i)) if i else column, self.left_steps[0])
-            address = element_address(b, base, here, self.stored)
-            prefetch(b, b.gep(address, [b.mul(line, number(LINE))],
-                              source_etype=ir.IntType(8)))  # fmt: skip
+    def _there(self, row: Value) -> Value:
+        """Where a column's elements begin, as they lie or as they have been converted."""
+        b, nth = self.b, row if self.c.direct else self.b.sub(row, self.first)
+        return element_address(b, self.base, b.mul(nth, self.left_steps[0]), self.stored)
 
     # ---- what reads the sums ---------------------------------------------------------------------
 

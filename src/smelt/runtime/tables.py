@@ -1,0 +1,196 @@
+"""The tables of a call with given sizes: chunks, launches, and a frame of argument words."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from smelt.dataclass import dataclass
+from smelt.kernel.abi import PARALLEL
+from smelt.runtime.layout import layout
+from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
+from smelt.types.expr import Index, evaluate
+
+Array = np.ndarray[Any, Any]
+
+GRAIN_NS = 20_000.0
+"""Least predicted time of a chunk: a helper's late start costs about a fifth of this."""
+INLINE_NS = 8_000.0
+"""Predicted time below which a launch runs in the calling thread alone."""
+CYCLES_A_NS = 4.0
+"""Near enough for cutting chunks on any machine of these years."""
+MOST_CHUNKS = 64
+
+
+@dataclass(slots=True)
+class Segment:
+    """Kernels of one native call (tables and their addresses), or one library call."""
+
+    call: CallStep | None = None
+    tables: tuple[Array, ...] = ()
+    chunks: int = 0
+    launches: int = 0
+    count: int = 0
+
+
+@dataclass
+class Prepared:
+    """Everything about a call that sizes decide."""
+
+    sizes: dict[str, int]
+    shapes: list[tuple[int, ...]]
+    frame: array[int]
+    addresses: list[tuple[int, int, int]]
+    """Words of the frame that are told at the call, by whose address, and how far behind that."""
+    arena: list[tuple[int, int]]
+    strides: list[tuple[int, int, int]]
+    segments: list[Segment]
+    arena_bytes: int
+    scratch: int
+    code: list[Any]
+    """What the tables hold addresses of; it must live as long as they do."""
+    places: Mapping[int, tuple[int, int]]
+    """Of values in between, by number: the output in whose memory each is (-1: the arena), and the
+    offset there."""
+    results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
+    """Value, shape, dtype, bytes and the input written over (-1: none), by output."""
+    work: float = 0.0
+    """Predicted time in ns."""
+    parallel: bool = False
+    """Whether a launch is meant for several threads."""
+
+
+class Builder:
+    """Makes the tables of one set of sizes."""
+
+    def __init__(
+        self, values: Sequence[Value], named: dict[str, int], shapes: list[tuple[int, ...]]
+    ) -> None:  # fmt: skip
+        self.values, self.named, self.shapes = values, named, shapes
+        self.inputs = sum(v.place == "input" for v in values)
+        self.outside = self.inputs + sum(v.place == "output" for v in values)
+        self.frame: list[int] = []
+        self.addresses: list[tuple[int, int, int]] = []
+        self.arena: list[tuple[int, int]] = []
+        self.strides: list[tuple[int, int, int]] = []
+        self.segments: list[Segment] = []
+        self.chunks: list[tuple[int, int, int, int]] = []
+        self.launches: list[tuple[int, int, int, int]] = []
+        self.code: list[Any] = []
+        self.scratch = 0
+        self.work = 0.0
+        self.parallel = False
+
+    def build(self, launches: Sequence[Sequence[Step]], arena: Sequence[Index]) -> Prepared:
+        """The tables of `launches`; `arena` lists where the plan's values end, in bytes."""
+        groups = [[s if isinstance(s, CallStep) else self._variant(s) for s in group]
+                  for group in launches]  # fmt: skip
+        self.places = layout(self.values, groups, arena, self.named)
+        for time, group in enumerate(groups):
+            self._group(time, group)
+        self._flush()
+        return Prepared(self.named, self.shapes, array("q", self.frame), self.addresses, self.arena,
+                        self.strides, self.segments, self.places.nbytes, self.scratch, self.code,
+                        self.places.values, work=self.work, parallel=self.parallel)  # fmt: skip
+
+    def number(self, e: Index, named: Sizes | None = None) -> int:
+        return int(evaluate(e, self.named if named is None else named))
+
+    def _group(self, time: int, steps: Sequence[Step]) -> None:
+        """One group of independent steps: its kernels share launches, phase by phase."""
+        kernels = [(k, s) for k, s in enumerate(steps) if isinstance(s, KernelStep)]
+        self.code += [s.loaded for _, s in kernels]
+        frames = [self._words(time, k, s) for k, s in kernels]
+        for phase in range(max((len(s.entries) for _, s in kernels), default=0)):
+            first, work = len(self.chunks), 0.0
+            for (_, step), base in zip(kernels, frames, strict=True):
+                if phase < len(step.entries):
+                    work += self._chunks(step.entries[phase], base, step.sizes(self.named))
+            parallel = PARALLEL if work > INLINE_NS and len(self.chunks) - first > 1 else 0
+            self.work += work
+            self.parallel = self.parallel or bool(parallel)
+            if len(self.chunks) > first:
+                self.launches.append((first, len(self.chunks) - first, parallel, 0))
+        for s in steps:
+            if isinstance(s, CallStep):
+                self._flush()
+                self.segments.append(Segment(call=s))
+
+    def _variant(self, step: KernelStep) -> KernelStep:
+        """The kernel for these sizes: for few rows, say, or storing past the caches where a
+        result outgrows them."""
+        written = [what for kind, what in step.words if kind == "value"]
+        largest = max((self._nbytes(v) for v in written
+                       if self.values[v].place == "output"
+                       and self.values[v].over < 0), default=0)  # fmt: skip
+        if step.variant is None:
+            return step
+        return step.variant(self.named, largest > step.stream_above) or step
+
+    def _nbytes(self, number: int) -> int:
+        value = self.values[number]
+        return math.prod(self.shapes[number]) * value.dtype.itemsize
+
+    def _words(self, time: int, k: int, step: KernelStep) -> int:
+        """The argument words of kernel `k` of a group; gives their byte offset in the frame."""
+        base = len(self.frame)
+        for kind, what in step.words:
+            slot = len(self.frame)
+            self.frame.append(0)
+            if kind == "size":
+                self.frame[slot] = self.number(what)
+            elif kind == "partial":
+                self.arena.append((slot, self.places.partials[time, k, what]))
+            elif kind == "stride":
+                number, d = what
+                self.strides.append((slot, self.values[number].number, d))
+            else:
+                self._address(slot, what)
+        return base * 8
+
+    def _address(self, slot: int, number: int) -> None:
+        v = self.values[number]
+        if v.place == "input":
+            self.addresses.append((slot, v.number, 0))
+        elif v.place == "output":
+            self.addresses.append((slot, self.inputs + v.number, 0))
+        elif v.place == "held":
+            self.addresses.append((slot, self.outside + v.number, 0))
+        else:
+            host, offset = self.places.values[number]
+            if host >= 0:
+                self.addresses.append((slot, self.inputs + host, offset))
+            else:
+                self.arena.append((slot, offset))
+
+    def _chunks(self, entry: Native, base: int, own: Sizes) -> float:
+        """Cuts the tasks of one function into chunks; gives the predicted work in ns.  `own` are
+        the sizes under the names of the kernel's code."""
+        tasks, work = self.number(entry.tasks, own), self.number(entry.cycles, own) / CYCLES_A_NS
+        self.scratch = max(self.scratch, self.number(entry.scratch, own))
+        if tasks <= 0:
+            return 0.0
+        count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))
+        if work <= INLINE_NS:
+            count = 1
+        for k in range(count):
+            begin, end = tasks * k // count, tasks * (k + 1) // count
+            self.chunks.append((entry.address, base, begin, end))
+        return work
+
+    def _flush(self) -> None:
+        if self.launches:
+            tables = tuple(
+                np.array(t, np.int64).reshape(-1, 4) for t in (self.chunks, self.launches)
+            )
+            chunks, launches = (int(t.ctypes.data) for t in tables)
+            self.segments.append(Segment(None, tables, chunks, launches, len(self.launches)))
+        self.chunks, self.launches = [], []
+
+
+__all__ = ["Builder", "Prepared", "Segment"]

@@ -1,0 +1,137 @@
+"""Places for known sizes: never two live things in one place, and no more memory than must be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from smelt import driver, knobs
+from smelt.graph.interp import run as interpret
+from smelt.graph.text import parse
+from smelt.runtime.layout import LEAST_GAIN, LINE, Layout, layout
+from smelt.runtime.steps import CallStep, KernelStep, Step, Value
+from smelt.types.dtype import f32, u8
+from smelt.types.expr import Index, add, size
+
+MIB = 1 << 20
+
+
+def kernel(*values: int, partials: Sequence[Index] = ()) -> KernelStep:
+    return KernelStep("k", (), tuple(("value", n) for n in values), tuple(partials))
+
+
+def test_kernels_share_what_they_want_for_a_launch():
+    """Eight layers that pack four MiB each: one of them at a time lies beside what is alive."""
+    values = [Value(f32, (1000,), "input", 0), Value(f32, (1000,), "output", 0)]
+    values += [Value(f32, (1000,), "arena", -1, k % 2 * 4032) for k in range(7)]
+    order = [0, *range(2, 9), 1]
+    steps = [[kernel(a, b, partials=[4 * MIB])] for a, b in pairwise(order)]
+    found = layout(values, steps, [8064], {})
+    assert found.nbytes == 4 * MIB + 2 * 4032
+    assert len(found.partials) == 8
+
+
+def test_kernels_of_one_launch_share_nothing():
+    values = [Value(f32, (1000,), "input", 0), *(Value(f32, (9,), "output", k) for k in range(2))]
+    steps = [[kernel(0, 1, partials=[MIB, MIB]), kernel(0, 2, partials=[MIB])]]
+    assert layout(values, steps, [], {}).nbytes == 3 * MIB
+
+
+def test_small_memory_stays_as_it_is_planned():
+    values = [Value(u8, (size("n"),), "arena", -1, 64)]
+    n = LEAST_GAIN // 2
+    found = layout(values, [[kernel(0)], [kernel(partials=[n])]], [add(size("n"), 64)], {"n": n})
+    assert found.values == {0: (-1, 64)} and found.nbytes == 2 * n + 64
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_places_of_random_programs(seed: int):
+    r = random.Random(seed)
+    n, launches = 1 << 16, r.randint(2, 14)
+    sizes = {"n": n, "m": r.randint(1, 3 * n)}
+    groups: list[list[Step]] = [[] for _ in range(launches)]
+    values: list[Value] = []
+    lives: dict[int, tuple[int, int]] = {}
+    top: Index = 0
+    for _ in range(r.randint(1, 30)):
+        number, first = len(values), r.randrange(launches)
+        last = min(first + r.randint(0, 4), launches - 1)
+        shape: tuple[Index, ...] = (r.randint(1, 9), r.choice([size("n"), size("m"), 100]))
+        if r.random() < 0.2:
+            values.append(Value(u8, shape, "output", sum(v.place == "output" for v in values)))
+            last = launches - 1
+        else:
+            values.append(Value(u8, shape, "arena", -1, top))
+            top = add(top, LINE * 4 * n)
+        lives[number] = first, last
+        for time in {first, last}:
+            if r.random() < 0.8:
+                groups[time].append(kernel(number, partials=[r.choice([0, 5000, 9 * n])]))
+            else:
+                groups[time].append(CallStep("c", lambda *_: None, (number,), ()))
+    check(layout(values, groups, [top], sizes), values, lives, groups, sizes)
+
+
+def check(
+    found: Layout, values: Sequence[Value], lives: dict[int, tuple[int, int]],
+    groups: Sequence[Sequence[Step]], sizes: dict[str, int],
+) -> None:  # fmt: skip
+    def nbytes(number: int) -> int:
+        a, b = values[number].shape
+        return int(a if isinstance(a, int) else 0) * (b if isinstance(b, int) else sizes[str(b)])
+
+    results = {v.number: n for n, v in enumerate(values) if v.place == "output"}
+    spans = [(host, at, at + nbytes(n), *lives[n]) for n, (host, at) in found.values.items()]
+    assert len(spans) == sum(v.place == "arena" for v in values)
+    for host, _, end, _, last in spans:
+        if host >= 0:
+            assert end <= nbytes(results[host]) and last < lives[results[host]][0]
+    for (time, k, j), at in found.partials.items():
+        step = groups[time][k]
+        assert isinstance(step, KernelStep)
+        spans.append((-1, at, at + int(str(step.partials[j])), time, time))
+    for k, (host, begin, end, first, last) in enumerate(spans):
+        assert begin % LINE == 0 and (host >= 0 or end <= found.nbytes)
+        for other, b, e, since, until in spans[:k]:
+            met = host == other and first <= until and since <= last
+            assert not met or end <= b or e <= begin
+
+
+def test_a_value_over_another_stays_over_it():
+    """What the plan writes in place has one place here, too."""
+    n = 4 * MIB
+    values = [Value(u8, (n,), "arena", -1, 3 * n), Value(u8, (n,), "arena", -1, 3 * n),
+              Value(u8, (n,), "arena", -1, 0)]  # fmt: skip
+    steps = [[kernel(0)], [kernel(0, 1)], [kernel(1, 2)]]
+    found = layout(values, steps, [4 * n], {})
+    assert found.values[0] == found.values[1] != found.values[2]
+    assert found.nbytes == 2 * n
+
+
+SQUARES = """graph f(x: f32[n,16], w: f32[16,2000]) {
+  b = contract(x, x) {spec="i,k; j,k -> i,j"}
+  c = scan.sum(b) {axis=1}
+  d = contract(c, x) {spec="i,j; j,k -> i,k"}
+  y = contract(d, w) {spec="i,k; k,j -> i,j"}
+  return y
+}"""
+
+
+@pytest.mark.parametrize("n", [300, 2100])
+def test_a_square_lies_in_the_result_where_it_fits(n: int):
+    """For 300 rows it is smaller than the result, for 2100 larger; one plan serves both."""
+    graph = parse(SQUARES)
+    with knobs.config(fuse=False):
+        made = driver.compile(graph, hints={"n": 300})
+    r = np.random.default_rng(0)
+    x, w = (r.standard_normal(s).astype("f4") for s in ((n, 16), (16, 2000)))
+    (found,) = made.run([x, w], (n,))
+    (wanted,), (terms,) = (interpret(graph, given) for given in ([x, w], [abs(x), abs(w)]))
+    roundings = 2 * (16 + n + n + 16)  # of either side
+    assert (abs(found - wanted) <= roundings * 2.0**-24 * terms).all()
+    arena = made.executable.prepared((n,)).arena_bytes
+    assert arena < LEAST_GAIN if n == 300 else arena >= 4 * n * n
