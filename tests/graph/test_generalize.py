@@ -222,6 +222,20 @@ def _meet(one: list[int], other: list[int]) -> bool:
     return all(m == n or 1 in (m, n) for m, n in zip(one[::-1], other[::-1]))
 
 
+def _largest(k: int, name: str, given: list[int], axis: int) -> list[str]:
+    """Lines that make rk: the largest elements along an axis, which is kept."""
+    kept = tuple(1 if d == axis else m for d, m in enumerate(given))
+    return [
+        f"s{k} = reduce.max({name}) {{axes=({axis},)}}",
+        f"r{k} = reshape(s{k}) {{shape={kept}}}",
+    ]
+
+
+def _padded(name: str, rank: int, axis: int, low: int, high: int) -> str:
+    lows, highs = (tuple(m if d == axis else 0 for d in range(rank)) for m in (low, high))
+    return f"pad({name}) {{low={lows}, high={highs}, value=0.5}}"
+
+
 @st.composite
 def programs(draw: Draw) -> Graph:
     """Views and sums of one operand in any order, beside positions and a row of parameters."""
@@ -251,9 +265,7 @@ def programs(draw: Draw) -> Graph:
         elif kind == "pad" and given:
             low, high = draw(st.integers(0, 9)), draw(st.integers(0, 9))
             out[a] += low + high
-            lows, highs = (tuple(m if d == a else 0 for d in range(len(given)))
-                           for m in (low, high))  # fmt: skip
-            line = f"pad({name}) {{low={lows}, high={highs}, value=0.5}}"
+            line = _padded(name, len(given), a, low, high)
         elif kind == "concat" and given:
             out[a] *= 2
             line = f"concat({name}, {name}) {{axis={a}}}"
@@ -278,9 +290,7 @@ def programs(draw: Draw) -> Graph:
             out[a] = draw(st.sampled_from((1, 2, 3)))
             line = f"expand({name}) {{shape={tuple(out)}}}"
         elif kind == "less" and given:
-            lines.append(f"s{k} = reduce.max({name}) {{axes=({a},)}}")
-            kept = tuple(1 if d == a else m for d, m in enumerate(given))
-            lines.append(f"r{k} = reshape(s{k}) {{shape={kept}}}")
+            lines += _largest(k, name, given, a)
             line = f"sub({name}, r{k})"
         elif kind == "beside" and len(given) <= len(shape) and _meet(given, shape):
             out = [max(m, n) for m, n in zip_longest(given[::-1], shape[::-1], fillvalue=1)][::-1]

@@ -309,8 +309,8 @@ def _fits(found: dict[str, Any]) -> bool:
 def draw(
     seed: int, phrases: Any, length: int | None = None, batches: tuple[int, ...] = ()
 ) -> Program:
-    """The module of a seed: `phrases` are (weight, phrase); `batches`, if told, is the first size of
-    each argument in each call."""
+    """The module of a seed: `phrases` are (weight, phrase); `batches`, if told, is the first size
+    of each argument in each call."""
     d = Drawing(seed, batches)
     wanted = length or d.random.randint(4, 12)
     if batches:  # what has a parameter is a model, whose batches vary
