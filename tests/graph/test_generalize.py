@@ -231,9 +231,23 @@ def _largest(k: int, name: str, given: list[int], axis: int) -> list[str]:
     ]
 
 
+def _places(k: int, given: list[int], axis: int) -> list[str]:
+    """Lines that make ck: how far each element is along an axis."""
+    return [
+        f"i{k} = iota() {{shape={tuple(given)}, axis={axis}, dtype=i64}}",
+        f"c{k} = cast(i{k}) {{dtype=f32}}",
+    ]
+
+
 def _padded(name: str, rank: int, axis: int, low: int, high: int) -> str:
     lows, highs = (tuple(m if d == axis else 0 for d in range(rank)) for m in (low, high))
     return f"pad({name}) {{low={lows}, high={highs}, value=0.5}}"
+
+
+def _program(shape: list[int], lines: list[str], result: str) -> Graph:
+    body = "".join(f"  {line}\n" for line in lines)
+    dims = ",".join(map(str, shape))
+    return parse(f"graph f(x: f32[{dims}], w: f32[3]) {{\n{body}  return {result}, w\n}}")
 
 
 @st.composite
@@ -279,8 +293,7 @@ def programs(draw: Draw) -> Graph:
             out = [draw(st.sampled_from((2, 3, 4))), *given]
             line = f"expand({name}) {{shape={tuple(out)}}}"
         elif kind == "own" and given:
-            lines.append(f"i{k} = iota() {{shape={tuple(given)}, axis={a}, dtype=i64}}")
-            lines.append(f"c{k} = cast(i{k}) {{dtype=f32}}")
+            lines += _places(k, given, a)
             line = f"mul({name}, c{k})"
         elif kind == "gather" and given:
             lines.append(f"j{k} = iota() {{shape=({n},), axis=0, dtype=i64}}")
@@ -298,9 +311,7 @@ def programs(draw: Draw) -> Graph:
         if line and int(np.prod(out, dtype=int)) < 5000 and len(out) < 7:
             lines.append(f"{new} = {line}")
             name, given = new, out
-    body = "".join(f"  {line}\n" for line in lines)
-    dims = ",".join(map(str, shape))
-    return parse(f"graph f(x: f32[{dims}], w: f32[3]) {{\n{body}  return {name}, w\n}}")
+    return _program(shape, lines, name)
 
 
 @settings(max_examples=400, deadline=None)
