@@ -111,6 +111,22 @@ def test_a_one_that_is_repeated_is_always_one(body: str) -> None:
     substitute_sizes(found.graph, sizes)  # raises where dimensions do not meet
 
 
+@pytest.mark.parametrize("body", [
+    "y = concat(a, z) {axis=0}", "y = concat(z, a) {axis=0}", "y = scatter.add(w, t, i)",
+])  # fmt: skip
+def test_a_batch_of_one_beside_what_repeats_nothing_is_one(body: str) -> None:
+    """Parts that are joined, and what updates go to."""
+    graph = parse(f"""graph f(x: f32[1,5], w: f32[3,1], i: i64[5]) {{
+      t = permute(x) {{perm=(1, 0)}}
+      a = expand(x) {{shape=(2, 1, 5)}}
+      z = expand(0.5:f32) {{shape=(1, 1, 5)}}
+      {body}
+      return y, a, z, t
+    }}""")
+    found = made(graph)
+    assert found.graph.inputs[0].type.shape[0] == 1
+
+
 def test_sizes_that_are_symbols_already_give_the_same_graph() -> None:
     """A tracer that has learnt that one of them varies names that one, or both."""
     wanted = text(made(layer(4, 5)).graph)

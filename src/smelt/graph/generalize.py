@@ -380,14 +380,11 @@ def _margins(
 
 def _concat(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Concat)
-    parts = [w.of(x) for x in node.inputs]
-    along: Index = 0
-    for p in parts:
-        along = add(along, p[node.op.axis])
-        p[node.op.axis] = 1
-    found = w.meet(parts)
-    found[node.op.axis] = w.sizes.now(along)
-    return found
+    axis, (found, *others) = node.op.axis, [w.of(x) for x in node.inputs]
+    for part in others:  # nothing is repeated here: a one beside others' ones is one of theirs
+        found = [add(d, e) if a == axis else w.sizes.equal(d, e)
+                 for a, (d, e) in enumerate(zip(found, part, strict=True))]  # fmt: skip
+    return [w.sizes.now(d) for d in found]
 
 
 def _window(w: _Walk, node: Node) -> Sequence[Index]:
@@ -431,7 +428,10 @@ def _scatter(w: _Walk, node: Node) -> Sequence[Index]:
     shape = w.of(x)
     for at, d in zip(index, shape):
         _positions(w, at, d)
-    w.meet([w.of(updates), [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]])
+    wanted = [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]
+    given = [w.sizes.fix(d) if n == 1 else d  # updates are repeated, and what they go to is not
+             for d, n in zip(reversed(w.of(updates)), reversed(wanted))]  # fmt: skip
+    w.meet([given[::-1], wanted])
     return w.of(x)
 
 

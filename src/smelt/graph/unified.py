@@ -203,6 +203,10 @@ class Sizes:
         groups: list[tuple[list[Index], list[Index]]] = []
         s = t = 0
         while s < len(source) or t < len(target):
+            if self._ones(source[s:]) > self._ones(target[t:]) and source[s] == 1:
+                groups.append(([1], []))  # rather than a size that is 1 now, of which one is left
+                s += 1
+                continue
             dims, new = list(source[s : s + 1]), list(target[t : t + 1])
             s, t = s + len(dims), t + len(new)
             left = self.value(dims[0]) if dims else 1
@@ -222,6 +226,10 @@ class Sizes:
             return [(list(source), list(target))]
         return groups
 
+    def _ones(self, dims: Sequence[Index]) -> int:
+        """How many dimensions are 1 now, before one that is not."""
+        return next((k for k, d in enumerate(dims) if self.value(d) != 1), len(dims))
+
     def _placed(self, where: Hashable, dims: Sequence[Index], new: Sequence[Index]) -> list[Index]:
         """One group: each factor of its dimensions stands in one of the new ones."""
         dims = [self.now(d) for d in dims]
@@ -237,7 +245,7 @@ class Sizes:
             parts.append([f for f, p in zip(factors, places or (), strict=True) if p == k])
             whole = product(parts[-1])
             found.append(mul(whole, self.value(d) // self.value(whole)))
-        if [self.traced(d) for d in found] != [*new]:
+        if places is None or [self.traced(d) for d in found] != [*new]:
             for d in (*dims, *new):
                 self.fix(d)
             return list(new)

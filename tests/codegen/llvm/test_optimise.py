@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from time import thread_time
 from typing import Any
@@ -75,3 +77,91 @@ def test_what_is_decided_goes_before_common_values_are_looked_for() -> None:
     optimising, emitting = map(min, zip(*found, strict=True))
     print(f"{optimising:.4f} s, then {emitting:.4f} s")
     assert optimising < emitting
+
+
+SETTLED = """
+define void @k(ptr noalias %v1, i64 %v2, i64 %v3, ptr noalias %v4) {
+  %n = load i64, ptr null, align 4
+  br label %task
+task:
+  %v23 = icmp slt i64 0, %n
+  br i1 %v23, label %loop.2, label %next.2
+loop.2:
+  %v33 = insertelement <16 x i64> undef, i64 %n, i32 0
+  %v34 = shufflevector <16 x i64> %v33, <16 x i64> undef, <16 x i32> zeroinitializer
+  %v35 = icmp eq <16 x i64> %v34, zeroinitializer
+  %v39 = or <16 x i1> %v35, poison
+  %v54 = insertelement <16 x i64> undef, i64 %n, i32 0
+  %v58 = sub i64 %n, 1
+  %v95 = icmp slt i64 0, %n
+  br i1 %v95, label %loop.2, label %next.2
+next.2:
+  %v96 = icmp slt i64 0, %n
+  br i1 %v96, label %loop.3, label %next.3
+loop.3:
+  %v97 = phi i64 [ 0, %next.2 ], [ %v170, %next.5 ]
+  %v98 = mul i64 %n, %v97
+  %v99 = add nuw nsw i64 0, %v98
+  %v100 = sub nuw nsw i64 %n, 0
+  br label %loop.4
+next.3:
+  %v179 = insertelement <2 x i64> undef, i64 %n, i32 0
+  %v200 = insertelement <2 x i64> undef, i64 %n, i32 0
+  %v204 = sub i64 %n, 1
+  %v238 = sub nuw nsw i64 %n, 0
+  br label %loop.7
+loop.4:
+  %v148 = icmp slt i64 0, %n
+  br label %next.5
+loop.5:
+  %v150 = sub i64 %n, 0
+  %v169 = icmp slt i64 0, %n
+  br label %loop.5
+next.5:
+  %v170 = add i64 %v97, 1
+  %v171 = icmp slt i64 %v170, %n
+  br i1 %v171, label %loop.3, label %next.3
+loop.7:
+  %v906 = icmp slt i64 0, %n
+  br label %next.10
+loop.10:
+  br label %if.17
+next.10:
+  %v1016 = icmp slt i64 0, %n
+  br label %loop.11
+if.17:
+  %v965 = icmp slt i64 0, %n
+  br label %loop.10
+loop.11:
+  %v1039 = icmp slt i64 0, %n
+  br label %loop.11
+}
+"""
+
+SHARE = f"""
+from smelt import driver
+from smelt.codegen.llvm.optimize import machine_for
+from smelt.llvm import llvm, newpassmanagers, run_passes
+host = driver.host()
+machine = machine_for(host.triple, host.cpu, host.feature_string, 2)
+passes = newpassmanagers.create_new_module_pass_manager()
+passes.add_new_gvn_pass()
+module = llvm.parse_assembly({SETTLED!r}, llvm.create_context())
+run_passes(passes, module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+print("shared")
+"""
+
+
+def test_sharing_values_does_not_end_the_process() -> None:
+    """NewGVN as it comes asserts that nothing changes any more, which is not so here."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHARE], check=False, capture_output=True, text=True
+    )
+    assert done.stdout == "shared\n", done.stderr[-500:]
+
+
+def test_what_llvm_was_told_is_told_once() -> None:
+    """A second time ends the process: of a module that is imported again, say."""
+    code = "import sys, smelt.llvm; del sys.modules['smelt.llvm']; import smelt.llvm; print(1)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr[-500:]

@@ -40,7 +40,8 @@ class Disturbed(TorchDispatchMode):
         return tree_map(self.move, found)
 
     def move(self, x: Any) -> Any:
-        if isinstance(x, torch.Tensor) and x.is_floating_point():
+        zeros = isinstance(x, torch.Tensor) and x._is_zerotensor()  # which have no memory
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and not zeros:
             noise = torch.rand(x.shape, generator=self.random, dtype=torch.float64) * 2 - 1
             x.mul_((1 + self.size * noise).to(x.dtype))
         return x

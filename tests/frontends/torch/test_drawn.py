@@ -14,10 +14,13 @@ from tests.frontends.torch.phrases import PHRASES  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+BATCHES = (1, 2, 5, 3, 1)
+"""The first size of all arguments in each call."""
 
-def judged(seed):
+
+def judged(seed, batches=()):
     """Whether eager code runs the module of a seed; fails if compiled code is wrong."""
-    program = draw(seed, PHRASES)
+    program = draw(seed, PHRASES, batches=batches)
     try:
         found = wrong(program)
     except Refused:
@@ -35,12 +38,18 @@ def test_drawn_modules(seed):
     assert judged(seed)
 
 
+@pytest.mark.parametrize("seed", [4, 8])
+def test_what_is_compiled_for_a_batch_of_one_is_right_for_others(seed):
+    assert judged(seed, BATCHES)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(8))
 def test_many_drawn_modules(part):
     start = random.SystemRandom().randrange(1 << 30)
     assert sum(judged(start + k) for k in range(120)) > 80
+    assert sum(judged(start + k, BATCHES) for k in range(40)) > 20
 
 
 def spoilt(monkeypatch, change):

@@ -93,6 +93,18 @@ def test_one_plan_for_every_batch_and_length(kind, compiled_graphs):
     assert len(compiled_graphs) == most
 
 
+@pytest.mark.parametrize("kind", ["causal", "last", "shifted"])
+def test_what_is_compiled_for_a_batch_of_one_serves_every_other(kind, compiled_graphs):
+    torch.manual_seed(0)
+    m = Encoder(kind=kind).eval()
+    f = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for size in ((1, 16), (2, 16), (5, 12), (1, 9), (3, 4)):
+            words = torch.randint(0, 50, size)
+            torch.testing.assert_close(f(words), m(words), atol=1e-5, rtol=1e-4)
+    assert len(compiled_graphs) == 1
+
+
 def test_rooms_of_positions_are_those_of_the_graph_that_reads(compiled_graphs):
     """A plan in which words and masks have lengths of their own has other names for sizes."""
     torch.manual_seed(0)
