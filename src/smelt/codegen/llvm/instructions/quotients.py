@@ -17,16 +17,19 @@ and those of the quotient again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.registers import TextConstant, widened
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.instructions.machine import LLVMMachine
 
 Value = ir.Value
 WORD, HALF = 64, 32
 
 
-def truncated(m: Any, a: Value, b: Value, *, signed: bool) -> Value:
+def truncated(m: LLVMMachine, a: Value, b: Value, *, signed: bool) -> Value:
     """a / b towards zero, in every lane."""
     build, bits = m.builder, _bits(m, a)
     divisor = m.number(b)
@@ -38,7 +41,7 @@ def truncated(m: Any, a: Value, b: Value, *, signed: bool) -> Value:
     return (build.fptosi if signed else build.fptoui)(quotient, a.type)
 
 
-def floored(m: Any, a: Value, b: Value) -> Value:
+def floored(m: LLVMMachine, a: Value, b: Value) -> Value:
     """a / b towards minus infinity, both with signs."""
     build, bits = m.builder, _bits(m, a)
     divisor = m.number(b)
@@ -55,25 +58,25 @@ def floored(m: Any, a: Value, b: Value) -> Value:
     return build.select(moved, build.sub(q, _each(m, 1, bits)), q)
 
 
-def _bits(m: Any, a: Value) -> int:
+def _bits(m: LLVMMachine, a: Value) -> int:
     return (a.type.element if m.lanes else a.type).width
 
 
-def _each(m: Any, number: int, bits: int) -> Value:
+def _each(m: LLVMMachine, number: int, bits: int) -> Value:
     """A number without a sign in every lane."""
     signed = number - (1 << bits) if number >> bits - 1 else number
     found = TextConstant(ir.IntType(bits), str(signed), signed)
     return found if m.lanes is None else found.splat(m.lanes)
 
 
-def _as_floats(m: Any, a: Value, b: Value, *, signed: bool) -> Value:
+def _as_floats(m: LLVMMachine, a: Value, b: Value, *, signed: bool) -> Value:
     build = m.builder
     wide = widened(ir.FloatType() if _bits(m, a) <= 8 else ir.DoubleType(), m.lanes)
     convert = build.sitofp if signed else build.uitofp
     return build.fdiv(convert(a, wide), convert(b, wide))
 
 
-def _by(m: Any, u: Value, d: int, n: int) -> Value:
+def _by(m: LLVMMachine, u: Value, d: int, n: int) -> Value:
     """u / d rounded down: u is below 2^n, of as many bits or one more."""
     build, bits = m.builder, _bits(m, u)
     if bits < WORD:  # told that the sign bit is 0, LLVM multiplies by a shorter number
@@ -89,7 +92,7 @@ def _by(m: Any, u: Value, d: int, n: int) -> Value:
     return build.lshr(upper, _each(m, length - 1, bits))
 
 
-def _upper(m: Any, u: Value, number: int) -> Value:
+def _upper(m: LLVMMachine, u: Value, number: int) -> Value:
     """The upper 64 bits of a product, by its four products of 32 bits each."""
     build, half = m.builder, _each(m, HALF, WORD)
     lower = _each(m, (1 << HALF) - 1, WORD)

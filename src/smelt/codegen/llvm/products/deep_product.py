@@ -26,6 +26,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.tall_product import TallEmitter
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile import with_before
+from smelt.codegen.llvm.products.tiling import rounds
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of
 from smelt.codegen.llvm.schedule.tall import Tall
@@ -280,8 +281,8 @@ class DeepEmitter(TallEmitter):
             return one(k, totals, nth)
 
         whole = self._whole(self.depth, UNROLLED)
-        begin = self._added(number(0), whole, UNROLLED, asking, begin)
-        return self._added(whole, self.depth, 1, one, begin)
+        begin = rounds(self.b, (number(0), whole), UNROLLED, asking, begin)
+        return rounds(self.b, (whole, self.depth), 1, one, begin)
 
     def _multiplied(
         self, starts: list[Value], k: Value, nth: int, across: list[Value], totals: list[Value]

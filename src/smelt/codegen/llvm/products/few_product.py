@@ -27,6 +27,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.deep_product import DeepEmitter
 from smelt.codegen.llvm.products.tall_packer import converted
 from smelt.codegen.llvm.products.tile import with_before
+from smelt.codegen.llvm.products.tiling import rounds
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of
 from smelt.codegen.llvm.schedule.tall import Tall
@@ -266,8 +267,8 @@ class FewEmitter(DeepEmitter):
             return found
 
         done = self._whole(self.depth, step)
-        begin = self._added(number(0), done, step, one, self.begin)
-        return self._added(done, self.depth, 1, one, begin) if step > 1 else begin
+        begin = rounds(self.b, (number(0), done), step, one, self.begin)
+        return rounds(self.b, (done, self.depth), 1, one, begin) if step > 1 else begin
 
     def _read_line(self, k: Value, column: Value, vectors: int) -> list[Value]:
         """Some vectors of a line of the right operand, from where it lies."""

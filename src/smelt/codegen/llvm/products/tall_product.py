@@ -291,7 +291,7 @@ class TallEmitter(TallPacker):
                     for j, total in enumerate(totals)]  # fmt: skip
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
-        return self._added(number(0), self.depth, 1, one, zeros)
+        return rounds(self.b, (number(0), self.depth), 1, one, zeros)
 
     def _line(
         self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None
@@ -313,12 +313,6 @@ class TallEmitter(TallPacker):
         b = self.b
         at = element_address(b, first, b.mul(k, step), dtype)
         return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
-
-    def _added(
-        self, low: Value, high: Value, step: int, one: Any, begin: list[Value]
-    ) -> list[Value]:  # fmt: skip
-        """`one(k, sums, nth)` for all k from `low` to `high`, so many in each round."""
-        return rounds(self.b, (low, high), step, one, begin)
 
     def _ask(self, starts: list[Value], k: Value, column: Value) -> None:
         """Has the processor fetch what later tiles read: a tile's rows are too many and too short
