@@ -42,9 +42,9 @@ T = TypeVar("T")
 # NewGVN, the one pass that shares common values of those that llvmlite shows, may take values for
 # one another for good and then find that they are not, where it looks through phis: an assertion,
 # which ends the process.  What it shares by that is 0.03 % of our code.  LLVM takes an option once.
-if "smelt_options" not in vars(ffi):
+if "smelt_options" not in ffi.__dict__:
     llvm.set_option("smelt", "-enable-phi-of-ops=false")
-    vars(ffi)["smelt_options"] = True
+    ffi.__dict__["smelt_options"] = True
 
 # llvmlite serialises its calls with a reentrant lock of its own, which it does not show.
 _LOCK: Any = getattr(ffi.lib, "_lock", None) or threading.RLock()
