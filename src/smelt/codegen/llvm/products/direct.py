@@ -152,7 +152,7 @@ def _is_plain(c: Contraction | Upright, s: Schedule) -> bool:
     rows of the result."""
     if isinstance(c, Upright):
         return bool(c.heights(s.local[c.columns[-1].axis]))
-    return c.kind != "thin" and c.group is None and c.m is not None and not c.outer
+    return c.kind != "thin" and c.m is not None and not c.outer
 
 
 def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
