@@ -34,6 +34,7 @@ from smelt.passes.laid import laid
 from smelt.passes.layouts import layouts
 from smelt.passes.margins import margins
 from smelt.passes.nested import nested
+from smelt.passes.ordered import ordered
 from smelt.passes.picks import picks
 from smelt.passes.positions import positions
 from smelt.passes.precision import precision
@@ -80,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("views", views),
     Pass("laid", laid, resums=True),
     Pass("same", same),
+    Pass("ordered", ordered),
     Pass("picks", picks),
     Pass("joined", joined),
     Pass("nested", nested),
