@@ -45,7 +45,7 @@ from smelt.passes.stencils import stencils
 from smelt.passes.views import views
 
 Rounding = Literal["fast", "eager", "exact"]
-ROUNDS = 4
+ROUNDS = 8
 """Times that the whole sequence may run; it ends as soon as nothing changes."""
 
 

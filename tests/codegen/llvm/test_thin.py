@@ -167,6 +167,13 @@ def test_pieces_are_as_long_as_the_first_cache_holds() -> None:
     assert re.search(r"select +i1 %\S+, i64 1024, i64 512", text)
 
 
+def test_the_next_pieces_are_asked_for_whole() -> None:
+    """Half a piece ahead leaves memory idle at the end of each: 1.3 times as long, measured."""
+    kernel = whole(matrices("f32", "m,k; n,k -> m,n"))
+    text = str(emit(kernel.kernel, Target.for_isa("avx512"), form="rows").llvm)
+    assert re.search(r"select +i1 (%\S+), i64 1, i64 %\S+\n.*select +i1 \1, i64 0, i64 %", text)
+
+
 def test_few_rows_in_the_usual_code_too() -> None:
     """What serves all sizes is right for few rows, though others serve them better."""
     kernel = whole(matrices("f32", "m,k; n,k -> m,n"), usual=True)

@@ -206,7 +206,7 @@ class Lowering:
         self._call(node, reason)
 
     def _after(self, row: Row | None, node: Any) -> _Entry:
-        operands = (*nodes((node.args, node.kwargs)), *self._given(node).values())
+        operands = (*node.all_input_nodes, *self._given(node).values())
         before = [] if row is not None and row.source else [self._entries[x] for x in operands]
         first = max((e.graph for e in before), default=0)
         if _is_again(node):  # not before what reads it
@@ -392,7 +392,7 @@ class Lowering:
         given = map_arg(node.args, _size_or_none) if row.source else node.args
         args = [self._operand(a, k, origin) for a in given]
         options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
-        fakes = map_arg(node.args, lambda x: x.meta["val"])
+        fakes = [_told(a) for a in node.args]
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
             args = [self._settled(a, shape) if isinstance(a, V) else a for a in args]
@@ -486,6 +486,13 @@ def _free(row: Row | None) -> bool:
 
 def _size_or_none(node: Any) -> Any:
     return node if _is_size(node) else None
+
+
+def _told(a: Any) -> Any:
+    """An argument with what the tracer knows of values in their place."""
+    if isinstance(a, torch.fx.Node):
+        return a.meta["val"]
+    return map_arg(a, lambda x: x.meta["val"]) if isinstance(a, (list, tuple)) else a
 
 
 def _is_size(node: Any) -> bool:

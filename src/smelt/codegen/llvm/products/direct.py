@@ -57,7 +57,8 @@ class Direct:
         whole = b.icmp_signed("==", over, number(0))
         if isinstance(c, Contraction):
             first, last = ranges[c.k]
-            return b.and_(whole, b.icmp_signed("<", first, last))
+            some = b.icmp_signed("<", first, last)
+            return some if c.masks_columns() else b.and_(whole, some)
         one = b.icmp_signed("==", over, number(c.tile.lanes))  # the last columns are one vector
         line = c.columns[-1].axis
         first, last = ranges[line]

@@ -402,16 +402,19 @@ class ThinEmitter:
     def _foresee(self, along: str, far: int, pieces: Value | None = None) -> None:
         """How many whole lines `far` bytes are, and elements what is left: short lines are asked
         for some groups of them before, so that as much is under way as along long ones.  Of pieces
-        of long lines the next ones are asked for, which are visited next."""
+        of long lines the next ones are asked for, whole: they are visited next, and nothing of them
+        would be under way while the end of these is multiplied."""
         b, (low, high) = self.b, self.ranges[along]
         length = b.sub(high, low)
         length = b.select(b.icmp_signed("<", length, number(1)), number(1), length)
         for size in {self.home.home.dtypes[x.payload.buffer].itemsize
                      for x in self.right.items if isinstance(x.payload, Access)}:  # fmt: skip
             whole = b.udiv(number(far // size), length)
+            more = b.sub(number(far // size), b.mul(whole, length))
             if pieces is not None:
-                whole = b.select(pieces, number(0), whole)
-            self.ahead[size] = whole, b.sub(number(far // size), b.mul(whole, length))
+                whole = b.select(pieces, number(1), whole)
+                more = b.select(pieces, number(0), more)
+            self.ahead[size] = whole, more
 
     def _vectors(self, value: Value) -> list[Value]:
         """A wide register as registers of the processor."""

@@ -169,6 +169,14 @@ class Contraction:
         lies = plain and lies_open(self.right, self.item.dtype, axes, axes[1:])
         return self.panels or lies
 
+    def masks_columns(self) -> bool:
+        """Whether tiles tell apart which of their columns there are."""
+        return self.reads_right() and not self.panels
+
+    def is_whole(self) -> bool:
+        """Whether all summed positions are one block: few, of which nothing is packed."""
+        return self.kind == "small" and self.masks_columns() and self.reads_left()
+
     def lies_in_rows(self) -> bool:
         """Whether the right operand lies in plain rows, which are not packed if they are short."""
         plain = self.kind == "packed" and self.group is None and not (self.panels or self.down)
