@@ -88,6 +88,22 @@ def test_few_rows_whose_operand_is_packed_anyway(isa: str) -> None:
     assert form(*computed, m=THIN, n=many, k=7) == "rows"
 
 
+@pytest.mark.parametrize("right", ["k,n", "n,k"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
+    kernel = whole(f"graph f(x: f32[b,m,k], w: f32[b,{right}]) {{\n p = abs(x)\n q = neg(w)\n"
+                   f' s = contract(p, q) {{spec="b,m,k; b,{right} -> b,m,n"}}\n return s\n}}',
+                   isa)  # fmt: skip
+    for m, n, k in ((THIN + 1, THIN + 1, TALL_DEPTH), (70, TALL_COLUMNS, 9), (SMALL, 33, 17)):
+        x = whole_numbers((2, m, k), "f4", m)
+        w = whole_numbers((2, k, n) if right == "k,n" else (2, n, k), "f4", n)
+        assert form_for(kernel.forms, kernel.sizes([x, w])) == "tall"
+        assert np.array_equal(kernel(x, w)[0], kernel.expected(x, w)[0]), (m, n, k)
+    sizes = {"b": 2, "m": THIN + 1, "n": THIN + 1, "k": TALL_DEPTH}
+    for name, other in (("m", THIN), ("n", THIN), ("k", TALL_DEPTH + 1), ("n", TALL_COLUMNS + 1)):
+        assert form_for(kernel.forms, {**sizes, name: other}) != "tall"
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_few_rows_of_operands_that_lie(isa: str) -> None:
     lines, turned = (whole(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).forms

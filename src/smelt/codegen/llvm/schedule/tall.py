@@ -319,18 +319,25 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
 def panel_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     """The wide form of fewer rows, where another one would pack its right operand as well, or do
     worse: of one that is computed, of one that is turned for sums that are not long, and of one
-    that lies in short lines for rows that are not few."""
+    that lies in short lines for rows that are not few.  The tall form where the left operand is
+    packed too."""
     every = talls(phase, target, "wide")
     if len(every) != 1 or target.registers < 32 or _is_grouped(every, phase, target):
         return
     (found,) = every
     m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
-    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(THIN + 1, n), 0), *_in_one_pass(every, phase)
+    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(THIN + 1, n), 0)
+    if not _lie_open(every, phase):
+        limits = *limits, (n, TALL_COLUMNS), (k, TALL_DEPTH)
+        if found.lines() is None and _fit(limits) and talls(phase, target):
+            yield "tall", limits
+        return
+    limits = *limits, *_in_one_pass(every, phase)
     if found.lines() is not None:
         limits = *limits, (sub(LINED_ROWS, m), 0), (n, TALL_COLUMNS)
     elif runs_across(found.right, found.n, found.k):
         limits = *limits, (sub(k, mul(TURNED_DEPTH, m)), 0)
-    if _fit(limits) and _lie_open(every, phase):
+    if _fit(limits):
         yield "wide", limits
 
 
