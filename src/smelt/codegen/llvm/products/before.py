@@ -1,6 +1,6 @@
 """Sums of a block of summed positions, and those of the blocks before it.
 
-    totals = with_before(m, places, dtype, totals, unless)     # what lies at `places`, added
+totals = with_before(m, places, dtype, totals, unless)     # what lies at `places`, added
 """
 
 from __future__ import annotations
