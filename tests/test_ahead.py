@@ -70,11 +70,11 @@ def test_a_setting_gives_more(extra: int):
     assert kept(compiled(layers(3), 30, constants_extra=None)) == 3 * 256 * 1024
 
 
-def test_an_allowance_counts_instead():
+def test_half_of_an_allowance_counts_instead():
     graph = layers(3)
     own = held_by(compiled(graph, 300).plan, {"n": 300})
     for panels in range(4):
-        room = panels * 256 * 1024 + 100
+        room = 2 * panels * 256 * 1024 + 100
         assert kept(compiled(graph, 300, Allowance(own + room, 1 << 40))) == panels * 256 * 1024
         assert kept(compiled(graph, 300, Allowance(1 << 40, room))) == panels * 256 * 1024
 

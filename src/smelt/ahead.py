@@ -8,7 +8,9 @@
 
 What is kept takes memory between calls, beside the constants themselves.  Fusion saves memory in
 every call; what it saves is what there is `room` for, so that a program never holds more than its
-operators would one by one.  Candidates are taken by gain per byte.
+operators would one by one.  Candidates are taken by gain per byte.  What eager code holds is told
+by a trace of it, which may not be what runs without a tracer: libraries ask whether they are
+traced, and take other ways then.  Packing, which saves little, takes half of that room at most.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import prod
+from typing import NamedTuple
 
 from smelt import knobs
 from smelt.codegen.build import panels
@@ -59,19 +62,27 @@ class _Candidate:
     """Numbers of clusters, each with the parameter."""
 
 
+class Room(NamedTuple):
+    """Bytes of constants that a plan may keep, and how much may be kept when some are packed."""
+
+    whole: int
+    packed: int
+
+
 def room_of(
     graph: Graph, plan: Plan, hints: Mapping[str, int], allowance: Allowance | None
-) -> int:  # fmt: skip
-    """Bytes of constants that a plan of `graph` may keep: what it holds less than the operators
-    one by one at these sizes (or than `allowance`), and what the settings add."""
+) -> Room:  # fmt: skip
+    """The room for constants of a plan of `graph`: what it holds less than the operators one by one
+    at these sizes (or than `allowance`), and what the settings add."""
     limit, extra = knobs.CONSTANTS.get(), knobs.CONSTANTS_EXTRA.get()
     if extra is None or not any(_is_constant(x) for x in graph.inputs):
-        return limit
+        return Room(limit, limit)
     whole = held_apart(graph, hints) if allowance is None else allowance.nbytes
     saved = max(whole - held_by(plan, hints), 0)
     if allowance is not None:
         saved = min(saved, allowance.kept)
-    return min(saved + extra, limit)
+    packed = saved if allowance is None else saved // 2
+    return Room(min(saved + extra, limit), min(packed + extra, limit))
 
 
 def beyond(found: Split, room: int) -> tuple[Node, ...]:
@@ -90,14 +101,13 @@ def beyond(found: Split, room: int) -> tuple[Node, ...]:
 class Ahead:
     """The prelude of one plan in the making."""
 
-    def __init__(self, graph: Graph, found: Split, room: int) -> None:
-        """`room`: bytes that may be kept."""
+    def __init__(self, graph: Graph, found: Split, room: Room) -> None:
         self.given = graph.inputs
         """The inputs that the caller passes."""
         self._places = {x: k for k, x in enumerate(graph.inputs)}
         self.computes = bool(found.parts)
         """Whether values are computed once, apart from being packed."""
-        self._room = room
+        self._room, self._beyond = room.whole, room.whole - room.packed
         added = found.graph.inputs[len(graph.inputs) :]
         self._computed = dict(zip(added, found.parts, strict=True))
         self._work = dict(zip(added, found.work, strict=True))
@@ -117,6 +127,7 @@ class Ahead:
         for node, work in self._work.items():
             self._note(node, "computed", _nbytes(node), _work_ns(work, node, target), journal)
         made = list(kernels)
+        self._room = max(self._room - self._beyond, 0)
         found = self._candidates(clusters, kernels, bare, target, hints)
         ranked = sorted(found, key=lambda w: -found[w].saves_ns / max(found[w].nbytes, 1))
         for wanted in ranked:
@@ -230,4 +241,4 @@ def fixed(shape: Sequence[Index]) -> tuple[int, ...]:
     return found
 
 
-__all__ = ["Ahead", "beyond", "room_of"]
+__all__ = ["Ahead", "Room", "beyond", "room_of"]

@@ -186,7 +186,7 @@ def _planned(
             donated=_donated(found.graph, graph, donate),
         )  # fmt: skip
         room = room_of(graph, plan, named, program.allowance)
-        more = beyond(found, room)
+        more = beyond(found, room.whole)
         if not more:
             if told is not journal:
                 journal.facts += told.facts

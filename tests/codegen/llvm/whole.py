@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from smelt import driver, lower
-from smelt.ahead import Ahead
+from smelt.ahead import Ahead, Room
 from smelt.codegen.build import Built, Forms, build, form_for, forms
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.interp import run as interpret
@@ -125,7 +125,8 @@ def whole_graph(
     code = Code(made, loaded)
     _, executable = driver.assemble(
         plan, {cluster: driver.Made(named, known, code)}, target, Journal(),
-        Ahead(graph, Split(graph, ()), 0), lambda part, sizes: driver.compile(part, hints=sizes),
+        Ahead(graph, Split(graph, ()), Room(0, 0)),
+        lambda part, sizes: driver.compile(part, hints=sizes),
     )  # fmt: skip
     return Whole(graph, kernel, made, loaded, executable, target, known)
 

@@ -11,10 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402 - torch may be missing
+
 from smelt import config  # noqa: E402 - torch may be missing
 from smelt.bench.peak import eager_peak, smelt_peak  # noqa: E402
 from smelt.frontends.torch import plans  # noqa: E402
-from smelt.frontends.torch.held import held_by_eager  # noqa: E402
+from smelt.frontends.torch.held import Budget, held_by_eager  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 from smelt.runtime.memory import STOCK  # noqa: E402
@@ -469,6 +471,23 @@ def test_what_eager_code_holds_is_known_within_vmap():
     assert seen == [3 * 4 * 256 * 4]
 
 
+def test_results_that_nobody_reads_leave_no_room():
+    def f(x):
+        torch.cat([x] * 64)
+        return x.exp() + 1
+
+    held = []
+
+    def seen(module, given):
+        held.append(held_by_eager(module))
+        return module
+
+    torch.compile(f, backend=seen)(torch.ones(256))
+    traced = make_fx(lambda x: x.exp() + 1)(torch.ones(256))
+    assert held == [64 * 1024]
+    assert Budget(held[0], traced).allowance(alone=True) == prelude.Allowance(2048, 2048)
+
+
 def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may():
     graph = parse("""graph f(x: f32[300,256], w: f32[256,256] constant) {
   t = tanh(x)
@@ -479,7 +498,7 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
   return r
 }""")
     panels = 256 * 256 * 4
-    ample, none = prelude.Allowance(1 << 40, panels), prelude.Allowance(1 << 40, 0)
+    ample, none = prelude.Allowance(1 << 40, 2 * panels), prelude.Allowance(1 << 40, 0)
 
     def planned(*given):
         return plans.found_or_made(*given)[0]
@@ -493,7 +512,7 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
         assert planned(graph, {}, none) is second
         third = planned(graph, {}, ample)  # what had no room has it now
         assert third.executable.prelude and third.executable.prelude.nbytes == panels
-        assert planned(graph, {}, prelude.Allowance(1 << 40, 2 * panels)) is third
+        assert planned(graph, {}, prelude.Allowance(1 << 40, 4 * panels)) is third
     with config(constants_extra=panels):
         more = planned(graph, {}, none)
         assert planned(graph, {}, none) is more

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -145,6 +147,12 @@ FOLDS = {
 @pytest.mark.parametrize("name", FOLDS)
 def test_folds(name):
     agree(FOLDS[name], X, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_folds_of_numbers(name):
+    for x in (2.0, math.inf, math.nan):
+        agree(lambda x: getattr(torch, name)(x, 0), torch.tensor(x))
 
 
 VIEWS = {

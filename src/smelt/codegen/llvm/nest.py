@@ -11,7 +11,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import RowAhead
 from smelt.codegen.llvm.access.bypass import main_loop
 from smelt.codegen.llvm.access.gaps import compared
-from smelt.codegen.llvm.access.limits import Limit, inside_limits
+from smelt.codegen.llvm.access.limits import Limit, clamped, inside_limits
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_scalar,
@@ -42,6 +42,7 @@ from smelt.codegen.llvm.products.product import ProductEmitter
 from smelt.codegen.llvm.products.run_on import run_on
 from smelt.codegen.llvm.products.short_lines import packs_lines
 from smelt.codegen.llvm.rows.abreast import rows_abreast, run_abreast
+from smelt.codegen.llvm.rows.branches import Tree, in_branches, tree_of
 from smelt.codegen.llvm.rows.interior import each_row, in_parts
 from smelt.codegen.llvm.rows.spans import around
 from smelt.codegen.llvm.rows.spread import interleaved
@@ -95,6 +96,7 @@ class NestEmitter:
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest, self.hides = self.s.nests[0], bool(self.s.products)
         self.bypass, self.foresees = False, True
+        self.tree: Tree | None = None
         self.together = 1
         """Rows that are read together where code is emitted now."""
         self.far: dict[Index, Value] = {}
@@ -164,6 +166,7 @@ class NestEmitter:
                        for a in self.accesses}  # fmt: skip
         self.combs = self.combs_now()
         self.folds.before(nest)
+        self.tree = tree_of(self)
         top = Scope(scope or self.top)
         self.enter(top, 0)
         return top
@@ -178,10 +181,10 @@ class NestEmitter:
         if atom.kind == "axis":
             return order.index(atom.name) + 1 if atom.name in order else 0
         if atom.kind == "value":
-            return self._depth(self.s.phase.positions[atom.name])
+            return self.depth(self.s.phase.positions[atom.name])
         return 0
 
-    def _depth(self, item: Item) -> int:
+    def depth(self, item: Item) -> int:
         order = self.nest.order
         depth = max((order.index(a) + 1 for a in item.axes if a in order), default=0)
         if item.kind == "scan":  # its state moves with its axis
@@ -190,6 +193,8 @@ class NestEmitter:
 
     def _loops(self, scope: Scope, depth: int) -> None:
         order = self.nest.order
+        if in_branches(self, scope, depth, lambda inside: self._loops(inside, depth)):
+            return
         if depth == len(order):
             self.body(scope)
             return
@@ -316,7 +321,7 @@ class NestEmitter:
             found = self.index(term, scope)
             scope.offsets[access] = found if above is None else self.b.add(above, found)
         for item in self.items:
-            if self._depth(item) == depth and scope.value(item) is None:
+            if self.depth(item) == depth and scope.value(item) is None:
                 scope.values[item] = self._compute(item, scope)
 
     # ---- index values ----------------------------------------------------------------------------
@@ -424,14 +429,7 @@ class NestEmitter:
             return cast(m, args[0], item.args[0].dtype, item.payload.dtype)
         to = item.payload
         assert isinstance(to, Clamping), item.kind
-        return args[0] if to.inside else self._clamp(m, args[0], to, scope)
-
-    def _clamp(self, m: LLVMMachine, found: Value, to: Clamping, scope: Scope) -> Value:
-        limit = self.b.sub(self.index(to.extent, scope), number(1))
-        if m.lanes is not None:
-            limit = splat(self.b, limit, m.lanes)
-        found = m.select(m.compare("lt", found, limit), found, limit)
-        return m.select(m.compare("gt", found, zero := m.const(i64, 0)), found, zero)
+        return args[0] if to.inside else clamped(self, m, args[0], to, scope)
 
     # ---- memory ----------------------------------------------------------------------------------
 

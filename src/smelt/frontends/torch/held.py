@@ -34,8 +34,11 @@ class Budget:
     def __init__(
         self, held: int | None, traced: torch.fx.GraphModule, kept: Sequence[bool] = ()
     ) -> None:  # fmt: skip
+        apart = None if held is None else peak(traced.graph, "val")
+        if held is not None and apart is not None:
+            held = min(held, apart)  # which knows nothing of results that nobody reads
         self._held = None if held is None else held + converted(traced.graph, kept)
-        self._apart = None if held is None else peak(traced.graph, "val")
+        self._apart = apart
         self._kept = 0
 
     def allowance(self, *, alone: bool) -> Allowance | None:

@@ -152,6 +152,8 @@ class Sizes:
         rule = _RULES.get(type(e).__name__)
         if rule is None:
             raise UnsupportedError(f"sizes with {type(e).__name__} are not supported: {e}")
+        if (whole := self._divisor(e)) is not None:
+            return whole
         args = [self._convert(a) for a in e.args]
         if type(e).__name__ in _OF_SIZES:
             args = [self.counted(a) for a in args]
@@ -182,6 +184,23 @@ class Sizes:
         elif kind not in _OF_REALS:
             return self._convert(e), 1
         raise UnsupportedError(f"a whole number of {e}")
+
+    def _divisor(self, e: Any) -> int | None:
+        """c for n // (n // c), where guards say that c divides n: torch spells the inner dimension
+        so where it views one as two."""
+        if type(e).__name__ not in _QUOTIENTS or type(e.args[1]).__name__ not in _QUOTIENTS:
+            return None
+        n, (m, c) = e.args[0], e.args[1].args
+        return int(c) if m == n and c.is_Integer and self._divides(c, n, e.args[1]) else None
+
+    def _divides(self, c: Any, n: Any, quotient: Any) -> bool:
+        """Whether guards say that c divides n: that products with it and with the quotient are
+        equal."""
+        if self._are_equal(c * quotient, n):
+            return True
+        equal = [g.expr for g in getattr(self._env, "guards", ()) if isinstance(g.expr, sympy.Eq)]
+        return any(sympy.expand(c * quotient * x - n * y) == 0 for g in equal
+                   for x, y in ((g.lhs, g.rhs), (g.rhs, g.lhs)))  # fmt: skip
 
     def _symbol(self, symbol: Any) -> Index:
         name = self.names.get(symbol)
@@ -242,5 +261,6 @@ _RULES: dict[str, Any] = {
     "CleanDiv": floordiv, "Mod": mod, "PythonMod": mod, "Max": maximum,
     "Min": minimum, "Identity": lambda a: a,
 }  # fmt: skip
+_QUOTIENTS = ("FloorDiv", "CleanDiv")
 _OF_SIZES = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min")
 """What is computed as if all numbers were sizes, that is not negative."""

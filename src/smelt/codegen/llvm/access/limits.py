@@ -8,10 +8,12 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP, any_lane, lanes_between
 from smelt.codegen.llvm.access.patterned import lane_limits
 from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.values.items import Access, accesses_of
+from smelt.codegen.llvm.values.items import Access, Clamping, accesses_of
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
+from smelt.types.dtype import i64
 from smelt.types.expr import Index, atoms, axes_of, nonnegative
 
 if TYPE_CHECKING:
@@ -49,9 +51,29 @@ def inside_limits(home: NestEmitter, access: Access, scope: Scope, vector: bool)
     return found
 
 
+def clamped(home: NestEmitter, m: LLVMMachine, found: Value, to: Clamping, scope: Scope) -> Value:
+    """A computed position, moved to the nearest one inside."""
+    limit = home.b.sub(home.index(to.extent, scope), number(1))
+    if m.lanes is not None:
+        limit = splat(home.b, limit, m.lanes)
+    found = m.select(m.compare("lt", found, limit), found, limit)
+    return m.select(m.compare("gt", found, zero := m.const(i64, 0)), found, zero)
+
+
 def tested(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Inside:
     """The lanes in which one index is inside 0 .. n-1, found here for more than one access."""
     return _test(home, e, n, scope, vector=True)
+
+
+def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, Inside]:
+    """Which lanes are inside, of the limits that no loop within this scope moves."""
+    inner = {a for a in home.nest.order if scope.axis(a) is None}
+    found = dict.fromkeys(
+        pair for access in accesses_of(home.items) for pair in access.limits
+        if pair not in home.assumed and not any(map(inner.intersection, map(axes_of, pair)))
+        and not any(a.kind == "value" for e in pair for a in atoms(e))
+    )  # fmt: skip
+    return {pair: tested(home, *pair, scope) for pair in found}
 
 
 def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value | None]:

@@ -10,16 +10,21 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import fresh
+from smelt.codegen.llvm.access.limits import known_limits
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_vector,
+    prefetch,
     store_vector,
 )
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.stretches import in_stretches, stretched
+from smelt.codegen.llvm.rows.interior import each_row
+from smelt.codegen.llvm.rows.straight import rest_mask
 from smelt.codegen.llvm.rows.versions import needed
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of
@@ -35,6 +40,9 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+BELOW = 16
+"""Summed positions that are packed for one vector of columns after another, where each tests what
+lies outside: their lines stay in the first cache from vector to vector."""
 
 
 class TallPacker(Packer):
@@ -120,6 +128,44 @@ class TallPacker(Packer):
             return
         axes = stretched(home, nest, c.tile.columns)
         in_stretches(home, axes, lambda: self._turn_right(nest))
+
+    def _pack(self, nest: Nest, scope: Scope) -> None:
+        """Runs the nest; where vectors come before the summed positions, all of these for each."""
+        if nest.order[0] == nest.vector:
+            top = self.home.open(nest, scope)
+            below = nest.order[1]
+            each_row(self.home, (), top, lambda facts, few: self._pieces(
+                below, lambda: self._columns(top), BELOW))  # fmt: skip
+        else:
+            super()._pack(nest, scope)
+
+    def _columns(self, top: Scope) -> None:
+        """Vectors of columns, of which it is found out once what lies outside."""
+        home, b, lanes = self.home, self.b, self.home.s.lanes
+        column, k = home.nest.order
+        low, high = home.ranges[column]
+        whole = b.add(low, self._whole(b.sub(high, low), lanes))
+        later = fresh(home)
+
+        def vector(at: Value, mask: Value | None) -> None:
+            outer = Scope(top, {column: at}, lanes=Lanes(column, at, lanes, mask))
+            home.enter(outer, 1)
+            known = known_limits(home, outer)
+            here = Lanes(column, at, lanes, mask, inside=known)
+
+            def inside(position: Value) -> None:
+                inner = Scope(outer, {k: position}, lanes=here)
+                home.enter(inner, 2)
+                home.body(inner)
+                for access, far in later:
+                    place = b.add(inner.offset(access), home.index(far, top))
+                    buffer = home.home.buffers[access.buffer]
+                    prefetch(b, element_address(b, buffer, place, home.home.dtypes[access.buffer]))
+
+            home.loop(*home.ranges[k], 1, inside, told=True)
+
+        home.loop(low, whole, lanes, lambda at: vector(at, None))
+        home.loop(whole, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
 
     def _turn_right(self, nest: Nest) -> None:
         """A stretch of a right operand that is turned."""
