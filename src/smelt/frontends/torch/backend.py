@@ -39,6 +39,7 @@ from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.resized import with_own_way_back
 from smelt.frontends.torch.rows_strided import on_memory
 from smelt.frontends.torch.scattered import accumulated
+from smelt.frontends.torch.scored import spell_out_scores
 from smelt.frontends.torch.table import decompositions
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
@@ -72,6 +73,7 @@ def backend(
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _note_break(module)
     with_own_way_back(module)
+    spell_out_scores(module)
     held, cast = held_by_eager(module), kept_by_autocast(module)
     told, arguments = traced_results(module), len(module.graph.find_nodes(op="placeholder"))
     decided: list[Kept] = []

@@ -46,7 +46,7 @@ from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.updates import updates
-from smelt.frontends.torch.value import V
+from smelt.frontends.torch.value import Real, V
 from smelt.graph import build
 from smelt.graph.inside import Read
 from smelt.graph.ir import Node
@@ -413,6 +413,9 @@ class Lowering:
             known = a.meta.get("val")
             if isinstance(known, torch.SymInt):
                 return self.sizes.index(known)
+            if isinstance(known, torch.SymFloat) and a.op == "call_function":
+                found = self.sizes.real(known, origin)
+                return Real(found) if isinstance(found, V) else found
             if isinstance(known, (int, float)) or not isinstance(known, torch.Tensor):
                 raise UnsupportedError(f"an operand of type {type(known).__name__}")
             return V(self.value(a, k).node, origin)
@@ -496,7 +499,8 @@ def _told(a: Any) -> Any:
 
 
 def _is_size(node: Any) -> bool:
-    return isinstance(node.meta.get("val"), (torch.SymInt, int)) and not isinstance(
+    """Whether it is a size, or a number that is computed of sizes."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, int)) and not isinstance(
         node.meta.get("val"), bool
     )
 
