@@ -11,12 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402 - torch may be missing
-
 from smelt import config  # noqa: E402 - torch may be missing
 from smelt.bench.peak import eager_peak, smelt_peak  # noqa: E402
 from smelt.frontends.torch import plans  # noqa: E402
-from smelt.frontends.torch.held import Budget, held_by_eager  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 from smelt.runtime.memory import STOCK  # noqa: E402
@@ -461,31 +458,6 @@ def test_no_more_memory_than_eager_code_holds(rows):
         assert smelt_peak(lambda: f(given), before) <= eager
         assert prelude.held_bytes() <= eager  # 1 KiB a row is left for 1 MiB, or some of it
         assert (rows >= 4000) <= (prelude.held_bytes() > 0) <= (rows > 200)
-
-
-def test_what_eager_code_holds_is_known_within_vmap():
-    seen = []
-    f = torch.compile(torch.vmap(lambda row: row.exp() + row.sin()),
-                      backend=lambda m, given: seen.append(held_by_eager(m)) or m)  # fmt: skip
-    f(torch.ones(4, 256))
-    assert seen == [3 * 4 * 256 * 4]
-
-
-def test_results_that_nobody_reads_leave_no_room():
-    def f(x):
-        torch.cat([x] * 64)
-        return x.exp() + 1
-
-    held = []
-
-    def seen(module, given):
-        held.append(held_by_eager(module))
-        return module
-
-    torch.compile(f, backend=seen)(torch.ones(256))
-    traced = make_fx(lambda x: x.exp() + 1)(torch.ones(256))
-    assert held == [64 * 1024]
-    assert Budget(held[0], traced).allowance(alone=True) == prelude.Allowance(2048, 2048)
 
 
 def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may():

@@ -160,8 +160,7 @@ class NestEmitter:
         self.items = needed(nest, self.taken) if self.taken else nest.items
         self.saves = nest.saves
         self.here = frozenset(self.items)
-        self.accesses = accesses_of(self.items)
-        self.accesses += [s.access for s in nest.stores]
+        self.accesses = self.accesses_now()
         self.groups = {a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1)
                        for a in self.accesses}  # fmt: skip
         self.combs = self.combs_now()
@@ -174,6 +173,9 @@ class NestEmitter:
     def combs_now(self) -> Combs:
         """The combs of the loads that are read where code is emitted now."""
         return combs_of(self.items, lambda a: self.step(a, self.nest.vector or ""))
+
+    def accesses_now(self) -> list[Access]:
+        return [*accesses_of(self.items), *(s.access for s in self.nest.stores)]
 
     def _depth_of(self, atom: Atom) -> int:
         """Loops that must be open before a variable is known."""

@@ -11,7 +11,8 @@ element to a place of its own, so stretches may begin anywhere, however few posi
     b alone           [b b b b][b b b]
 
 What is packed in panels or turned squares is stored in whole vectors that must not begin anywhere.
-There the vectors in which a condition flips are packed by the general loops.
+There the vectors in which a condition flips are packed by loops that select, but know all answers
+that both sides have in common.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from smelt.codegen.llvm.rows.pieces import MOST_CUTS, Piece, found_pieces
 from smelt.codegen.llvm.schedule.tasks import turned_side
 from smelt.codegen.llvm.values.items import accesses_of
 from smelt.dataclass import dataclass
-from smelt.kernel.bounds import Facts
+from smelt.kernel.bounds import Facts, nonnegative
 from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, axes_of
+from smelt.types.expr import Expr, axes_of, sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -106,8 +107,8 @@ def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[],
         at = b.select(b.icmp_signed("<", at, high), at, high)
         return b.select(b.icmp_signed("<", at, begin), begin, at)
 
-    for piece in axis.pieces:
-        if piece.last is None:
+    for piece, after in zip(axis.pieces, [*axis.pieces[1:], None], strict=True):
+        if piece.last is None or after is None:
             part(high, piece)
             continue
         cut = b.sub(home.home.index(piece.last), low)
@@ -116,8 +117,18 @@ def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[],
         begin = end
         if axis.unit > 1:
             end = within(b.add(low, b.and_(b.add(cut, number(axis.unit - 1)), number(-axis.unit))))
-            part(end, None)
+            part(end, _either(piece, after, axis.unit))
             begin = end
+
+
+def _either(one: Piece, other: Piece, unit: int) -> Piece | None:
+    """What is known in the vectors in which a piece ends and the next one begins; None where that
+    may be shorter than what vectors begin at multiples of, so that they reach behind it."""
+    assert one.last is not None
+    if other.last is not None and not nonnegative(sub(sub(other.last, one.last), unit - 1)):
+        return None
+    both = {c: a for c, a in one.taken.items() if other.taken.get(c) is a}
+    return Piece(None, (), both, one.limits & other.limits)
 
 
 __all__ = ["Stretched", "in_stretches", "stretched"]
