@@ -197,6 +197,36 @@ def test_what_lies_outside_is_tested_once_for_several_positions() -> None:
     assert all("prefetch" in x for x in packed), "the next task's line"
 
 
+PICKED = """graph f(x: f32[v,k], i: i64[m], w: f32[k,n]) {
+  p = gather(x, i) {first=0}
+  s = contract(p, w) {spec="m,k; k,n -> m,n"}
+  return s
+}"""
+
+
+@pytest.mark.parametrize("form", ["wide", "tall", "deep"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_at_computed_positions_are_multiplied_there(isa: str, form: str) -> None:
+    kernel = forced(PICKED, isa, form)
+    rng = np.random.default_rng(4)
+    for v, m, n, k in ((1, 1, 1, 1), (5, 13, 33, 7), (40, 30, 70, 20), (9, 61, 97, 200)):
+        x, w = whole_numbers((v, k), "f4", m), whole_numbers((k, n), "f4", n)
+        i = rng.integers(0, v, m)
+        for at_end in (False, True):
+            found = run_guarded(kernel, [x, i, w], at_end=at_end)[0]
+            assert np.array_equal(found, x[i] @ w), (v, m, n, k)
+
+
+def test_such_rows_are_not_copied() -> None:
+    forms = whole(PICKED, ISAS[0]).forms
+    assert form_for(forms, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "wide"
+    kernel = lower.run(one_cluster(parse(PICKED)), "eager", {})
+    target = Target.for_isa("avx512")
+    text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
+    (body,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
+    assert not re.search(r"vmov\w+\s+-?\d*\(%rsp", body), "sums stay in registers"
+
+
 def test_same_bits_for_any_threads_and_strides() -> None:
     rng = np.random.default_rng(7)
     x, y = (rng.standard_normal(s).astype("f4") for s in ((1040, 600), (600, 412)))

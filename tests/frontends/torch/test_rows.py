@@ -136,6 +136,8 @@ FOLDS = {
     "var": lambda x: x.var((0, 1)),
     "std": lambda x: x.std(2, correction=0), "norm": lambda x: x.norm(dim=1),
     "cumsum": lambda x: x.cumsum(1), "cumprod": lambda x: x.cumprod(-1),
+    "short cumsum": lambda x: (x * 4).int().cumsum(1, dtype=torch.int32),
+    "short sum": lambda x: (x * 4).int().sum(1, dtype=torch.int32),
     "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(-1),
     "logsumexp": lambda x: x.logsumexp((1, 2)), "layer_norm": lambda x: F.layer_norm(x, (5,)),
     "group_norm": lambda x: F.group_norm(x, 2),

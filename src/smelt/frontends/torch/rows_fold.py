@@ -139,7 +139,7 @@ def _vector_norm(
 def _scan(combine: str) -> Callable[..., V]:
     def lower(c: Call, x: V, dim: int, **_options: Any) -> V:
         x = x.cast(c.dtype)
-        return x.scan(combine, axis_of(dim, x.rank)) if x.rank else x
+        return x.scan(combine, axis_of(dim, x.rank)).cast(c.dtype) if x.rank else x
 
     return lower
 

@@ -82,6 +82,9 @@ class TallPacker(Packer):
             self.base = home.storage.at[c.item, LEFT_PART]
             self.left_steps = [self.depth, number(1)]
             return
+        if c.picked:
+            self.left_steps = [number(0), number(1)]
+            return
         access = load_of(c.left)
         assert access is not None
         top = home.open(self.nest.packs[0], Scope(home.top))
@@ -89,6 +92,14 @@ class TallPacker(Packer):
         self.along = c.k if coefficient(access.offset, c.k) == 1 else ""
         origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_steps[1]))
         self.base = element_address(b, home.home.buffers[access.buffer], origin, self.stored)
+
+    def _picked(self, row: Value) -> Value:
+        """Where a row of the left operand begins that lies at a computed position."""
+        home, c, access = self.home, self.c, self.c.left.payload
+        assert isinstance(access, Access)
+        place = Scope(home.top, {c.m: row, c.k: home.ranges[c.k][0]})
+        at = home.index(access.offset, place)
+        return element_address(self.b, home.home.buffers[access.buffer], at, self.stored)
 
     def _pack_left(self) -> None:
         """Some rows of the left operand, unless they are multiplied where they lie."""
@@ -243,6 +254,9 @@ class TallPacker(Packer):
         for i in range(count):
             at = b.add(row, number(i)) if i else row
             at = b.select(b.icmp_signed("<", at, last), at, last)
+            if c.picked:
+                found.append(self._picked(at))
+                continue
             at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
             found.append(element_address(b, self.base, at, self.stored))
         return found

@@ -89,6 +89,8 @@ class Tall:
     tile: Tile
     direct: bool
     """Whether the left operand is multiplied where it lies."""
+    picked: bool
+    """Whether its rows lie at computed positions there."""
     dense: bool
     """Whether every result's rows follow one another without gaps, all of each in one task."""
     late: bool
@@ -243,15 +245,18 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
         turned &= not isinstance(columns, int) or columns > TALL_COLUMNS
     if turned:
         left, right, m, n = right, left, n, m
-    access, direct = left.payload, _lies_open(left, item, (m, k), phase)
-    if form == "few" and not turned:
-        direct = False  # a copy whose rows are a known way apart leaves registers to a tile
+    access, picked = left.payload, _is_picked(left, item, (m, n, k), phase)
+    direct = picked or _lies_open(left, item, (m, k), phase)
+    if form == "few" and (picked or not turned):
+        direct = picked = (
+            False  # a copy whose rows are a known way apart leaves registers to a tile
+        )
     if form == "deep" or turned:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     deep = form == "deep" or (form == "few" and not turned)
     return Tall(
-        item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, wide=wide,
-        turned=turned,
+        item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, picked=picked,
+        wide=wide, turned=turned,
         dense=not wide and all(s == phase.axes[n] for s in steps),
         late=_cost(readers(phase, dots)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks,
@@ -338,7 +343,7 @@ def _in_one_pass(found: Collection[Tall], phase: Phase) -> Limits:
 
 def _lie_open(found: Collection[Tall], phase: Phase) -> bool:
     """Whether the rows of all left operands can be multiplied as they lie."""
-    return all(_lies_open(c.left, c.item, (c.m, c.k), phase) for c in found)
+    return all(c.picked or _lies_open(c.left, c.item, (c.m, c.k), phase) for c in found)
 
 
 def _is_grouped(found: tuple[Tall, ...], phase: Phase, target: Target) -> bool:
@@ -381,6 +386,18 @@ def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> b
         return False
     steps = [coefficient(access.offset, a) for a in axes]
     return all(s is not None and not axes_of(s) for s in steps)
+
+
+def _is_picked(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase) -> bool:
+    """Whether an operand is rows of an array, each a run at a position that is soon computed."""
+    access, (_, n, k) = left.payload, axes
+    if left.kind != "load" or not isinstance(access, Access) or access.limits:
+        return False
+    found = [phase.positions[name] for name in access.positions]
+    fixed = all({n, k}.isdisjoint(i.axes) for i in found) and coefficient(access.offset, k) == 1
+    made = needed(phase, found, ())
+    plain = fixed and not any(i.kind in FOLDS for i in made) and _cost(made) <= LONGEST
+    return bool(found) and plain and phase.dtypes[access.buffer] == item.dtype
 
 
 def _runs_along(phase: Phase, x: Item, n: str, k: str) -> bool:
