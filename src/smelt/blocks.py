@@ -407,6 +407,29 @@ def matrix_block(positions: Index) -> tuple[Index, Index]:
     return maximum(ROWS, minimum(rows, MATRIX_ROWS)), across
 
 
+def grouped_block(
+    rows: Index, positions: Index, tasks: int, *, in_place: bool
+) -> tuple[Index, Index]:  # fmt: skip
+    """Rows and columns that one task takes of a product whose factors are multiplied in groups, by
+    instructions so fast that packing counts: as many tasks as there are to be, of about the same
+    size.  Twice as many columns share what is packed of rows where sums are stored `in_place`
+    rather than held beside it in L2.
+
+    >>> grouped_block(1024, 1024 * 1024, 4, in_place=True)
+    (528, 512)
+    >>> grouped_block(1024, 1024 * 1024, 4, in_place=False)
+    (360, 256)
+    >>> grouped_block(256, 256 * 256, 4, in_place=True)
+    (144, 256)
+    """
+    fair = floordiv(positions, tasks)
+    wide = minimum(floordiv(fair, 2 * COLUMNS * MATRIX_ROWS), 1) if in_place else 0
+    across = mul(COLUMNS, add(wide, 1))
+    most = MATRIX_ROWS if in_place else ROW_BYTES // 4 // HEIGHT * HEIGHT
+    least = maximum(minimum(floordiv(fair, across), most), ROWS)
+    return mul(HEIGHT, ceiling(_even(rows, ceiling(rows, least)), HEIGHT)), across
+
+
 def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:
     """The same where a task takes whole rows of `columns`, and there are `rows` in all."""
     # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.

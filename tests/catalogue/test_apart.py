@@ -28,8 +28,6 @@ ROWS = tuple(
 )
 _OPEN = "measured, not explained yet"
 KNOWN: dict[str, str] = {
-    "D3": "what is packed for a product is computed with tests for the border everywhere",
-    "C6 gather": "every block of columns gathers the rows again",
     **dict.fromkeys(("C8 head", "A6 views"), _OPEN),
     **dict.fromkeys(("B5 columns", "G1 RMSNorm"), _OPEN),
     **dict.fromkeys(("F2", "F2 softcap", "F2 smoothed, z-loss", "F2 hits"), _OPEN),

@@ -352,6 +352,21 @@ def test_products_of_mixed_heads_are_blocked() -> None:
     assert len(kernels) == 3 and len(blocked) == len(dots) == 2
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 512, 32), (2, 4, 512, 2, 16), (8, 512 * 32)])
+def test_a_result_under_another_shape_is_no_kernel(shape: tuple[int, ...]) -> None:
+    def code(q: Any) -> Any:
+        weights = sm.nn.softmax(q @ sm.matrix_transpose(q) * 0.1, axis=-1)
+        return sm.reshape(weights @ q, shape)
+
+    q = np.random.default_rng(0).standard_normal((8, 512, 32), dtype=np.float32)
+    report = sm.explain(code, q)
+    assert len(report.kernels) == 1
+    scores = q @ q.swapaxes(1, 2) * np.float32(0.1)
+    grown = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = (grown / grown.sum(-1, keepdims=True)) @ q
+    np.testing.assert_allclose(np.asarray(sm.jit(code)(q)), wanted.reshape(shape), atol=1e-5)
+
+
 @EVERY
 def test_numbers(variant: Variant) -> None:
     trace, program = made(variant)

@@ -105,3 +105,20 @@ def test_facts_and_origins_survive() -> None:
     (out,) = passes.run(Graph("g", (x,), (y,))).outputs
     assert out.op != y.op
     assert out.origin == here
+
+
+def test_passes_run_until_nothing_changes() -> None:
+    """Each round decides what the one before made a number: five of them here."""
+    graph = parse("""graph f(x: i32[3]) {
+  v0 = neg(x)
+  v1 = isnan(v0)
+  v2 = cast(v1) {dtype=i32}
+  v3 = mul(v2, v0)
+  v4 = add(v3, 1:i32)
+  v5 = reduce.sum(v4) {axes=(0,)}
+  v6 = cast(x) {dtype=i64}
+  v7 = add(v5, v6)
+  return v7
+}""")
+    after = passes.run(graph)
+    assert "add(v0, 3:i64)" in text(after) and text(passes.run(after)) == text(after)

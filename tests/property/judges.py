@@ -18,7 +18,10 @@ from smelt import driver, knobs
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph, Node
 from smelt.lower import interp as plan_interp
+from smelt.ops.contract import Contract
 from smelt.ops.create import Input
+from smelt.ops.reduce import Reduce, Scan
+from smelt.types.dtype import f64
 from smelt.types.expr import sizes_of
 
 Array = np.ndarray[Any, Any]
@@ -53,8 +56,8 @@ def interpret(
                 found = evaluate_node(node, operands, sizes)
                 if rng is not None:
                     undecided = may_overflow(node, operands, sizes)
-                    found = np.where(undecided, np.nan, _disturbed(node, found, rng)) \
-                        if np.any(undecided) else _disturbed(node, found, rng)  # fmt: skip
+                    found = _disturbed(node, found + _inside(node, operands, sizes, rng), rng)
+                    found = np.where(undecided, np.nan, found) if np.any(undecided) else found
                 values[node] = np.asarray(found, node.type.dtype.numpy)
     return [values[n] for n in graph.outputs]
 
@@ -66,6 +69,21 @@ def _moved(a: Array, rng: Any) -> Array:
         return a
     noise = rng.integers(-DISTURBANCE_ULP, DISTURBANCE_ULP + 1, a.shape)
     return np.asarray(a.astype(np.float64) * (1.0 + noise * (eps / 2))).astype(a.dtype)
+
+
+def _inside(node: Node, operands: Sequence[Array], sizes: Mapping[str, int], rng: Any) -> Any:
+    """What a fold may round inside: by its largest partial results, of which nothing may be left
+    in the result (3e38 - 3e38 + 0.25), in the type that it adds in."""
+    op = node.op
+    if not node.type.dtype.is_float or not isinstance(op, (Reduce, Scan, Contract)):
+        return 0
+    if isinstance(op, (Reduce, Scan)) and not op.row.wide:
+        return 0
+    wide = [np.abs(np.where(np.isfinite(x), x, 0).astype(np.float64)) for x in operands]
+    eps = _EPS["float64" if isinstance(op, Scan) or node.type.dtype == f64 else "float32"]
+    most = np.asarray(op.reference(sizes, *wide), np.float64)
+    noise = rng.integers(-DISTURBANCE_ULP, DISTURBANCE_ULP + 1, most.shape)
+    return (noise * (eps / 2) * most).astype(node.type.dtype.numpy)
 
 
 def _disturbed(node: Node, found: Array, rng: Any) -> Array:

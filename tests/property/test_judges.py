@@ -10,7 +10,8 @@ from tests.strategies.effort import NIGHT, NIGHTLY, start
 from tests.strategies.graphs import Program, graphs
 
 from smelt import knobs
-from smelt.graph.text import text
+from smelt.graph.text import parse, text
+from smelt.types.dtype import bf16
 
 pytestmark = NIGHT
 CASES = 3500 if NIGHTLY else 250
@@ -64,6 +65,15 @@ def test_results_have_the_same_bits_for_every_number_of_threads() -> None:
                 assert a.tobytes() == b.tobytes(), text(graph)
 
     judge()
+
+
+def test_partial_sums_that_cancel_leave_their_rounding() -> None:
+    graph = parse("graph f(x: bf16[5]) {\n v0 = scan.sum(x) {axis=0}\n return v0\n}")
+    x = np.asarray([0.5, 0.25, 3e38, -3e38, 0.125]).astype(bf16.numpy)
+    (wanted,), (allowed,) = interpret(graph, [x], {}), spread(graph, [x], {})
+    (exact,) = interpret(graph, [x[[2, 3, 0, 1, 4]]], {})
+    assert not agree(wanted[4:], exact[4:], allowed[4:])
+    assert agree(wanted[:2], wanted[:2] * 2, allowed[:2])
 
 
 def test_a_disturbed_program_is_noticed() -> None:

@@ -11,6 +11,7 @@ from smelt.codegen.llvm.module import Artifact, emit, forms_of, walked
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import panels_of
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.contract import contractions
 from smelt.codegen.llvm.schedule.written import short_products
 from smelt.codegen.llvm.values.items import Folding, Item, Phase
 from smelt.kernel.built import Built, Form, Forms, Function, form_for
@@ -92,7 +93,7 @@ def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
         kept = walked(kernel, short)
         short = {a: n for a, n in short.items() if a in kept}
     told = with_sizes(kernel, short)
-    if short and _has_products(told) and _has_blocked(told):
+    if short and _has_products(told) and _has_blocked(told) and not _are_near(told, target):
         short = {a: n for a, n in short.items() if a not in _of_products(kernel)}
         told = with_sizes(kernel, short)
     if not short:
@@ -110,6 +111,16 @@ def _has_blocked(kernel: Kernel) -> bool:
     for phase in phases:
         short_products(phase)
     return not all(_is_thin(phase, i) for phase in phases for i in phase.items if i.kind == "dot")
+
+
+def _are_near(kernel: Kernel, target: Target) -> bool:
+    """Whether all products of a kernel are small ones of known sizes, whose tiles address what they
+    read and store by numbers: that takes 0.6 to 0.8 of the time of 16 x 16 x 16."""
+    phases = program(kernel).phases
+    for phase in phases:
+        short_products(phase)
+    found = [c for phase in phases for c in contractions(phase, target).values()]
+    return bool(found) and all(c.is_whole() for c in found)
 
 
 def _of_products(kernel: Kernel) -> set[str]:

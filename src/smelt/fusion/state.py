@@ -323,7 +323,8 @@ class State:
             return region  # it is read at two places, which no shape makes one
         key = region.members, region.stored
         fold = self.units.unit(region.at)
-        for shape in dict.fromkeys((fold.axes, fold.axes[: fold.rank])):
+        folds = map(self._shape, bits(region.members & self.units.folds))
+        for shape in dict.fromkeys((fold.axes, fold.axes[: fold.rank], *folds)):
             alike = [u for u in bits(region.members) if self._shape(u) == shape]
             walked = {o: shape for o in bits(region.stored)
                       if alike and self.units.regroups(o, alike[0])}  # fmt: skip

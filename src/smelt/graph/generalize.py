@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from smelt.dataclass import dataclass
@@ -182,8 +183,13 @@ class _Walk:
         if len(names) > MOST_SIZES + len(size_names(self.graph)):
             return None
 
+        @cache
         def renamed(e: Index) -> Index:
             return substitute(self.sizes.now(e), names, "size")
+
+        @cache
+        def back(e: Index) -> Index:
+            return substitute(e, meant, "size")
 
         new: dict[Node, Node] = {}
         for node in self.nodes:
@@ -194,7 +200,7 @@ class _Walk:
             else:
                 inputs = [new[x] for x in node.inputs]
                 new[node] = build.apply(op, *inputs, origin=node.origin)
-            self._check(node, new[node], meant)
+            _check(node, new[node], back)
         ins, outs = (tuple([new[n] for n in s]) for s in (self.graph.inputs, self.graph.outputs))
         facts = tuple(Fact(renamed(f.left), f.relation, renamed(f.right)) for f in self.graph.facts)
         return Generalized(Graph(self.graph.name, ins, outs, facts, self.graph.checks), meant, new)
@@ -212,17 +218,14 @@ class _Walk:
                 meant[short] = size(name) if name in old else self.sizes.values[name]
         return found, meant
 
-    def _check(self, old: Node, new: Node, meant: Mapping[str, Index]) -> None:
-        """With its sizes put in, a node is what it was."""
 
-        def back(e: Index) -> Index:
-            return substitute(e, meant, "size")
-
-        op = map_indices(new.op, back)
-        if isinstance(op, SizeOf) and isinstance(old.op, Constant) and op.expr == old.op.value:
-            op = old.op
-        if map_type(new.type, back) != old.type or op != old.op:
-            raise InternalError(f"{old.op} of {old.type} became {new.op} of {new.type}")
+def _check(old: Node, new: Node, back: Callable[[Index], Index]) -> None:
+    """With its sizes put in, a node is what it was."""
+    op = map_indices(new.op, back)
+    if isinstance(op, SizeOf) and isinstance(old.op, Constant) and op.expr == old.op.value:
+        op = old.op
+    if map_type(new.type, back) != old.type or op != old.op:
+        raise InternalError(f"{old.op} of {old.type} became {new.op} of {new.type}")
 
 
 # ---- what operators say of dimensions ------------------------------------------------------------

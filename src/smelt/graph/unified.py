@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 from smelt.types.expr import (
     Expr,
@@ -32,6 +33,8 @@ from smelt.types.expr import (
 )
 
 __all__ = ["Sizes", "is_size"]
+
+_Runs: TypeAlias = list[tuple[list[Index], list[Index]]]
 
 
 class Sizes:
@@ -51,10 +54,19 @@ class Sizes:
         self._bound: dict[str, Index] = {}
         self._products: dict[Index, list[Index]] = {}
         """What dimensions that were merged are products of."""
+        self._evaluated: dict[Expr, int] = {}
+        self._now: dict[Expr, Index] = {}
+        self._runs: dict[tuple[tuple[Index, ...], ...], _Runs] = {}
+        """What was found before: layers of a model ask the same again and again."""
 
     def value(self, e: Index) -> int:
         """What an expression is in the call that was traced."""
-        return e if isinstance(e, int) else int(evaluate(e, self.values))
+        if isinstance(e, int):
+            return e
+        found = self._evaluated.get(e)
+        if found is None:
+            found = self._evaluated[e] = int(evaluate(e, self.values))
+        return found
 
     def traced(self, e: Index) -> Index:
         """What an expression is in the graph that was traced, for every value of the sizes that it
@@ -90,9 +102,15 @@ class Sizes:
 
     def now(self, e: Index) -> Index:
         """The expression without sizes that are bound."""
-        while isinstance(e, Expr) and any(name in self._bound for name in sizes_of(e)):
-            e = substitute(e, self._bound, "size")
-        return e
+        if isinstance(e, int):
+            return e
+        found = self._now.get(e)
+        if found is None:
+            found = e
+            while isinstance(found, Expr) and any(name in self._bound for name in sizes_of(found)):
+                found = substitute(found, self._bound, "size")
+            self._now[e] = found
+        return found
 
     def equal(self, a: Index, b: Index) -> Index:
         """Has two dimensions be equal; what both are then."""
@@ -172,6 +190,7 @@ class Sizes:
     def _bind(self, name: str, e: Index) -> None:
         self._bound[name] = e
         self.changed = True
+        self._now.clear()
 
     # ---- the same elements under other dimensions ------------------------------------------------
 
@@ -191,16 +210,17 @@ class Sizes:
         >>> sizes.regrouped(3, [b, n], [8, 5]), sizes.now(b)
         ([8, 5], 4)
         """
+        both = tuple(source), tuple(target)
+        if both not in self._runs:
+            self._runs[both] = self._groups(source, target)
         found: list[Index] = []
-        for dims, new in self._groups(source, target):
+        for dims, new in self._runs[both]:
             found += self._placed((where, len(found)), dims, new)
         return found
 
-    def _groups(
-        self, source: Sequence[Index], target: Sequence[Index]
-    ) -> list[tuple[list[Index], list[Index]]]:
+    def _groups(self, source: Sequence[Index], target: Sequence[Index]) -> _Runs:
         """Runs of both shapes with as many elements, as short as possible."""
-        groups: list[tuple[list[Index], list[Index]]] = []
+        groups: _Runs = []
         s = t = 0
         while s < len(source) or t < len(target):
             if self._ones(source[s:]) > self._ones(target[t:]) and source[s] == 1:

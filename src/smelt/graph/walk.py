@@ -19,7 +19,7 @@ from smelt.graph import build
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.ops.create import Input
 from smelt.ops.spec import TensorOp
-from smelt.types.expr import Expr, Index, atoms, sizes_of, substitute
+from smelt.types.expr import Expr, Index, sizes_of, substitute
 from smelt.types.tensor import TensorType
 
 Op = TypeVar("Op", bound=TensorOp)
@@ -111,7 +111,7 @@ def map_indices(op: Op, change: Callable[[Expr], Index]) -> Op:
     new: dict[str, Any] = {}
     for name in _fields(type(op)):
         value = getattr(op, name)
-        changed = _map_value(value, change)
+        changed = _map_value(value, change) if type(value) in _WITH_INDICES else value
         if changed is not value:
             new[name] = changed
     return replace(op, **new) if new else op
@@ -126,9 +126,13 @@ def _map_value(value: Any, change: Callable[[Expr], Index]) -> Any:
     if isinstance(value, Expr):
         return change(value)
     if isinstance(value, tuple):
-        items = [_map_value(item, change) for item in value]
+        items = [_map_value(x, change) if type(x) in _WITH_INDICES else x for x in value]
         return value if all(a is b for a, b in zip(items, value)) else tuple(items)
     return map_type(value, change) if isinstance(value, TensorType) else value
+
+
+_WITH_INDICES = frozenset((Expr, tuple, TensorType))
+"""Types of fields that may hold index expressions."""
 
 
 def map_type(old: TensorType, change: Callable[[Expr], Index]) -> TensorType:
@@ -167,7 +171,7 @@ def sizes(graph: Graph) -> tuple[str, ...]:
     found: dict[str, None] = {}
 
     def note(e: Expr) -> Index:
-        found.update((a.name, None) for a in atoms(e) if a.kind == "size")
+        found.update(dict.fromkeys(sizes_of(e)))
         return e
 
     for node in graph.nodes():

@@ -115,6 +115,21 @@ def split_groups(source: Shape, target: Shape) -> list[tuple[Shape, Shape]]:
     return groups
 
 
+def merged_dims(source: Shape, target: Shape, a: int) -> tuple[int, ...] | None:
+    """The dimensions of `source` that dimension `a` of `target` is made of, if it is whole ones.
+
+    >>> merged_dims((2, 3, 4), (2, 12), 1)
+    (1, 2)
+    """
+    place = other = 0
+    for old, new in split_groups(source, target):
+        if place <= a < place + len(new):
+            real = [b for b, n in enumerate(new, place) if n != 1]
+            return tuple(range(other, other + len(old))) if real == [a] else None
+        place, other = place + len(new), other + len(old)
+    return None
+
+
 def _behind(left: Index, right: Index) -> bool:
     """Whether the source side should take its next dimension."""
     if left == 0:

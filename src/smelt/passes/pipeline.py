@@ -34,6 +34,7 @@ from smelt.passes.laid import laid
 from smelt.passes.layouts import layouts
 from smelt.passes.margins import margins
 from smelt.passes.nested import nested
+from smelt.passes.ordered import ordered
 from smelt.passes.picks import picks
 from smelt.passes.positions import positions
 from smelt.passes.precision import precision
@@ -44,7 +45,7 @@ from smelt.passes.stencils import stencils
 from smelt.passes.views import views
 
 Rounding = Literal["fast", "eager", "exact"]
-ROUNDS = 4
+ROUNDS = 8
 """Times that the whole sequence may run; it ends as soon as nothing changes."""
 
 
@@ -80,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("views", views),
     Pass("laid", laid, resums=True),
     Pass("same", same),
+    Pass("ordered", ordered),
     Pass("picks", picks),
     Pass("joined", joined),
     Pass("nested", nested),

@@ -17,7 +17,7 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
 from smelt.ops.contract import Contract, Terms, bare_axis
-from smelt.ops.view import Expand, Permute, Reshape, split_groups
+from smelt.ops.view import Expand, Permute, Reshape, merged_dims
 from smelt.types.expr import Index, axes_of, product
 from smelt.types.tensor import Shape
 
@@ -125,7 +125,7 @@ def factors(x: Node, a: int) -> Factors:
             return (Factor(n, True),)
         return () if n == 1 else factors(y, own)
     if isinstance(x.op, Reshape):
-        group = _merged(x, a)
+        group = merged_dims(x.inputs[0].type.shape, x.type.shape, a)
         if group is not None:
             return tuple(f for b in group for f in factors(x.inputs[0], b))
     return () if n == 1 else (Factor(n, False),)
@@ -146,7 +146,7 @@ def without(x: Node, a: int, wanted: Factors) -> Node:
         return build.apply(Expand(shape), y, origin=x.origin)
     assert isinstance(x.op, Reshape)
     y, at = x.inputs[0], 0
-    for b in _merged(x, a) or ():
+    for b in merged_dims(x.inputs[0].type.shape, x.type.shape, a) or ():
         count = len(factors(y, b))
         own, at = wanted[at : at + count], at + count
         y = without(y, b, own)
@@ -155,14 +155,3 @@ def without(x: Node, a: int, wanted: Factors) -> Node:
 
 def _with(shape: Shape, a: int, n: Index) -> Shape:
     return (*shape[:a], n, *shape[a + 1 :])
-
-
-def _merged(x: Node, a: int) -> tuple[int, ...] | None:
-    """The dimensions of a reshape's operand that one of its own is made of, if it is whole ones."""
-    place = other = 0
-    for source, target in split_groups(x.inputs[0].type.shape, x.type.shape):
-        if place <= a < place + len(target):
-            real = [b for b, n in enumerate(target, place) if n != 1]
-            return tuple(range(other, other + len(source))) if real == [a] else None
-        place, other = place + len(target), other + len(source)
-    return None

@@ -60,6 +60,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     Dimensions join when they are equal as expressions or one of them is the number 1.
     Raises ShapeError otherwise.
     """
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     rank = max((len(s) for s in shapes), default=0)
     out: list[Index] = []
     for place in range(-rank, 0):

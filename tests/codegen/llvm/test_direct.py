@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
 from tests.codegen.llvm.windows import random
 
 from smelt import lower
 from smelt.blocks import COLUMNS, DEPTH
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.direct import stored
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
@@ -49,6 +54,12 @@ SCALED = """graph f(x: f32[m,k], w: f32[k,n], y: f32[b,1,1]) {
   return v1
 }"""
 """The same of what is made of a sum: nothing is asked for ahead."""
+BYTES = """graph f(x: i8[m,k], w: i8[k,n]) {
+  v0 = cast(x) {dtype=i32}
+  v1 = cast(w) {dtype=i32}
+  v2 = contract(v0, v1) {spec="m,k; k,n -> m,n"}
+  return v2
+}"""
 PLACED = """graph f(x: f32[b,m,k], w: f32[b,k,n]) {
   v0 = contract(x, w) {spec="b,m,k; b,k,n -> m,b,n"}
   return v0
@@ -79,6 +90,26 @@ def test_every_size_stays_inside_its_arrays(isa: str, columns: int, depth: int) 
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
+def test_small_ones_mask_what_columns_there_are(isa: str) -> None:
+    """All of a small product is stored in place, whatever its width: nothing beside it is."""
+    kernel = whole(PLACED, isa)
+    for columns in (1, 7, 16, 17, 24, 33, 47):
+        for rows, depth in ((1, 3), (5, 17), (13, 0)):
+            check(kernel, *random((3, rows, depth), (3, depth, columns)))
+
+
+def test_nearly_whole_tiles_of_small_ones_are_one() -> None:
+    """The last vector of a tile has a part, and what it stores goes where it belongs."""
+    kernel = whole(PLACED)
+    text = assembly(emit(kernel.kernel, Target.for_isa("avx512"), form="small").llvm,
+                    Target.for_isa("avx512"), 2)  # fmt: skip
+    loops = [body for body in inner_loops(text) if "fmadd" in body]
+    assert max(len(re.findall("fmadd", body)) for body in loops) == 16
+    assert all("{%k" in body for body in loops)
+    assert len(loops) == 8  # four heights of two vectors, and of one
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("source", [USED, BOTH])
 def test_what_is_used_besides_is_right_too(isa: str, source: str) -> None:
     shapes = ((20, 17), (17, 64), (17, 64))[: 2 if source is USED else 3]
@@ -97,6 +128,19 @@ def test_a_sum_may_be_several_results(
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("depth", [0, 1, 6, 4 * DEPTH + 3])
+def test_factors_in_groups(isa: str, depth: int) -> None:
+    """Sums of blocks that are corrected for what was added to bytes go where they belong too."""
+    for rows, columns in ((1, 32), (13, 31), (30, 64)):
+        rng = np.random.default_rng(rows)
+        x, y = (rng.integers(-128, 128, n).astype("i1") for n in ((rows, depth), (depth, columns)))
+        kernel = whole(BYTES, isa, usual=True)
+        for at_end in (False, True):
+            (found,) = run_guarded(kernel, (x, y), at_end=at_end)
+            assert np.array_equal(found, x.astype("i4") @ y.astype("i4"))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
     check(whole(ROWS.format(t="f64"), isa, usual=True),
           *random((3, 7, 300), (300, 96), dtype="f8"))  # fmt: skip
@@ -112,5 +156,5 @@ def in_place(source: str) -> int:
 
 def test_which_products_are_stored_in_place() -> None:
     assert in_place(TWO) == 2
-    assert in_place(PLACED) == 1
+    assert in_place(PLACED) == in_place(BYTES) == 1
     assert in_place(USED) == in_place(BOTH) == in_place(SEVERAL) == 0

@@ -78,6 +78,27 @@ def test_short_sizes_of_no_product_are_numbers_beside_products() -> None:
     assert not any("@" in form for form, _ in forms(parse(WEIGHTED), target, {"c": 300, "d": 16}))
 
 
+BATCH = """
+kernel k(x: f32[b,m,k], y: f32[b,k,n]) -> z: f32[b,m,n]
+  grid b, m, n
+  v0 = x[b,m,k]
+  v1 = y[b,k,n]
+  z[b,m,n] = dot(v0, v1 over k)
+"""
+
+
+def test_sizes_of_batches_of_small_products_are_numbers() -> None:
+    """Their tiles address by numbers; longer ones keep to the code for all sizes."""
+    target = Target.for_isa("avx512", cores=2)
+    (first, limits), *_ = forms(parse(BATCH), target, {"b": 100, "m": 16, "n": 16, "k": 12})
+    plain, _, told = first.partition("@")
+    assert plain == "small"
+    assert {*told.split(",")} == {"m=16", "n=16", "k=12"}
+    assert all(n in str(limits) for n in "mnk")
+    larger = {"b": 100, "m": 16, "n": 200, "k": 12}
+    assert not any("n=" in form for form, _ in forms(parse(BATCH), target, larger))
+
+
 ANCHORED = """
 kernel k(x: f32[n,256], w: f32[512,256]) -> y: f32[n,512], z: f32[n]
   axis n, k in 512, j in 256

@@ -16,6 +16,7 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
 from smelt.codegen.build import asm_text, form_for
 from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.target import Target
@@ -53,6 +54,22 @@ def test_vectors_and_fixed_small_sizes_need_no_choice() -> None:
                   ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}')  # fmt: skip
     assert thin(fixed, RUNNABLE[0]) == [True]
     assert [form for form, _ in fixed.forms] == []
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_few_rows_and_short_lines_are_small(isa: str) -> None:
+    """Of sizes that are numbers too: what stays in the first cache is multiplied as it lies."""
+    lanes, high = {"avx512": (16, 8), "avx2": (8, 4)}.get(isa, (4, 4))
+    for m, n, k, is_thin in (
+        (16, 16, 16, False), (high, 2 * lanes, 20, False), (2, lanes, 64, False),
+        (1, lanes, 16, True), (high - 1, lanes + 1, 16, True), (high, 128, 1024, True),
+    ):  # fmt: skip
+        code = (f"graph f(x: f32[b,{m},{k}], y: f32[b,{k},{n}]) {{\n"
+                ' s = contract(x, y) {spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}')  # fmt: skip
+        kernel = whole(code, isa)
+        assert thin(kernel, isa) == [is_thin], (m, n, k)
+        x, y = whole_numbers((3, m, k), "f4", m), whole_numbers((3, k, n), "f4", n)
+        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], x @ y), (m, n, k)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -164,7 +181,18 @@ def test_long_lines_are_multiplied_piece_by_piece(dtype: str) -> None:
 def test_pieces_are_as_long_as_the_first_cache_holds() -> None:
     kernel = whole(matrices("f32", "m,k; n,k -> m,n"))
     text = str(emit(kernel.kernel, Target.for_isa("avx512"), form="rows").llvm)
-    assert re.search(r"select +i1 %\S+, i64 1024, i64 512", text)
+    assert re.search(r"select +i1 %\S+, i64 1024, i64 256", text)
+
+
+def test_pieces_are_asked_for_some_groups_before() -> None:
+    """For the second cache: what the first one held of them would leave no room for the rows."""
+    kernel = whole(matrices("f32", "m,k; n,k -> m,n"))
+    avx512 = Target.for_isa("avx512")
+    made = emit(kernel.kernel, avx512, form="rows").llvm
+    loops = [x for x in inner_loops(assembly(made, avx512, 2)) if "prefetch" in x]
+    asks = [x for x in loops if len(re.findall("fmadd", x)) == 16]
+    assert [x.count("prefetcht1") for x in asks] == [2, 0]  # of eight rows, and of four
+    assert re.search(r"select +i1 %\S+, i64 2, i64 8", str(made))
 
 
 def test_few_rows_in_the_usual_code_too() -> None:

@@ -21,6 +21,7 @@ from smelt.blocks import (
     TALL_COLUMNS,
     TALL_DEPTH,
     TASKS,
+    THIN,
     WIDE_ACROSS,
     WIDE_COLUMNS,
     WIDE_DEPTH,
@@ -33,6 +34,8 @@ from smelt.blocks import (
 from smelt.codegen.build import form_for
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
+from smelt.codegen.llvm.products.tall_packer import BELOW
+from smelt.codegen.llvm.schedule.tall import LINED_ROWS, TURNED_DEPTH
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size
@@ -66,7 +69,52 @@ def test_form_follows_from_sizes(isa: str) -> None:
     assert form_for(turned.forms, {**least, "m": SMALL}) == "few"
     few = whole('graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) '
                 '{spec="m,k; k,n -> m,n"}\n return s\n}', isa)  # fmt: skip
-    assert {"few", "wide", "deep"} & {form for form, _ in few.forms} == {"few"}
+    assert {"few", "deep"} & {form for form, _ in few.forms} == {"few"}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_few_rows_whose_operand_is_packed_anyway(isa: str) -> None:
+    """One that is computed, or turned for sums that are not long; and lines of few columns."""
+
+    def form(right: str, code: str, **sizes: int) -> str:
+        head = f"graph f(x: f32[b,m,k], w: f32[{right}]) {{\n q = {code}\n s = contract(x, q)"
+        kernel = whole(f'{head} {{spec="b,m,k; {right} -> b,m,n"}}\n return s\n}}', isa)
+        return form_for(kernel.forms, {"b": 9, **sizes})
+
+    computed, few, many = ("b,k,n", "abs(w)"), THIN + 1, 10 * TALL_COLUMNS
+    assert form(*computed, m=few, n=few, k=WIDE_DEPTH) == "wide"
+    assert form(*computed, m=SMALL, n=many, k=7) == "wide"
+    assert form(*computed, m=few, n=few, k=WIDE_DEPTH + 1) != "wide"
+    assert form(*computed, m=THIN, n=many, k=7) == "rows"
+
+
+@pytest.mark.parametrize("right", ["k,n", "n,k"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
+    kernel = whole(f"graph f(x: f32[b,m,k], w: f32[b,{right}]) {{\n p = abs(x)\n q = neg(w)\n"
+                   f' s = contract(p, q) {{spec="b,m,k; b,{right} -> b,m,n"}}\n return s\n}}',
+                   isa)  # fmt: skip
+    for m, n, k in ((THIN + 1, THIN + 1, TALL_DEPTH), (70, TALL_COLUMNS, 9), (SMALL, 33, 17)):
+        x = whole_numbers((2, m, k), "f4", m)
+        w = whole_numbers((2, k, n) if right == "k,n" else (2, n, k), "f4", n)
+        assert form_for(kernel.forms, kernel.sizes([x, w])) == "tall"
+        assert np.array_equal(kernel(x, w)[0], kernel.expected(x, w)[0]), (m, n, k)
+    sizes = {"b": 2, "m": THIN + 1, "n": THIN + 1, "k": TALL_DEPTH}
+    for name, other in (("m", THIN), ("n", THIN), ("k", TALL_DEPTH + 1), ("n", TALL_COLUMNS + 1)):
+        assert form_for(kernel.forms, {**sizes, name: other}) != "tall"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_few_rows_of_operands_that_lie(isa: str) -> None:
+    lines, turned = (whole(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).forms
+                     for right in ("b,k,n", "b,n,k"))  # fmt: skip
+    at = {"b": 9, "m": LINED_ROWS, "n": TALL_COLUMNS, "k": 300}
+    assert form_for(lines, at) == "wide"
+    assert form_for(lines, {**at, "n": TALL_COLUMNS + 1}) == "small"
+    assert form_for(lines, {**at, "m": LINED_ROWS - 1, "k": 9}) == "small"
+    at = {"b": 9, "m": 100, "n": 1000, "k": TURNED_DEPTH * 100}
+    assert form_for(turned, at) == "wide"
+    assert form_for(turned, {**at, "k": TURNED_DEPTH * 100 + 1}) == "few"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -131,6 +179,68 @@ def test_one_product_for_each_of_several_positions(isa: str) -> None:
     x, y = whole_numbers((3, 200, 9), "f4", 1), whole_numbers((3, 9, 150), "f4", 2)
     assert form_for(kernel.forms, kernel.sizes([x, y])) == "wide"
     assert np.array_equal(kernel(x, y)[0], x @ y)
+
+
+SHIFTED = """graph f(x: f32[m,k], y: f32[b,k,h,n]) {
+  p = pad(y) {low=(0,0,1,2), high=(0,0,1,1), value=0.0}
+  q = slice(p) {starts=(0,0,0,0), sizes=(b,k,h,n), steps=(1,1,1,1)}
+  r = slice(p) {starts=(0,0,2,3), sizes=(b,k,h,n), steps=(1,1,1,1)}
+  t = slice(p) {starts=(0,0,1,2), sizes=(b,k,h,n), steps=(1,1,1,1)}
+  u = sub(q, r)
+  v = mul(u, t)
+  s = contract(x, v) {spec="m,k; b,k,h,n -> b,m,h,n"}
+  return s
+}"""
+
+
+@pytest.mark.parametrize("form", ["wide", "tall"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_neighbours_are_packed(isa: str, form: str) -> None:
+    kernel = forced(SHIFTED, isa, form)
+    for m, h, n, k in ((1, 1, 1, 1), (13, 2, 17, BELOW), (20, 3, 48, BELOW + 1), (7, 5, 67, 40)):
+        x, y = whole_numbers((m, k), "f4", m), whole_numbers((2, k, h, n), "f4", n)
+        for at_end in (False, True):
+            found = run_guarded(kernel, [x, y], at_end=at_end)[0]
+            assert np.array_equal(found, kernel.expected(x, y)[0]), (m, h, n, k)
+
+
+def test_what_lies_outside_is_tested_once_for_several_positions() -> None:
+    kernel = lower.run(one_cluster(parse(SHIFTED)), "eager", {})
+    target = Target.for_isa("avx512")
+    text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
+    packed = [x for x in inner_loops(text) if "vsubps" in x]
+    assert packed and not any(re.search(r"vpcmp\w*w\s", x) for x in packed)
+    assert all("prefetch" in x for x in packed), "the next task's line"
+
+
+PICKED = """graph f(x: f32[v,k], i: i64[m], w: f32[k,n]) {
+  p = gather(x, i) {first=0}
+  s = contract(p, w) {spec="m,k; k,n -> m,n"}
+  return s
+}"""
+
+
+@pytest.mark.parametrize("form", ["wide", "tall", "deep"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_at_computed_positions_are_multiplied_there(isa: str, form: str) -> None:
+    kernel = forced(PICKED, isa, form)
+    rng = np.random.default_rng(4)
+    for v, m, n, k in ((1, 1, 1, 1), (5, 13, 33, 7), (40, 30, 70, 20), (9, 61, 97, 200)):
+        x, w = whole_numbers((v, k), "f4", m), whole_numbers((k, n), "f4", n)
+        i = rng.integers(0, v, m)
+        for at_end in (False, True):
+            found = run_guarded(kernel, [x, i, w], at_end=at_end)[0]
+            assert np.array_equal(found, x[i] @ w), (v, m, n, k)
+
+
+def test_such_rows_are_not_copied() -> None:
+    forms = whole(PICKED, ISAS[0]).forms
+    assert form_for(forms, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "wide"
+    kernel = lower.run(one_cluster(parse(PICKED)), "eager", {})
+    target = Target.for_isa("avx512")
+    text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
+    (body,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
+    assert not re.search(r"vmov\w+\s+-?\d*\(%rsp", body), "sums stay in registers"
 
 
 def test_same_bits_for_any_threads_and_strides() -> None:

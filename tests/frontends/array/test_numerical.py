@@ -66,6 +66,8 @@ PROGRAMS = {
                    normal(4, 7)),
     "cov": (lambda xp, x: (xp.cov(x), xp.cov(x, rowvar=False), xp.cov(x, ddof=0),
                            xp.cov(x[0]), xp.corrcoef(x), xp.corrcoef(x[0])), normal(4, 9)),
+    "cov beside infinity": (lambda xp, x: (xp.corrcoef(x), xp.cov(x)),
+                            np.vstack([normal(3, 9), np.full((1, 9), np.inf), HOLED[:1, [0] * 9]])),
     "histogram": (lambda xp, x: (xp.histogram(x), xp.histogram(x, 7, range=(-1.0, 0.5)),
                                  xp.histogram(x, bins=5, density=True)), normal(1013)),
     "histogram of steps": (lambda xp, x: xp.histogram(x, 10, (0.0, 1.0)),
@@ -112,6 +114,11 @@ PROGRAMS = {
 def test_as_numpy(mode: str, name: str) -> None:
     f, *arrays = PROGRAMS[name]
     check(mode, f, *arrays, rtol=1e-12, atol=1e-12)  # some hundred roundings of numbers near 1
+
+
+def test_nothing_has_no_covariance(mode: str) -> None:
+    f = sm.cov if mode == "lazy" else sm.jit(sm.cov)
+    assert np.isnan(np.asarray(f(np.zeros((3, 0))))).all()
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -25,6 +25,8 @@ RANDOM = {
     "nn.functional.multi_head_attention_forward", "nn.functional.dropout",
 }  # fmt: skip
 """Random, or memory that nobody has written: the samples seed inside of the traced function."""
+TIES = {"topk"}
+"""Whose positions among equal values PyTorch does not promise: their values are compared."""
 SAMPLES = 4
 DTYPES = (torch.float32, torch.int64, torch.bool)
 
@@ -55,6 +57,8 @@ def run(op, sample):
         return False
     found = torch.utils._pytree.tree_leaves(program.call(copies[2]))
     got = [y for y in found if isinstance(y, torch.Tensor)]
+    if op.name in TIES:
+        got, expected = got[:1], expected[:1]
     torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5, equal_nan=True)
     return True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -134,6 +136,8 @@ FOLDS = {
     "var": lambda x: x.var((0, 1)),
     "std": lambda x: x.std(2, correction=0), "norm": lambda x: x.norm(dim=1),
     "cumsum": lambda x: x.cumsum(1), "cumprod": lambda x: x.cumprod(-1),
+    "short cumsum": lambda x: (x * 4).int().cumsum(1, dtype=torch.int32),
+    "short sum": lambda x: (x * 4).int().sum(1, dtype=torch.int32),
     "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(-1),
     "logsumexp": lambda x: x.logsumexp((1, 2)), "layer_norm": lambda x: F.layer_norm(x, (5,)),
     "group_norm": lambda x: F.group_norm(x, 2),
@@ -145,6 +149,12 @@ FOLDS = {
 @pytest.mark.parametrize("name", FOLDS)
 def test_folds(name):
     agree(FOLDS[name], X, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_folds_of_numbers(name):
+    for x in (2.0, math.inf, math.nan):
+        agree(lambda x: getattr(torch, name)(x, 0), torch.tensor(x))
 
 
 VIEWS = {

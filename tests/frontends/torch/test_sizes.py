@@ -1,5 +1,7 @@
 """Another batch or length finds the plan of the first: nothing is compiled again."""
 
+import copy
+import math
 import subprocess
 import sys
 import warnings
@@ -313,3 +315,50 @@ def test_sizes_that_nothing_makes_equal_are_not_taken_for_equal():
         sizes.compare((rest, 4), (half, 4))
     sizes.compare((rest, 1), (1, 4))
     sizes.compare((n,), (7, add(half, rest)))
+
+
+OF_SIZES = {
+    "a quotient": lambda x: x * (1.0 / x.shape[0]),
+    "a ratio": lambda x: x * (x.shape[0] / (x.shape[0] - 1)),
+    "a root": lambda x: x / x.shape[1] ** 0.5,
+    "a number beside integers": lambda x: x.long() * (x.shape[0] / 3),
+    "a bound": lambda x: x.clamp(max=1 / x.shape[0]),
+    "a factor of a sum": lambda x: torch.add(x, x, alpha=x.shape[0] / 3),
+    "halves": lambda x: x.bfloat16() * (x.shape[0] / 3),
+    "a filling": lambda x: x.masked_fill(x > 0, x.shape[0] / 7),
+    "a comparison": lambda x: x > x.shape[0] / 9,
+    "a part": lambda x: x[: int(x.shape[0] * 0.5)],
+    "a third of a dimension": lambda x: x[:, : int(x.shape[1] / 3)],
+    "a part, rounded up": lambda x: x[:, : math.ceil(x.shape[1] / 3)],
+    "a larger image": lambda x: F.interpolate(x[None, None], scale_factor=1.5),
+}
+
+
+@pytest.mark.parametrize("kind", OF_SIZES)
+def test_numbers_that_are_computed_of_sizes(kind, strict):
+    code = OF_SIZES[kind]
+    compiled = torch.compile(code, backend="smelt", dynamic=True)
+    for k, n in enumerate((6, 9, 5)):
+        x = torch.randn(n, n + 4)
+        with smelt.torch.record() as record:
+            torch.testing.assert_close(compiled(x), code(x), rtol=1e-6, atol=1e-6)
+        assert len(record.graphs) == (k == 0)
+        assert not any(g.left for g in record.graphs)
+
+
+def test_a_batch_norm_is_trained_in_one_graph_for_every_batch(strict):
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    model = copy.deepcopy(plain)
+    compiled = torch.compile(model, backend="smelt", dynamic=True)
+    for k, n in enumerate((12, 7, 31)):
+        x = torch.randn(n, 8)
+        with smelt.torch.record() as record:
+            compiled(x).square().sum().backward()
+        plain(x).square().sum().backward()
+        assert [len(g.program.segments) for g in record.graphs] == [1, 1] * (k == 0)
+        assert not any(g.left for g in record.graphs)
+        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-4)
+        for ours, theirs in zip(model.buffers(), plain.buffers(), strict=True):
+            torch.testing.assert_close(ours, theirs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
@@ -15,7 +15,7 @@ from smelt.codegen.llvm.schedule.disjoint import disjoint
 from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.codegen.llvm.schedule.price import cycles
 from smelt.codegen.llvm.schedule.stencil import turned_forms
-from smelt.codegen.llvm.schedule.tall import few_forms, tall_forms, wide_forms
+from smelt.codegen.llvm.schedule.tall import few_forms, panel_forms, tall_forms, wide_forms
 from smelt.codegen.llvm.schedule.tall_nests import scheduled
 from smelt.codegen.llvm.schedule.windowed import line_forms
 from smelt.codegen.llvm.values.flat import stride_name
@@ -55,7 +55,7 @@ class Artifact:
     entries: tuple[Entry, ...]
 
 
-_Numbered = Mapping[tuple[Form, int], Limits]
+_Numbered = dict[tuple[Form, int], Limits]
 """Forms with their limits, each with a number: one may serve several ranges of sizes."""
 
 
@@ -67,16 +67,17 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
         parts = disjoint(phase)
         short = _of_all([_numbered(tall_forms(p, target)) for p in parts])
         few = _of_all([_numbered(few_forms(p, target)) for p in parts])
+        panels = _of_all([_numbered(panel_forms(p, target), 1) for p in parts])
         wide = _of_all([_numbered(wide_forms(p, target)) for p in parts])
         s = schedule(phase, target)
         if any(c.panels for c in s.blocked):
-            short, few, wide = {}, {}, {}
+            short, panels, few, wide = {}, {}, {}, {}
         if s.products:
             made = s.products.values()
             usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, made),
                      *turned_forms(s.phase, made))  # fmt: skip
             near = near_forms(s.phase, s.blocked, usual) if few else ()
-            found.append(_numbered((*_plain(short), *near, *_plain(few), *usual, *_plain(wide))))
+            found.append(short | panels | _numbered(near, 1) | few | _numbered(usual) | wide)
     served = _plain(_of_all(found))
     limits = () if not found or any(form == "deep" for form, _ in served) else (
         packed_limits(kernel, target))  # fmt: skip
@@ -97,11 +98,12 @@ def _plain(found: _Numbered) -> Forms:
     return tuple((form, limits) for (form, _), limits in found.items())
 
 
-def _numbered(given: Iterable[tuple[Form, Limits]]) -> _Numbered:
-    """Forms with their limits; one that stands there twice serves other sizes the second time."""
+def _numbered(given: Iterable[tuple[Form, Limits]], first: int = 0) -> _Numbered:
+    """Forms with their limits, numbered from `first` on: one that stands there again serves other
+    sizes."""
     counts, found = Counter[Form](), dict[tuple[Form, int], Limits]()
     for form, limits in given:
-        found[form, counts[form]] = limits
+        found[form, first + counts[form]] = limits
         counts[form] += 1
     return found
 

@@ -17,6 +17,7 @@ import numpy as np
 from smelt.errors import DTypeError, IndexRangeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
+from smelt.frontends.array.keys import frozen, thawed
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.subscript import (
@@ -29,7 +30,6 @@ from smelt.frontends.array.subscript import (
     adjacent,
     as_array,
     basic,
-    frozen,
     in_room,
     is_mask,
     known_truth,
@@ -38,7 +38,6 @@ from smelt.frontends.array.subscript import (
     plain,
     range_of,
     take,
-    thawed,
 )  # fmt: skip
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import expand, flip, pad, permute, reshape, scope_of, shape_of

@@ -24,6 +24,7 @@ from smelt.frontends.array.chosen import Chosen
 from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.promote import cast, common, number, weak
+from smelt.frontends.array.replay import replayed
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import Value, record
 from smelt.types.dtype import DType, bool_
@@ -249,5 +250,10 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     else:
         dtype = weak(weak(bool_, x), y)
     x, y = (cast(v, dtype) if isinstance(v, Value) else number(v, dtype, "where") for v in (x, y))
+    return Array.of(_chosen(mask, x, y))
+
+
+@replayed
+def _chosen(mask: Value, x: Value, y: Value) -> Value:
     align("where", mask, x, y)
-    return Array.of(record(SELECT, (mask, x, y)))
+    return record(SELECT, (mask, x, y))

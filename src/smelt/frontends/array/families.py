@@ -18,6 +18,7 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, compared, together
+from smelt.frontends.array.replay import again
 from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.value import Value, infer, record
 from smelt.ops.elementwise import Map
@@ -34,6 +35,7 @@ __all__ = ["BINARY", "UNARY", "Binary", "Unary", "align", "from_host", "np"]
 Wide = Literal["same", "float"]
 
 _PLANNED = 8192
+_NUMBERS = frozenset((bool, int, float))
 
 
 class Unary:
@@ -81,6 +83,10 @@ class Binary:
                 if y.__class__ is not Value:
                     y.touch()
                 return Value(self.op, (x, y), known[0], here(2))
+        elif x.__class__ in _NUMBERS or y.__class__ in _NUMBERS:
+            scope = getattr(x, "scope", None) or getattr(y, "scope", None)
+            if scope is not None:
+                return again(self._found, scope, (x, y), {})
         found = self._found(x, y)
         if found.scope is None:
             x, y = found.inputs

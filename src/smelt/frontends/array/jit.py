@@ -12,9 +12,10 @@ far; only where none holds is the function recorded, and compiled, again.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 
@@ -104,6 +105,24 @@ class Jit(Generic[P, R]):
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Itself, as of a function: a copy of what holds one runs what is compiled."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Pickled by name, as functions are; under another name it is made anew of its function."""
+        name = getattr(self, "__qualname__", "")  # a functools.partial has none
+        found: Any = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (type(self), self._made_of())
+
+    def _made_of(self) -> tuple[Any, ...]:
+        return (self.options,)
 
     def _nested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with containers, numbers, keywords or options."""
@@ -295,6 +314,9 @@ class SteeredJit(Jit[P, R]):
     def __init__(self, options: Options, settings: fuse) -> None:
         super().__init__(options)
         self.settings = settings
+
+    def _made_of(self) -> tuple[Any, ...]:
+        return self.options, self.settings
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         with self.settings:

@@ -35,7 +35,7 @@ from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import STATE, Value
 from smelt.frontends.array.views import axes_of, axis_of, shape_of
 from smelt.frontends.array.windows import margins
-from smelt.types.dtype import f64, i64
+from smelt.types.dtype import bool_, f64, i64
 
 __all__ = [
     "allclose", "average", "convolve", "corrcoef", "cov", "gradient", "histogram", "interp",
@@ -247,7 +247,7 @@ def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
         raise ShapeError(op="cov", operands=array.node.told, reason="it is no matrix")
     lines = reshape(array, (1, -1)) if array.ndim < 2 else array if rowvar else array.T
     centred = lines - stat.mean(lines, axis=1, keepdims=True)
-    found = matmul(centred, centred.T) / (lines.shape[1] - ddof)
+    found = matmul(centred, centred.T) / max(lines.shape[1] - ddof, 0)
     return reshape(found, ()) if array.ndim < 2 else found
 
 
@@ -256,7 +256,8 @@ def corrcoef(x: Any, /, *, rowvar: bool = True) -> Array:
     c = cov(x, rowvar=rowvar)
     if c.ndim == 0:
         return c / c
-    spread = el.sqrt(stat.sum(c * make.eye(c.shape[0], dtype=c.dtype), axis=1))
+    own = make.eye(c.shape[0], dtype=bool_)  # a variable that is not finite is no other's affair
+    spread = el.sqrt(stat.sum(el.where(own, c, 0), axis=1))
     return el.clip(c / spread[:, None] / spread[None, :], -1.0, 1.0)
 
 

@@ -14,6 +14,7 @@ recorded are kept, and repeated for other values of these types.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smelt.frontends.array.value import Map, Value, leaf, record
+from smelt.ops.create import Constant
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
 from smelt.types.expr import Expr
@@ -29,7 +31,7 @@ from smelt.types.tensor import TensorType
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
 
-__all__ = ["Map", "leaf", "np", "record", "replayed"]
+__all__ = ["Map", "again", "leaf", "np", "record", "recorded", "replayed"]
 
 _LIMIT = 4096
 
@@ -41,10 +43,8 @@ class _Recipe:
 
     __slots__ = ("result", "steps", "types")
 
-    def __init__(
-        self, result: Value, arguments: tuple[Value, ...], types: list[TensorType]
-    ) -> None:
-        self.types = types  # kept alive: keys are their identities
+    def __init__(self, result: Value, arguments: tuple[Value, ...], types: list[Any]) -> None:
+        self.types = types  # and numbers, kept alive: keys are their identities
         self.steps: list[Step] = []
         places: dict[Any, int] = {x: -1 - k for k, x in enumerate(arguments)}
         self.result = self._add(result, places)
@@ -76,25 +76,31 @@ class _Recipe:
         return made[last] if last >= 0 else arguments[-1 - last]
 
 
-def _again(
+def again(
     function: Callable[..., Value], scope: Scope, args: tuple[Any, ...], options: dict[str, Any]
 ) -> Value:
     """`function` on values of a recording: all that it asked about sizes was answered the first
     time, and what it had to assume is written down."""
     key: list[Any] = [function]
     values: list[Value] = []
-    types: list[TensorType] = []
+    types: list[Any] = []
     for x in args:
         if isinstance(x, Value):
             if x.scope is not scope:
-                return function(*args, **options)
+                if x.scope is not None or x.op.__class__ is not Constant or x.shared:
+                    return function(*args, **options)
+                types.append(x)  # a number, which a recipe knows as itself
+                key += "number", id(x)
+                continue
             values.append(x)
             types.append(scope.type(x.type))
             key.append(id(types[-1]))
         else:
             key += x, x.__class__
-    if len(values) > 1 and values[0] is values[1]:
-        key.append("same")
+            if x.__class__ is float and not x:
+                key.append(math.copysign(1.0, x))  # zeros are equal
+    if len(values) > 1:
+        _tell_equal(values, key)
     whole = (*key, *options.items())
     if not _is_plain(whole[1:]):
         return function(*args, **options)
@@ -106,6 +112,13 @@ def _again(
     if result.scope is scope and len(scope.bound) == bound:
         scope.repeats[whole] = _Recipe(result, tuple(values), types)
     return result
+
+
+def _tell_equal(values: list[Value], key: list[Any]) -> None:
+    """Add to the key of some values which of them are one: a recipe knows each by its place."""
+    numbers = [*map(id, values)]
+    if len({*numbers}) < len(numbers):
+        key.append(tuple(map(numbers.index, numbers)))
 
 
 def _is_plain(x: Any) -> bool:
@@ -127,14 +140,16 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
         for x in args:
             if isinstance(x, Value):
                 if x.scope is not None:
-                    return _again(function, x.scope, args, options)
+                    return again(function, x.scope, args, options)
                 values.append(x)
                 key.append(id(x.type))
             else:
                 key += x, x.__class__
+                if x.__class__ is float and not x:
+                    key.append(math.copysign(1.0, x))
         arguments = tuple(values)
-        if len(values) > 1 and values[0] is values[1]:
-            key.append("same")
+        if len(values) > 1:
+            _tell_equal(values, key)
         whole = (*key, *options.items())
         recipe = known.get(whole)
         if recipe is None:
@@ -148,5 +163,18 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
             if x.__class__ is not Value:
                 x.touch()
         return recipe.repeat(arguments)
+
+    return wrapper
+
+
+def recorded(function: Callable[..., Value]) -> Callable[..., Value]:
+    """The same inside a recording alone: elsewhere `function` looks at its arrays' elements."""
+
+    @wraps(function)
+    def wrapper(*args: Any, **options: Any) -> Value:
+        scope = args[0].scope
+        if scope is None:
+            return function(*args, **options)
+        return again(function, scope, args, options)
 
     return wrapper

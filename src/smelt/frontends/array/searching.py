@@ -20,6 +20,7 @@ from smelt.frontends.array.flush import realise
 from smelt.frontends.array.library import allowed, call
 from smelt.frontends.array.promote import cast, common, number
 from smelt.frontends.array.reduction import fold
+from smelt.frontends.array.replay import recorded
 from smelt.frontends.array.subscript import holds, positions
 from smelt.frontends.array.subscript import take as gather
 from smelt.frontends.array.value import Buffer, Value, leaf
@@ -141,10 +142,15 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
         axis = 0
     place = axis_of(axis, node.type.rank, "take")
     _integers("take", index)
-    before, after = shape_of(node)[:place], shape_of(node)[place + 1 :]
-    if not all(holds(node.scope, 0, "<", d) for d in (*before, *after)):  # nothing is read
-        return Array.of(reshape(node, (*before, *shape_of(index), *after)))
-    return Array.of(gather(node, [positions(index, shape_of(node)[place])], place))
+    return Array.of(_taken(node, index, place))
+
+
+@recorded
+def _taken(x: Value, index: Value, place: int) -> Value:
+    before, after = shape_of(x)[:place], shape_of(x)[place + 1 :]
+    if not all(holds(x.scope, 0, "<", d) for d in (*before, *after)):  # nothing is read
+        return reshape(x, (*before, *shape_of(index), *after))
+    return gather(x, [positions(index, shape_of(x)[place])], place)
 
 
 def _integers(what: str, index: Value) -> None:

@@ -77,7 +77,8 @@ class Sizes:
         self.guests: set[str] = set()
         """Symbols that should not survive: another one takes their place where it can."""
         self.guards: list[Guard] = []
-        self._canonical: dict[TensorType, TensorType] = {}
+        self._canonical: dict[int, tuple[TensorType, TensorType]] = {}
+        """Types by their identity, which is theirs as long as they are kept, as canonical ones."""
         self._told: dict[Expr, Index] = {}
         """What has been asked before, until a symbol is bound: expressions as canonical ones,"""
         self._values: dict[Expr, int] = {}
@@ -125,10 +126,11 @@ class Sizes:
         """`type` with canonical dimensions."""
         if not self.bound:
             return type
-        found = self._canonical.get(type)
-        if found is None:
-            found = self._canonical[type] = intern(type.dtype, self.shape(type.shape))
-        return found
+        known = self._canonical.get(id(type))
+        if known is None:
+            found = intern(type.dtype, self.shape(type.shape))
+            known = self._canonical[id(type)] = found, type
+        return known[0]
 
     def concrete(self, type: TensorType) -> TensorType:
         """`type` with the sizes of the call that is being recorded."""

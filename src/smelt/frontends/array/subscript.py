@@ -28,9 +28,10 @@ from smelt.errors import (
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.flush import realise
+from smelt.frontends.array.keys import ARRAY, OTHER, frozen, frozen_item, thawed
 from smelt.frontends.array.number import Number, Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.replay import replayed
+from smelt.frontends.array.replay import recorded, replayed
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import SNAPSHOT_BYTES, STATE, Value, constant, leaf, record
 from smelt.frontends.array.views import (
@@ -50,9 +51,9 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub, text
 
 __all__ = [
-    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "basic", "frozen",
+    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "basic",
     "get", "holds", "in_room", "is_mask", "known_truth", "lone_truth", "mask_fits", "parse",
-    "plain", "positions", "range_of", "take", "thawed",
+    "plain", "positions", "range_of", "take",
 ]  # fmt: skip
 
 SELECT = Map("select")
@@ -98,10 +99,22 @@ def get(x: Value, key: Any) -> Value:
     if simple is not None:
         found = None if x.data is None else _small(x, key)
         return _simple(x, simple) if found is None else found
+    items = key if key.__class__ is tuple else (key,)
     if x.scope is None:
-        scope = _scope_in(key if key.__class__ is tuple else (key,))
-        x = x if scope is None else scope.capture(x)
-    return _get(x, key)
+        scope = _scope_in(items)
+        return _get(x if scope is None else scope.capture(x), key)
+    nodes: list[Any] = [getattr(item, "node", None) for item in items]
+    arrays = [n for n in nodes if n.__class__ is Value and n.scope is x.scope]
+    plain_items = tuple([ARRAY if n in arrays else frozen_item(item)
+                         for n, item in zip(nodes, items, strict=True)])  # fmt: skip
+    return _get(x, key) if OTHER in plain_items else _picked(x, *arrays, key=plain_items)
+
+
+@recorded
+def _picked(x: Value, *arrays: Value, key: tuple[Any, ...]) -> Value:
+    """x[key] with arrays of the same recording where the key says `ARRAY`."""
+    found = iter(arrays)
+    return _get(x, tuple([next(found) if i is ARRAY else i for i in thawed(key)]))
 
 
 def _small(x: Value, key: Any) -> Value | None:
@@ -129,33 +142,6 @@ def _scope_in(key: tuple[Any, ...]) -> Scope | None:
                 if isinstance(bound, Number):
                     return bound.scope
     return None
-
-
-_OTHER = object()
-"""Stands for an item that is no plain integer, slice, None or Ellipsis."""
-
-
-def frozen(key: Any) -> tuple[Any, ...] | None:
-    """A key of plain integers, slices, None and Ellipsis as something that can be hashed; None for
-    any other."""
-    items = tuple([_frozen(item) for item in (key if key.__class__ is tuple else (key,))])
-    return None if _OTHER in items else items
-
-
-def thawed(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What `frozen` was given."""
-    return tuple([slice(*i) if i.__class__ is tuple else i for i in key])
-
-
-def _frozen(item: Any) -> Any:
-    """An item of a key as something that can be hashed; a slice as a tuple."""
-    if item.__class__ is int or item is None or item is Ellipsis:
-        return item
-    if item.__class__ is slice:
-        bounds = (item.start, item.stop, item.step)
-        if all(b is None or b.__class__ is int for b in bounds):
-            return bounds
-    return _OTHER
 
 
 @replayed

@@ -205,11 +205,21 @@ def pad(x: Value, low: Shape, high: Shape, number: float | int | bool) -> Value:
 
 def concat(values: Sequence[Value], axis: int, what: str = "concat") -> Value:
     """Arrays of one rank one after another.  Raises ShapeError, DTypeError."""
+    return _concat(*values, axis=axis, what=what)
+
+
+@replayed
+def _concat(*values: Value, axis: int, what: str) -> Value:
     return _joined(what, values, values, axis, f"only axis {axis} may differ in size")
 
 
 def stack(values: Sequence[Value], axis: int) -> Value:
     """Arrays of one shape along a new axis.  Raises ShapeError, DTypeError."""
+    return _stack(*values, axis=axis)
+
+
+@replayed
+def _stack(*values: Value, axis: int) -> Value:
     parts: list[Value] = []
     for x in values:
         shape = shape_of(x)

@@ -37,7 +37,9 @@ from smelt.frontends.torch.pairs_views import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.resized import with_own_way_back
+from smelt.frontends.torch.rows_strided import on_memory
 from smelt.frontends.torch.scattered import accumulated
+from smelt.frontends.torch.scored import spell_out_scores
 from smelt.frontends.torch.table import decompositions
 from smelt.runtime.frames import roomy
 from smelt.runtime.garbage import set_aside
@@ -71,6 +73,7 @@ def backend(
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
     _note_break(module)
     with_own_way_back(module)
+    spell_out_scores(module)
     held, cast = held_by_eager(module), kept_by_autocast(module)
     told, arguments = traced_results(module), len(module.graph.find_nodes(op="placeholder"))
     decided: list[Kept] = []
@@ -231,6 +234,7 @@ def compile_traced(
             _mark(traced, kind)
             cancel(traced.graph)
             accumulated(traced.graph)
+            on_memory(traced.graph)
             budget = Budget(held, traced, cast)
             looks = kind != "backward"  # which reads where the forward graph has read
             among = varying if kind == "backward" else _may_vary(traced.graph)

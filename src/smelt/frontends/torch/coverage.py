@@ -30,7 +30,6 @@ WHY: dict[str, str] = {
     "_fft_r2c": "complex numbers",
     "_local_scalar_dense": "a number for Python",
     "_pdist_forward": "no rule yet",
-    "as_strided": "a view of memory, which torch makes for nothing",
     "atan2": "writes into its operand",
     "empty_strided": "memory without values",
     "grid_sampler_2d": "no rule yet",

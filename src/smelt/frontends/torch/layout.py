@@ -39,7 +39,7 @@ __all__ = [
 PARTS = {
     f"aten.{name}" for name in (
         "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "unbind.int",
-        "diagonal.default",
+        "diagonal.default", "as_strided.default",
     )
 }  # fmt: skip
 """Views that leave elements out: a result need not keep the rest of the memory alive."""

@@ -46,7 +46,7 @@ from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.updates import updates
-from smelt.frontends.torch.value import V
+from smelt.frontends.torch.value import Real, V
 from smelt.graph import build
 from smelt.graph.inside import Read
 from smelt.graph.ir import Node
@@ -206,7 +206,7 @@ class Lowering:
         self._call(node, reason)
 
     def _after(self, row: Row | None, node: Any) -> _Entry:
-        operands = (*nodes((node.args, node.kwargs)), *self._given(node).values())
+        operands = (*node.all_input_nodes, *self._given(node).values())
         before = [] if row is not None and row.source else [self._entries[x] for x in operands]
         first = max((e.graph for e in before), default=0)
         if _is_again(node):  # not before what reads it
@@ -392,7 +392,7 @@ class Lowering:
         given = map_arg(node.args, _size_or_none) if row.source else node.args
         args = [self._operand(a, k, origin) for a in given]
         options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
-        fakes = map_arg(node.args, lambda x: x.meta["val"])
+        fakes = [_told(a) for a in node.args]
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
             args = [self._settled(a, shape) if isinstance(a, V) else a for a in args]
@@ -413,6 +413,9 @@ class Lowering:
             known = a.meta.get("val")
             if isinstance(known, torch.SymInt):
                 return self.sizes.index(known)
+            if isinstance(known, torch.SymFloat) and a.op == "call_function":
+                found = self.sizes.real(known, origin)
+                return Real(found) if isinstance(found, V) else found
             if isinstance(known, (int, float)) or not isinstance(known, torch.Tensor):
                 raise UnsupportedError(f"an operand of type {type(known).__name__}")
             return V(self.value(a, k).node, origin)
@@ -488,8 +491,16 @@ def _size_or_none(node: Any) -> Any:
     return node if _is_size(node) else None
 
 
+def _told(a: Any) -> Any:
+    """An argument with what the tracer knows of values in their place."""
+    if isinstance(a, torch.fx.Node):
+        return a.meta["val"]
+    return map_arg(a, lambda x: x.meta["val"]) if isinstance(a, (list, tuple)) else a
+
+
 def _is_size(node: Any) -> bool:
-    return isinstance(node.meta.get("val"), (torch.SymInt, int)) and not isinstance(
+    """Whether it is a size, or a number that is computed of sizes."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, int)) and not isinstance(
         node.meta.get("val"), bool
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from smelt.origin import Origin
@@ -54,8 +55,14 @@ def origin_of(node: Any) -> Traced:
 
 
 def _path_of(node: Any) -> str:
-    alone = len(_roots(node.graph)) < 2
-    for root, path in map(_parted, reversed(_stack(node))):
+    return _innermost(tuple(_stack(node)), len(_roots(node.graph)) < 2)
+
+
+@lru_cache(maxsize=4096)
+def _innermost(stack: tuple[str, ...], alone: bool) -> str:
+    """The path of the innermost of some modules that has one, where paths start from one root
+    `alone`, or from several; operators of a module ask the same."""
+    for root, path in map(_parted, reversed(stack)):
         found = path if alone or root == "self" else f"{root}{path}"
         found = re.sub(r"\['?([^'\]]+)'?\]", r".\1", found.replace("._modules", "")).strip(".")
         if found:
@@ -68,6 +75,7 @@ def _stack(node: Any) -> list[str]:
     return [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
 
 
+@lru_cache(maxsize=4096)
 def _parted(path: str) -> tuple[str, str]:
     """The variable that a path starts from, and the rest.
 

@@ -336,6 +336,7 @@ _ROWS = (
     *(Row(f"aten.sub.{kind}", _sub) for kind in ("Tensor", "Scalar")),
     *(Row(f"aten.rsub.{kind}", _rsub) for kind in ("Tensor", "Scalar")),
     *(Row(f"aten.mul.{kind}", _mul) for kind in ("Tensor", "Scalar")),
+    Row("aten.true_divide.Tensor", _div),
     *(Row(f"aten.div.{kind}", _div) for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")),
     *(Row(f"aten.floor_divide.{kind}", _floor_divide) for kind in ("default", "Scalar")),
     *(Row(f"aten.remainder.{kind}", _remainder) for kind in ("Tensor", "Scalar")),

@@ -139,7 +139,7 @@ def _vector_norm(
 def _scan(combine: str) -> Callable[..., V]:
     def lower(c: Call, x: V, dim: int, **_options: Any) -> V:
         x = x.cast(c.dtype)
-        return x.scan(combine, axis_of(dim, x.rank)) if x.rank else x
+        return x.scan(combine, axis_of(dim, x.rank)).cast(c.dtype) if x.rank else x
 
     return lower
 
@@ -148,18 +148,14 @@ def _scan(combine: str) -> Callable[..., V]:
 
 
 def _softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
-    if not x.rank:
-        return number(1, c.dtype, c.origin)
-    axes = (axis_of(dim, x.rank),)
+    axes = (axis_of(dim, x.rank),) if x.rank else ()
     wide = x.wide()
     grown = (wide - wide.reduce("max", axes, True)).map("exp")
     return (grown / grown.sum(axes, True)).cast(c.dtype)
 
 
 def _log_softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
-    if not x.rank:
-        return number(0, c.dtype, c.origin)
-    axes = (axis_of(dim, x.rank),)
+    axes = (axis_of(dim, x.rank),) if x.rank else ()
     wide = x.wide()
     shifted = wide - wide.reduce("max", axes, True)
     return (shifted - shifted.map("exp").sum(axes, True).map("log")).cast(c.dtype)

@@ -12,12 +12,17 @@ the operator that needs it is left to torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
 from typing import Any
 
 import sympy
 import torch
 
 from smelt.errors import UnsupportedError
+from smelt.frontends.torch.value import V, number
+from smelt.origin import Origin
+from smelt.types.dtype import f64
 from smelt.types.expr import (
     Index,
     add,
@@ -28,6 +33,7 @@ from smelt.types.expr import (
     mod,
     mul,
     positive,
+    product,
     size,
     sizes_of,
 )
@@ -64,6 +70,29 @@ class Sizes:
             found = self._equal(n)
             self._known[expr] = found = self._convert(expr) if found is None else found
         return found
+
+    def real(self, n: torch.SymFloat, origin: Origin | None) -> V | float:
+        """A number of Python's that is computed of sizes, in float64 as Python computes.  Raises
+        UnsupportedError where it is none."""
+        constant = n.node.maybe_as_float()
+        if constant is not None:
+            return float(constant)
+        self._env = n.node.shape_env
+        return self._real(n.node.expr, origin)
+
+    def _real(self, e: Any, origin: Origin | None) -> V:
+        kind = type(e).__name__
+        if e.is_number:
+            return number(float(e), f64, origin)
+        if isinstance(e, sympy.Symbol) or kind not in _OF_REALS:
+            return number(self._convert(e), f64, origin)
+        args = [self._real(a, origin) for a in e.args]
+        if kind == "Pow":
+            return _real_power(args[0], e.args[1])
+        found = args[0]
+        for other in args[1:]:
+            found = found.map(_OF_REALS[kind], other)
+        return found.map(_OF_REALS[kind]) if kind.startswith("Opaque") else found
 
     def _equal(self, n: Any) -> Index | None:
         """The expression of an earlier size that the tracer's guards make equal to this one."""
@@ -116,9 +145,15 @@ class Sizes:
             return int(e)
         if isinstance(e, sympy.Symbol):
             return self._symbol(e)
+        if type(e).__name__ in _WHOLE:
+            above, below = self._ratio(e.args[0])
+            up = below - 1 if type(e).__name__ == "CeilToInt" else 0
+            return floordiv(add(self.counted(above), up), below)
         rule = _RULES.get(type(e).__name__)
         if rule is None:
             raise UnsupportedError(f"sizes with {type(e).__name__} are not supported: {e}")
+        if (whole := self._divisor(e)) is not None:
+            return whole
         args = [self._convert(a) for a in e.args]
         if type(e).__name__ in _OF_SIZES:
             args = [self.counted(a) for a in args]
@@ -126,6 +161,46 @@ class Sizes:
         for other in args[1:]:
             found = rule(found, other)
         return found
+
+    def _ratio(self, e: Any) -> tuple[Index, int]:
+        """A number of sizes as a quotient, if Python computes it without rounding or rounds it
+        once, so that its whole part is that of the quotient.  Raises UnsupportedError."""
+        kind = type(e).__name__
+        if e.is_number:
+            exact = Fraction(float(e))
+            if exact.denominator <= _FINEST and exact >= 0:
+                return exact.numerator, exact.denominator
+        elif kind == "ToFloat":
+            return self._convert(e.args[0]), 1
+        elif kind in ("IntTrueDiv", "FloatTrueDiv") and e.args[1].is_number:
+            (above, below), (n, m) = map(self._ratio, e.args)
+            if isinstance(n, int) and n and below == m == 1:
+                return above, n
+        elif kind == "Mul":
+            parts = [self._ratio(a) for a in e.args]
+            below = prod(m for _, m in parts)
+            if below <= _FINEST and not below & (below - 1):  # another quotient is rounded
+                return product(n for n, _ in parts), below
+        elif kind not in _OF_REALS:
+            return self._convert(e), 1
+        raise UnsupportedError(f"a whole number of {e}")
+
+    def _divisor(self, e: Any) -> int | None:
+        """c for n // (n // c), where guards say that c divides n: torch spells the inner dimension
+        so where it views one as two."""
+        if type(e).__name__ not in _QUOTIENTS or type(e.args[1]).__name__ not in _QUOTIENTS:
+            return None
+        n, (m, c) = e.args[0], e.args[1].args
+        return int(c) if m == n and c.is_Integer and self._divides(c, n, e.args[1]) else None
+
+    def _divides(self, c: Any, n: Any, quotient: Any) -> bool:
+        """Whether guards say that c divides n: that products with it and with the quotient are
+        equal."""
+        if self._are_equal(c * quotient, n):
+            return True
+        equal = [g.expr for g in getattr(self._env, "guards", ()) if isinstance(g.expr, sympy.Eq)]
+        return any(sympy.expand(c * quotient * x - n * y) == 0 for g in equal
+                   for x, y in ((g.lhs, g.rhs), (g.rhs, g.lhs)))  # fmt: skip
 
     def _symbol(self, symbol: Any) -> Index:
         name = self.names.get(symbol)
@@ -166,10 +241,26 @@ def _power(base: Index, exponent: Index) -> Index:
     return found
 
 
+def _real_power(base: V, exponent: Any) -> V:
+    if exponent == -1:
+        return 1.0 / base
+    raise UnsupportedError(f"a number of sizes to the power of {exponent}")
+
+
+_OF_REALS: dict[str, str] = {
+    "Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div", "ToFloat": "",
+    "Pow": "", "OpaqueUnaryFn_sqrt": "sqrt",
+}  # fmt: skip
+"""What numbers of Python's are computed with, as our operators."""
+_WHOLE = ("TruncToInt", "FloorToInt", "CeilToInt")
+_FINEST = 1 << 16
+"""The largest denominator, a power of two where it comes of a number: multiples of sizes are then
+exact in float64."""
 _RULES: dict[str, Any] = {
     "Add": add, "Mul": mul, "Pow": _power, "PowByNatural": _power, "FloorDiv": floordiv,
     "CleanDiv": floordiv, "Mod": mod, "PythonMod": mod, "Max": maximum,
     "Min": minimum, "Identity": lambda a: a,
 }  # fmt: skip
+_QUOTIENTS = ("FloorDiv", "CleanDiv")
 _OF_SIZES = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min")
 """What is computed as if all numbers were sizes, that is not negative."""

@@ -29,6 +29,7 @@ from smelt.frontends.torch import (
     rows_place,
     rows_product,
     rows_search,
+    rows_strided,
     rows_top,
     rows_view,
     rows_window,
@@ -41,7 +42,8 @@ _OWN: dict[str, Row] = {
     row.name: row
     for chapter in (
         rows_elementwise.ROWS, rows_view.ROWS, rows_fold.ROWS, rows_product.ROWS,
-        rows_place.ROWS, rows_window.ROWS, rows_overlap.ROWS, rows_search.ROWS, rows_top.ROWS,
+        rows_place.ROWS, rows_window.ROWS, rows_overlap.ROWS, rows_search.ROWS, rows_strided.ROWS,
+        rows_top.ROWS,
     ) for row in chapter
 }  # fmt: skip
 

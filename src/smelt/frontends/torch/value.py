@@ -28,7 +28,9 @@ from smelt.types.dtype import DType, f32, i64
 from smelt.types.expr import Expr, Index, axis, mul
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["V", "concat", "contract", "f32", "gather", "iota", "is_zeros", "number", "select"]
+__all__ = [
+    "Real", "V", "concat", "contract", "f32", "gather", "iota", "is_zeros", "number", "select",
+]  # fmt: skip
 
 Number = bool | int | float
 
@@ -190,8 +192,21 @@ class V:
         return self.op(Scan(combine, a))
 
 
+class Real:
+    """A number of Python's that is computed of sizes; it takes no part in promotion, as numbers do
+    not."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: V) -> None:
+        self.value = value
+
+
 def number(x: Any, dtype: DType, origin: Origin | None = None) -> V:
-    """A Python number or a size as a value of rank 0.  Raises UnsupportedError for others."""
+    """A Python number, one computed of sizes, or a size as a value of rank 0.  Raises
+    UnsupportedError for others."""
+    if isinstance(x, Real):
+        return x.value.cast(dtype)
     if isinstance(x, Expr):
         return V(build.apply(SizeOf(x, dtype), origin=origin), origin)
     if not isinstance(x, (bool, int, float)):

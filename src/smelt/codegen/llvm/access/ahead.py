@@ -17,12 +17,12 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import depth_terms, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.values.items import Access, chain
+from smelt.codegen.llvm.values.items import Access, accesses_of, chain
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Atom, Index, add, atoms, floordiv, mul, product
+from smelt.types.expr import Atom, Index, add, atoms, floordiv, mul, product, sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -150,6 +150,20 @@ def next_task(home: NestEmitter, access: Access) -> Index | None:
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
         return None
     return step
+
+
+def fresh(home: NestEmitter) -> list[tuple[Access, Index]]:
+    """What the next task reads and this one does not: a load of each part, and how far on it is."""
+    read = [(a, a.offset) for a in accesses_of(home.items)]
+    found: list[tuple[Access, Index]] = []
+    for access in accesses_of(home.items):
+        step = next_task(home, access)
+        later = add(access.offset, step or 0)
+        near = (sub(later, e) for a, e in read if a.buffer == access.buffer)
+        if step is not None and not any(isinstance(n, int) and abs(n) < home.s.lanes for n in near):
+            found.append((access, step))
+            read.append((access, later))
+    return found
 
 
 # ---- the next row --------------------------------------------------------------------------------

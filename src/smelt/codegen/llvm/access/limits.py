@@ -65,6 +65,17 @@ def tested(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Inside:
     return _test(home, e, n, scope, vector=True)
 
 
+def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, Inside]:
+    """Which lanes are inside, of the limits that no loop within this scope moves."""
+    inner = {a for a in home.nest.order if scope.axis(a) is None}
+    found = dict.fromkeys(
+        pair for access in accesses_of(home.items) for pair in access.limits
+        if pair not in home.assumed and not any(map(inner.intersection, map(axes_of, pair)))
+        and not any(a.kind == "value" for e in pair for a in atoms(e))
+    )  # fmt: skip
+    return {pair: tested(home, *pair, scope) for pair in found}
+
+
 def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
     """The limits that the loop over vectors leaves alone, where several loads are tested against
     such; and whether all of them hold."""

@@ -38,6 +38,15 @@ def iota(lanes: int) -> Value:
     return ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
 
 
+def first_lanes(b: ir.IRBuilder, count: Value, lanes: int) -> Value:
+    """The mask of so many first lanes; all of them where there are more.  One comparison of short
+    numbers, for vectors that LLVM would otherwise compare in halves."""
+    kind = ir.IntType(32)
+    most = b.select(b.icmp_signed("<", count, number(lanes)), count, number(lanes))
+    numbers = ir.Constant(ir.VectorType(kind, lanes), list(range(lanes)))
+    return b.icmp_signed("<", numbers, splat(b, b.trunc(most, kind), lanes))
+
+
 def opaque(b: ir.IRBuilder, value: Value) -> Value:
     """An i64 about which LLVM can know nothing, at no cost.
 

@@ -23,9 +23,9 @@ from smelt.codegen.llvm.access.ahead import LINE, ask_ahead
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.tall_product import TallEmitter
 from smelt.codegen.llvm.products.thin import multiply_add
-from smelt.codegen.llvm.products.tile import with_before
 from smelt.codegen.llvm.products.tiling import rounds
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of

@@ -57,7 +57,8 @@ class Direct:
         whole = b.icmp_signed("==", over, number(0))
         if isinstance(c, Contraction):
             first, last = ranges[c.k]
-            return b.and_(whole, b.icmp_signed("<", first, last))
+            some = b.icmp_signed("<", first, last)
+            return some if c.masks_columns() else b.and_(whole, some)
         one = b.icmp_signed("==", over, number(c.tile.lanes))  # the last columns are one vector
         line = c.columns[-1].axis
         first, last = ranges[line]
@@ -151,7 +152,7 @@ def _is_plain(c: Contraction | Upright, s: Schedule) -> bool:
     rows of the result."""
     if isinstance(c, Upright):
         return bool(c.heights(s.local[c.columns[-1].axis]))
-    return c.kind != "thin" and c.group is None and c.m is not None and not c.outer
+    return c.kind != "thin" and c.m is not None and not c.outer
 
 
 def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:

@@ -24,9 +24,9 @@ from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.deep_product import DeepEmitter
 from smelt.codegen.llvm.products.tall_packer import converted
-from smelt.codegen.llvm.products.tile import with_before
 from smelt.codegen.llvm.products.tiling import rounds
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of

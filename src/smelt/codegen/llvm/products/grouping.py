@@ -17,7 +17,7 @@ from smelt.codegen.llvm.instructions.grouped import interleaved, narrow, units
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.products.lines import along, lines_from
+from smelt.codegen.llvm.products.lines import along, lines_from, masked_along
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.scratch.storage import RIGHT_PART
@@ -47,8 +47,11 @@ class GroupPacker:
         """Packs the block, whole groups: what is beyond the last summed position is 0."""
         if self.c.along == self.c.k:
             self.home.loop(*self.n, self.lanes, self._columns)
-        else:
-            self.home.loop(*self.k, self.group.count, self._rows)
+            return
+        b, (low, high), count = self.b, self.k, self.group.count
+        middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
+        self.home.loop(low, middle, count, lambda k: self._rows(k, False))
+        self.home.loop(middle, high, count, lambda k: self._rows(k, True))
 
     def _bits(self, line: Scope, axis: str, at: Value, mask: Value | None) -> Value:
         """A vector of packed factors on a line; 0 outside of the mask."""
@@ -68,23 +71,26 @@ class GroupPacker:
         place = element_address(b, self.base, b.add(at, inside), i32)
         store_vector(self.machine, place, value, i32, None)
 
-    def _rows(self, k: Value) -> None:
-        """One group of lines along n."""
+    def _rows(self, k: Value, ends: bool) -> None:
+        """One group of lines along n; with `ends` there may be fewer lines, and it is the last."""
         b, count = self.b, self.group.count
-        last = b.sub(self.k[1], number(1))
+        last = b.sub(self.k[1], number(1)) if ends else None
         lines = lines_from(self.home, self.top, self.c.k, k, count, last)
-        here = [b.icmp_signed("<=", b.add(k, number(r)), last) for r in range(count)]
+        here = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
 
         def put(at: Value, mask: Value | None) -> None:
             rows: list[Value] = []
             for r, line in enumerate(lines):
                 bits = self._bits(line, self.c.n, at, mask)
                 zero = ir.Constant(bits.type, None)
-                rows.append(b.select(here[r], bits, zero) if r else bits)
+                rows.append(b.select(here[r], bits, zero) if r and ends else bits)
             for j, found in enumerate(interleaved(b, rows)):
                 self._store(k, b.add(at, number(j * self.lanes)), found)
 
-        along(self.home, self.n, self.wide, put)
+        if ends:
+            masked_along(self.home, self.n, self.wide, put)
+        else:
+            along(self.home, self.n, self.wide, put)
 
     def _columns(self, n: Value) -> None:
         """As many lines along k as a vector has units."""

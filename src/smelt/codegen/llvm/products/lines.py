@@ -42,11 +42,19 @@ def along(
     b, (low, high) = home.b, span
     middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
     home.loop(low, middle, wide, lambda at: put(at, None), told=told)
+    masked_along(home, (middle, high), wide, put)
+
+
+def masked_along(
+    home: NestEmitter, span: tuple[Value, Value], wide: int, put: Callable[[Value, Value], None]
+) -> None:
+    """Steps of `wide` elements, all of them masked."""
+    b, (low, high) = home.b, span
 
     def masked(at: Value) -> None:
         put(at, b.icmp_signed("<", iota(wide), splat(b, b.sub(high, at), wide)))
 
-    home.loop(middle, high, wide, masked)
+    home.loop(low, high, wide, masked)
 
 
-__all__ = ["along", "lines_from"]
+__all__ = ["along", "lines_from", "masked_along"]

@@ -106,11 +106,11 @@ class Packer:
         first, second = nest.order
         self._pieces(first, lambda: self._pieces(second, lambda: home.run(nest, scope)))
 
-    def _pieces(self, axis: str, inside: Any) -> None:
-        """Runs `inside` with the range of an axis cut to what is turned at once."""
+    def _pieces(self, axis: str, inside: Any, side: int = 0) -> None:
+        """Runs `inside` with the range of an axis cut to `side`, or to what is turned at once."""
         b, home = self.b, self.home
         low, high = home.ranges[axis]
-        side = turned_side(home.s.lanes)
+        side = side or turned_side(home.s.lanes)
 
         def piece(at: Value) -> None:
             end = b.add(at, number(side))

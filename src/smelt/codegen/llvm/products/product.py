@@ -61,6 +61,15 @@ class ProductEmitter:
             self._outer(nest, c, 0, scope)
             return
         low, high = self.home.ranges[c.k]
+        if c.is_whole():
+            with self.b.if_else(self.b.icmp_signed("<", low, high)) as (some, none):
+                with some:
+                    self.fresh = self.last = ir.IntType(1)(1)
+                    self.long = None
+                    self._deep(nest, c, scope)
+                with none:
+                    self._clear(c)
+            return
         if c.thin:
             self._clear(c)
         else:

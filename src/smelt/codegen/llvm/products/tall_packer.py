@@ -10,16 +10,21 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import fresh
+from smelt.codegen.llvm.access.limits import known_limits
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_vector,
+    prefetch,
     store_vector,
 )
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.stretches import in_stretches, stretched
+from smelt.codegen.llvm.rows.interior import each_row
+from smelt.codegen.llvm.rows.straight import rest_mask
 from smelt.codegen.llvm.rows.versions import needed
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of
@@ -35,6 +40,9 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+BELOW = 16
+"""Summed positions that are packed for one vector of columns after another, where each tests what
+lies outside: their lines stay in the first cache from vector to vector."""
 
 
 class TallPacker(Packer):
@@ -74,6 +82,9 @@ class TallPacker(Packer):
             self.base = home.storage.at[c.item, LEFT_PART]
             self.left_steps = [self.depth, number(1)]
             return
+        if c.picked:
+            self.left_steps = [number(0), number(1)]
+            return
         access = load_of(c.left)
         assert access is not None
         top = home.open(self.nest.packs[0], Scope(home.top))
@@ -81,6 +92,14 @@ class TallPacker(Packer):
         self.along = c.k if coefficient(access.offset, c.k) == 1 else ""
         origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_steps[1]))
         self.base = element_address(b, home.home.buffers[access.buffer], origin, self.stored)
+
+    def _picked(self, row: Value) -> Value:
+        """Where a row of the left operand begins that lies at a computed position."""
+        home, c, access = self.home, self.c, self.c.left.payload
+        assert isinstance(access, Access)
+        place = Scope(home.top, {c.m: row, c.k: home.ranges[c.k][0]})
+        at = home.index(access.offset, place)
+        return element_address(self.b, home.home.buffers[access.buffer], at, self.stored)
 
     def _pack_left(self) -> None:
         """Some rows of the left operand, unless they are multiplied where they lie."""
@@ -120,6 +139,44 @@ class TallPacker(Packer):
             return
         axes = stretched(home, nest, c.tile.columns)
         in_stretches(home, axes, lambda: self._turn_right(nest))
+
+    def _pack(self, nest: Nest, scope: Scope) -> None:
+        """Runs the nest; where vectors come before the summed positions, all of these for each."""
+        if nest.order[0] == nest.vector:
+            top = self.home.open(nest, scope)
+            below = nest.order[1]
+            each_row(self.home, (), top, lambda facts, few: self._pieces(
+                below, lambda: self._columns(top), BELOW))  # fmt: skip
+        else:
+            super()._pack(nest, scope)
+
+    def _columns(self, top: Scope) -> None:
+        """Vectors of columns, of which it is found out once what lies outside."""
+        home, b, lanes = self.home, self.b, self.home.s.lanes
+        column, k = home.nest.order
+        low, high = home.ranges[column]
+        whole = b.add(low, self._whole(b.sub(high, low), lanes))
+        later = fresh(home)
+
+        def vector(at: Value, mask: Value | None) -> None:
+            outer = Scope(top, {column: at}, lanes=Lanes(column, at, lanes, mask))
+            home.enter(outer, 1)
+            known = known_limits(home, outer)
+            here = Lanes(column, at, lanes, mask, inside=known)
+
+            def inside(position: Value) -> None:
+                inner = Scope(outer, {k: position}, lanes=here)
+                home.enter(inner, 2)
+                home.body(inner)
+                for access, far in later:
+                    place = b.add(inner.offset(access), home.index(far, top))
+                    buffer = home.home.buffers[access.buffer]
+                    prefetch(b, element_address(b, buffer, place, home.home.dtypes[access.buffer]))
+
+            home.loop(*home.ranges[k], 1, inside, told=True)
+
+        home.loop(low, whole, lanes, lambda at: vector(at, None))
+        home.loop(whole, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
 
     def _turn_right(self, nest: Nest) -> None:
         """A stretch of a right operand that is turned."""
@@ -197,6 +254,9 @@ class TallPacker(Packer):
         for i in range(count):
             at = b.add(row, number(i)) if i else row
             at = b.select(b.icmp_signed("<", at, last), at, last)
+            if c.picked:
+                found.append(self._picked(at))
+                continue
             at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
             found.append(element_address(b, self.base, at, self.stored))
         return found

@@ -152,16 +152,21 @@ class TallEmitter(TallPacker):
     def _tile(self, row: Value, count: int) -> Any:
         """What computes and stores some columns of some rows."""
         b, c = self.b, self.c
-        at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
-        first = element_address(b, self.base, at, self.stored)
-        starts = [element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
-                  for i in range(count)]  # fmt: skip
+        if c.picked:
+            starts = [self._picked(b.add(row, number(i)) if i else row) for i in range(count)]
+        else:
+            at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
+            first = element_address(b, self.base, at, self.stored)
+            starts = [element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
+                      for i in range(count)]  # fmt: skip
         places = [] if c.late else self._places(row, count)
         origins = self._origins(row) if count > 1 else {}
         lanes = c.tile.lanes
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             self._ask_beside(origins, at, count, vectors)
+            if c.picked and count == c.heights[0]:
+                self._ask_picked(b.add(row, number(count)), at)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
             for j, total in enumerate(totals):
                 i, v = divmod(j, vectors)
@@ -193,6 +198,16 @@ class TallEmitter(TallPacker):
                 first = element_address(b, home.home.buffers[access.buffer], at, dtype)
                 for j in range(0, vectors * self.c.tile.lanes, per_line):
                     prefetch(b, element_address(b, first, number(j), dtype))
+
+    def _ask_picked(self, row: Value, column: Value) -> None:
+        """Has the processor fetch one of the rows from this one on, another for each panel: the
+        processor does not know where they lie."""
+        b, c, home = self.b, self.c, self.home
+        nth = b.udiv(b.sub(column, self.column), number(c.tile.columns))
+        row, last = b.add(row, nth), b.sub(home.ranges[c.m][1], number(1))
+        first = self._picked(b.select(b.icmp_signed("<", row, last), row, last))
+        home.loop(number(0), self.depth, LINE // self.stored.itemsize, lambda k: prefetch(
+            b, element_address(b, first, k, self.stored)))  # fmt: skip
 
     def _places(self, row: Value, count: int) -> list[Scope]:
         """The scopes of some rows."""
@@ -286,9 +301,12 @@ class TallEmitter(TallPacker):
             across = self._line(k, nth, line, column, vectors, mask)
             if nth == 0:
                 self._ask(starts, k, column)
-            ones = [self._one(start, k, nth) for start in starts]
-            return [multiply_add(self.m, ones[j // vectors], across[j % vectors], total, c.item)
-                    for j, total in enumerate(totals)]  # fmt: skip
+            found: list[Value] = []
+            for i, start in enumerate(starts):  # broadcasts do not wait in registers for their turn
+                value = self._one(start, k, nth)
+                found += [multiply_add(self.m, value, x, totals[i * vectors + v], c.item)
+                          for v, x in enumerate(across)]  # fmt: skip
+            return found
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
         return rounds(self.b, (number(0), self.depth), 1, one, zeros)

@@ -52,10 +52,12 @@ AHEAD = 2048
 """Bytes between what dot products read and what they ask for."""
 NEXT, ONE_AHEAD = 1024, 4096
 """The same of lines along n, and of lines that are read one by one."""
-CHUNK = 4096
+CHUNK, NEXT_PIECES = 4096, 2
 """Bytes of each row of the left operand that are multiplied at a time where all of them stay in the
-first cache: the sums over lanes at a piece's end take as long as half a kilobyte of it."""
-CHUNK_MANY = 2048
+first cache: the sums over lanes at a piece's end take as long as half a kilobyte of it.  And groups
+of pieces between those that rows meet and those that are asked for, for the second cache: the first
+one has room for few beside the rows."""
+CHUNK_MANY, NEXT_PIECES_MANY = 1024, 8
 """The same of more rows, which are visited one group after another."""
 SHORT = 6
 """Values up to which a line counts as cheap to compute."""
@@ -79,6 +81,9 @@ class ThinEmitter:
         if c.along == c.n and c.group is None and c.m is not None:
             self.wide *= 2  # a number of the left operand serves two vectors
         self.ahead = dict[int, tuple[Value, Value]]()
+        """By an element's bytes, how far away is asked: groups of lines, and elements beyond."""
+        self.far = False
+        """Whether that is for the second cache."""
         self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
 
@@ -260,9 +265,9 @@ class ThinEmitter:
                 many, most = (number(int(size * each)) for size in (CHUNK_MANY, CHUNK))
                 one = b.icmp_signed("<=", self.rows, number(several))
                 size = b.select(one, most, many)
-                self.home.loop(
-                    *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, several)
-                )
+                groups = b.select(one, number(NEXT_PIECES), number(NEXT_PIECES_MANY))
+                self.home.loop(*self.ranges[self.c.k], size,
+                               lambda at: self._chunk(at, size, several, groups))  # fmt: skip
 
     def _line(self, n: Value) -> None:
         """sum[n] += the dot product of the one row and a long line: read alone, in several sums at
@@ -294,19 +299,24 @@ class ThinEmitter:
             totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
         self._keep_one(self._sum(number(0), n), self._across(totals[0]))
 
-    def _chunk(self, at: Value, size: Value, rows: int) -> None:
+    def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:
         """One piece of k, whose rows of the left operand stay in the first cache."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         end = b.add(at, size)
         self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
-        self._sweep(rows, FEW // 2, b.icmp_signed("<", size, b.sub(high, low)))
+        self._sweep(rows, FEW // 2, groups)
         self.ranges[self.c.k] = low, high
 
-    def _sweep(self, rows: int, count: int, pieces: Value | None = None) -> None:
-        """All lines, or `pieces` of them, `count` at a time, with all rows, `rows` at a time."""
+    def _sweep(self, rows: int, count: int, groups: Value | None = None) -> None:
+        """All lines, or pieces of them, `count` at a time, with all rows, `rows` at a time; with
+        `groups`, what comes so many groups of lines later is asked for."""
         b, (low, high) = self.b, self.ranges[self.c.n]
         middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
-        self._foresee(self.c.k, AHEAD, pieces)
+        self.far = groups is not None
+        if groups is None:
+            self._foresee(self.c.k, AHEAD)
+        else:  # told that no piece ends before, LLVM orders loads and asks worse: 1.3 times as long
+            self.ahead = {size: (groups, number(0)) for size in self._sizes()}
         for first, last, many in ((low, middle, count), (middle, high, 1)):
 
             def some(n: Value, many: int = many) -> None:
@@ -322,10 +332,10 @@ class ThinEmitter:
         places = [[self._variable(zero) for _ in lines] for _ in range(rows)]
 
         def put(at: Value, mask: Value | None) -> None:
-            values = [self._value(line, at, mask) for line in lines]
-            values = values if c.group is None else [units(b, x) for x in values]
             if mask is None:
                 self._ask(lines, at, (c.n, c.k), b.icmp_signed("==", i, number(0)))
+            values = [self._value(line, at, mask) for line in lines]
+            values = values if c.group is None else [units(b, x) for x in values]
             for g, sums in enumerate(places):
                 one = load_vector(m, self._left(b.add(i, number(g)), at), c.unit, None)
                 for value, place in zip(values, sums, strict=True):
@@ -397,21 +407,22 @@ class ThinEmitter:
                 for k in range(0, self.wide, max(64 // dtype.itemsize, 1)):
                     there = b.add(place, number(k))
                     prefetch(b, element_address(b, home.home.buffers[access.buffer], there, dtype),
-                             near=True)  # fmt: skip
+                             near=not self.far)  # fmt: skip
 
-    def _foresee(self, along: str, far: int, pieces: Value | None = None) -> None:
+    def _foresee(self, along: str, far: int) -> None:
         """How many whole lines `far` bytes are, and elements what is left: short lines are asked
-        for some groups of them before, so that as much is under way as along long ones.  Of pieces
-        of long lines the next ones are asked for, which are visited next."""
+        for some groups of them before, so that as much is under way as along long ones."""
         b, (low, high) = self.b, self.ranges[along]
         length = b.sub(high, low)
         length = b.select(b.icmp_signed("<", length, number(1)), number(1), length)
-        for size in {self.home.home.dtypes[x.payload.buffer].itemsize
-                     for x in self.right.items if isinstance(x.payload, Access)}:  # fmt: skip
+        for size in self._sizes():
             whole = b.udiv(number(far // size), length)
-            if pieces is not None:
-                whole = b.select(pieces, number(0), whole)
             self.ahead[size] = whole, b.sub(number(far // size), b.mul(whole, length))
+
+    def _sizes(self) -> set[int]:
+        """Bytes of what is read of a line."""
+        return {self.home.home.dtypes[x.payload.buffer].itemsize
+                for x in self.right.items if isinstance(x.payload, Access)}  # fmt: skip
 
     def _vectors(self, value: Value) -> list[Value]:
         """A wide register as registers of the processor."""

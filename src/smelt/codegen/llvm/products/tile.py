@@ -19,10 +19,11 @@ from smelt.codegen.llvm.access.memory import (
     store_vector,
 )
 from smelt.codegen.llvm.instructions.grouped import ones, step
-from smelt.codegen.llvm.instructions.indexing import I64, iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import I64, first_lanes, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.amx import COLUMNS, multiply
+from smelt.codegen.llvm.products.before import Masks, with_before
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
@@ -155,16 +156,20 @@ class TileEmitter:
         low, high = home.ranges[c.n]
         self.fresh, self.column = fresh, b.sub(low, home.scratch.start(c.item, c.n))
         columns = b.sub(high, low)
-        whole = columns if self.right.packed else b.and_(columns, number(-wide))
-        home.loop(number(0), whole, wide, lambda at: self._heights(at, vectors, None))
         if self.right.packed:
+            home.loop(number(0), columns, wide, lambda at: self._heights(at, vectors, None))
             return
+        # Of columns that a tile has nearly all of, its last vector has a part.
+        rest = b.and_(columns, number(wide - 1))
+        near = b.icmp_signed(">", rest, number(wide - lanes))
+        whole = b.sub(columns, b.select(near, number(0), rest))
 
-        def rest(at: Value) -> None:
-            left_over = splat(b, b.sub(columns, at), lanes)
-            self._heights(at, 1, b.icmp_signed("<", iota(lanes), left_over))
+        def some(at: Value, vectors: int) -> None:
+            left = b.sub(b.sub(columns, at), number((vectors - 1) * lanes))
+            self._heights(at, vectors, first_lanes(b, left, lanes))
 
-        home.loop(whole, columns, lanes, rest)
+        home.loop(number(0), whole, wide, lambda at: some(at, vectors))
+        home.loop(whole, columns, lanes, lambda at: some(at, 1))
 
     def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
         """The place of an operand that is read where it is."""
@@ -343,7 +348,8 @@ class TileEmitter:
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
         place = row, self.column, column
         part = self.ahead.tile(place, height, vectors) if full else None
-        begin = self._corrected(m, self._begin(m, places), vectors, column)
+        masks = self._masks(height, vectors, mask)
+        begin = self._corrected(m, self._begin(m, places, masks), vectors, column)
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.branch(loop)
@@ -366,9 +372,14 @@ class TileEmitter:
         if self.long is not None:
             short = b.not_(self.long)
             unless = short if self.fresh is None else b.or_(self.fresh, short)
-            following = with_before(m, places, item.dtype, following, unless)
-        for place, value in zip(places, following, strict=True):
-            store_vector(m, place, value, item.dtype, None)
+            following = with_before(m, places, item.dtype, following, unless, masks)
+        for place, value, part in zip(places, following, masks, strict=True):
+            store_vector(m, place, value, item.dtype, part)
+
+    def _masks(self, height: int, vectors: int, mask: Value | None) -> Masks:
+        """Which lanes of each vector of the result are stored: all in scratch, which has room."""
+        last = mask if self.c.item in self.home.direct.stores else None
+        return [*[None] * (vectors - 1), last] * height
 
     def _starts(self, height: int, row: Value) -> list[Value]:
         """Addresses of the tile's rows in the left operand: of the first one alone where the others
@@ -395,13 +406,13 @@ class TileEmitter:
                       for v in range(vectors)]  # fmt: skip
         return found
 
-    def _begin(self, m: LLVMMachine, places: list[Value]) -> list[Value]:
+    def _begin(self, m: LLVMMachine, places: list[Value], masks: Masks) -> list[Value]:
         """What the tile adds to: zero in a first block, and where blocks are joined afterwards."""
         dtype = self.c.item.dtype
         zeros = [m.const(dtype, 0)] * len(places)
         fresh, long = self.fresh, self.long
         unless = long if fresh is None else fresh if long is None else self.b.or_(fresh, long)
-        return with_before(m, places, dtype, zeros, unless)
+        return with_before(m, places, dtype, zeros, unless, masks)
 
     def _corrected(
         self, m: LLVMMachine, begin: list[Value], vectors: int, column: Value
@@ -425,8 +436,9 @@ class TileEmitter:
                 at = b.gep(first, [number(FAR + v * LINE)], source_etype=ir.IntType(8))
                 prefetch(b, at, near=True)
         steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
-        return [load_vector(m, element_address(b, first, step, place.dtype), place.dtype,
-                            None if place.packed else mask) for step in steps]  # fmt: skip
+        masks = [*[None] * (vectors - 1), None if place.packed else mask]
+        return [load_vector(m, element_address(b, first, step, place.dtype), place.dtype, part)
+                for step, part in zip(steps, masks, strict=True)]  # fmt: skip
 
     def _step(
         self, m: LLVMMachine, height: int, k: Value, starts: list[Value], across: list[Value],
@@ -451,40 +463,6 @@ class TileEmitter:
         return found
 
 
-def with_before(
-    m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value], unless: Value | None
-) -> list[Value]:
-    """Sums of a block with those of the blocks before it, which lie at `places`; or as they are.
-
-    Long sums are joined of those of blocks: were each product added to the sum of all before, a
-    rounding for each would be lost, and all in one direction where products have one sign.
-    """
-    b = m.builder
-    if unless is None:
-        return _joined(m, places, dtype, totals)
-    before = b.block
-    with b.if_then(b.not_(unless)):
-        sums = _joined(m, places, dtype, totals)
-        block = b.block
-    found: list[Value] = []
-    for total, value in zip(totals, sums, strict=True):
-        met = b.phi(value.type)
-        met.add_incoming(total, before)
-        met.add_incoming(value, block)
-        found.append(met)
-    return found
-
-
-def _joined(
-    m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value]
-) -> list[Value]:  # fmt: skip
-    """Sums with those at places; what begins with nothing is those."""
-    known = [load_vector(m, p, dtype, None) for p in places]
-    if all(isinstance(x, ir.Constant) for x in totals):
-        return known
-    return [m.add(x, y) for x, y in zip(known, totals, strict=True)]
-
-
 def whole_units(home: NestEmitter, c: Contraction) -> Value:
     """Whether the block of k at hand ends with a whole unit."""
     low, high = home.ranges[c.k]
@@ -497,4 +475,4 @@ def heights(full: int) -> tuple[int, ...]:
     return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
 
 
-__all__ = ["TileEmitter", "heights", "whole_units", "with_before"]
+__all__ = ["TileEmitter", "heights", "whole_units"]

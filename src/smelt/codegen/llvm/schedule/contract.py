@@ -31,6 +31,7 @@ from smelt.blocks import (
     THIN_MATRIX,
     THIN_ROWS,
     beside_rows,
+    grouped_block,
     matrix_block,
     product_rows,
     whole_rows,
@@ -169,6 +170,14 @@ class Contraction:
         lies = plain and lies_open(self.right, self.item.dtype, axes, axes[1:])
         return self.panels or lies
 
+    def masks_columns(self) -> bool:
+        """Whether tiles tell apart which of their columns there are."""
+        return self.reads_right() and not self.panels
+
+    def is_whole(self) -> bool:
+        """Whether all summed positions are one block: few, of which nothing is packed."""
+        return self.kind == "small" and self.masks_columns() and self.reads_left()
+
     def lies_in_rows(self) -> bool:
         """Whether the right operand lies in plain rows, which are not packed if they are short."""
         plain = self.kind == "packed" and self.group is None and not (self.panels or self.down)
@@ -248,6 +257,23 @@ def near_forms(
             yield form, (*limits, *dict.fromkeys(operands))
 
 
+def _is_near(
+    item: Item, right: Item, axes: tuple[str | None, str, str], phase: Phase, target: Target
+) -> bool:
+    """Whether a product of few rows is small for all sizes, and its right operand lies in lines
+    that stay in the first cache: tiles that are as high as others meet them sooner than packed rows
+    and sums in scratch do, and so do any of lines of one vector."""
+    (m, n, k), tile = axes, _open_tile(target, _lanes(item.dtype, target))
+    assert isinstance(item.payload, Folding)
+    sizes = [1 if a is None else phase.axes[a] for a in axes]
+    rows, columns, depth = (n if isinstance(n, int) else 1 << 40 for n in sizes)
+    high = tile.rows if columns > tile.lanes else 2
+    near = columns * depth * item.dtype.itemsize <= target.l1_bytes
+    alone = m is not None and len(item.payload.over) == 1
+    return alone and high <= rows <= THIN and near and \
+        lies_open(right, item.dtype, (k, n), (n,))  # fmt: skip
+
+
 def _is_shared(item: Item, m: str | None, n: str, larger: Item) -> bool:
     """Whether the larger operand serves further positions: then it had better be packed once than
     read again for each of them."""
@@ -296,12 +322,14 @@ def _usable(
     group = group_of(item, left, right, phase.dtypes, target, matrices=True)
     direct = pitch if group is None else 0
     panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
-    few = _is_few(m, phase, _thin_up_to(group))
+    near = group is None and form in ("", "small") and \
+        _is_near(item, right, (m, n, k), phase, target)  # fmt: skip
+    few = _is_few(m, phase, _thin_up_to(group)) and not near
     if not panels and (form in ("rows", "columns") or (few and not shared)):
         return _thin(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
-    access, kind = load_of(left), "small" if form in ("small", "rows") else "packed"
+    access, kind = load_of(left), "small" if near or form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
     made = Contraction(item, left, right, m, n, tuple(a for a in ranked if a != k), k, tile, kind,
                        direct=direct, down=bool(down), held=pitch - direct, panels=panels,
@@ -441,15 +469,18 @@ def _as_fold(item: Item, phase: Phase) -> None:
 
 
 def product_block(
-    c: Contraction, phase: Phase, every: list[Contraction]
-) -> tuple[Index, Index]:  # fmt: skip
+    c: Contraction, phase: Phase, every: list[Contraction], target: Target
+) -> tuple[Index, Index]:
     """Rows and columns that one task takes of a contraction among all of the phase's."""
     if c.thin:
         return THIN_ROWS, THIN_COLUMNS if c.along == c.n else THIN_LINES
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
     if all(other.n in phase.grid for other in every):
-        if len(every) == 1 and c.group is not None and c.group.matrix:
-            return matrix_block(free)
+        if len(every) == 1 and c.group is not None and c.m is not None:
+            if c.group.matrix:
+                return matrix_block(free)
+            in_place = any(x.value is c.item for x in phase.stores)
+            return grouped_block(phase.axes[c.m], free, target.tasks, in_place=in_place)
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
     folded = {a for i in phase.items if isinstance(i.payload, Folding) for a in i.payload.over}
     if len(every) > 1 and not any({other.m, other.n} & folded for other in every):

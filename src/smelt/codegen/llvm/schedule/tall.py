@@ -65,6 +65,12 @@ from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product, sub
 
+LINED_ROWS = 49
+"""Rows from which on packing lines of few columns in panels costs less than reading them again and
+again as they lie: the last vectors of each in part."""
+TURNED_DEPTH = 3
+"""Times as many summed positions as rows from which on turning an operand costs more than that rows
+and columns change places, which takes their sums through scratch."""
 LONGEST = 6.0
 """Cycles a vector of what reads the sums up to which it is written out for every row of a tile, and
 of what each task of few rows computes of the left operand again."""
@@ -83,6 +89,8 @@ class Tall:
     tile: Tile
     direct: bool
     """Whether the left operand is multiplied where it lies."""
+    picked: bool
+    """Whether its rows lie at computed positions there."""
     dense: bool
     """Whether every result's rows follow one another without gaps, all of each in one task."""
     late: bool
@@ -237,15 +245,18 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
         turned &= not isinstance(columns, int) or columns > TALL_COLUMNS
     if turned:
         left, right, m, n = right, left, n, m
-    access, direct = left.payload, _lies_open(left, item, (m, k), phase)
-    if form == "few" and not turned:
-        direct = False  # a copy whose rows are a known way apart leaves registers to a tile
+    access, picked = left.payload, _is_picked(left, item, (m, n, k), phase)
+    direct = picked or _lies_open(left, item, (m, k), phase)
+    if form == "few" and (picked or not turned):
+        direct = picked = (
+            False  # a copy whose rows are a known way apart leaves registers to a tile
+        )
     if form == "deep" or turned:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     deep = form == "deep" or (form == "few" and not turned)
     return Tall(
-        item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, wide=wide,
-        turned=turned,
+        item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, picked=picked,
+        wide=wide, turned=turned,
         dense=not wide and all(s == phase.axes[n] for s in steps),
         late=_cost(readers(phase, dots)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks,
@@ -298,13 +309,48 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
         return
     m, n = phase.axes[found[0].m], phase.axes[found[0].n]
     rows, columns = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
-    near = (rows, (sub(WIDE_COLUMNS, n), 0), (found[0].summed(phase), WIDE_DEPTH))
-    across = (mul(m, phase.axes[c.k]) for c in found if not c.direct)
-    near = (*near, *((e, WIDE_ACROSS) for e in dict.fromkeys(across)))
-    if _fit(near) and all(_lies_open(c.left, c.item, (c.m, c.k), phase) for c in found):
+    near = (rows, (sub(WIDE_COLUMNS, n), 0), *_in_one_pass(found, phase))
+    if _fit(near) and _lie_open(found, phase):
         yield "wide", near
     if _fit((rows, columns)):
         yield "deep", (rows, columns)
+
+
+def panel_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
+    """The wide form of fewer rows, where another one would pack its right operand as well, or do
+    worse: of one that is computed, of one that is turned for sums that are not long, and of one
+    that lies in short lines for rows that are not few.  The tall form where the left operand is
+    packed too."""
+    every = talls(phase, target, "wide")
+    if len(every) != 1 or target.registers < 32 or _is_grouped(every, phase, target):
+        return
+    (found,) = every
+    m, n, k = (phase.axes[a] for a in (found.m, found.n, found.k))
+    limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(THIN + 1, n), 0)
+    if not _lie_open(every, phase):
+        limits = *limits, (n, TALL_COLUMNS), (k, TALL_DEPTH)
+        if found.lines() is None and _fit(limits) and talls(phase, target):
+            yield "tall", limits
+        return
+    limits = *limits, *_in_one_pass(every, phase)
+    if found.lines() is not None:
+        limits = *limits, (sub(LINED_ROWS, m), 0), (n, TALL_COLUMNS)
+    elif runs_across(found.right, found.n, found.k):
+        limits = *limits, (sub(k, mul(TURNED_DEPTH, m)), 0)
+    if _fit(limits):
+        yield "wide", limits
+
+
+def _in_one_pass(found: Collection[Tall], phase: Phase) -> Limits:
+    """Up to how many summed positions, and rows of them, products are wide."""
+    (first, *_), m = found, phase.axes[next(iter(found)).m]
+    across = (mul(m, phase.axes[c.k]) for c in found if not c.direct)
+    return (first.summed(phase), WIDE_DEPTH), *((e, WIDE_ACROSS) for e in dict.fromkeys(across))
+
+
+def _lie_open(found: Collection[Tall], phase: Phase) -> bool:
+    """Whether the rows of all left operands can be multiplied as they lie."""
+    return all(c.picked or _lies_open(c.left, c.item, (c.m, c.k), phase) for c in found)
 
 
 def _is_grouped(found: tuple[Tall, ...], phase: Phase, target: Target) -> bool:
@@ -347,6 +393,18 @@ def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> b
         return False
     steps = [coefficient(access.offset, a) for a in axes]
     return all(s is not None and not axes_of(s) for s in steps)
+
+
+def _is_picked(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase) -> bool:
+    """Whether an operand is rows of an array, each a run at a position that is soon computed."""
+    access, (_, n, k) = left.payload, axes
+    if left.kind != "load" or not isinstance(access, Access) or access.limits:
+        return False
+    found = [phase.positions[name] for name in access.positions]
+    fixed = all({n, k}.isdisjoint(i.axes) for i in found) and coefficient(access.offset, k) == 1
+    made = needed(phase, found, ())
+    plain = fixed and not any(i.kind in FOLDS for i in made) and _cost(made) <= LONGEST
+    return bool(found) and plain and phase.dtypes[access.buffer] == item.dtype
 
 
 def _runs_along(phase: Phase, x: Item, n: str, k: str) -> bool:

@@ -7,9 +7,10 @@ from smelt.codegen.llvm.schedule.disjoint import disjoint
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule, schedule
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.tall import Tall, needed, readers, talls
-from smelt.codegen.llvm.values.items import Phase
+from smelt.codegen.llvm.values.items import Phase, accesses_of
 from smelt.kernel.built import Form
 from smelt.target import Target
+from smelt.types.expr import axes_of
 
 
 def scheduled(phase: Phase, target: Target, form: Form) -> list[Schedule]:
@@ -46,6 +47,9 @@ def _nest(phase: Phase, c: Tall) -> Nest:
         )
     )
     right.turned = [i for i in right.items if runs_across(i, c.n, c.k)]
+    limits = (e for access in accesses_of(right.items) for e, _ in access.limits)
+    if not right.turned and any(c.n in axes_of(e) for e in limits):
+        right.order = right.order[::-1]  # what is outside is tested once for each of the columns
     if c.deep:
         outer, inner = left.order
         left.turned = [i for i in left.items if runs_across(i, inner, outer)]

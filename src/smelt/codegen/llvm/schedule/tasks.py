@@ -65,7 +65,7 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
             continue
         if c.m is None and c.n in rows:
             continue  # one column beside a product of these rows
-        cut = product_block(c, phase, plainer)
+        cut = product_block(c, phase, plainer, target)
         if phase.regions() and not c.thin:
             cut = streamed_rows(phase, products.values(), target), cut[1]
         for a, n in zip((c.m, c.n), cut, strict=True):

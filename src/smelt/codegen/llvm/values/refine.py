@@ -2,7 +2,10 @@
 
 A grouped norm walks its group in one run, but its gains change every s positions: with i = a*s + b
 the gain is read once for each a, and the run over b is contiguous.  Divisors that are numbers are
-left alone: they are multiples of a vector, where nothing changes between lanes, or short.
+left alone: they are multiples of a vector, where nothing changes between lanes, or short.  So are
+rows of a product along which nothing lies side by side (`x[i%s,i//s,k]`, a sequence before its
+batch): of two axes one would be a product of its own for each position, of s rows, each of which
+packs all of the other operand, where one division a row finds the row.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from smelt.codegen.llvm.values.items import (
     visited_axes,
 )
 from smelt.ops.contract import bare_axis
+from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Expr,
     Index,
@@ -56,8 +60,18 @@ def _divisor(phase: Phase, name: str) -> Index | None:
             if atom.kind not in ("//", "%") or isinstance(atom.args[1], int):
                 continue
             if bare_axis(atom.args[0]) == name and mod(extent, atom.args[1]) == 0:
-                return atom.args[1]
+                return None if _has_rows(phase, name, atom.args[1]) else atom.args[1]
     return None
+
+
+def _has_rows(phase: Phase, name: str, step: Index) -> bool:
+    """Whether an axis has rows of products, and no access would walk its inner part by ones."""
+    alone = [name in item.args[0].axes ^ item.args[1].axes
+             for item in phase.items if item.kind == "dot" and name in item.axes]  # fmt: skip
+    if not alone or not all(alone):
+        return False
+    parts = _parts(phase, name, step)
+    return all(coefficient(_put(e, name, parts), f"{name}.1") != 1 for e in _indices(phase))
 
 
 def _indices(phase: Phase) -> list[Index]:
@@ -75,11 +89,10 @@ def _split(phase: Phase, name: str, step: Index) -> None:
     """name = outer*step + inner, everywhere."""
     outer, inner = f"{name}.0", f"{name}.1"
     count = floordiv(phase.axes[name], step)
-    value = add(mul(axis(outer, count), step), axis(inner, step))
+    parts = _parts(phase, name, step)
 
     def put(e: Index) -> Index:
-        return rebuild(e, lambda atom: value if atom.kind == "axis" and atom.name == name
-                       else Expr((((atom,), 1),)))  # fmt: skip
+        return _put(e, name, parts)
 
     def moved(access: Access) -> Access:
         limits = tuple((put(e), put(n)) for e, n in access.limits)
@@ -109,6 +122,18 @@ def _split(phase: Phase, name: str, step: Index) -> None:
                   | visited_axes(phase.segments[s.time]), s.time)
         for s in phase.stores
     ]  # fmt: skip
+
+
+def _parts(phase: Phase, name: str, step: Index) -> Index:
+    """The axis as its outer and its inner part."""
+    count = floordiv(phase.axes[name], step)
+    return add(mul(axis(f"{name}.0", count), step), axis(f"{name}.1", step))
+
+
+def _put(e: Index, name: str, parts: Index) -> Index:
+    """An index with the parts of an axis in its place."""
+    return rebuild(e, lambda atom: parts if atom.kind == "axis" and atom.name == name
+                   else Expr((((atom,), 1),)))  # fmt: skip
 
 
 def _axes(item: Item) -> frozenset[str]:
