@@ -15,7 +15,8 @@ Inside index maps every size may be taken to be at least 1: an empty array runs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 from smelt.types.expr_text import is_simple, written
@@ -490,13 +491,9 @@ def _evaluate_atom(atom: Atom, sizes: Mapping[str, Any], axes: Mapping[str, Any]
 
 def product(values: Iterable[Index]) -> Index:
     """The product of sizes; 1 for none."""
-    number, rest = 1, None
-    for n in values:
-        if isinstance(n, int):
-            number *= n
-        else:
-            rest = n if rest is None else mul(rest, n)
-    return number if rest is None else mul(rest, number)
+    dims = [*values]
+    number: Index = prod(n for n in dims if isinstance(n, int))
+    return reduce(mul, (n for n in dims if not isinstance(n, int)), number)
 
 
 def text(e: Index, *, index: bool = False) -> str:

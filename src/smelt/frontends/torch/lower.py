@@ -43,7 +43,7 @@ from smelt.frontends.torch.layout import (
 )
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
-from smelt.frontends.torch.sizes import Sizes
+from smelt.frontends.torch.sizes import Sizes, is_size, told
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.updates import updates
 from smelt.frontends.torch.value import Real, V
@@ -150,7 +150,7 @@ class Lowering:
                 self.want(x)
         elif node.target is operator.getitem and self._has_row(node.args[0]):
             self._entries[node] = self._entries[node.args[0]]
-        elif _is_size(node):
+        elif is_size(node):
             self._entries[node] = self._after(None, node)
         elif is_write(node):
             self.want(node.args[1])
@@ -249,7 +249,7 @@ class Lowering:
         alias = [r.alias_info for r in returns]
         if len(alias) != 1 or alias[0] is None or alias[0].is_write or not operands:
             return False
-        return all(x in self.early or _is_size(x) or (x.op == "placeholder" and x not in
+        return all(x in self.early or is_size(x) or (x.op == "placeholder" and x not in
                    self._changed) for x in operands)  # fmt: skip
 
     # ---- values ----------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class Lowering:
         if node in self.wanted:
             return
         entry = self._entries[node]
-        if entry.row is None or _is_size(node):
+        if entry.row is None or is_size(node):
             self.wanted[node] = None
             for x in nodes((node.args, node.kwargs)) if node.op == "call_function" else ():
                 self.want(x)
@@ -389,10 +389,10 @@ class Lowering:
         assert row is not None
         out = node.meta["val"]
         origin = origin_of(node)
-        given = map_arg(node.args, _size_or_none) if row.source else node.args
+        given = map_arg(node.args, lambda n: n if is_size(n) else None) if row.source else node.args
         args = [self._operand(a, k, origin) for a in given]
         options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
-        fakes = [_told(a) for a in node.args]
+        fakes = [told(a) for a in node.args]
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
             args = [self._settled(a, shape) if isinstance(a, V) else a for a in args]
@@ -473,7 +473,7 @@ class Lowering:
 
 def _count(node: Any) -> int:
     """Elements of a tensor, at the sizes that it was traced with; one for a number."""
-    shape = () if _is_size(node) else node.meta["val"].shape
+    shape = () if is_size(node) else node.meta["val"].shape
     return math.prod(n if isinstance(n, int) else n.node.hint or 0 for n in shape)
 
 
@@ -485,24 +485,6 @@ def _is_again(node: Any) -> bool:
 def _free(row: Row | None) -> bool:
     """Made anew in every graph that reads it."""
     return row is not None and (row.alias or row.source)
-
-
-def _size_or_none(node: Any) -> Any:
-    return node if _is_size(node) else None
-
-
-def _told(a: Any) -> Any:
-    """An argument with what the tracer knows of values in their place."""
-    if isinstance(a, torch.fx.Node):
-        return a.meta["val"]
-    return map_arg(a, lambda x: x.meta["val"]) if isinstance(a, (list, tuple)) else a
-
-
-def _is_size(node: Any) -> bool:
-    """Whether it is a size, or a number that is computed of sizes."""
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, int)) and not isinstance(
-        node.meta.get("val"), bool
-    )
 
 
 def _draws(node: Any) -> bool:

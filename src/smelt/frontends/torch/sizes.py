@@ -18,6 +18,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.node import map_arg
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.value import V, number
@@ -39,7 +40,7 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["Sizes"]
+__all__ = ["Sizes", "is_size", "told"]
 
 
 class Sizes:
@@ -215,6 +216,20 @@ class Sizes:
                 self._maybe_zero.add(name)
             self.hints[name] = hint
         return size(name)
+
+
+def told(a: Any) -> Any:
+    """An operator's argument with what the tracer knows of values in their place."""
+    if isinstance(a, torch.fx.Node):
+        return a.meta["val"]
+    return map_arg(a, lambda x: x.meta["val"]) if isinstance(a, (list, tuple)) else a
+
+
+def is_size(node: Any) -> bool:
+    """Whether it is a size, or a number that is computed of sizes."""
+    known = node.meta.get("val")
+    kinds = (torch.SymInt, torch.SymFloat, int)
+    return isinstance(known, kinds) and not isinstance(known, bool)
 
 
 def _is_least(env: Any, symbol: Any, least: int) -> bool:

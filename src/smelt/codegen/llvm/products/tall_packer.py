@@ -146,11 +146,11 @@ class TallPacker(Packer):
             top = self.home.open(nest, scope)
             below = nest.order[1]
             each_row(self.home, (), top, lambda facts, few: self._pieces(
-                below, lambda: self._columns(top), BELOW))  # fmt: skip
+                below, lambda: self._by_columns(top), BELOW))  # fmt: skip
         else:
             super()._pack(nest, scope)
 
-    def _columns(self, top: Scope) -> None:
+    def _by_columns(self, top: Scope) -> None:
         """Vectors of columns, of which it is found out once what lies outside."""
         home, b, lanes = self.home, self.b, self.home.s.lanes
         column, k = home.nest.order
