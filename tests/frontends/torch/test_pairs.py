@@ -117,6 +117,7 @@ SPECIAL = {
     "powers": lambda a, b: (a**2, a.exp(), a.log()),
     "questions": lambda a, b: (a == b, a != b, a.isnan(), a.isinf(), a.isfinite()),
     "mean": lambda a, b: a.view(-1, 2).mean(1),
+    "numbers for others": lambda a, b: (a.nan_to_num(), b.conj().nan_to_num(0.5, posinf=3.0)),
 }
 
 

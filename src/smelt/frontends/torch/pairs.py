@@ -204,6 +204,12 @@ def _plus_times(x: Any, y: Any, z: Any, *, value: Any = 1) -> Any:
     return x + (y * z if value == 1 else value * y * z)
 
 
+@moved
+def _without_nan(x: Any, *numbers: Any) -> Any:
+    """Numbers in place of what is none, and of infinite ones, in each part."""
+    return whole(ATEN.nan_to_num.default(pair_of(x), *numbers))
+
+
 # ---- products ------------------------------------------------------------------------------------
 
 
@@ -257,6 +263,7 @@ PARTS: dict[Any, Callable[..., Any]] = pairs_moved.PARTS | {
     ATEN.eq.Tensor: _equal, ATEN.eq.Scalar: _equal, ATEN.ne.Tensor: _differs,
     ATEN.ne.Scalar: _differs, ATEN.isnan.default: _either(torch.isnan),
     ATEN.isinf.default: _either(torch.isinf), ATEN.addcmul.default: _plus_times,
+    ATEN.nan_to_num.default: _without_nan,
     ATEN.bmm.default: _product, ATEN.mm.default: _product,
     ATEN.addmm.default: _plus_product, ATEN.baddbmm.default: _plus_product,
 }  # fmt: skip
