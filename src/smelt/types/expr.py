@@ -2,8 +2,8 @@
 
 A value is a Python int or an `Expr`, a polynomial over atoms in a normal form, so that equality of
 text is equality of value for everything the rules below can see.  Atoms are variables (a *size*,
-fixed during a call, an *axis*, which runs over 0 .. extent-1, or a *value* that the program
-computes) and floor divisions, remainders, minima and maxima of expressions.
+fixed during a call, an *axis*, which runs over 0 .. extent-1, or a *value* that a program computes)
+and floor divisions, remainders, minima and maxima of expressions.
 
 >>> n, i = size("n"), axis("i", size("n") * 4)
 >>> (i // 4) * 4 + i % 4 == i, i // (n * 4), (n * 4 + i) // 4
@@ -465,8 +465,7 @@ def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -
 
 
 def evaluate(e: Index, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> Any:
-    """The number (or NumPy array, when axes are arrays) that `e` stands for.  Raises
-    KeyError for a variable without a value."""
+    """The number `e` is, an array where axes are; KeyError for a variable without a value."""
     if isinstance(e, int):
         return e
     total: Any = 0
@@ -493,7 +492,7 @@ def product(values: Iterable[Index]) -> Index:
     """The product of sizes; 1 for none."""
     dims = [*values]
     number: Index = prod(n for n in dims if isinstance(n, int))
-    return reduce(mul, (n for n in dims if not isinstance(n, int)), number)
+    return reduce(mul, (n for n in dims if isinstance(n, Expr)), number)
 
 
 def text(e: Index, *, index: bool = False) -> str:
