@@ -18,7 +18,6 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, compared, together
-from smelt.frontends.array.replay import again
 from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.value import Value, infer, record
 from smelt.ops.elementwise import Map
@@ -86,7 +85,7 @@ class Binary:
         elif x.__class__ in _NUMBERS or y.__class__ in _NUMBERS:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)
             if scope is not None:
-                return again(self._found, scope, (x, y), {})
+                return self._recorded(scope, *self.together(self.what, x, y))
         found = self._found(x, y)
         if found.scope is None:
             x, y = found.inputs
@@ -96,7 +95,7 @@ class Binary:
         return found
 
     def _recorded(self, scope: Scope, x: Value, y: Value) -> Value:
-        """The same of two values of one recording."""
+        """The same of two values of one recording, or of one and a number of its type."""
         key = self, id(scope.type(x.type)), id(scope.type(y.type))
         known = scope.repeats.get(key)
         if known is not None:

@@ -31,7 +31,7 @@ from smelt.types.tensor import TensorType
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
 
-__all__ = ["Map", "again", "leaf", "np", "record", "recorded", "replayed"]
+__all__ = ["Map", "leaf", "np", "record", "recorded", "replayed"]
 
 _LIMIT = 4096
 
@@ -76,7 +76,7 @@ class _Recipe:
         return made[last] if last >= 0 else arguments[-1 - last]
 
 
-def again(
+def _again(
     function: Callable[..., Value], scope: Scope, args: tuple[Any, ...], options: dict[str, Any]
 ) -> Value:
     """`function` on values of a recording: all that it asked about sizes was answered the first
@@ -96,9 +96,7 @@ def again(
             types.append(scope.type(x.type))
             key.append(id(types[-1]))
         else:
-            key += x, x.__class__
-            if x.__class__ is float and not x:
-                key.append(math.copysign(1.0, x))  # zeros are equal
+            _tell_plain(x, key)
     if len(values) > 1:
         _tell_equal(values, key)
     whole = (*key, *options.items())
@@ -112,6 +110,13 @@ def again(
     if result.scope is scope and len(scope.bound) == bound:
         scope.repeats[whole] = _Recipe(result, tuple(values), types)
     return result
+
+
+def _tell_plain(x: Any, key: list[Any]) -> None:
+    """Add a plain argument to a key: numbers of several classes are equal, and zeros of both signs."""
+    key += x, x.__class__
+    if x.__class__ is float and not x:
+        key.append(math.copysign(1.0, x))
 
 
 def _tell_equal(values: list[Value], key: list[Any]) -> None:
@@ -140,13 +145,11 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
         for x in args:
             if isinstance(x, Value):
                 if x.scope is not None:
-                    return again(function, x.scope, args, options)
+                    return _again(function, x.scope, args, options)
                 values.append(x)
                 key.append(id(x.type))
             else:
-                key += x, x.__class__
-                if x.__class__ is float and not x:
-                    key.append(math.copysign(1.0, x))
+                _tell_plain(x, key)
         arguments = tuple(values)
         if len(values) > 1:
             _tell_equal(values, key)
@@ -175,6 +178,6 @@ def recorded(function: Callable[..., Value]) -> Callable[..., Value]:
         scope = args[0].scope
         if scope is None:
             return function(*args, **options)
-        return again(function, scope, args, options)
+        return _again(function, scope, args, options)
 
     return wrapper

@@ -248,9 +248,7 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
     access, picked = left.payload, _is_picked(left, item, (m, n, k), phase)
     direct = picked or _lies_open(left, item, (m, k), phase)
     if form == "few" and (picked or not turned):
-        direct = picked = (
-            False  # a copy whose rows are a known way apart leaves registers to a tile
-        )
+        direct = picked = False  # rows of a copy, a known way apart, leave registers to a tile
     if form == "deep" or turned:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
     deep = form == "deep" or (form == "few" and not turned)
