@@ -93,6 +93,26 @@ def test_results_lie_as_queries_do(strict):
     assert [y.stride() for y in found] == [y.stride() for y in wanted]
 
 
+def test_kernels_name_the_line_that_asks_for_attention(strict):
+    def code(q, k, v):
+        return flex.flex_attention(q, k, v, score_mod=SCORES["masked"])
+
+    torch._dynamo.reset()
+    with smelt.torch.record() as record:
+        torch.compile(code, backend="smelt")(*_given())
+    assert "test_scored.py" in str(record) and "flex_attention.py" not in str(record)
+
+
+def test_logarithms_have_the_type_that_eager_code_gives(strict):
+    def code(q, k, v):
+        return flex.flex_attention(q, k, v, block_mask=_causal, return_lse=True)
+
+    _causal = _mask("causal")
+    for dtype in (torch.float64, torch.float32):
+        found = _check(code, _given(dtype=dtype), kernels=2)
+        assert [x.dtype for x in found] == [dtype, dtype]
+
+
 def test_halves(strict):
     mask = _mask("window")
 

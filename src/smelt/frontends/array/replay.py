@@ -113,7 +113,7 @@ def _again(
 
 
 def _tell_plain(x: Any, key: list[Any]) -> None:
-    """Add a plain argument to a key: numbers of several classes are equal, and zeros of both signs."""
+    """Add a plain argument to a key: numbers of several classes are equal, and both zeros are."""
     key += x, x.__class__
     if x.__class__ is float and not x:
         key.append(math.copysign(1.0, x))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from smelt.origin import Origin
@@ -48,10 +50,17 @@ def origin_of(node: Any) -> Traced:
     known = node.meta.get("smelt_origin")
     if known is None:
         frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+        frames = [f for f in frames if not f[0].startswith(_package())] or frames
         file, line, function, text = frames[-1] if frames else ("<torch>", "0", "", "")
         place = file, int(line), function, text.strip()
         known = node.meta["smelt_origin"] = Traced(place, _path_of(node), str(node.target))
     return known
+
+
+@cache
+def _package() -> str:
+    """Where torch's own code lies: the line that a user knows is one outside of it."""
+    return str(Path(str(import_module("torch").__file__)).parent)
 
 
 def _path_of(node: Any) -> str:
