@@ -213,8 +213,14 @@ SUMS = (
     "beside the rounding of the result they are within 2^-23 of the sum of the magnitudes,",
     'however long they are (`rounding="exact"`: in float64 throughout). Where four elements add',
     "up to more than float32 holds, the sum is infinite, as it is in NumPy and PyTorch.",
+    "",
+    "Products of float32 may add up to 32768 summed positions one after the other: k of them are",
+    "within k 2^-24 of the sum of the magnitudes, and come near a fifth of that where all products",
+    "are equal. Longer ones are joined of blocks. NumPy and PyTorch join shorter blocks, and lose",
+    "less of long products of one sign.",
 )
-"""What the page says of sums, which `tests/codegen/llvm/test_folds.py` checks."""
+"""What the page says of sums, which `tests/codegen/llvm/test_folds.py` and `test_long_sums.py`
+check."""
 
 
 def _place(worst: Worst) -> str:

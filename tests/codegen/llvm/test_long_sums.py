@@ -28,3 +28,14 @@ def test_ones_after_a_large_product_are_not_lost(spec: str, isa: str) -> None:
             np.moveaxis(a, [str(d) for d in node.type.shape].index("k"), 0)[0] = LARGE**0.5
         (found,) = kernel(x, y)
         assert np.abs(found - float(LARGE + LONG - 1)).max() <= THIN_DEPTH, known
+
+
+@pytest.mark.parametrize("positions", [6000, LONG_SUM - 1, LONG_SUM + 5000])
+def test_equal_products_round_no_more_often_than_they_are_added(positions: int) -> None:
+    """All roundings in one direction: the worst that products of one sign do."""
+    kernel = whole(matrices("f32", "m,k; k,n -> m,n"), RUNNABLE[0])
+    for m, n in SHAPES:
+        x, y = np.full((m, positions), 0.1, "f4"), np.full((positions, n), 0.3, "f4")
+        (found,) = kernel(x, y)
+        exact = positions * float(x[0, 0]) * float(y[0, 0])
+        assert np.abs(found - exact).max() <= min(positions, LONG_SUM) * 2.0**-24 * exact, (m, n)
