@@ -10,7 +10,8 @@ What is kept takes memory between calls, beside the constants themselves.  Fusio
 every call; what it saves is what there is `room` for, so that a program never holds more than its
 operators would one by one.  Candidates are taken by gain per byte.  What eager code holds is told
 by a trace of it, which may not be what runs without a tracer: libraries ask whether they are
-traced, and take other ways then.  Packing, which saves little, takes half of that room at most.
+traced, and take other ways then.  Packing takes half of that room at most: all of it would be some
+hundredths of a call faster, and hold more than eager code where the trace says too much.
 """
 
 from __future__ import annotations
