@@ -28,15 +28,30 @@ class Table:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def plain(self) -> str:
-        """Aligned text: the first column to the left, the others to the right."""
+    def plain(self, width: int | None = None) -> str:
+        """Aligned text: the first column to the left, the others to the right; what is wider than
+        `width` characters has the first column on lines of its own.
+
+        >>> print(Table("t", ("row", "time"), (("a long name", "1 ms"),)).plain(12))
+        t
+        row
+          time
+        a long name
+          1 ms
+        """
         lines = [self.headers, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.headers))]
-        shown = [
-            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in _cells(line, widths))
-            for line in lines
-        ]
-        return "\n".join([self.title, *(line.rstrip() for line in shown)])
+        narrow = width is not None and sum(widths) + 2 * len(widths) - 2 > width
+        shown = [self.title]
+        for line in lines:
+            name, *numbers = (
+                c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in _cells(line, widths)
+            )
+            parts = ["  ".join([name, *numbers])]
+            if narrow:
+                parts = [name, "  " + "  ".join(numbers)]
+            shown += [part.rstrip() for part in parts]
+        return "\n".join(shown)
 
     def markdown(self) -> str:
         """A table in Markdown, numbers to the right, without the title."""

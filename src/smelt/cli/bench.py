@@ -15,7 +15,6 @@ from types import ModuleType
 import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table as RichTable
 
 from smelt.bench import apart, attention, operators, page, plot, products, table, training
 from smelt.bench import losses as losses_bench
@@ -93,7 +92,7 @@ def command(
         return
     if losses:
         found = losses_bench.run(1 if quick else losses_bench.ROUNDS)
-        screen.print(_rich(losses_bench.table(found)))
+        _print(screen, losses_bench.table(found))
         _keep(losses_bench, found, None, write_docs)
         return
     options = Options(_split(only), _split(peers), threads or 0, quick)
@@ -190,14 +189,14 @@ def _list_rows(screen: Console) -> None:
 def _products(screen: Console, quick: bool, write_docs: bool) -> None:
     with _saying() as say:
         found = products.run(2 if quick else products.ROUNDS, say)
-    screen.print(_rich(products.table(found)))
+    _print(screen, products.table(found))
     _keep(products, found, None, write_docs)
 
 
 def _attention(screen: Console, quick: bool, write_docs: bool) -> None:
     with _saying() as say:
         found = attention.run(1 if quick else attention.ROUNDS, say)
-    screen.print(_rich(attention.table(found)))
+    _print(screen, attention.table(found))
     _keep(attention, found, None, write_docs)
 
 
@@ -205,14 +204,14 @@ def _operators(screen: Console, quick: bool, json_path: Path | None, write_docs:
     with _saying() as say:
         found = operators.run(quick, say)
     for size in operators.SIZES:  # a table each: all columns beside one another fit no terminal
-        screen.print(_rich(operators.table([t for t in found if t.size == size])))
+        _print(screen, operators.table([t for t in found if t.size == size]))
     _keep(operators, found, json_path, write_docs)
 
 
 def _apart(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
     with _saying() as say:
         found = apart.run(quick, say)
-    screen.print(_rich(apart.table(found)))
+    _print(screen, apart.table(found))
     _keep(apart, found, json_path, write_docs)
 
 
@@ -228,7 +227,7 @@ def _show(screen: Console, results: Results, quick: bool) -> None:
     tables = [table.times(results), table.overheads(results), table.starts(results)]
     for found in tables:
         if found is not None:
-            screen.print(_rich(found))
+            _print(screen, found)
             screen.print()
     for line in table.problems(results):
         screen.print(line, markup=False)
@@ -236,10 +235,10 @@ def _show(screen: Console, results: Results, quick: bool) -> None:
         screen.print("A quick run: few rounds. Ratios are rough.")
 
 
-def _rich(found: table.Table) -> RichTable:
-    made = RichTable(title=found.title, title_justify="left", title_style="bold", box=None)
-    for number, header in enumerate(found.headers):
-        made.add_column(header, justify="right" if number else "left", overflow="fold")
-    for row in found.rows:
-        made.add_row(*row, style="bold" if row[0].startswith("geometric") else "")
-    return made
+def _print(screen: Console, found: table.Table) -> None:
+    """A table, whole in a pipe and as narrow as a terminal is; its means in bold."""
+    text = found.plain(screen.width if screen.is_terminal else None)
+    screen.print(found.title, style="bold", soft_wrap=True)
+    for line in text.splitlines()[1:]:
+        style = "bold" if line.startswith("geometric") else None
+        screen.print(line, style=style, markup=False, soft_wrap=True)
