@@ -20,6 +20,8 @@ from tests.codegen.compile_scalar import target_machine
 from tests.codegen.llvm.guarded import Guarded, run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
+from smelt.codegen.llvm.scratch.storage import STAMP
+
 _FLAGS = """
 declare void @llvm.x86.sse.stmxcsr(ptr)
 declare void @llvm.x86.sse.ldmxcsr(ptr)
@@ -108,3 +110,79 @@ def test_deep_products(seen: Callable[[Callable[[], Any]], bool]) -> None:
         arrays = [np.ones(shape, "f4") for shape in ((m, k), (k, n))]
         with mock.patch.object(Guarded, "block", _left_over):
             assert not seen(partial(run_guarded, kernel, arrays, at_end=True)), (m, k, n)
+
+
+WINDOWS = {
+    "windows": ("b,c,h,w,u,v; o,c,u,v -> b,o,h,w", "x: f32[b,c,h,w], k: f32[o,c,{t},{t}]", 2),
+    "upright": ("b,h,w,c,u,v; u,v,c,o -> b,h,w,o", "x: f32[b,h,w,c], k: f32[{t},{t},c,o]", 1),
+    "stencil": ("b,c,h,w,u,v; c,u,v -> b,c,h,w", "x: f32[b,c,h,w], k: f32[c,{t},{t}]", 2),
+}
+
+
+def _windows(name: str, taps: int, step: int) -> str:
+    spec, inputs, axis = WINDOWS[name]
+    margins = ["0"] * 4
+    margins[axis] = margins[axis + 1] = str(taps // 2)
+    margin = ", ".join(margins)
+    return f"""graph f({inputs.format(t=taps)}) {{
+  v0 = pad(x) {{low=({margin}), high=({margin}), value=0}}
+  v1 = window(v0) {{axis={axis}, extent={taps}, step={step}, dilation=1}}
+  v2 = window(v1) {{axis={axis + 1}, extent={taps}, step={step}, dilation=1}}
+  v3 = contract(v2, k) {{spec="{spec}"}}
+  return v3
+}}"""
+
+
+def _sides(name: str, taps: int, at: tuple[int, int, int, int]) -> list[tuple[int, ...]]:
+    batch, side, c, o = at
+    if name == "upright":
+        return [(batch, side, side, c), (taps, taps, c, o)]
+    weights = (o, c, taps, taps) if name == "windows" else (c, taps, taps)
+    return [(batch, c, side, side), weights]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows(
+    name: str, taps: int, step: int, isa: str, seen: Callable[[Callable[[], Any]], bool]
+) -> None:
+    """Between lines, beyond the last one, and rows and columns that no tile is full of."""
+    kernel = whole(_windows(name, taps, step), isa)
+    for at in ((1, 7, 30, 33), (3, 13, 9, 50), (2, 28, 40, 17), (5, 5, 16, 16)):
+        arrays = [np.ones(shape, "f4") for shape in _sides(name, taps, at)]
+        with mock.patch.object(Guarded, "block", _left_over):
+            assert not seen(partial(run_guarded, kernel, arrays, at_end=True)), at
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_thin_products(isa: str, seen: Callable[[Callable[[], Any]], bool]) -> None:
+    kernel = whole(PRODUCTS["across"], isa)
+    for m, k, n in ((3, 1000, 1000), (7, 300, 700), (2, 37, 100)):
+        arrays = [np.ones(shape, "f4") for shape in SHAPES["across"](m, k, n)]
+        with mock.patch.object(Guarded, "block", _left_over):
+            assert not seen(partial(run_guarded, kernel, arrays, at_end=True)), (m, k, n)
+
+
+def test_operands_are_cleared_for_another_layout_only(
+    seen: Callable[[Callable[[], Any]], bool],
+) -> None:
+    """Tasks of one kernel that follow one another in a thread do not pay for it."""
+    kernel = whole(_windows("windows", 3, 1))
+    memory, block = np.zeros(1 << 20, np.int32), Guarded.block
+
+    def scratch(self: Guarded, nbytes: int, *, at_end: bool) -> int:
+        return memory.ctypes.data if nbytes > 1 << 16 else block(self, nbytes, at_end=at_end)
+
+    def call(side: int) -> bool:
+        arrays = [np.ones(shape, "f4") for shape in _sides("windows", 3, (1, side, 9, 20))]
+        with mock.patch.object(Guarded, "block", scratch):
+            return seen(partial(run_guarded, kernel, arrays, at_end=True))
+
+    assert not call(7)
+    memory[STAMP // 4 :] = 1
+    assert call(7)  # nobody but this kernel was there, as far as it is told
+    assert not call(5)
+    memory[:] = 1
+    assert not call(7)

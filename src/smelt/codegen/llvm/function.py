@@ -11,6 +11,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.rows.straight import is_whole
 from smelt.codegen.llvm.schedule.nests import Schedule
+from smelt.codegen.llvm.scratch.leftovers import clear
 from smelt.codegen.llvm.scratch.storage import Storage
 from smelt.codegen.llvm.streams import run_segments
 from smelt.codegen.llvm.values.items import Access, Program
@@ -103,7 +104,9 @@ class FunctionEmitter:
         first, last = self.function.args[1], self.function.args[2]
         counts = [(g, self.entry.emit(n)) for g, n in grid_counts(self.s)]
         start = self._decode(first, counts)
-        self.storage.place(self.b, self.function.args[3], self.entry.emit)
+        scratch = self.function.args[3]
+        self.storage.place(self.b, scratch, self.entry.emit)
+        clear(self.b, self.storage, scratch, self.entry, self.sizes.values())
         self._task_loop(first, last, counts, start)
         return self.function
 

@@ -35,6 +35,8 @@ Key = tuple[Item | Carried, int]
 TURNED_PART = 200
 LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART = 300, 301, 302, 303
 STAGED_PART = 400
+STAMP = 64
+"""Bytes at the beginning that say how everything lies, where operands are cleared for it."""
 PAD = 512
 """Bytes after each array, so that a whole wide vector may be stored at its end."""
 
@@ -58,9 +60,15 @@ class Storage:
 
     def __init__(self, s: Schedule) -> None:
         self.s = s
+        self.operands: dict[Key, Index] = {}
+        """Bytes of arrays that are multiplied beyond what was packed (see `leftovers.py`)."""
         self.arrays: dict[Key, tuple[Index, DType]] = {}
         self.at: dict[Key, Value] = {}
-        self.nbytes: Index = 0
+        self.clears = any(
+            c.thin if isinstance(c, Contraction) else not isinstance(c, Tall)
+            for c in s.products.values()
+        )
+        self.nbytes: Index = STAMP if self.clears else 0
         self.shared = {item: other for other, item in _successors(s)}
         """Arrays that another one takes over, with the item that does."""
         for item, axes in s.kept.items():
@@ -210,6 +218,8 @@ class Storage:
         if key in self.arrays:
             return
         self.arrays[key] = (self.nbytes, dtype)
+        if self.clears and key[1] in (LEFT_PART, RIGHT_PART):
+            self.operands[key] = add(mul(count, _register_bytes(dtype)), PAD)
         need = add(mul(count, _register_bytes(dtype)), PAD + 63)
         self.nbytes = add(self.nbytes, mul(floordiv(need, 64), 64))
 

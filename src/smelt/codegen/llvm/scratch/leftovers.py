@@ -1,0 +1,56 @@
+"""Scratch memory that is multiplied in vain begins as zeros.
+
+Register tiles reach beyond the last row or column of packed operands, and between the lines of
+images; the sums of what lies there are never read.  What lies there was left by another kernel:
+tables of small integers, and other numbers of its own, are denormal as floating-point numbers, with
+which processors take a hundred times as long.  So a kernel whose scratch is laid out otherwise
+than that of the one before, in the same thread, clears its operands first.  The first word of
+scratch says how it is laid out; a kernel that does not keep it writes something else there, or has
+no scratch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
+from smelt.codegen.llvm.scratch.storage import Storage
+
+Value = ir.Value
+ODD = 0x9E3779B97F4A7C15
+"""A multiplier that mixes all bits of a word (D. Knuth, TAOCP 6.4, the golden ratio's)."""
+
+
+def clear(b: ir.IRBuilder, storage: Storage, scratch: Value, entry: IndexEmitter,
+          sizes: Iterable[Value]) -> None:  # fmt: skip
+    """Emits that operands are cleared, if the last kernel of this thread had another layout; the
+    layout follows from the storage and a call's sizes."""
+    if not storage.operands:
+        return
+    layout = _layout(b, storage, sizes)
+    other = b.icmp_signed("!=", b.load(scratch, typ=I64), layout)
+    with b.if_then(other):
+        b.store(layout, scratch)
+        for key, nbytes in storage.operands.items():
+            _zero(b, storage.at[key], entry.emit(nbytes))
+
+
+def _layout(b: ir.IRBuilder, storage: Storage, sizes: Iterable[Value]) -> Value:
+    """A word for where everything lies and of what type it is."""
+    arrays = [(part, str(offset), dtype.name) for (_, part), (offset, dtype)
+              in storage.arrays.items()]  # fmt: skip
+    digest = hashlib.sha256(repr(arrays).encode()).digest()
+    word: Value = number(int.from_bytes(digest[:8], "little", signed=True))
+    for size in sizes:
+        word = b.mul(b.xor(word, size), number(ODD - (1 << 64)))
+    return word
+
+
+def _zero(b: ir.IRBuilder, at: Value, nbytes: Value) -> None:
+    byte, bit = ir.IntType(8), ir.IntType(1)
+    name, module = "llvm.memset.p0.i64", b.module
+    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), byte, I64, bit])
+    found = module.globals.get(name) or ir.Function(module, kind, name)
+    b.call(found, [at, byte(0), nbytes, bit(0)])
