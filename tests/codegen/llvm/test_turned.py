@@ -54,15 +54,18 @@ def test_form_follows_from_sizes(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_columns_that_are_packed_all_the_same(isa: str) -> None:
     """Those that lie in rows, or of which a part does, and few columns of each of many heads, for
-    all of which rows would be packed again."""
+    all of which rows would be packed again; and where rows lie in pieces, here and there."""
     target = Target.for_isa(isa)
     mixed = ("graph f(x: f32[m,k], w: f32[n,k], v: f32[k,n]) {\n t = permute(v) {perm=(1,0)}\n"
              " q = add(w, t)\n"
              ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}')  # fmt: skip
     heads = ("graph f(x: f32[m,k], w: f32[h,{n},k]) {{\n"
              ' s = contract(x, w) {{spec="m,k; h,n,k -> h,m,n"}}\n return s\n}}')  # fmt: skip
+    merged = ("graph f(x: f32[b,12,m,32], w: f32[n,384]) {\n p = permute(x) {perm=(0,2,1,3)}\n"
+              " r = reshape(p) {shape=(b*m,384)}\n"
+              ' s = contract(r, w) {spec="m,k; n,k -> m,n"}\n return s\n}')  # fmt: skip
     cases = (
-        (PLAIN, True), (matrices("f32", "m,k; k,n -> m,n"), False), (mixed, False),
+        (merged, False), (PLAIN, True), (matrices("f32", "m,k; k,n -> m,n"), False), (mixed, False),
         (heads.format(n=TALL_COLUMNS), False), (heads.format(n=TALL_COLUMNS + 1), True),
     )  # fmt: skip
     for code, turned in cases:

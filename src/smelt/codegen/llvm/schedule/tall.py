@@ -239,7 +239,7 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
     wide, lanes = form in ("wide", "deep", "few"), target.vector_bytes // item.dtype.itemsize
     if wide and target.registers >= 32:
         rows = 12  # a panel comes from L2: more rows share what is read of it
-    turned = form == "few" and _runs_along(phase, right, n, k)
+    turned = form == "few" and _runs_along(phase, right, n, k) and _goes_on(phase, left, m, k)
     if item.axes - left.axes - {n}:  # for each of their positions rows would be packed anew
         columns = phase.axes[n]
         turned &= not isinstance(columns, int) or columns > TALL_COLUMNS
@@ -410,6 +410,14 @@ def _runs_along(phase: Phase, x: Item, n: str, k: str) -> bool:
     of it or of the columns `n`."""
     loads = [i for i in needed(phase, [x], ()) if i.kind == "load" and {n, k} <= i.axes]
     return bool(loads) and all(runs_across(i, n, k) for i in loads)
+
+
+def _goes_on(phase: Phase, x: Item, m: str, k: str) -> bool:
+    """Whether all that an operand reads goes on by one step along its rows or the sum; of rows that
+    lie here and there, in pieces, each lane of a panel would look for its own element."""
+    loads = [i for i in needed(phase, [x], ()) if {m, k} <= i.axes]
+    offsets = [i.payload.offset for i in loads if isinstance(i.payload, Access)]
+    return all(any(coefficient(e, a) is not None for a in (m, k)) for e in offsets)
 
 
 def _cost(items: list[Item]) -> float:
