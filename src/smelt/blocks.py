@@ -122,8 +122,9 @@ ROW_BYTES = 2048
 """Bytes of a column of a product's block at most: more rows share a packed panel."""
 TASKS = 16
 """Tasks that many positions are cut into before each grows: enough for as many threads."""
-MATRIX_ROWS = 512
-"""Rows of a product at most where it is computed by instructions on matrices."""
+MATRIX_ROWS, MATRIX_LEAST, MATRIX_HEIGHT = 512, 128, 32
+"""Rows of a product at most and at least where it is computed by instructions on matrices, and what
+they are a multiple of: tiles of other heights have to be told to the processor."""
 WHOLE_ROWS = 48
 """Rows that one task takes at least where it takes all columns."""
 WHOLE_BYTES = 1 << 18
@@ -399,12 +400,20 @@ def _even(size: Index, blocks: Index) -> Index:
     return ceiling(size, maximum(blocks, 1))
 
 
-def matrix_block(positions: Index) -> tuple[Index, Index]:
+def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
     """Rows and columns that one task takes of a product that instructions on matrices compute,
-    whose result has so many independent positions: they are fast enough for packing to count."""
-    across = mul(COLUMNS, maximum(1, minimum(2, floordiv(positions, MATRIX_ROWS * 2048))))
-    rows = mul(8, floordiv(positions, mul(8 * LEAST_TASKS, across)))
-    return maximum(ROWS, minimum(rows, MATRIX_ROWS)), across
+    whose result has so many independent positions: they are fast enough for packing to count.
+    Twice as many columns share what is packed of rows, whole pairs of tiles, where there are many.
+
+    >>> matrix_block(256, 256 * 256), matrix_block(1024, 1024 * 1024)
+    ((128, 256), (256, 512))
+    """
+    wide = maximum(1, minimum(2, floordiv(positions, MATRIX_ROWS * 1024)))
+    across = mul(COLUMNS, wide)
+    fair = floordiv(positions, mul(LEAST_TASKS, across))
+    least = maximum(minimum(fair, MATRIX_ROWS), MATRIX_LEAST)
+    even = _even(rows, ceiling(rows, least))
+    return mul(MATRIX_HEIGHT, ceiling(even, MATRIX_HEIGHT)), across
 
 
 def grouped_block(

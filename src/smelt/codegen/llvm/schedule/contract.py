@@ -478,7 +478,7 @@ def product_block(
     if all(other.n in phase.grid for other in every):
         if len(every) == 1 and c.group is not None and c.m is not None:
             if c.group.matrix:
-                return matrix_block(free)
+                return matrix_block(phase.axes[c.m], free)
             in_place = any(x.value is c.item for x in phase.stores)
             return grouped_block(phase.axes[c.m], free, target.tasks, in_place=in_place)
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
