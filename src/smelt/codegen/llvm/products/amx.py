@@ -36,6 +36,8 @@ WIDE = 2
 """Tiles of sums abreast, and one below the other."""
 COLUMNS = WIDE * SIDE
 """Columns of the panels that are read."""
+LINE, PAGE = 64, 4096
+"""Bytes of a line, and of what a first cache has in each of its ways."""
 SUMS, LEFT, RIGHT = 0, 4, 6
 """The first registers of each kind."""
 BIT, BYTE, SHORT, VOID = ir.IntType(1), ir.IntType(8), ir.IntType(16), ir.VoidType()
@@ -52,6 +54,15 @@ def multiply(b: ir.IRBuilder, instruction: str, operands: list[Value]) -> None:
         b.module, f"tile.{instruction}", TYPE, lambda f: _Tiles(f, instruction).fill()
     )
     b.call(function, operands)
+
+
+def loads_well(b: ir.IRBuilder, first: Value, apart: Value) -> Value:
+    """Whether tiles had better be loaded from rows where they lie, so many bytes apart, than from
+    packed ones: each row of a tile is one line of a cache, and neighbouring rows are not all in the
+    same few sets of it."""
+    lines = b.or_(b.ptrtoint(first, I64), apart)
+    whole = b.icmp_signed("==", b.and_(lines, number(LINE - 1)), number(0))
+    return b.and_(whole, b.icmp_signed("!=", b.and_(apart, number(PAGE - 1)), number(0)))
 
 
 class _Tiles:
@@ -192,4 +203,4 @@ class _Tiles:
         return element_address(b, line, unit, i32)
 
 
-__all__ = ["COLUMNS", "multiply"]
+__all__ = ["COLUMNS", "loads_well", "multiply"]

@@ -24,7 +24,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.grouping import GroupPacker
 from smelt.codegen.llvm.products.stretches import in_stretches, stretched
 from smelt.codegen.llvm.products.thin import ThinEmitter
-from smelt.codegen.llvm.products.tile import TileEmitter, whole_units
+from smelt.codegen.llvm.products.tile import TileEmitter
 from smelt.codegen.llvm.rows.versions import needed
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.schedule.nests import Nest
@@ -135,15 +135,15 @@ class ProductEmitter:
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """One block of k: packs left, then block by block of n packs right and multiplies."""
         left, right = nest.packs
-        if c.units:
-            with self.b.if_then(self.b.not_(whole_units(self.home, c))):
+        tiles = None if c.thin else TileEmitter(self.home, c, left, scope)
+        if tiles is not None and tiles.whole is not None:
+            with self.b.if_then(self.b.not_(tiles.whole)):
                 self._pack_left(nest, c, scope)
         elif not (c.direct or c.reads_left()):
             self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
-        if c.thin:
+        if tiles is None:
             self._thin(left, right, c, scope)
             return
-        tiles = TileEmitter(self.home, c, left, scope)
 
         def columns() -> None:
             if c.reads_right():

@@ -22,7 +22,7 @@ from smelt.codegen.llvm.instructions.grouped import ones, step
 from smelt.codegen.llvm.instructions.indexing import I64, first_lanes, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.products.amx import COLUMNS, multiply
+from smelt.codegen.llvm.products.amx import COLUMNS, loads_well, multiply
 from smelt.codegen.llvm.products.before import Masks, with_before
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
@@ -89,6 +89,8 @@ class TileEmitter:
             self.depth = self.b.udiv(more, number(c.together))
         self.base, self.stride = home.direct.place(c)
         dtype = c.unit
+        self.whole: Value | None = None
+        """Whether a left operand of units is multiplied where it lies."""
         part = home.storage.at.get((c.item, RIGHT_PART))
         self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
         if c.m is not None and c.reads_left():
@@ -185,10 +187,14 @@ class TileEmitter:
 
     def _either(self, place: Place) -> Place:
         """The left operand's rows of units: where they lie if they end with a unit in this block,
-        or else where they have been packed; counted in bytes."""
+        and tiles load them well, or else where they have been packed; counted in bytes."""
         b, c = self.b, self.c
         whole, size, wide = whole_units(self.home, c), place.dtype.itemsize, c.unit.itemsize
         apart = b.mul(place.steps[0], number(size)), number(c.pitch * wide)
+        if c.group is not None and c.group.matrix:
+            first = element_address(b, place.base, place.origin, place.dtype)
+            whole = b.and_(whole, loads_well(b, first, apart[0]))
+        self.whole = whole
         return Place(
             b.select(whole, place.base, self.home.storage.at[c.item, LEFT_PART]),
             b.select(whole, b.mul(place.origin, number(size)), number(0)),
