@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smelt.blocks import DEPTH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.grouped import interleaved, narrow, units
@@ -67,7 +66,8 @@ class GroupPacker:
         row = b.udiv(b.sub(k, self.k[0]), number(self.group.count))
         column = b.sub(column, self.n[0])
         inside = b.and_(column, number(columns - 1))
-        at = b.add(b.mul(b.sub(column, inside), number(DEPTH)), b.mul(row, number(columns)))
+        panel = b.mul(b.sub(column, inside), number(self.c.packed_units))
+        at = b.add(panel, b.mul(row, number(columns)))
         place = element_address(b, self.base, b.add(at, inside), i32)
         store_vector(self.machine, place, value, i32, None)
 

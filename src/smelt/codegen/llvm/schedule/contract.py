@@ -20,6 +20,7 @@ from typing import Literal
 from smelt.blocks import (
     COLUMNS,
     DEPTH,
+    MATRIX_DEPTH,
     NEAR,
     SMALL,
     SMALL_DEPTH,
@@ -128,7 +129,12 @@ class Contraction:
         """Summed positions for which the left operand is packed at once."""
         if self.thin and self.m is None:
             return THIN_LONG * self.together
-        return (THIN_DEPTH if self.thin or self.deep else DEPTH) * self.together
+        return (THIN_DEPTH if self.thin or self.deep else self.packed_units) * self.together
+
+    @property
+    def packed_units(self) -> int:
+        """Units along the sum that panels in scratch have room for."""
+        return MATRIX_DEPTH if self.group is not None and self.group.matrix else DEPTH
 
     @property
     def pitch(self) -> int:
