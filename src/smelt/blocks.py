@@ -126,8 +126,9 @@ MATRIX_ROWS, MATRIX_LEAST, MATRIX_HEIGHT = 512, 128, 32
 """Rows of a product at most and at least where it is computed by instructions on matrices, and what
 they are a multiple of: tiles of other heights have to be told to the processor."""
 MATRIX_STEP, MATRIX_DEPTH = 16, 384
-"""Units of 32 bits that one such instruction multiplies in each row, and how many are packed
-together at most: as many as two tiles of rows stay with in the first cache, 48 KiB."""
+"""Units of 32 bits that one such instruction multiplies in each row, and up to how many are
+multiplied in one block: two tiles of rows are as long as the first cache of such a processor,
+48 KiB, which is better than sums that go to memory and back; of more, blocks of `DEPTH` are."""
 WHOLE_ROWS = 48
 """Rows that one task takes at least where it takes all columns."""
 WHOLE_BYTES = 1 << 18

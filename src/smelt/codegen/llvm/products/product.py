@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from smelt.blocks import COLUMNS, LONG_SUM, MATRIX_STEP
+from smelt.blocks import COLUMNS, DEPTH, LONG_SUM, MATRIX_STEP
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import ask_ahead
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -121,13 +121,14 @@ class ProductEmitter:
 
     def _depth(self, c: Contraction) -> int | Value:
         """Summed positions of a block: of matrices as many in each, whole tiles, since sums go to
-        memory and back between blocks."""
+        memory and back between blocks.  More than usual where these are all."""
         if c.thin or c.group is None or not c.group.matrix:
             return c.depth
         b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.together
         steps = b.udiv(b.add(b.sub(high, low), number(step - 1)), number(step))
-        most = c.depth // step
-        blocks = b.add(b.udiv(b.sub(steps, number(1)), number(most)), number(1))
+        few = b.icmp_signed("<=", steps, number(c.depth // step))
+        rest = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
+        blocks = b.select(few, number(1), b.add(rest, number(1)))
         each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
         return b.mul(each, number(step))
 
