@@ -126,9 +126,8 @@ MATRIX_ROWS, MATRIX_LEAST, MATRIX_HEIGHT = 512, 128, 32
 """Rows of a product at most and at least where it is computed by instructions on matrices, and what
 they are a multiple of: tiles of other heights have to be told to the processor."""
 MATRIX_STEP, MATRIX_DEPTH = 16, 384
-"""Units of 32 bits that one such instruction multiplies in each row, and up to how many are
-multiplied in one block: two tiles of rows are as long as the first cache of such a processor,
-48 KiB, which is better than sums that go to memory and back; of more, blocks of `DEPTH` are."""
+"""Units of 32 bits that one of them multiplies in each row, and up to how many are one block: two
+tiles of rows fill the first cache of such processors, which is better than sums in memory."""
 WHOLE_ROWS = 48
 """Rows that one task takes at least where it takes all columns."""
 WHOLE_BYTES = 1 << 18
@@ -405,18 +404,16 @@ def _even(size: Index, blocks: Index) -> Index:
 
 
 def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
-    """Rows and columns that one task takes of a product that instructions on matrices compute,
-    whose result has so many independent positions: they are fast enough for packing to count.
-    Twice as many columns share what is packed of rows, whole pairs of tiles, where there are many.
+    """Rows and columns that one task takes of a product that instructions on matrices compute, so
+    fast that packing counts, whose result has so many independent positions: whole pairs of tiles,
+    and twice as many columns that share what is packed of rows where there are many.
 
     >>> matrix_block(256, 256 * 256), matrix_block(1024, 1024 * 1024)
     ((128, 256), (256, 512))
     """
-    wide = maximum(1, minimum(2, floordiv(positions, MATRIX_ROWS * 1024)))
-    across = mul(COLUMNS, wide)
-    fair = floordiv(positions, mul(LEAST_TASKS, across))
-    least = maximum(minimum(fair, MATRIX_ROWS), MATRIX_LEAST)
-    even = _even(rows, ceiling(rows, least))
+    across = mul(COLUMNS, maximum(1, minimum(2, floordiv(positions, 1 << 19))))
+    fair = minimum(floordiv(positions, mul(LEAST_TASKS, across)), MATRIX_ROWS)
+    even = _even(rows, ceiling(rows, maximum(fair, MATRIX_LEAST)))
     return mul(MATRIX_HEIGHT, ceiling(even, MATRIX_HEIGHT)), across
 
 

@@ -52,7 +52,7 @@ class ProductEmitter:
         self.fresh: Value | None = None
         self.last: Value | None = None
         self.long = self._long(c)
-        packed = not (c.direct or c.units or c.reads_left())
+        packed = not (c.direct or c.reads_left())
         self.left_there = self._there(c, c.left) if packed else None
         self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
         scope = Scope(self.home.top)
@@ -151,7 +151,7 @@ class ProductEmitter:
         tiles = None if c.thin else TileEmitter(self.home, c, left, scope)
         if tiles is not None and tiles.whole is not None:
             with self.b.if_then(self.b.not_(tiles.whole)):
-                self._pack_left(nest, c, scope)
+                self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
         elif not (c.direct or c.reads_left()):
             self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
         if tiles is None:

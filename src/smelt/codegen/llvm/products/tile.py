@@ -314,8 +314,7 @@ class TileEmitter:
             done = end
 
     def _matrices(self, done: Value, rows: Value, column: Value, end: Value) -> None:
-        """Tiles down some rows and across some columns by an instruction that multiplies matrices.
-        """
+        """Tiles of some rows and columns by an instruction that multiplies matrices."""
         b, c, left, right, unit = self.b, self.c, self.left, self.right, self.c.unit
         assert c.group is not None and c.tile.columns == AMX_COLUMNS
         with b.goto_entry_block():
@@ -495,4 +494,4 @@ def heights(full: int) -> tuple[int, ...]:
     return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
 
 
-__all__ = ["TileEmitter", "heights", "whole_units"]
+__all__ = ["TileEmitter", "heights"]

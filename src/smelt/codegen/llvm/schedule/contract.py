@@ -343,7 +343,7 @@ def _usable(
     if group is not None:
         units = lies_in_units(left, item, group, (m, k), phase)
         return replace(made, group=group, along=runs_along(right, (n, k)), units=units,
-                       tile=_open_tile(target, tile.lanes) if units and not group.matrix else tile)  # fmt: skip
+                       tile=_open_tile(target, tile.lanes) if units else tile)  # fmt: skip
     return replace(made, tile=_open_tile(target, tile.lanes)) if made.reads_left() else made
 
 
