@@ -302,7 +302,7 @@ class TileEmitter:
         """Tiles down some rows: whole ones, then lower and lower ones for what is left."""
         b = self.b
         if self.c.group is not None and self.c.group.matrix:
-            self._matrices(done, rows, column, b.add(column, number(COLUMNS)))
+            self._matrices(done, rows, column, b.add(column, number(AMX_COLUMNS)))
             return
         for height in heights(self.most):
             left = b.sub(rows, done)
