@@ -25,6 +25,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.amx import COLUMNS as AMX_COLUMNS
 from smelt.codegen.llvm.products.amx import loads_well, multiply
 from smelt.codegen.llvm.products.before import Masks, with_before
+from smelt.codegen.llvm.products.grouping import panel_units
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
@@ -88,6 +89,7 @@ class TileEmitter:
         if c.group is not None:
             more = self.b.add(self.depth, number(c.together - 1))
             self.depth = self.b.udiv(more, number(c.together))
+        self.panel_units = panel_units(home, c)
         self.base, self.stride = home.direct.place(c)
         dtype = c.unit
         self.whole: Value | None = None
@@ -349,7 +351,7 @@ class TileEmitter:
             at = self.home.index(access.offset, Scope(top, {self.c.n: first}))
             return at if self.c.together == 1 else b.udiv(at, number(self.c.together))
         inside = b.and_(column, number(self.c.tile.columns - 1))
-        panel = b.add(b.mul(b.sub(column, inside), number(self.c.packed_units)), inside)
+        panel = b.add(b.mul(b.sub(column, inside), self.panel_units), inside)
         return panel if self.short is None else b.select(self.short, column, panel)
 
     def _tile(
