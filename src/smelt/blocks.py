@@ -122,8 +122,12 @@ ROW_BYTES = 2048
 """Bytes of a column of a product's block at most: more rows share a packed panel."""
 TASKS = 16
 """Tasks that many positions are cut into before each grows: enough for as many threads."""
-MATRIX_ROWS = 512
-"""Rows of a product at most where it is computed by instructions on matrices."""
+MATRIX_ROWS, MATRIX_LEAST, MATRIX_HEIGHT = 512, 128, 32
+"""Rows of a product at most and at least where it is computed by instructions on matrices, and what
+they are a multiple of: tiles of other heights have to be told to the processor."""
+MATRIX_STEP, MATRIX_DEPTH = 16, 384
+"""Units of 32 bits that one of them multiplies in each row, and up to how many are one block: two
+tiles of rows fill the first cache of such processors, which is better than sums in memory."""
 WHOLE_ROWS = 48
 """Rows that one task takes at least where it takes all columns."""
 WHOLE_BYTES = 1 << 18
@@ -399,12 +403,18 @@ def _even(size: Index, blocks: Index) -> Index:
     return ceiling(size, maximum(blocks, 1))
 
 
-def matrix_block(positions: Index) -> tuple[Index, Index]:
-    """Rows and columns that one task takes of a product that instructions on matrices compute,
-    whose result has so many independent positions: they are fast enough for packing to count."""
-    across = mul(COLUMNS, maximum(1, minimum(2, floordiv(positions, MATRIX_ROWS * 2048))))
-    rows = mul(8, floordiv(positions, mul(8 * LEAST_TASKS, across)))
-    return maximum(ROWS, minimum(rows, MATRIX_ROWS)), across
+def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
+    """Rows and columns that one task takes of a product that instructions on matrices compute, so
+    fast that packing counts, whose result has so many independent positions: whole pairs of tiles,
+    and twice as many columns that share what is packed of rows where there are many.
+
+    >>> matrix_block(256, 256 * 256), matrix_block(1024, 1024 * 1024)
+    ((128, 256), (256, 512))
+    """
+    across = mul(COLUMNS, maximum(1, minimum(2, floordiv(positions, 1 << 19))))
+    fair = minimum(floordiv(positions, mul(LEAST_TASKS, across)), MATRIX_ROWS)
+    even = _even(rows, ceiling(rows, maximum(fair, MATRIX_LEAST)))
+    return mul(MATRIX_HEIGHT, ceiling(even, MATRIX_HEIGHT)), across
 
 
 def grouped_block(

@@ -74,7 +74,8 @@ def test_every_size_up_to_two_tiles(pair: str) -> None:
 def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> None:
     """Operands that are walked along or across, several blocks, nothing read beyond the end."""
     (first, second), kernel = pair.split(), made(pair, spec)
-    for m, n, k in ((1, 1, 1), (13, 33, 17), (40, 300, 70), (17, 65, 1029), (530, 270, 1100)):
+    sizes = ((1, 1, 1), (13, 33, 17), (40, 300, 70), (17, 65, 1029), (530, 270, 1100))
+    for m, n, k in (*sizes, (45, 70, 1540)):
         x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
         right = wanted(x, y)
         x = np.ascontiguousarray(x.T) if spec.startswith("k,m") else x
@@ -82,6 +83,24 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
         for at_end in (False, True):
             (found,) = run_guarded(kernel, [x, y], at_end=at_end)
             assert np.array_equal(found, right), (m, n, k)
+
+
+@runs
+@pytest.mark.parametrize("pair", ["bf16 bf16", "u8 i8"])
+def test_rows_are_read_where_they_lie_or_packed(pair: str) -> None:
+    """As tiles load them well: at the start of a line of a cache or within one, so far apart that
+    they share its sets or not, and with a unit in part at their end."""
+    kernel, (first, second) = made(pair), pair.split()
+    assert all(c.units for p in program(kernel.kernel).phases
+               for c in schedule(p, kernel.target).blocked)  # fmt: skip
+    room = np.zeros(1 << 20, np.uint8)
+    start = -room.ctypes.data % 64
+    for nbytes, begin in product((64, 192, 4096, 4160, 70), (0, 2, 16)):
+        m, k = 50, nbytes // KINDS[first].itemsize
+        x, y = drawn(first, (m, k), k), drawn(second, (k, 70), k)
+        lies = room[start + begin :][: x.nbytes].view(x.dtype).reshape(x.shape)
+        lies[:] = x
+        assert np.array_equal(kernel(lies, y)[0], wanted(x, y)), (nbytes, begin)
 
 
 @runs
@@ -139,8 +158,8 @@ def test_computed_operands() -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_inner_loop_is_loads_and_products(pair: str) -> None:
-    """On any machine: four products of two rows and two columns of tiles, each loaded once, and
-    every configuration is given back."""
+    """On any machine: four products of two rows and two columns of tiles, each loaded once, of
+    which those of the panels are not kept near; and every configuration is given back."""
     target = Target.for_isa("avx512")
     target = replace(target, features=(*target.features, *VNNI, *AMX))
     kernel = lower.run(one_cluster(parse(source(pair))), "eager", {})
@@ -150,6 +169,7 @@ def test_the_inner_loop_is_loads_and_products(pair: str) -> None:
     counts = {(len(re.findall(step, b)), len(re.findall("tileload", b))) for b in loops}
     assert (4, 4) in counts
     assert (2, 3) in counts  # a last band of one row of tiles
+    assert {*re.findall(r"tileloaddt1\t.*%tmm(\d)", text)} == {"6", "7"}
     assert not re.search("vpdpbusd|vdpbf16ps", text)
     assert text.count("tilerelease") == 1
     told = set(re.findall(r"tdp\w+", text))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smelt.blocks import DEPTH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.grouped import interleaved, narrow, units
@@ -30,6 +29,16 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 
+def panel_units(home: NestEmitter, c: Contraction) -> Value:
+    """Units along the sum from one panel in scratch to the next: as many as there is room for, or
+    those of the block at hand for matrices, whose panels then are one run of memory."""
+    if c.group is None or not c.group.matrix:
+        return number(c.packed_units)
+    low, high = home.ranges[c.k]
+    more = home.b.add(home.b.sub(high, low), number(c.together - 1))
+    return home.b.udiv(more, number(c.together))
+
+
 class GroupPacker:
     """One block of a right operand into panels of units."""
 
@@ -42,6 +51,7 @@ class GroupPacker:
         self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
         self.base = home.storage.at[c.item, RIGHT_PART]
         self.k, self.n = home.ranges[c.k], home.ranges[c.n]
+        self.units = panel_units(home, c)
 
     def run(self) -> None:
         """Packs the block, whole groups: what is beyond the last summed position is 0."""
@@ -67,7 +77,8 @@ class GroupPacker:
         row = b.udiv(b.sub(k, self.k[0]), number(self.group.count))
         column = b.sub(column, self.n[0])
         inside = b.and_(column, number(columns - 1))
-        at = b.add(b.mul(b.sub(column, inside), number(DEPTH)), b.mul(row, number(columns)))
+        panel = b.mul(b.sub(column, inside), self.units)
+        at = b.add(panel, b.mul(row, number(columns)))
         place = element_address(b, self.base, b.add(at, inside), i32)
         store_vector(self.machine, place, value, i32, None)
 
@@ -106,4 +117,4 @@ class GroupPacker:
         along(self.home, self.k, self.wide, put)
 
 
-__all__ = ["GroupPacker"]
+__all__ = ["GroupPacker", "panel_units"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from smelt.blocks import COLUMNS, DEPTH, LONG_SUM
+from smelt.blocks import COLUMNS, DEPTH, LONG_SUM, MATRIX_STEP
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import ask_ahead
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -24,7 +24,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.grouping import GroupPacker
 from smelt.codegen.llvm.products.stretches import in_stretches, stretched
 from smelt.codegen.llvm.products.thin import ThinEmitter
-from smelt.codegen.llvm.products.tile import TileEmitter, whole_units
+from smelt.codegen.llvm.products.tile import TileEmitter
 from smelt.codegen.llvm.rows.versions import needed
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.schedule.nests import Nest
@@ -52,7 +52,7 @@ class ProductEmitter:
         self.fresh: Value | None = None
         self.last: Value | None = None
         self.long = self._long(c)
-        packed = not (c.direct or c.units or c.reads_left())
+        packed = not (c.direct or c.reads_left())
         self.left_there = self._there(c, c.left) if packed else None
         self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
         scope = Scope(self.home.top)
@@ -82,7 +82,7 @@ class ProductEmitter:
             self.last = self.b.icmp_signed("==", end, high)
             self._deep(nest, c, scope)
 
-        self._blocks(c.k, c.depth, deep)
+        self._blocks(c.k, self._depth(c), deep)
 
     def _long(self, c: Contraction) -> Value | None:
         """Whether the sums are so long that blocks of them are summed on their own."""
@@ -117,15 +117,28 @@ class ProductEmitter:
                 lambda at: self._outer(nest, c, depth + 1, Scope(scope, {name: at})),
             )  # fmt: skip
             return
-        self._blocks(c.k, c.depth, lambda: self._deep(nest, c, scope))
+        self._blocks(c.k, self._depth(c), lambda: self._deep(nest, c, scope))
 
-    def _blocks(self, axis: str, size: int, inside: Any) -> None:
+    def _depth(self, c: Contraction) -> int | Value:
+        """Summed positions of a block: of matrices as many in each, whole tiles, since sums go to
+        memory and back between blocks.  More than usual where these are all."""
+        if c.thin or c.group is None or not c.group.matrix:
+            return c.depth
+        b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.together
+        steps = b.udiv(b.add(b.sub(high, low), number(step - 1)), number(step))
+        few = b.icmp_signed("<=", steps, number(c.depth // step))
+        rest = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
+        blocks = b.select(few, number(1), b.add(rest, number(1)))
+        each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
+        return b.mul(each, number(step))
+
+    def _blocks(self, axis: str, size: int | Value, inside: Any) -> None:
         """Runs `inside` with the range of an axis cut to blocks."""
         b, home = self.b, self.home
         low, high = home.ranges[axis]
 
         def block(at: Value) -> None:
-            end = b.add(at, number(size))
+            end = b.add(at, number(size) if isinstance(size, int) else size)
             home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
             inside()
             home.ranges[axis] = (low, high)
@@ -135,15 +148,15 @@ class ProductEmitter:
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """One block of k: packs left, then block by block of n packs right and multiplies."""
         left, right = nest.packs
-        if c.units:
-            with self.b.if_then(self.b.not_(whole_units(self.home, c))):
-                self._pack_left(nest, c, scope)
+        tiles = None if c.thin else TileEmitter(self.home, c, left, scope)
+        if tiles is not None and tiles.whole is not None:
+            with self.b.if_then(self.b.not_(tiles.whole)):
+                self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
         elif not (c.direct or c.reads_left()):
             self._unless(self.left_there, lambda: self._pack_left(nest, c, scope))
-        if c.thin:
+        if tiles is None:
             self._thin(left, right, c, scope)
             return
-        tiles = TileEmitter(self.home, c, left, scope)
 
         def columns() -> None:
             if c.reads_right():
@@ -236,7 +249,7 @@ class ProductEmitter:
         count, (first, end), zero = b.sub(high, low), home.ranges[c.k], m.const(c.item.dtype, 0)
         last = b.and_(count, number(c.tile.columns - 1))
         start = b.and_(last, number(-c.tile.lanes))
-        panel = b.mul(b.sub(count, last), number(DEPTH))
+        panel = b.mul(b.sub(count, last), number(c.packed_units))
 
         def line(k: Value) -> None:
             row = b.add(panel, b.mul(k, number(c.tile.columns)))
@@ -323,6 +336,6 @@ class ProductEmitter:
         else:
             base = home.storage.at[c.item, RIGHT_PART]
             inside = b.and_(second, number(c.tile.columns - 1))
-            panel = b.mul(b.sub(second, inside), number(DEPTH))
+            panel = b.mul(b.sub(second, inside), number(c.packed_units))
             offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
         return element_address(b, base, offset, dtype), dtype

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smelt.blocks import DEPTH
+from smelt.blocks import COLUMNS
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE, next_task
 from smelt.codegen.llvm.access.memory import (
@@ -22,8 +22,10 @@ from smelt.codegen.llvm.instructions.grouped import ones, step
 from smelt.codegen.llvm.instructions.indexing import I64, first_lanes, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.products.amx import COLUMNS, multiply
+from smelt.codegen.llvm.products.amx import COLUMNS as AMX_COLUMNS
+from smelt.codegen.llvm.products.amx import loads_well, multiply
 from smelt.codegen.llvm.products.before import Masks, with_before
+from smelt.codegen.llvm.products.grouping import panel_units
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
@@ -33,7 +35,7 @@ from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.values.items import Access, Item, seen_axes
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, i8, i32
+from smelt.types.dtype import DType, i8, i32, i64
 from smelt.types.expr import floordiv
 
 if TYPE_CHECKING:
@@ -87,8 +89,11 @@ class TileEmitter:
         if c.group is not None:
             more = self.b.add(self.depth, number(c.together - 1))
             self.depth = self.b.udiv(more, number(c.together))
+        self.panel_units = panel_units(home, c)
         self.base, self.stride = home.direct.place(c)
         dtype = c.unit
+        self.whole: Value | None = None
+        """Whether a left operand of units is multiplied where it lies."""
         part = home.storage.at.get((c.item, RIGHT_PART))
         self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
         if c.m is not None and c.reads_left():
@@ -156,6 +161,9 @@ class TileEmitter:
         low, high = home.ranges[c.n]
         self.fresh, self.column = fresh, b.sub(low, home.scratch.start(c.item, c.n))
         columns = b.sub(high, low)
+        if c.group is not None and c.group.matrix and self.bands is None:
+            self._matrices(number(0), self.rows, number(0), columns)
+            return
         if self.right.packed:
             home.loop(number(0), columns, wide, lambda at: self._heights(at, vectors, None))
             return
@@ -185,10 +193,14 @@ class TileEmitter:
 
     def _either(self, place: Place) -> Place:
         """The left operand's rows of units: where they lie if they end with a unit in this block,
-        or else where they have been packed; counted in bytes."""
+        and tiles load them well, or else where they have been packed; counted in bytes."""
         b, c = self.b, self.c
         whole, size, wide = whole_units(self.home, c), place.dtype.itemsize, c.unit.itemsize
         apart = b.mul(place.steps[0], number(size)), number(c.pitch * wide)
+        if c.group is not None and c.group.matrix:
+            first = element_address(b, place.base, place.origin, place.dtype)
+            whole = b.and_(whole, loads_well(b, first, apart[0]))
+        self.whole = whole
         return Place(
             b.select(whole, place.base, self.home.storage.at[c.item, LEFT_PART]),
             b.select(whole, b.mul(place.origin, number(size)), number(0)),
@@ -292,7 +304,7 @@ class TileEmitter:
         """Tiles down some rows: whole ones, then lower and lower ones for what is left."""
         b = self.b
         if self.c.group is not None and self.c.group.matrix:
-            self._matrices(self.c.group.matrix, done, rows, column)
+            self._matrices(done, rows, column, b.add(column, number(AMX_COLUMNS)))
             return
         for height in heights(self.most):
             left = b.sub(rows, done)
@@ -303,19 +315,28 @@ class TileEmitter:
             )  # fmt: skip
             done = end
 
-    def _matrices(self, instruction: str, done: Value, rows: Value, column: Value) -> None:
-        """The same by an instruction that multiplies matrices."""
-        b, left, right, unit = self.b, self.left, self.right, self.c.unit
-        assert self.c.tile.columns == COLUMNS
+    def _matrices(self, done: Value, rows: Value, column: Value, end: Value) -> None:
+        """Tiles of some rows and columns by an instruction that multiplies matrices."""
+        b, c, left, right, unit = self.b, self.c, self.left, self.right, self.c.unit
+        assert c.group is not None and c.tile.columns == AMX_COLUMNS
+        with b.goto_entry_block():
+            places = b.alloca(ir.VectorType(I64, COLUMNS // AMX_COLUMNS))
+        first = b.mul(self.first, right.steps[0])
+
+        def panel(at: Value) -> None:
+            line = b.mul(b.add(self._line(at), first), number(unit.itemsize))
+            nth = b.udiv(b.sub(at, column), number(AMX_COLUMNS))
+            b.store(line, element_address(b, places, nth, i64), align=i64.itemsize)
+
+        self.home.loop(column, end, AMX_COLUMNS, panel)
+        panels = b.udiv(b.add(b.sub(end, column), number(AMX_COLUMNS - 1)), number(AMX_COLUMNS))
         (to, *_), (start, *_) = self._places(1, 1, done, column), self._starts(1, done)
         start = element_address(b, start, self.first, left.unit or left.dtype)
-        line = b.add(self._line(column), b.mul(self.first, right.steps[0]))
-        line = element_address(b, right.base, line, unit)
-        multiply(b, instruction, [
-            to, b.mul(self.stride, number(self.c.item.dtype.itemsize)),
+        multiply(b, c.group.matrix, [
+            to, b.mul(self.stride, number(c.item.dtype.itemsize)),
             start, b.mul(left.steps[0], number(left.dtype.itemsize)),
-            line, b.mul(right.steps[0], number(unit.itemsize)),
-            b.sub(rows, done), b.sub(self.depth, self.first),
+            right.base, places, b.mul(right.steps[0], number(unit.itemsize)),
+            panels, b.sub(rows, done), b.sub(self.depth, self.first),
             ir.Constant(ir.IntType(1), 0) if self.fresh is None else self.fresh,
         ])  # fmt: skip
 
@@ -330,7 +351,7 @@ class TileEmitter:
             at = self.home.index(access.offset, Scope(top, {self.c.n: first}))
             return at if self.c.together == 1 else b.udiv(at, number(self.c.together))
         inside = b.and_(column, number(self.c.tile.columns - 1))
-        panel = b.add(b.mul(b.sub(column, inside), number(DEPTH)), inside)
+        panel = b.add(b.mul(b.sub(column, inside), self.panel_units), inside)
         return panel if self.short is None else b.select(self.short, column, panel)
 
     def _tile(
@@ -475,4 +496,4 @@ def heights(full: int) -> tuple[int, ...]:
     return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
 
 
-__all__ = ["TileEmitter", "heights", "whole_units"]
+__all__ = ["TileEmitter", "heights"]

@@ -20,6 +20,7 @@ from typing import Literal
 from smelt.blocks import (
     COLUMNS,
     DEPTH,
+    MATRIX_DEPTH,
     NEAR,
     SMALL,
     SMALL_DEPTH,
@@ -128,7 +129,12 @@ class Contraction:
         """Summed positions for which the left operand is packed at once."""
         if self.thin and self.m is None:
             return THIN_LONG * self.together
-        return (THIN_DEPTH if self.thin or self.deep else DEPTH) * self.together
+        return (THIN_DEPTH if self.thin or self.deep else self.packed_units) * self.together
+
+    @property
+    def packed_units(self) -> int:
+        """Units along the sum that panels in scratch have room for."""
+        return MATRIX_DEPTH if self.group is not None and self.group.matrix else DEPTH
 
     @property
     def pitch(self) -> int:
@@ -478,7 +484,7 @@ def product_block(
     if all(other.n in phase.grid for other in every):
         if len(every) == 1 and c.group is not None and c.m is not None:
             if c.group.matrix:
-                return matrix_block(free)
+                return matrix_block(phase.axes[c.m], free)
             in_place = any(x.value is c.item for x in phase.stores)
             return grouped_block(phase.axes[c.m], free, target.tasks, in_place=in_place)
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS

@@ -84,7 +84,7 @@ def lies_in_units(
 ) -> bool:  # fmt: skip
     """Whether each row of an array holds the units of a left operand side by side."""
     access, (m, k) = load_of(left), axes
-    if access is None or group.moved or group.matrix:
+    if access is None or group.moved:
         return False
     if not packs_as_it_is(left, item, group, phase.dtypes[access.buffer]):
         return False

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from smelt.blocks import (
     COLUMNS,
-    DEPTH,
     LONG_SUM,
     TALL_COLUMNS,
     TALL_DEPTH,
@@ -113,7 +112,7 @@ class Storage:
                 rows = mul(self.rows(c), self.extent(c.item, c.n))
                 self._reserve((c.item, SUMS_PART), rows, c.item.dtype)
             if not c.thin and not c.reads_right():
-                self._reserve((c.item, RIGHT_PART), COLUMNS * DEPTH, c.unit)
+                self._reserve((c.item, RIGHT_PART), COLUMNS * c.packed_units, c.unit)
             if c.group is not None and c.group.moved:
                 self._reserve((c.item, SUMS_PART), COLUMNS, i32)
 
