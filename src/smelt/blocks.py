@@ -138,6 +138,9 @@ COLUMNS = 256
 """Columns of a product that are packed together (and that one task takes, where they may)."""
 DEPTH = 256
 """Summed positions that are packed together: a block of each operand stays in L2."""
+RUN = 256
+"""Products that are added one to the sum of those before.  Sums of more are joined of the sums of
+such runs: each addition rounds, and where products have one sign may do so in one direction."""
 
 WINDOW_ROWS = 192
 """Rows of a product over windows that one task takes."""
