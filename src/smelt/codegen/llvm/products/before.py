@@ -53,10 +53,10 @@ def is_short(positions: Index, dtype: DType) -> bool:
 
 def in_runs(
     m: LLVMMachine, dtype: DType, span: tuple[Value, Value], count: int,
-    one: Callable[[tuple[Value, Value]], list[Value]],
+    one: Callable[[tuple[Value, Value]], list[Value]], most: int = RUN,
 ) -> list[Value]:  # fmt: skip
-    """So many vectors of sums over a span of positions, joined of those that `one` gives of runs.
-    They wait on the stack between runs: these take all registers."""
+    """So many vectors of sums over a span of positions, joined of those that `one` gives of runs of
+    `most`.  They wait on the stack between runs: these take all registers."""
     b, (low, high), before = m.builder, span, m.builder.block
     kept = _on_stack(b, m.raw_type(dtype), count)
     places = [element_address(b, kept, number(k * m.raw_type(dtype).count), dtype)
@@ -65,7 +65,7 @@ def in_runs(
     b.branch(run)
     b.position_at_end(run)
     at = b.phi(I64)
-    end = b.add(at, number(RUN))
+    end = b.add(at, number(most))
     again = b.icmp_signed("<", end, high)
     totals = one((at, b.select(again, end, high)))
     totals = with_before(m, places, dtype, totals, b.icmp_signed("==", at, low))

@@ -60,7 +60,7 @@ class ProductEmitter:
             self._outer(nest, c, 0, scope)
             return
         low, high = self.home.ranges[c.k]
-        if c.is_whole():
+        if c.is_whole(self.home.s.span(self.home.s.region(c.item), c.k)):
             with self.b.if_else(self.b.icmp_signed("<", low, high)) as (some, none):
                 with some:
                     self.fresh = self.last = ir.IntType(1)(1)

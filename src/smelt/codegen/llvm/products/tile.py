@@ -145,9 +145,7 @@ class TileEmitter:
         self.right = Place(base, number(0), steps, packed.dtype, True)
         return self.short
 
-    def run(
-        self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None
-    ) -> None:
+    def run(self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None) -> None:
         """The block's products into the result in scratch: added, or where `fresh` stored; by the
         contraction's tiles, or others."""
         c, b, home = self.c, self.b, self.home

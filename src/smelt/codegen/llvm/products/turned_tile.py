@@ -67,8 +67,8 @@ class _Tile:
             return rounds(b, (done, span[1]), 1,
                           lambda k, sums, _: self._step(starts, k, 0, sums), sums)  # fmt: skip
 
-        whole = number(0), self.f.args[5]
-        self._store(in_runs(self.m, dtype, whole, len(zeros), run) if dtype.is_float else run(whole))
+        whole, count = (number(0), self.f.args[5]), len(zeros)
+        self._store(in_runs(self.m, dtype, whole, count, run) if dtype.is_float else run(whole))
         b.ret_void()
 
     def _starts(self) -> list[Value]:
