@@ -141,6 +141,9 @@ DEPTH = 256
 RUN = 256
 """Products that are added one to the sum of those before.  Sums of more are joined of the sums of
 such runs: each addition rounds, and where products have one sign may do so in one direction."""
+HELD_RUN = 384
+"""The same where a tile holds its sums in registers over all positions: joining costs more there
+than where blocks end anyway."""
 
 WINDOW_ROWS = 192
 """Rows of a product over windows that one task takes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from smelt.blocks import RUN
+from smelt.blocks import HELD_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
@@ -48,43 +48,50 @@ def with_before(
 
 def is_short(positions: Index, dtype: DType) -> bool:
     """Whether so many summed positions are one run, if need be: sums of integers are exact."""
-    return not dtype.is_float or (isinstance(positions, int) and positions <= RUN)
+    return not dtype.is_float or (isinstance(positions, int) and positions <= HELD_RUN)
 
 
 def in_runs(
     m: LLVMMachine, dtype: DType, span: tuple[Value, Value], count: int,
-    one: Callable[[tuple[Value, Value]], list[Value]], most: int = RUN,
+    one: Callable[[tuple[Value, Value]], list[Value]], most: int = HELD_RUN,
 ) -> list[Value]:  # fmt: skip
     """So many vectors of sums over a span of positions, joined of those that `one` gives of runs of
-    `most`.  They wait on the stack between runs: these take all registers."""
+    `most`.  They wait on the stack between runs if these take all registers."""
     b, (low, high), before = m.builder, span, m.builder.block
-    kept = _on_stack(b, m.raw_type(dtype), count)
-    places = [element_address(b, kept, number(k * m.raw_type(dtype).count), dtype)
-              for k in range(count)]  # fmt: skip
+    few = 2 * count + 4 <= m.target.registers
+    places = [] if few else _on_stack(m, dtype, count)
     run, more, done = map(b.append_basic_block, ("run", "more", "done"))
     b.branch(run)
     b.position_at_end(run)
-    at = b.phi(I64)
+    at, known = b.phi(I64), [b.phi(m.raw_type(dtype)) for _ in range(count if few else 0)]
     end = b.add(at, number(most))
     again = b.icmp_signed("<", end, high)
     totals = one((at, b.select(again, end, high)))
-    totals = with_before(m, places, dtype, totals, b.icmp_signed("==", at, low))
+    if few:
+        totals = [m.add(x, y) for x, y in zip(known, totals, strict=True)]
+    else:
+        totals = with_before(m, places, dtype, totals, b.icmp_signed("==", at, low))
     b.cbranch(again, more, done)
     b.position_at_end(more)
-    for place, total in zip(places, totals, strict=True):
+    for place, total in zip(places, totals, strict=False):
         store_vector(m, place, total, dtype, None)
     b.branch(run)
     at.add_incoming(low, before)
     at.add_incoming(end, more)
+    for phi, total in zip(known, totals, strict=False):
+        phi.add_incoming(m.const(dtype, 0), before)
+        phi.add_incoming(total, more)
     b.position_at_end(done)
     return totals
 
 
-def _on_stack(b: ir.IRBuilder, kind: ir.Type, count: int) -> Value:
-    """The address of room for so many registers, which LLVM does not replace by registers."""
+def _on_stack(m: LLVMMachine, dtype: DType, count: int) -> list[Value]:
+    """Room for so many registers, which LLVM does not replace by registers."""
+    b, kind = m.builder, m.raw_type(dtype)
     with b.goto_entry_block():
         place = b.alloca(ir.ArrayType(kind, count))
-        return b.asm(ir.FunctionType(PTR, [PTR]), "", "=r,0", [place], False)
+        place = b.asm(ir.FunctionType(PTR, [PTR]), "", "=r,0", [place], False)
+    return [element_address(b, place, number(k * kind.count), dtype) for k in range(count)]
 
 
 def _joined(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import product as positions
 from typing import TYPE_CHECKING
 
-from smelt.blocks import RUN
+from smelt.blocks import HELD_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
@@ -176,7 +176,7 @@ class _Tile:
         def run(span: tuple[Value, Value]) -> list[Value]:
             return rounds(b, span, 1, one, zeros)
 
-        whole, most = (number(0), number(count)), RUN // self.taps
+        whole, most = (number(0), number(count)), HELD_RUN // self.taps
         long = not is_short(count * self.taps, item.dtype)
         sums = in_runs(self.m, item.dtype, whole, self.height, run, most) if long else run(whole)
         for i, value in enumerate(sums):
