@@ -144,6 +144,9 @@ such runs: each addition rounds, and where products have one sign may do so in o
 HELD_RUN = 384
 """The same where a tile holds its sums in registers over all positions: joining costs more there
 than where blocks end anyway."""
+LINES_RUN = 512
+"""The same of few rows' products with lines along the columns: the sums of a run are an array of
+their own, which is cleared and added to those before."""
 
 WINDOW_ROWS = 192
 """Rows of a product over windows that one task takes."""

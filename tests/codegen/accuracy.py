@@ -216,7 +216,7 @@ SUMS = (
     "",
     "Products of float32 add 512 summed positions at most one after the other, mostly 256, and",
     "join the sums of such runs: k products are within (512 + k/96) 2^-24 of the sum of the",
-    "magnitudes. Where all are equal they come near a fifth of that, 6000 within 4e-6, as with",
+    "magnitudes. Where all are equal they come near a fifth of that, 6000 within 8e-6, as with",
     "NumPy and PyTorch. Pairs of bfloat16 that instructions on matrices (AMX) multiply are added",
     "one after the other, in float32, before the result is rounded to bfloat16.",
 )

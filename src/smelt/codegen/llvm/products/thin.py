@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from smelt.blocks import RUN
+from smelt.blocks import LINES_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -116,7 +116,7 @@ class ThinEmitter:
 
     def _runs(self, fresh: Value) -> None:
         """Lines along n, so many one after the other, which end at multiples of that."""
-        b, (low, high), many = self.b, self.ranges[self.c.k], RUN * self.c.together
+        b, (low, high), many = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
 
         def one(at: Value) -> None:
             start, end = b.select(b.icmp_signed("<", at, low), low, at), b.add(at, number(many))
