@@ -142,6 +142,15 @@ COLUMNS = 256
 """Columns of a product that are packed together (and that one task takes, where they may)."""
 DEPTH = 256
 """Summed positions that are packed together: a block of each operand stays in L2."""
+RUN = 256
+"""Products that are added one to the sum of those before.  Sums of more are joined of the sums of
+such runs: each addition rounds, and where products have one sign may do so in one direction."""
+HELD_RUN = 384
+"""The same where a tile holds its sums in registers over all positions: joining costs more there
+than where blocks end anyway."""
+LINES_RUN = 512
+"""The same of few rows' products with lines along the columns: the sums of a run are an array of
+their own, which is cleared and added to those before."""
 
 WINDOW_ROWS = 192
 """Rows of a product over windows that one task takes."""

@@ -214,10 +214,11 @@ SUMS = (
     'however long they are (`rounding="exact"`: in float64 throughout). Where four elements add',
     "up to more than float32 holds, the sum is infinite, as it is in NumPy and PyTorch.",
     "",
-    "Products of float32 may add up to 32768 summed positions one after the other: k of them are",
-    "within k 2^-24 of the sum of the magnitudes, and come near a fifth of that where all products",
-    "are equal. Longer ones are joined of blocks. NumPy and PyTorch join shorter blocks, and lose",
-    "less of long products of one sign.",
+    "Products of float32 add 512 summed positions at most one after the other, mostly 256, and",
+    "join the sums of such runs: k products are within (512 + k/96) 2^-24 of the sum of the",
+    "magnitudes. Where all are equal they come near a fifth of that, 6000 within 8e-6, as with",
+    "NumPy and PyTorch. Pairs of bfloat16 that instructions on matrices (AMX) multiply are added",
+    "one after the other, in float32, before the result is rounded to bfloat16.",
 )
 """What the page says of sums, which `tests/codegen/llvm/test_folds.py` and `test_long_sums.py`
 check."""

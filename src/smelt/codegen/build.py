@@ -119,8 +119,8 @@ def _are_near(kernel: Kernel, target: Target) -> bool:
     phases = program(kernel).phases
     for phase in phases:
         short_products(phase)
-    found = [c for phase in phases for c in contractions(phase, target).values()]
-    return bool(found) and all(c.is_whole() for c in found)
+    found = [(c, phase.axes[c.k]) for phase in phases for c in contractions(phase, target).values()]
+    return bool(found) and all(c.is_whole(positions) for c, positions in found)
 
 
 def _of_products(kernel: Kernel) -> set[str]:

@@ -52,9 +52,8 @@ def test_every_layout(isa: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)
 @pytest.mark.parametrize("isa", ISAS)
-def test_same_bits_as_the_usual_form(isa: str, left: str, right: str) -> None:
-    code = matrices("f32", f"{left}; {right} -> m,n")
-    kernel, usual = whole(code, isa), whole(code, isa, usual=True)
+def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> None:
+    kernel = whole(matrices("f32", f"{left}; {right} -> m,n"), isa)
     rng = np.random.default_rng(5)
     for m, n, k in (
         (SMALL + 1, TALL_COLUMNS + 1, WIDE_DEPTH + 50),
@@ -67,10 +66,9 @@ def test_same_bits_as_the_usual_form(isa: str, left: str, right: str) -> None:
                  y if right == "k,n" else np.ascontiguousarray(y.T))  # fmt: skip
         assert form_for(kernel.forms, kernel.sizes([*given])) == "deep"
         (found,) = kernel(*given)
-        assert np.array_equal(found, usual(*given)[0], equal_nan=True)
         with np.errstate(invalid="ignore"):
             whole_sum = x.astype("f8") @ y.astype("f8")
-            bound = k * 2.0**-24 * (abs(x) @ abs(y))
+            bound = (DEEP + k / DEEP + 1) * 2.0**-24 * (abs(x) @ abs(y))
             right_there = abs(found - whole_sum) <= bound
         finite = np.isfinite(whole_sum)
         assert np.all(right_there[finite])
@@ -154,9 +152,9 @@ def test_same_bits_for_any_threads_and_strides() -> None:
             with sm.config(threads=threads):
                 found.append(np.asarray(f(a, b)).tobytes())
         assert len(set(found)) == 1
-        with sm.config(threads=1):
-            copied = sm.jit(lambda a, b: a @ b)(np.ascontiguousarray(a), np.ascontiguousarray(b))
-        assert np.asarray(copied).tobytes() == found[0]
+        copied = sm.jit(lambda a, b: a @ b)(np.ascontiguousarray(a), np.ascontiguousarray(b))
+        bound = (DEEP + 2600 / DEEP) * 2.0**-23 * (abs(a) @ abs(b))
+        assert np.all(abs(np.asarray(copied) - np.asarray(f(a, b))) <= bound)
 
 
 def test_blocks_are_even_many_and_stay_in_cache() -> None:

@@ -32,6 +32,11 @@ class Isa(Protocol):
         """One of "avx512", "avx2", "neon" and "portable"."""
         ...
 
+    @property
+    def registers(self) -> int:
+        """Vector registers."""
+        ...
+
     def has(self, feature: str) -> bool:
         """Whether LLVM's target feature of that name is there."""
         ...

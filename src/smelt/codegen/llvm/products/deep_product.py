@@ -216,13 +216,12 @@ class DeepEmitter(TallEmitter):
         def panel(at: Value) -> None:
             asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if self.later else []
             kept = self._kept(row, at, c.tile.rows, c.tile.vectors)
-            zeros = [self.m.const(c.item.dtype, 0)] * len(kept)
-            begin = with_before(self.m, kept, c.item.dtype, zeros, self.fresh)
             for place in self._kept(
                 row, b.add(at, number(c.tile.columns)), c.tile.rows, c.tile.vectors
             ):
                 prefetch(b, place, near=True)
-            totals = self._total(starts, b.sub(at, low), begin, asked)
+            totals = self._total(starts, b.sub(at, low), asked)
+            totals = with_before(self.m, kept, c.item.dtype, totals, self.fresh)
             if c.late:
                 self._keep(kept, totals)
                 return
@@ -261,10 +260,9 @@ class DeepEmitter(TallEmitter):
             store_vector(self.m, place, total, self.c.item.dtype, None)
 
     def _total(
-        self, starts: list[Value], column: Value, begin: list[Value],
-        asked: list[tuple[Value, Value]],
-    ) -> list[Value]:  # fmt: skip
-        """A tile's sums with those over this block added; each round asks for a line of runs."""
+        self, starts: list[Value], column: Value, asked: list[tuple[Value, Value]]
+    ) -> list[Value]:
+        """A tile's sums over this block; each round asks for a line of runs."""
         b, c = self.b, self.c
         first = self.at(RIGHT_PART, self._packed(number(0), column))
 
@@ -281,6 +279,7 @@ class DeepEmitter(TallEmitter):
             return one(k, totals, nth)
 
         whole = self._whole(self.depth, UNROLLED)
+        begin = [self.m.const(c.item.dtype, 0)] * (c.tile.rows * c.tile.vectors)
         begin = rounds(self.b, (number(0), whole), UNROLLED, asking, begin)
         return rounds(self.b, (whole, self.depth), 1, one, begin)
 

@@ -78,8 +78,6 @@ class FewEmitter(DeepEmitter):
         """Of a whole tile: whether it is the first one, which packs what it multiplies."""
         self.tiles = number(0)
         """How many whole tiles the rows have."""
-        self.begin = list[Value]()
-        """What a tile's sums of this block are added to."""
         self.before: Value | None = None
         """Of a whole tile: how many rounds those before it had."""
 
@@ -143,9 +141,8 @@ class FewEmitter(DeepEmitter):
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             kept = self._kept(row, at, count, vectors)
-            zeros = [self.m.const(dtype, 0)] * len(kept)
-            self.begin = with_before(self.m, kept, dtype, zeros, self.fresh)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
+            totals = with_before(self.m, kept, dtype, totals, self.fresh)
             if c.late:
                 self._keep(kept, totals)
                 return
@@ -267,7 +264,8 @@ class FewEmitter(DeepEmitter):
             return found
 
         done = self._whole(self.depth, step)
-        begin = rounds(self.b, (number(0), done), step, one, self.begin)
+        zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * panel[1])
+        begin = rounds(self.b, (number(0), done), step, one, zeros)
         return rounds(self.b, (done, self.depth), 1, one, begin) if step > 1 else begin
 
     def _read_line(self, k: Value, column: Value, vectors: int) -> list[Value]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from smelt.blocks import COLUMNS, DEPTH, LONG_SUM, MATRIX_STEP
+from smelt.blocks import COLUMNS, DEPTH, MATRIX_STEP
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import ask_ahead
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -51,7 +51,6 @@ class ProductEmitter:
         """The whole contraction of this task into its scratch array."""
         self.fresh: Value | None = None
         self.last: Value | None = None
-        self.long = self._long(c)
         packed = not (c.direct or c.reads_left())
         self.left_there = self._there(c, c.left) if packed else None
         self.right_there = None if c.thin or c.reads_right() else self._there(c, c.right)
@@ -61,11 +60,10 @@ class ProductEmitter:
             self._outer(nest, c, 0, scope)
             return
         low, high = self.home.ranges[c.k]
-        if c.is_whole():
+        if c.is_whole(self.home.s.span(self.home.s.region(c.item), c.k)):
             with self.b.if_else(self.b.icmp_signed("<", low, high)) as (some, none):
                 with some:
                     self.fresh = self.last = ir.IntType(1)(1)
-                    self.long = None
                     self._deep(nest, c, scope)
                 with none:
                     self._clear(c)
@@ -82,17 +80,7 @@ class ProductEmitter:
             self.last = self.b.icmp_signed("==", end, high)
             self._deep(nest, c, scope)
 
-        self._blocks(c.k, self._depth(c), deep)
-
-    def _long(self, c: Contraction) -> Value | None:
-        """Whether the sums are so long that blocks of them are summed on their own."""
-        b, home = self.b, self.home
-        if home.bands or not may_be_long(c, home.s):
-            return None
-        count = number(1)
-        for low, high in (home.ranges[a] for a in (*c.outer, c.k)):
-            count = b.mul(count, b.sub(high, low))
-        return b.icmp_signed(">", count, number(LONG_SUM))
+        self._depths(c, deep)
 
     def _clear(self, c: Contraction) -> None:
         home = self.home
@@ -117,7 +105,14 @@ class ProductEmitter:
                 lambda at: self._outer(nest, c, depth + 1, Scope(scope, {name: at})),
             )  # fmt: skip
             return
-        self._blocks(c.k, self._depth(c), lambda: self._deep(nest, c, scope))
+        self._depths(c, lambda: self._deep(nest, c, scope))
+
+    def _depths(self, c: Contraction, inside: Callable[[], None]) -> None:
+        """Runs `inside` for blocks of the last summed axis.  Those that are summed on their own end
+        at the same positions wherever a visit starts, or its bits would tell."""
+        matrix = c.group is not None and bool(c.group.matrix)  # whose blocks sum on and on
+        at_fixed = self.home.s.region(c.item) is not None and may_be_long(c, self.home.s)
+        self._blocks(c.k, self._depth(c), inside, at_fixed=at_fixed and not matrix)
 
     def _depth(self, c: Contraction) -> int | Value:
         """Summed positions of a block: of matrices as many in each, whole tiles, since sums go to
@@ -132,18 +127,22 @@ class ProductEmitter:
         each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
         return b.mul(each, number(step))
 
-    def _blocks(self, axis: str, size: int | Value, inside: Any) -> None:
-        """Runs `inside` with the range of an axis cut to blocks."""
+    def _blocks(self, axis: str, size: int | Value, inside: Any, *, at_fixed: bool = False) -> None:
+        """Runs `inside` with the range of an axis cut to blocks, or to those that end at multiples
+        of their size."""
+        step = number(size) if isinstance(size, int) else size
         b, home = self.b, self.home
         low, high = home.ranges[axis]
 
         def block(at: Value) -> None:
-            end = b.add(at, number(size) if isinstance(size, int) else size)
-            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
+            end = b.add(at, step)
+            start = b.select(b.icmp_signed("<", at, low), low, at) if at_fixed else at
+            home.ranges[axis] = (start, b.select(b.icmp_signed("<", end, high), end, high))
             inside()
             home.ranges[axis] = (low, high)
 
-        home.loop(low, high, size, block)
+        first = b.sub(low, b.srem(low, step)) if at_fixed else low
+        home.loop(first, high, size, block)
 
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """One block of k: packs left, then block by block of n packs right and multiplies."""
@@ -171,7 +170,7 @@ class ProductEmitter:
                 self._unless(self.right_there, lambda: self._pack(right, scope))
             if c.group is not None and c.group.moved:
                 tiles.sum_columns()
-            tiles.run(self.fresh, self.long, last=self.last)
+            tiles.run(self.fresh, last=self.last)
 
         self._blocks(c.n, COLUMNS, columns)
 
@@ -215,11 +214,11 @@ class ProductEmitter:
         def tiles(tile: Tile) -> None:
             found = TileEmitter(self.home, c, left, scope)
             found.open_right(right, scope)
-            found.run(None, self.long, tile)
+            found.run(None, tile)
 
         def lines(shapes: tuple[Tile, ...]) -> None:
             if not shapes:
-                ThinEmitter(self.home, c, right, scope).run(self.fresh, self.long)
+                ThinEmitter(self.home, c, right, scope).run(self.fresh)
                 return
             low, high = self.home.ranges[c.n]
             fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))

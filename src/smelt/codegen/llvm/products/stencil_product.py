@@ -11,13 +11,15 @@ from __future__ import annotations
 from itertools import product as positions
 from typing import TYPE_CHECKING
 
+from smelt.blocks import HELD_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.products.before import in_runs, is_short
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.thin import multiply_add
-from smelt.codegen.llvm.products.tiling import function_apart
+from smelt.codegen.llvm.products.tiling import function_apart, rounds
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.stencil import Stencil
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
@@ -163,26 +165,21 @@ class _Tile:
         """The function's body, for so many summed positions along other axes."""
         b, (to, row, left, _, right, _, _, table) = self.b, self.f.args
         item: Item = self.c.item
-        entry, loop = b.block, self.f.append_basic_block("loop")
-        done = self.f.append_basic_block("done")
-        b.branch(loop)
-        b.position_at_end(loop)
-        o = b.phi(I64)
-        o.add_incoming(number(0), entry)
-        zero = self.m.const(item.dtype, 0)
-        sums = [b.phi(zero.type) for _ in range(self.height)]
-        entries = element_address(b, table, b.mul(o, number(2)), i64)
-        weights = element_address(b, left, b.load(entries, typ=I64), item.dtype)
-        offset = b.load(element_address(b, entries, number(1), i64), typ=I64)
-        following = self._lines(element_address(b, right, offset, item.dtype), weights, list(sums))
-        after = b.add(o, number(1))
-        o.add_incoming(after, loop)
-        for phi, value in zip(sums, following, strict=True):
-            phi.add_incoming(zero, entry)
-            phi.add_incoming(value, loop)
-        b.cbranch(b.icmp_signed("<", after, number(count)), loop, done)
-        b.position_at_end(done)
-        for i, value in enumerate(following):
+        zeros = [self.m.const(item.dtype, 0)] * self.height
+
+        def one(o: Value, sums: list[Value], _: int) -> list[Value]:
+            entries = element_address(b, table, b.mul(o, number(2)), i64)
+            weights = element_address(b, left, b.load(entries, typ=I64), item.dtype)
+            offset = b.load(element_address(b, entries, number(1), i64), typ=I64)
+            return self._lines(element_address(b, right, offset, item.dtype), weights, list(sums))
+
+        def run(span: tuple[Value, Value]) -> list[Value]:
+            return rounds(b, span, 1, one, zeros)
+
+        whole, most = (number(0), number(count)), HELD_RUN // self.taps
+        long = not is_short(count * self.taps, item.dtype)
+        sums = in_runs(self.m, item.dtype, whole, self.height, run, most) if long else run(whole)
+        for i, value in enumerate(sums):
             place = element_address(b, to, b.mul(row, number(i)), item.dtype)
             store_vector(self.m, place, value, item.dtype, None)
         b.ret_void()

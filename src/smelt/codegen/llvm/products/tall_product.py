@@ -23,6 +23,7 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.products.before import in_runs, is_short
 from smelt.codegen.llvm.products.tall_packer import TallPacker
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import rounds
@@ -309,7 +310,10 @@ class TallEmitter(TallPacker):
             return found
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
-        return rounds(self.b, (number(0), self.depth), 1, one, zeros)
+        if not c.wide or is_short(self.home.s.local[c.k], c.item.dtype):
+            return rounds(self.b, (number(0), self.depth), 1, one, zeros)
+        return in_runs(self.m, c.item.dtype, (number(0), self.depth), len(zeros),
+                       lambda run: rounds(self.b, run, 1, one, zeros))  # fmt: skip
 
     def _line(
         self, k: Value, nth: int, first: Value, column: Value, vectors: int, mask: Value | None

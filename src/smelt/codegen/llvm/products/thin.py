@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from smelt.blocks import LINES_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -101,23 +102,33 @@ class ThinEmitter:
 
         self.home.loop(number(0), self.rows, 1, clear)
 
-    def run(self, fresh: Value | None, long: Value | None) -> None:
-        """Adds the block's products to the sums in scratch; `fresh` tells a first block, `long`
-        whether so many are summed that blocks are joined."""
+    def run(self, fresh: Value | None) -> None:
+        """Adds the block's products to the sums in scratch; `fresh` tells a first block."""
         self.top = self.home.open(self.right, self.scope)
         self.home.foresees = False
-        if long is not None and lines_apart(self.c, self.home.s):
-            self._apart(long if fresh is None else self.b.and_(long, self.b.not_(fresh)))
+        if lines_apart(self.c, self.home.s):
+            self._runs(ir.IntType(1)(0) if fresh is None else fresh)
         elif self.c.along == self.c.n:
             self._rows()
         else:
             self._dots()
         self.home.foresees = True
 
+    def _runs(self, fresh: Value) -> None:
+        """Lines along n, so many one after the other, which end at multiples of that."""
+        b, (low, high), many = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
+
+        def one(at: Value) -> None:
+            start, end = b.select(b.icmp_signed("<", at, low), low, at), b.add(at, number(many))
+            self.ranges[self.c.k] = start, b.select(b.icmp_signed("<", end, high), end, high)
+            self._apart(b.not_(b.and_(fresh, b.icmp_signed("==", start, low))))
+
+        self.home.loop(b.sub(low, b.srem(low, number(many))), high, many, one)
+        self.ranges[self.c.k] = low, high
+
     def _apart(self, later: Value) -> None:
-        """Lines along n; of a `later` block they are summed on their own and then added to what was
-        summed before, for the sake of roundings
-        (`smelt.codegen.llvm.products.tile.with_before`)."""
+        """A run of lines; a `later` one is summed on its own and then added to what was summed
+        before, for the sake of roundings (`smelt.codegen.llvm.products.before`)."""
         b, home, c, dtype = self.b, self.home, self.c, self.c.item.dtype
         before, apart = home.storage.at[c.item, 0], home.storage.at[c.item, SUMS_PART]
         count = b.mul(home.home.index(home.storage.rows(c)), self.stride)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smelt.blocks import COLUMNS
+from smelt.blocks import COLUMNS, RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE, next_task
 from smelt.codegen.llvm.access.memory import (
@@ -31,7 +31,7 @@ from smelt.codegen.llvm.products.tile_ahead import TileAhead
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of, panel_step
-from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, SUMS_PART, may_be_long
 from smelt.codegen.llvm.values.items import Access, Item, seen_axes
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -84,6 +84,8 @@ class TileEmitter:
         """The axis of the rows, where the block sees a part of it."""
         self.bands = next((x for x in home.bands if x.bands.takes(c)), None)
         """What bands of rows see of the columns, or of the summed positions."""
+        self.joined = may_be_long(c, home.s)
+        """Whether the block's sums are added to those before it at last rather than at first."""
         low, high = home.ranges[c.k]
         self.first, self.depth = number(0), self.b.sub(high, low)
         if c.group is not None:
@@ -148,13 +150,10 @@ class TileEmitter:
         self.right = Place(base, number(0), steps, packed.dtype, True)
         return self.short
 
-    def run(
-        self, fresh: Value | None, long: Value | None, tile: Tile | None = None,
-        last: Value | None = None,
-    ) -> None:  # fmt: skip
+    def run(self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None) -> None:
         """The block's products into the result in scratch: added, or where `fresh` stored; by the
-        contraction's tiles, or others.  Where sums are `long`, blocks are summed on their own."""
-        self.long, c, b, home = long, self.c, self.b, self.home
+        contraction's tiles, or others."""
+        c, b, home = self.c, self.b, self.home
         self.ahead = TileAhead(home, c, (self.left, self.right), (self.rows, self.depth), last)
         self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, wide = c.tile.lanes, c.tile.lanes * vectors
@@ -311,9 +310,28 @@ class TileEmitter:
             end = b.add(done, b.sub(left, b.urem(left, number(height))))
             self.home.loop(
                 done, end, height,
-                lambda row, height=height: self._tile(height, vectors, row, column, mask),
+                lambda row, height=height: self._runs(height, vectors, row, column, mask),
             )  # fmt: skip
             done = end
+
+    def _runs(
+        self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
+    ) -> None:  # fmt: skip
+        """A tile over all of the block's summed positions: of a long block run after run."""
+        if self.c.depth <= RUN * self.c.together or not self.joined:
+            self._tile(height, vectors, row, column, mask)
+            return
+        b, first, depth, fresh = self.b, self.first, self.depth, self.fresh
+
+        def one(at: Value) -> None:
+            end = b.add(at, number(RUN))
+            self.first, self.depth = at, b.select(b.icmp_signed("<", end, depth), end, depth)
+            if fresh is not None:
+                self.fresh = b.and_(fresh, b.icmp_signed("==", at, first))
+            self._tile(height, vectors, row, column, mask)
+
+        self.home.loop(first, depth, RUN, one)
+        self.first, self.depth, self.fresh = first, depth, fresh
 
     def _matrices(self, done: Value, rows: Value, column: Value, end: Value) -> None:
         """Tiles of some rows and columns by an instruction that multiplies matrices."""
@@ -370,7 +388,7 @@ class TileEmitter:
         place = row, self.column, column
         part = self.ahead.tile(place, height, vectors) if full else None
         masks = self._masks(height, vectors, mask)
-        begin = self._corrected(m, self._begin(m, places, masks), vectors, column)
+        begin = self._begin(m, places, masks, vectors, column)
         before = b.block
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.branch(loop)
@@ -390,10 +408,8 @@ class TileEmitter:
             phi.add_incoming(value, loop)
         b.cbranch(b.icmp_signed("<", after, self.depth), loop, done)
         b.position_at_end(done)
-        if self.long is not None:
-            short = b.not_(self.long)
-            unless = short if self.fresh is None else b.or_(self.fresh, short)
-            following = with_before(m, places, item.dtype, following, unless, masks)
+        if self.joined:
+            following = with_before(m, places, item.dtype, following, self.fresh, masks)
         for place, value, part in zip(places, following, masks, strict=True):
             store_vector(m, place, value, item.dtype, part)
 
@@ -427,19 +443,15 @@ class TileEmitter:
                       for v in range(vectors)]  # fmt: skip
         return found
 
-    def _begin(self, m: LLVMMachine, places: list[Value], masks: Masks) -> list[Value]:
-        """What the tile adds to: zero in a first block, and where blocks are joined afterwards."""
-        dtype = self.c.item.dtype
-        zeros = [m.const(dtype, 0)] * len(places)
-        fresh, long = self.fresh, self.long
-        unless = long if fresh is None else fresh if long is None else self.b.or_(fresh, long)
-        return with_before(m, places, dtype, zeros, unless, masks)
-
-    def _corrected(
-        self, m: LLVMMachine, begin: list[Value], vectors: int, column: Value
+    def _begin(
+        self, m: LLVMMachine, places: list[Value], masks: Masks, vectors: int, column: Value
     ) -> list[Value]:
-        """The same with what makes up for a left operand that was moved as it was packed."""
+        """What the tile adds to: zero in a first block, and where blocks are joined afterwards;
+        with what makes up for a left operand that was moved as it was packed."""
         b, c = self.b, self.c
+        begin = [m.const(c.item.dtype, 0)] * len(places)
+        if not self.joined:
+            begin = with_before(m, places, c.item.dtype, begin, self.fresh, masks)
         if c.group is None or not c.group.moved:
             return begin
         first = element_address(b, self.home.storage.at[c.item, SUMS_PART], column, c.unit)

@@ -20,6 +20,7 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.products.before import in_runs
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import function_apart, rounds
 from smelt.codegen.llvm.schedule.tall import Tall
@@ -56,14 +57,18 @@ class _Tile:
 
     def fill(self) -> None:
         """The function's body."""
-        b, c, depth = self.b, self.c, self.f.args[5]
-        zeros = [self.m.const(c.item.dtype, 0)] * (c.tile.rows * self.vectors)
-        starts, done = self._starts(), b.and_(depth, number(-UNROLLED))
-        sums = rounds(b, (number(0), done), UNROLLED,
-                      lambda k, sums, nth: self._step(starts, k, nth, sums), zeros)  # fmt: skip
-        sums = rounds(b, (done, depth), 1,
-                      lambda k, sums, _: self._step(starts, k, 0, sums), sums)  # fmt: skip
-        self._store(sums)
+        b, c, dtype, starts = self.b, self.c, self.c.item.dtype, self._starts()
+        zeros = [self.m.const(dtype, 0)] * (c.tile.rows * self.vectors)
+
+        def run(span: tuple[Value, Value]) -> list[Value]:
+            done = b.and_(span[1], number(-UNROLLED))
+            sums = rounds(b, (span[0], done), UNROLLED,
+                          lambda k, sums, nth: self._step(starts, k, nth, sums), zeros)  # fmt: skip
+            return rounds(b, (done, span[1]), 1,
+                          lambda k, sums, _: self._step(starts, k, 0, sums), sums)  # fmt: skip
+
+        whole, count = (number(0), self.f.args[5]), len(zeros)
+        self._store(in_runs(self.m, dtype, whole, count, run) if dtype.is_float else run(whole))
         b.ret_void()
 
     def _starts(self) -> list[Value]:

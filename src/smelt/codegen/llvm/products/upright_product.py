@@ -17,6 +17,7 @@ from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import every_tile, every_width, function_apart
@@ -274,15 +275,12 @@ class _Tile:
                             number(v * self.tile.lanes), dtype)
             for i in range(self.tile.rows) for v in range(self.tile.vectors)
         ]  # fmt: skip
-        entry, more = b.block, f.append_basic_block("more")
+        entry, zero = b.block, self.m.const(dtype, 0)
         taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
-        b.cbranch(fresh, taps, more)
-        b.position_at_end(more)
-        known = [load_vector(self.m, p, dtype, None) for p in places]
         b.branch(taps)
         b.position_at_end(taps)
         tap = b.phi(I64)
-        before = [b.phi(x.type) for x in known]
+        before = [b.phi(zero.type) for _ in places]
         entry_of = b.mul(tap, number(2))
         line, weights = (
             element_address(b, x, b.load(element_address(b, table, at, i64), typ=I64), dtype)
@@ -294,14 +292,13 @@ class _Tile:
             ended = self._channels(line, weights, depth, before)
         later = b.add(tap, number(1))
         b.cbranch(b.icmp_signed("<", later, number(self.c.steps)), taps, done)
-        last, zero = b.block, self.m.const(dtype, 0)
-        for block, value in ((entry, number(0)), (more, number(0)), (last, later)):
+        for block, value in ((entry, number(0)), (b.block, later)):
             tap.add_incoming(value, block)
-        for phi, first, value in zip(before, known, ended, strict=True):
+        for phi, value in zip(before, ended, strict=True):
             phi.add_incoming(zero, entry)
-            phi.add_incoming(first, more)
-            phi.add_incoming(value, last)
+            phi.add_incoming(value, b.block)
         b.position_at_end(done)
+        ended = with_before(self.m, places, dtype, ended, fresh)
         for place, value in zip(places, ended, strict=True):
             store_vector(self.m, place, value, dtype, None)
         b.ret_void()

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
-from smelt.codegen.llvm.instructions.indexing import I64, number, splat
+from smelt.codegen.llvm.instructions.indexing import I64, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.short_lines import each_length
 from smelt.codegen.llvm.products.thin import multiply_add
@@ -256,19 +257,15 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     places = [element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
                               number(v * tile.lanes), dtype)
               for i in range(height) for v in range(tile.vectors)]  # fmt: skip
-    begin = b.load(walk[0], typ=I64) if walk else number(0)
-    entry, more = b.block, f.append_basic_block("more")
-    loop, done = f.append_basic_block("loop"), f.append_basic_block("done")
-    b.cbranch(fresh, loop, more)
-    b.position_at_end(more)
-    start = [load_vector(m, p, dtype, None) for p in places]
+    begin, zero = b.load(walk[0], typ=I64) if walk else number(0), m.const(dtype, 0)
+    begin = opaque(b, begin) if walk else begin  # or all loads became one, of this round
+    entry, loop, done = b.block, f.append_basic_block("loop"), f.append_basic_block("done")
     b.branch(loop)
     b.position_at_end(loop)
     k = b.phi(I64)
     k.add_incoming(number(0), entry)
-    k.add_incoming(number(0), more)
     along = b.phi(I64) if walk else k  # loaded one round before: LLVM would spill sums for it
-    total = [b.phi(s.type) for s in start]
+    total = [b.phi(zero.type) for _ in places]
     line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), dtype)
     across = [load_vector(m, element_address(b, line, number(v * tile.lanes), dtype), dtype, None)
               for v in range(tile.vectors)]  # fmt: skip
@@ -283,14 +280,13 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     k.add_incoming(after, loop)
     if walk:
         along.add_incoming(begin, entry)
-        along.add_incoming(begin, more)
         along.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
-    for phi, first, s in zip(total, start, following, strict=True):
-        phi.add_incoming(m.const(dtype, 0), entry)
-        phi.add_incoming(first, more)
+    for phi, s in zip(total, following, strict=True):
+        phi.add_incoming(zero, entry)
         phi.add_incoming(s, loop)
     b.cbranch(b.icmp_signed("<", after, depth), loop, done)
     b.position_at_end(done)
+    following = with_before(m, places, dtype, following, fresh)
     for p, s in zip(places, following, strict=True):
         store_vector(m, p, s, dtype, None)
     b.ret_void()

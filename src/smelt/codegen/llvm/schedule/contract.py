@@ -180,9 +180,10 @@ class Contraction:
         """Whether tiles tell apart which of their columns there are."""
         return self.reads_right() and not self.panels
 
-    def is_whole(self) -> bool:
-        """Whether all summed positions are one block: few, of which nothing is packed."""
-        return self.kind == "small" and self.masks_columns() and self.reads_left()
+    def is_whole(self, positions: Index) -> bool:
+        """Whether so many summed positions are one block: few, of which nothing is packed."""
+        few = not isinstance(positions, int) or positions <= SMALL_DEPTH
+        return few and self.kind == "small" and self.masks_columns() and self.reads_left()
 
     def lies_in_rows(self) -> bool:
         """Whether the right operand lies in plain rows, which are not packed if they are short."""

@@ -289,7 +289,7 @@ def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
         m, n = n, m
         most = mul(m, k), TURNED_BYTES // found.item.dtype.itemsize
     else:
-        most = k, LONG_SUM  # longer ones are joined of blocks' sums
+        most = k, LONG_SUM  # of more there were more blocks than a block is long
     packed = found.right if found.turned else found.left
     cheap = _cost(needed(phase, [packed], ())) <= LONGEST  # every task computes it again
     panel = max(THIN + 1, found.tile.columns)

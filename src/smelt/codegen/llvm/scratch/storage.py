@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from smelt.blocks import (
     COLUMNS,
-    LONG_SUM,
+    RUN,
     TALL_COLUMNS,
     TALL_DEPTH,
     TURNED_PITCH,
@@ -41,15 +41,14 @@ PAD = 512
 
 
 def may_be_long(c: Contraction, s: Schedule) -> bool:
-    """Whether a product may sum so many positions that a rounding for each would tell: then blocks
-    of them are summed on their own.  What a stream visits at once is never so long."""
-    extent = product(s.local[a] for a in (*c.outer, c.k))
-    short = isinstance(extent, int) and extent <= LONG_SUM
-    return c.item.dtype.is_float and s.region(c.item) is None and not short
+    """Whether a product may sum so many positions at once that they are added in several runs."""
+    extent = product(s.span(s.region(c.item), a) for a in (*c.outer, c.k))
+    most = RUN if s.region(c.item) is None else 2 * RUN  # of a stream's block not more
+    return c.item.dtype.is_float and not (isinstance(extent, int) and extent <= most)
 
 
 def lines_apart(c: Contraction, s: Schedule) -> bool:
-    """Whether blocks of a thin product may be summed on their own in an array of theirs: its lines
+    """Whether runs of a thin product's lines are summed on their own in an array of theirs: they
     lie along n, and each of them is added to all sums."""
     return c.thin and c.along == c.n and may_be_long(c, s)
 
