@@ -350,6 +350,27 @@ def test_a_size_that_comes_out_as_1_is_stretched(strict):
     torch.testing.assert_close(torch.compile(f, backend="smelt", dynamic=True)(x), f(x))
 
 
+def test_parts_that_only_guards_make_alike_lie_side_by_side(strict):
+    """Both halves of an associative scan, whose lengths are spelt by other divisions."""
+
+    def scan(x):
+        n = x.shape[0]
+        if n < 2:
+            return x
+        odd = scan(x[:-1:2] + x[1::2])
+        even = torch.cat([x[:1], x[2::2] + (odd[:-1] if n % 2 == 0 else odd)])
+        longer = even.shape[0] == odd.shape[0] + 1
+        both = torch.stack([even, F.pad(odd, (0, 0, 0, 1)) if longer else odd], 1).flatten(0, 1)
+        return both[: odd.shape[0] + even.shape[0]] if longer else both
+
+    x = torch.arange(160.0).view(40, 4)
+    with torch.no_grad(), smelt.torch.record() as record:
+        found = torch.compile(scan, backend="smelt", dynamic=True)(x)
+    torch.testing.assert_close(found, x.cumsum(0))
+    (graph,) = record.graphs
+    assert not graph.left and len(graph.kernels()) < 3
+
+
 def test_sizes_that_nothing_makes_equal_are_not_taken_for_equal():
     sizes = Sizes()
     sizes.hints.update(n0=3)

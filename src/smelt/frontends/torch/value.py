@@ -145,13 +145,13 @@ class V:
         return self.op(Slice(tuple(starts), tuple(sizes), tuple(steps)))
 
     def settle(self, shape: Shape) -> V:
-        """Dimensions spelt as in `shape`, counted from the end, where they are not 1.
+        """Dimensions spelt as in `shape`, counted from the end, where they are not the number 1.
 
         For sizes that torch's guards make equal, and that we cannot prove to be.
         """
         found = self
         for k in range(1, min(self.rank, len(shape)) + 1):
-            if found.shape[-k] not in (1, shape[-k]) and shape[-k] != 1:
+            if found.shape[-k] not in (1, shape[-k]):
                 found = found.narrow(self.rank - k, 0, shape[-k])
         return found
 
