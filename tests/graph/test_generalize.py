@@ -371,3 +371,18 @@ def test_one_of_two_elements_is_one() -> None:
     found = made(graph)
     assert found.sizes == {"n0": 5, "n1": 3}
     np.testing.assert_array_equal(interpret(found.graph, [x]), interpret(graph, [x]))
+
+
+def test_what_is_unknown_and_split_fixes_no_size_beside_it() -> None:
+    """Heads of a width that nothing has told yet are merged with a batch."""
+    graph = parse("""graph f(x: f32[5,4], w: f32[3]) {
+  r = reshape(x) {shape=(5, 4, 1)}
+  e = expand(0.5:f32) {shape=(5, 4, 6)}
+  a = mul(r, e)
+  h = reshape(a) {shape=(5, 8, 3)}
+  y = mul(h, w)
+  return y
+}""")
+    found = made(graph)
+    assert found.sizes == {"n0": 5, "n1": 4}
+    assert [str(d) for d in found.graph.outputs[0].type.shape] == ["n0", "n1*2", "3"]

@@ -257,8 +257,13 @@ class Sizes:
             return list(new)
         factors = [f for d in dims for f in self._factors(d)]
         places = self._places(factors, [self.value(d) for d in new], 0)
-        if places is None and len(factors) == 1 and self.is_unknown(factors[0]):
+        unknown = [f for f in factors if self.is_unknown(f)] if places is None else []
+        if len(factors) == len(unknown) == 1:
             return self._parts(where, factors[0], new)
+        if unknown:  # what is split is rather a number: a size is not fixed for standing beside it
+            for f in unknown:
+                self.fix(f)
+            return self._placed(where, dims, new)
         found: list[Index] = []
         parts: list[list[Index]] = []
         for k, d in enumerate(new if places is not None else ()):
