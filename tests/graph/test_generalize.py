@@ -330,6 +330,22 @@ def programs(draw: Draw) -> Graph:
     return _program(shape, lines, name)
 
 
+def test_positions_are_counted_through_what_turns_them() -> None:
+    """A dimension of 1 is added behind the others, and moved to its place."""
+    one, other = (made(parse(f"""graph f(x: f32[{n},3], w: f32[3]) {{
+  i = iota() {{shape=({n},), axis=0, dtype=i64}}
+  r = reshape(i) {{shape=({n}, 1)}}
+  p = permute(r) {{perm=(1, 0)}}
+  l = lt(p, 0:i64)
+  a = add(p, {n}:i64)
+  s = select(l, a, p)
+  g = gather(x, s) {{first=0}}
+  y = mul(g, w)
+  return y
+}}""")) for n in (5, 7))  # fmt: skip
+    assert text(one.graph) == text(other.graph)
+
+
 @settings(max_examples=400, deadline=None)
 @given(programs())
 def test_with_its_sizes_put_in_it_is_the_graph_that_was_given(graph: Graph) -> None:
@@ -371,3 +387,32 @@ def test_one_of_two_elements_is_one() -> None:
     found = made(graph)
     assert found.sizes == {"n0": 5, "n1": 3}
     np.testing.assert_array_equal(interpret(found.graph, [x]), interpret(graph, [x]))
+
+
+def test_what_is_unknown_and_split_fixes_no_size_beside_it() -> None:
+    """Heads of a width that nothing has told yet are merged with a batch."""
+    graph = parse("""graph f(x: f32[5,4], w: f32[3]) {
+  r = reshape(x) {shape=(5, 4, 1)}
+  e = expand(0.5:f32) {shape=(5, 4, 6)}
+  a = mul(r, e)
+  h = reshape(a) {shape=(5, 8, 3)}
+  y = mul(h, w)
+  return y
+}""")
+    found = made(graph)
+    assert found.sizes == {"n0": 5, "n1": 4}
+    assert [str(d) for d in found.graph.outputs[0].type.shape] == ["n0", "n1*2", "3"]
+
+
+def test_multiples_are_equal_where_what_they_are_multiples_of_is() -> None:
+    """Heads of a batch, and as many slopes repeated for each of its texts."""
+    graph = parse("""graph f(x: f32[2,4,5], w: f32[4]) {
+  r = reshape(x) {shape=(8, 5)}
+  e = expand(w) {shape=(2, 4)}
+  s = reshape(e) {shape=(8, 1)}
+  y = mul(r, s)
+  return y
+}""")
+    found = made(graph, among=(2, 5))
+    assert found.sizes == {"n0": 2, "n1": 5}
+    assert [str(d) for d in found.graph.outputs[0].type.shape] == ["n0*4", "n1"]

@@ -32,6 +32,18 @@ def test_sizes_are_put_in(special, names):
     assert (found and {n: str(e) for n, e in found.items()}) == names
 
 
+def test_a_size_that_is_known_is_a_number():
+    """A trace with numbers counts with constants; only one with the right value will do."""
+    general = counted("n0", "n1", "n0*n1")
+    for value, found in (("15.0", {"n0": 5, "n1": 3}), ("16.0", None)):
+        special = parse(f"""graph f(x: f32[5,2], y: f32[3,2]) {{
+  v1 = mul(x, {value}:f32)
+  v2 = pad(y) {{low=(0, 1), high=(0, 0), value=0.0}}
+  return v1, v2
+}}""")
+        assert instance(general, special) == found
+
+
 @pytest.mark.parametrize("operator", ["//", "%"])
 def test_a_graph_without_elements_is_none_of_one_that_divides_by_their_number(operator):
     general = counted("n0", "n1", f"n0{operator}n1")

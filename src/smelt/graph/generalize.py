@@ -271,9 +271,9 @@ def _map(w: _Walk, node: Node) -> Sequence[Index]:
 def _mean(w: _Walk, total: Node, count: Node) -> None:
     """What is summed over, or repeated, as often as the number says that it is divided by: that
     counts it."""
-    while isinstance(count.op, (Expand, Reshape, Cast)):
+    while isinstance(count.op, (Expand, Reshape, Permute, Cast)):
         (count,) = count.inputs
-    while isinstance(total.op, (Reshape, Cast)) or (isinstance(total.op, Expand) and
+    while isinstance(total.op, (Reshape, Permute, Cast)) or (isinstance(total.op, Expand) and
                                                     total.inputs[0].type.rank):  # fmt: skip
         (total,) = total.inputs
     if not isinstance(count.op, (Constant, SizeOf)) or not isinstance(total.op, (Reduce, Expand)):
@@ -442,7 +442,7 @@ def _positions(w: _Walk, at: Node, d: Index) -> None:
     """Positions along a dimension: those that count all of it are as many, and what negative ones
     count from is its end."""
     while True:
-        if isinstance(at.op, (Expand, Reshape, Cast)):
+        if isinstance(at.op, (Expand, Reshape, Permute, Cast)):
             (at,) = at.inputs
         elif (end := _from_end(at)) is not None and number_of(end) == w.sizes.traced(d):
             if isinstance(d, Expr):

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 
 from smelt.graph.ir import Fact, Graph
 from smelt.graph.walk import map_indices, map_type, sizes
+from smelt.ops.create import Constant, SizeOf
+from smelt.ops.spec import TensorOp
 from smelt.types.expr import Index, size, sizes_of, substitute
 
 __all__ = ["instance"]
@@ -49,19 +51,26 @@ def _matched(general: Graph, special: Graph) -> Mapping[str, Index] | None:
             known[e] = substitute(e, names, "size")
         return known[e]
 
-    same = dict(zip(one, other, strict=True))
-    for a, b in same.items():
+    nodes = dict(zip(one, other, strict=True))
+    for a, b in nodes.items():
         if (
             map_type(a.type, put) != b.type
-            or map_indices(a.op, put) != b.op
-            or [same[x] for x in a.inputs] != [*b.inputs]
+            or not _same(map_indices(a.op, put), b.op)
+            or [nodes[x] for x in a.inputs] != [*b.inputs]
         ):
             return None
     facts = {Fact(put(f.left), f.relation, put(f.right)) for f in general.facts}
-    ends = [same[x] for x in (*general.inputs, *general.outputs)]
+    ends = [nodes[x] for x in (*general.inputs, *general.outputs)]
     if ends != [*special.inputs, *special.outputs] or not facts <= {*special.facts}:
         return None
     return names
+
+
+def _same(a: TensorOp, b: TensorOp) -> bool:
+    """Whether two operators are equal; a size with its number put in is that number."""
+    if isinstance(a, SizeOf) and isinstance(b, Constant):
+        return a.expr == b.value
+    return a == b
 
 
 def _counts(graph: Graph) -> tuple[int, int, int]:

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from math import gcd
 from typing import TypeAlias
 
 from smelt.types.expr import (
     Expr,
     Index,
     evaluate,
+    floordiv,
     mul,
     product,
     size,
@@ -132,6 +134,11 @@ class Sizes:
         pairs = self._pairs(a, b)
         for x, y in pairs:
             self.equal(x, y)
+        alone = [] if pairs else self._alone(a, b)
+        if alone:  # what only one of two products has is rather a number
+            for f in alone:
+                self.fix(f)
+            return self.equal(a, b)
         if not pairs:
             self.fix(a)
             self.fix(b)
@@ -140,6 +147,8 @@ class Sizes:
     def _solved(self, zero: Index) -> tuple[str, Index] | None:
         """The last of the sizes made here that stand in a difference once and alone, rather an
         unknown one, and what makes the difference 0."""
+        common = gcd(*[factor for _, factor in terms_of(zero)])
+        zero = floordiv(zero, common) if common > 1 else zero
         terms = terms_of(zero)
         times = Counter(name for atoms, _ in terms for name in sizes_of(Expr(((atoms, 1),))))
         alone = {atoms[0].name: factor for atoms, factor in terms
@@ -165,6 +174,16 @@ class Sizes:
             right.remove(same[0])
             found += [(f, same[0])] if f != same[0] else []
         return [] if right or len(left) < 2 else found
+
+    def _alone(self, a: Index, b: Index) -> list[Index]:
+        """Unknown factors of one product that have none with their value in the other."""
+        left, right = ([self.now(f) for f in self._factors(e)] for e in (a, b))
+        for f in [*left]:
+            same = next((g for g in right if self.value(g) == self.value(f)), None)
+            if same is not None:
+                left.remove(f)
+                right.remove(same)
+        return [f for f in (*left, *right) if self.is_unknown(f)]
 
     def fix(self, e: Index) -> Index:
         """Has the sizes of a dimension be numbers; what it is then."""
@@ -257,8 +276,13 @@ class Sizes:
             return list(new)
         factors = [f for d in dims for f in self._factors(d)]
         places = self._places(factors, [self.value(d) for d in new], 0)
-        if places is None and len(factors) == 1 and self.is_unknown(factors[0]):
+        unknown = [f for f in factors if self.is_unknown(f)] if places is None else []
+        if len(factors) == len(unknown) == 1:
             return self._parts(where, factors[0], new)
+        if unknown:  # what is split is rather a number: a size is not fixed for standing beside it
+            for f in unknown:
+                self.fix(f)
+            return self._placed(where, dims, new)
         found: list[Index] = []
         parts: list[list[Index]] = []
         for k, d in enumerate(new if places is not None else ()):

@@ -168,17 +168,27 @@ def substitute_sizes(graph: Graph, values: Mapping[str, Index]) -> Graph:
 
 def sizes(graph: Graph) -> tuple[str, ...]:
     """Names of all sizes that the graph mentions, in order of first appearance."""
-    found: dict[str, None] = {}
-
-    def note(e: Expr) -> Index:
-        found.update(dict.fromkeys(sizes_of(e)))
-        return e
-
+    met: dict[Expr, None] = {}
     for node in graph.nodes():
-        map_type(node.type, note)
-        map_indices(node.op, note)
+        _note(node.type.shape, met)
+        op = node.op
+        for name in _fields(type(op)):
+            value = getattr(op, name)
+            if type(value) in _WITH_INDICES:
+                _note(value, met)
     for fact in graph.facts:
-        for side in (fact.left, fact.right):
-            if isinstance(side, Expr):
-                note(side)
-    return tuple(found)
+        _note((fact.left, fact.right), met)
+    return tuple(dict.fromkeys(name for e in met for name in sizes_of(e)))
+
+
+def _note(value: Any, met: dict[Expr, None]) -> None:
+    """Adds the expressions in an operator's field to those that were met."""
+    kind = type(value)
+    if kind is tuple:
+        for x in value:
+            if type(x) in _WITH_INDICES:
+                _note(x, met)
+    elif kind is Expr:
+        met[value] = None
+    elif kind is TensorType:
+        _note(value.shape, met)

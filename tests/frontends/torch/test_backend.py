@@ -19,6 +19,8 @@ import smelt.torch  # noqa: E402
 from smelt import knobs  # noqa: E402
 from smelt.errors import FallbackWarning  # noqa: E402
 from smelt.frontends.torch import backend as module  # noqa: E402
+from smelt.frontends.torch import table  # noqa: E402
+from smelt.frontends.torch.row import Row  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,6 +102,23 @@ def test_an_unknown_operator_is_one_call_of_torch():
     x = torch.randn(4, 9)
     for a, b in zip(compiled(f)(x), f(x), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_rule_that_fails_costs_one_operator(monkeypatch):
+    def broken(*_args, **_options):
+        raise AttributeError("a bug")
+
+    monkeypatch.setitem(table.TABLE, "aten.erf.default", Row("aten.erf.default", broken))
+    x = torch.randn(4)
+    with knobs.config(strict=False), smelt.torch.record() as record:
+        assert torch.equal(compiled(lambda x: (x + 1).erf() * 2)(x), (x + 1).erf() * 2)
+    (graph,) = record.graphs
+    assert [(y.operator, y.reason) for y in graph.left] == [
+        ("aten.erf.default", "AttributeError: a bug")
+    ]
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="a bug"):
+        compiled(lambda x: (x + 2).erf())(x)
 
 
 def test_a_failure_inside_runs_eagerly_with_one_warning(monkeypatch):

@@ -473,7 +473,7 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
     ample, none = prelude.Allowance(1 << 40, 2 * panels), prelude.Allowance(1 << 40, 0)
 
     def planned(*given):
-        return plans.found_or_made(*given)[0]
+        return (plans.found(*given) or plans.made(*given))[0]
 
     with config(constants_extra=0):
         first = planned(graph, {}, ample)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import smelt.torch  # noqa: E402
 from smelt import knobs  # noqa: E402
 from smelt.errors import UnsupportedError  # noqa: E402
-from smelt.frontends.torch import plans  # noqa: E402
+from smelt.frontends.torch import plans, segment  # noqa: E402
 from smelt.frontends.torch.sizes import Sizes  # noqa: E402
 from smelt.types.expr import add, floordiv, size, sub  # noqa: E402
 
@@ -45,6 +45,8 @@ class Encoder(nn.Module):
             return x[:, -1]
         if self.kind == "shifted":
             return x[:, 1:] - x[:, :-1]
+        if self.kind == "whole":
+            return x
         if self.kind == "picked":
             return x[torch.arange(b), words.sum(1) % n]
         return x.mean(1)
@@ -105,6 +107,49 @@ def test_what_is_compiled_for_a_batch_of_one_serves_every_other(kind, compiled_g
             words = torch.randint(0, 50, size)
             torch.testing.assert_close(f(words), m(words), atol=1e-5, rtol=1e-4)
     assert len(compiled_graphs) == 1
+
+
+@pytest.mark.parametrize("kind", ["stacked", "in between"])
+def test_a_batch_of_one_is_told_from_dimensions_that_are_added(kind, compiled_graphs):
+    """New dimensions of 1 stand before the batch and beside it."""
+    torch.manual_seed(0)
+
+    class Model(Encoder):
+        def forward(self, words):
+            x = super().forward(words)
+            if kind == "stacked":
+                return torch.stack([x, x.exp(), x.sin()]).sum(0)
+            return (x.unsqueeze(0) * x.unsqueeze(1)).sum(-1)
+
+    m = Model(kind="whole").eval()
+    fast = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for size in ((1, 16), (2, 16), (5, 12), (3, 4)):
+            words = torch.randint(0, 50, size)
+            torch.testing.assert_close(fast(words), m(words), atol=1e-5, rtol=1e-4)
+    assert len(compiled_graphs) == 1
+
+
+def test_a_further_trace_is_not_made_general_again(compiled_graphs, monkeypatch):
+    """It is looked for as it was traced: numbers and sizes are the general graph's alike."""
+    seen = []
+    real = segment.generalize
+
+    def noted(graph, **told):
+        seen.append(graph)
+        return real(graph, **told)
+
+    monkeypatch.setattr(segment, "generalize", noted)
+    torch.manual_seed(0)
+    m = Encoder(kind="last").eval()
+    with torch.no_grad(), knobs.config(strict=True):
+        for dynamic in (False, True, None):
+            torch._dynamo.reset()
+            fast = torch.compile(m, backend="smelt", dynamic=dynamic)
+            for size in SIZES:
+                words = torch.randint(0, 50, size)
+                torch.testing.assert_close(fast(words), m(words), atol=1e-5, rtol=1e-4)
+    assert len(seen) == len(compiled_graphs) == 1
 
 
 def test_rooms_of_positions_are_those_of_the_graph_that_reads(compiled_graphs):
@@ -303,6 +348,27 @@ def test_a_size_that_comes_out_as_1_is_stretched(strict):
 
     x = torch.arange(12.0).view(3, 4)
     torch.testing.assert_close(torch.compile(f, backend="smelt", dynamic=True)(x), f(x))
+
+
+def test_parts_that_only_guards_make_alike_lie_side_by_side(strict):
+    """Both halves of an associative scan, whose lengths are spelt by other divisions."""
+
+    def scan(x):
+        n = x.shape[0]
+        if n < 2:
+            return x
+        odd = scan(x[:-1:2] + x[1::2])
+        even = torch.cat([x[:1], x[2::2] + (odd[:-1] if n % 2 == 0 else odd)])
+        longer = even.shape[0] == odd.shape[0] + 1
+        both = torch.stack([even, F.pad(odd, (0, 0, 0, 1)) if longer else odd], 1).flatten(0, 1)
+        return both[: odd.shape[0] + even.shape[0]] if longer else both
+
+    x = torch.arange(160.0).view(40, 4)
+    with torch.no_grad(), smelt.torch.record() as record:
+        found = torch.compile(scan, backend="smelt", dynamic=True)(x)
+    torch.testing.assert_close(found, x.cumsum(0))
+    (graph,) = record.graphs
+    assert not graph.left and len(graph.kernels()) < 3
 
 
 def test_sizes_that_nothing_makes_equal_are_not_taken_for_equal():

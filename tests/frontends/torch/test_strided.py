@@ -43,6 +43,25 @@ def test_views_by_strides_show_the_same_places() -> None:
     assert not [left.reason for graph in record.graphs for left in graph.left]
 
 
+def test_a_view_from_a_symbolic_place_on_is_left_to_torch_alone() -> None:
+    """Of a part whose start varies, with strides that count from there: what stands around it is
+    ours."""
+
+    def f(x: Any) -> Any:
+        part = (x.exp() + 1)[x.shape[0] // 2 :]
+        return part.as_strided((2, 3), (8, 1)) * 2
+
+    torch._dynamo.reset()
+    fast = torch.compile(f, backend="smelt", dynamic=True)
+    with torch.no_grad(), smelt.torch.record() as record:
+        for rows in (8, 12, 5):
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(fast(x), f(x))
+    for graph in record.graphs:
+        assert [left.operator for left in graph.left] == ["aten.as_strided.default"]
+        assert len(graph.kernels()) == 2 and not graph.fallback
+
+
 class Chunks(torch.nn.Module):
     """Products of chunks of 32 places, each of which shares half of its own with the next."""
 

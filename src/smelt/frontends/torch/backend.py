@@ -27,7 +27,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
 from smelt import knobs
-from smelt.errors import ArgumentError, FallbackWarning, SmeltError
+from smelt.errors import ArgumentError, FallbackWarning
 from smelt.frontends.torch import early
 from smelt.frontends.torch.aliased import show_views, tokens, traced_results
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
@@ -37,6 +37,7 @@ from smelt.frontends.torch.pairs_views import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.resized import with_own_way_back
+from smelt.frontends.torch.row import reason_of
 from smelt.frontends.torch.rows_strided import on_memory
 from smelt.frontends.torch.scattered import accumulated
 from smelt.frontends.torch.scored import spell_out_scores
@@ -258,7 +259,7 @@ def compile_traced(
 
 def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> None:
     """Tells that a graph runs eagerly."""
-    reason = _told(error)
+    reason = reason_of(error)
     _LOG.debug("a graph falls back", exc_info=True)
     warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=3)
     _note(Compiled(kind, None, operators, seconds, reason), None)
@@ -340,13 +341,6 @@ def _note(made: Compiled, call: Any) -> Any:
     found: Any = keeping
     found._boxed_call = True
     return found
-
-
-def _told(error: Exception) -> str:
-    """What an error says, in one line."""
-    if isinstance(error, SmeltError):
-        return error.message
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def boxed(call: Callable[[list[Any]], Any], settings: Mapping[str, Any]) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
+from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.aliased import VIEWS
@@ -42,7 +43,7 @@ from smelt.frontends.torch.layout import (
     whole,
 )
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
-from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.row import Call, Row, reason_of
 from smelt.frontends.torch.sizes import Sizes, is_size, told
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.updates import updates
@@ -200,8 +201,10 @@ class Lowering:
                 self._entries[node] = entry
                 self._lowered(node, entry.graph)
                 return
-            except (SmeltError, TypeError) as error:
-                reason = getattr(error, "message", str(error))
+            except Exception as error:
+                if knobs.STRICT.get() and not isinstance(error, (SmeltError, TypeError)):
+                    raise
+                reason = reason_of(error)
                 del self._entries[node]
         self._call(node, reason)
 

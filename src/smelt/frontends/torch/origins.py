@@ -49,12 +49,19 @@ def origin_of(node: Any) -> Traced:
     """The place that a traced operator comes from."""
     known = node.meta.get("smelt_origin")
     if known is None:
-        frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-        frames = [f for f in frames if not f[0].startswith(_package())] or frames
-        file, line, function, text = frames[-1] if frames else ("<torch>", "0", "", "")
-        place = file, int(line), function, text.strip()
+        place = _place(node.meta.get("stack_trace") or "")
         known = node.meta["smelt_origin"] = Traced(place, _path_of(node), str(node.target))
     return known
+
+
+@lru_cache(maxsize=4096)
+def _place(stack: str) -> tuple[str, int, str, str]:
+    """File, line, function and text of the innermost frame outside of torch; many operators come
+    from one line, which every layer runs."""
+    frames = _FRAME.findall(stack)
+    frames = [f for f in frames if not f[0].startswith(_package())] or frames
+    file, line, function, text = frames[-1] if frames else ("<torch>", "0", "", "")
+    return file, int(line), function, text.strip()
 
 
 @cache

@@ -1,8 +1,9 @@
 """Plans of this process, by the graphs that they were made for.
 
-A graph finds the plan of an equal one, and of one that it is an instance of: where two sizes of the
-other are the same size here, for example, because the tracer knew of a reason.  A plan is made anew
-where there is much more to compute than it was made for, or other room for constants.
+A graph finds the plan of an equal one, and of one that it is an instance of: a trace with other
+numbers, or one where two sizes of the other are the same size, because the tracer knew of a reason.
+A plan is made anew where there is much more to compute than it was made for, or other room for
+constants.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from smelt.fusion.plan import Donate
     from smelt.warm import Found
 
-__all__ = ["found_or_made"]
+__all__ = ["found", "made"]
 
 _PLANS: dict[tuple[str, str, Donate], _Planned] = {}
 _PLANS_LIMIT = 1024
@@ -49,22 +50,17 @@ class _Planned(NamedTuple):
     graph: Graph
     hints: Mapping[str, int]
     allowance: Allowance | None
-    lines: int
-    """How many the graph's text has: with others it is another graph for sure."""
+    nodes: int
+    """How many the graph has: with others it is another one for sure."""
 
 
-def found_or_made(
+def found(
     graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None, donate: Donate = ()
-) -> tuple[Compiled | Found, Mapping[str, Index]]:
-    """A plan for a graph, and what its sizes are in the graph."""
-    program = Program(graph, hints, allowance)
-    key = program.text, knobs.fingerprint(), donate
-    found = _PLANS.get(key)
-    if found is not None and _serves(found, hints, allowance):
-        return found.plan, {n: size(n) for n in found.plan.size_names}
-    lines = program.text.count("\n")
-    for (_, settings, written), other in reversed(_PLANS.items()) if found is None else ():
-        if other.lines != lines or (settings, written) != key[1:]:
+) -> tuple[Compiled | Found, Mapping[str, Index]] | None:
+    """A plan that serves a graph, and what its sizes are in the graph; None where none is known."""
+    settings, nodes = knobs.fingerprint(), len(graph.nodes())
+    for (_, *others), other in reversed(_PLANS.items()):
+        if other.nodes != nodes or others != [settings, donate]:
             continue
         names = instance(other.graph, graph)
         if names is None:
@@ -72,22 +68,30 @@ def found_or_made(
         values = {n: int(evaluate(e, hints)) for n, e in names.items()}
         if _serves(other, values, allowance):
             return other.plan, {n: names[n] for n in other.plan.size_names}
+    return None
+
+
+def made(
+    graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None, donate: Donate = ()
+) -> tuple[Compiled | Found, Mapping[str, Index]]:
+    """A plan for a graph of which none is known, and what its sizes are in the graph."""
+    program = Program(graph, hints, allowance)
     while len(_PLANS) >= _PLANS_LIMIT:
         _PLANS.pop(next(iter(_PLANS)))
 
     def near(stored: Found) -> bool:
         return _serves(_planned(stored, program), hints, allowance)
 
-    made = warm.compile(graph, hints=hints, donate=donate, program=program, near=near)
-    _PLANS[key] = _planned(made, program)
-    return made, {n: size(n) for n in made.size_names}
+    plan = warm.compile(graph, hints=hints, donate=donate, program=program, near=near)
+    _PLANS[program.text, knobs.fingerprint(), donate] = _planned(plan, program)
+    return plan, {n: size(n) for n in plan.size_names}
 
 
 def _planned(plan: Compiled | Found, program: Program) -> _Planned:
     """A plan with what it was made for: for a stored one, that may be other sizes."""
     made_for = getattr(plan, "program", program)
-    lines = program.text.count("\n")
-    return _Planned(plan, program.graph, made_for.hints, made_for.allowance, lines)
+    nodes = len(program.graph.nodes())
+    return _Planned(plan, program.graph, made_for.hints, made_for.allowance, nodes)
 
 
 def _serves(found: _Planned, hints: Mapping[str, int], allowance: Allowance | None) -> bool:

@@ -304,6 +304,8 @@ class Program:
             return f"slice({self._show(a.start)}, {self._show(a.stop)}, {self._show(a.step)})"
         if a is None or isinstance(a, (bool, int, str)):
             return repr(a)
+        if isinstance(a, torch.SymInt) and (expr := self._expression(a)) is not None:
+            return expr
         if isinstance(a, float) and math.isfinite(a):
             return repr(a)
         name = f"c_{len(self._space)}"

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from smelt.dataclass import dataclass
-from smelt.errors import UnsupportedError
+from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.value import V, number
@@ -31,7 +31,7 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape
 
-__all__ = ["Call", "Row", "axes_of", "axis_of"]
+__all__ = ["Call", "Row", "axes_of", "axis_of", "reason_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,12 @@ class Call:
         """An operand, tensor or number, as a value of a type."""
         return x.cast(dtype) if isinstance(x, V) else number(x, dtype, self.origin)
 
+    def settled(self, x: V, shape: Shape) -> V:
+        """A value whose dimensions guards make those of `shape`, spelt as these are.  Raises
+        UnsupportedError where they are others in the call that is traced."""
+        self.sizes.compare(x.shape, shape)
+        return x.settle(shape)
+
     def index(self, n: Any) -> Index:
         """A size argument; sizes arrive as expressions already."""
         if isinstance(n, (float, V)) or n is None:
@@ -129,3 +135,10 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     given = (axes,) if isinstance(axes, int) else axes
     return tuple(sorted({axis_of(a, rank) for a in given}))
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, in one line."""
+    if isinstance(error, SmeltError):
+        return error.message
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -37,8 +37,7 @@ __all__ = ["ROWS", "on_memory"]
 
 def on_memory(graph: torch.fx.Graph) -> None:
     """Has views by strides be views of the values whose memory they show: of a view in between its
-    own elements alone may be made.  Raises UnsupportedError where that begins at a symbolic place.
-    """
+    own elements alone may be made."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default):
         x: Any = node.args[0]
         base: Any = _whole(x)
@@ -48,8 +47,6 @@ def on_memory(graph: torch.fx.Graph) -> None:
         told |= node.kwargs
         start = told.get("storage_offset")
         start = x.meta["val"].storage_offset() if start is None else start
-        if isinstance(start, torch.SymInt):
-            raise UnsupportedError("a view by strides from a symbolic place")
         node.args, node.kwargs = (base, told["size"], told["stride"], start), {}
 
 

@@ -27,6 +27,10 @@ def _reshape(c: Call, x: V, *_shape: Any) -> V:
     return flat.narrow(0, 0, product(shape[: len(shape) - kept])).reshape(*shape)
 
 
+def _unsqueeze(c: Call, x: V, dim: int) -> V:
+    return x.unsqueeze(dim)
+
+
 def _permute(c: Call, x: V, dims: Sequence[int]) -> V:
     return x.permute(*(axis_of(d, x.rank) for d in dims))
 
@@ -114,13 +118,16 @@ def _flip(c: Call, x: V, dims: Sequence[int]) -> V:
 
 
 def _cat(c: Call, parts: Sequence[V], dim: int = 0) -> V:
+    a = axis_of(dim, len(c.shape))
     full = [p for p in parts if p.rank == len(c.shape)]
-    return concat([p.cast(c.dtype) for p in full], axis_of(dim, len(c.shape)))
+    alike = [(*c.shape[:a], p.shape[a], *c.shape[a + 1 :]) for p in full]
+    return concat([c.settled(p.cast(c.dtype), s) for p, s in zip(full, alike, strict=True)], a)
 
 
 def _stack(c: Call, parts: Sequence[V], dim: int = 0) -> V:
     a = axis_of(dim, len(c.shape))
-    return concat([p.cast(c.dtype).unsqueeze(a) for p in parts], a)
+    alike = (*c.shape[:a], *c.shape[a + 1 :])
+    return concat([c.settled(p.cast(c.dtype), alike).unsqueeze(a) for p in parts], a)
 
 
 def _repeat(c: Call, x: V, repeats: Sequence[Any]) -> V:
@@ -299,7 +306,7 @@ ROWS = (
     _alias("view.default", _reshape),
     _alias("_unsafe_view.default", _reshape),
     _alias("reshape.default", _reshape),
-    _alias("unsqueeze.default", _reshape),
+    _alias("unsqueeze.default", _unsqueeze),
     _alias("squeeze.default", _reshape),
     _alias("squeeze.dim", _reshape),
     _alias("squeeze.dims", _reshape),

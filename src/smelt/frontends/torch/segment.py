@@ -13,17 +13,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from smelt import knobs
 from smelt.errors import SmeltError
+from smelt.frontends.torch import plans
 from smelt.frontends.torch.in_place import Places
 from smelt.frontends.torch.layout import is_fixed, memory_order, parts_at, turn_of
 from smelt.frontends.torch.lower import Stage
-from smelt.frontends.torch.plans import found_or_made
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
 from smelt.graph.generalize import Generalized, generalize
@@ -281,10 +281,40 @@ def make_segment(
         else:
             outputs.append(value.permute(*order).node)
             orders.append(tuple(order.index(a) for a in range(len(order))))
-    places = list(stage.inputs)
-    results = list(stage.outputs)
+    places, results = list(stage.inputs), list(stage.outputs)
     written = {results.index(n): places.index(x) for n, x in stage.written.items()}
-    made = _sized(stage, Graph("torch", tuple(inputs), tuple(outputs)), sizes, among)
+    donate = tuple((i, j) for j, i in written.items())
+    traced = Graph("torch", tuple(inputs), tuple(outputs))
+    ready = _ready(stage, _as_traced(stage, traced), sizes, looks)
+    found = plans.found(ready.graph, ready.hints, allowance, donate)
+    if found is None:
+        ready = _ready(stage, _sized(stage, traced, sizes, among), sizes, looks)
+        wanted = ready.graph, ready.hints, allowance, donate
+        found = plans.found(*wanted) or plans.made(*wanted)
+    plan, names = found
+    if ready.looks.flag is not None:
+        orders.append(None)
+    meant = {n: substitute(e, ready.told, "size") for n, e in names.items()}
+    return Segment(
+        plan, orders, len(ready.graph.inputs) - len(inputs), results, written,
+        [x.op.strides is None for x in inputs], ready.looks, meant, _values(meant, sizes),
+        {k: turn for k, n in enumerate(places) if (turn := turn_of(n)) is not None},
+    )  # fmt: skip
+
+
+class _Ready(NamedTuple):
+    """A graph that may be planned, with a result that tells whether positions are outside."""
+
+    graph: Graph
+    looks: Looks
+    """Of which the sizes are the program's."""
+    told: Mapping[str, Index]
+    """What each size of the graph is in the program."""
+    hints: Mapping[str, int]
+
+
+def _ready(stage: Stage, made: Generalized, sizes: Sizes, looks: bool) -> _Ready:
+    """A stage's graph, made general or not."""
     graph, read = made.graph, Looks()
     if looks:
         new = {str(e): size(n) for n, e in made.sizes.items() if not isinstance(e, int)}
@@ -294,18 +324,9 @@ def make_segment(
         read = looked_at(graph.outputs, inside, signed, reads)
     if read.flag is not None:
         graph = _telling(replace(graph, outputs=(*graph.outputs, read.flag), checks=1))
-        orders.append(None)
     told = {n: made.sizes.get(n, size(n)) for n in size_names(graph)}
-    donate = tuple((i, j) for j, i in written.items())
-    hints = _values(told, sizes)
-    plan, names = found_or_made(graph, hints, allowance, donate)
-    meant = {n: substitute(e, told, "size") for n, e in names.items()}
     read = replace(read, sizes=tuple([substitute(e, told, "size") for e in read.sizes]))
-    return Segment(
-        plan, orders, len(graph.inputs) - len(inputs), results, written,
-        [x.op.strides is None for x in inputs], read, meant, _values(meant, sizes),
-        {k: turn for k, n in enumerate(places) if (turn := turn_of(n)) is not None},
-    )  # fmt: skip
+    return _Ready(graph, read, told, _values(told, sizes))
 
 
 def _values(meant: Mapping[str, Index], sizes: Sizes) -> dict[str, int]:
@@ -315,8 +336,7 @@ def _values(meant: Mapping[str, Index], sizes: Sizes) -> dict[str, int]:
 
 def _sized(stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None) -> Generalized:
     """The graph with the numbers `among` which dimensions may vary as sizes."""
-    reads = [at for at, _, _ in stage.reads]
-    whole = _telling(replace(graph, outputs=(*graph.outputs, *reads)))
+    whole = _whole(stage, graph)
     fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
     counts = {_input_node(v.node): [at]
               for x, v in stage.inputs.items() if (at := parts_at(x)) is not None}  # fmt: skip
@@ -328,12 +348,27 @@ def _sized(stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | No
         if knobs.STRICT.get():
             raise
         _LOG.debug("a graph keeps its numbers", exc_info=True)
-    if found is None:
-        same = {n: n for n in whole.nodes()}
-        found = Generalized(whole, {n: size(n) for n in size_names(whole)}, same)
-    return replace(
-        found, graph=replace(found.graph, outputs=found.graph.outputs[: -len(reads) or None])
+    return _as_traced(stage, graph) if found is None else _without_reads(stage, found)
+
+
+def _as_traced(stage: Stage, graph: Graph) -> Generalized:
+    """The graph with the sizes that it has."""
+    whole = _whole(stage, graph)
+    found = Generalized(
+        whole, {n: size(n) for n in size_names(whole)}, {n: n for n in whole.nodes()}
     )
+    return _without_reads(stage, found)
+
+
+def _whole(stage: Stage, graph: Graph) -> Graph:
+    """The graph with all positions that its rules compare as results, too."""
+    reads = [at for at, _, _ in stage.reads]
+    return _telling(replace(graph, outputs=(*graph.outputs, *reads)))
+
+
+def _without_reads(stage: Stage, made: Generalized) -> Generalized:
+    outputs = made.graph.outputs[: -len(stage.reads) or None]
+    return replace(made, graph=replace(made.graph, outputs=outputs))
 
 
 def _telling(graph: Graph) -> Graph:

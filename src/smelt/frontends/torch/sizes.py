@@ -114,9 +114,7 @@ class Sizes:
         many in the call that is traced.  Raises UnsupportedError where they are not: guards then
         make one of them a 1, and we do not know."""
         for n, m in zip(reversed(found), reversed(wanted), strict=False):
-            if n not in (1, m) and m != 1 and (
-                evaluate(n, self.hints) != evaluate(m, self.hints)
-            ):  # fmt: skip
+            if n not in (1, m) and evaluate(n, self.hints) != evaluate(m, self.hints):
                 raise UnsupportedError(f"{n} elements where {m} are wanted")
 
     def _are_equal(self, one: Any, other: Any) -> bool:
