@@ -33,7 +33,7 @@ from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew, sizes, users
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.combine import BEGINS, CHOICE, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.create import Constant, Input
 from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, axes_of, size
@@ -409,11 +409,14 @@ class _Body:
             raise NotCut(f"{x.op.name} has no form for a block of rows")
         if counts != cut:
             return local
-        start = build.input("start", TensorType(i64))
+        return build.map(ADDED, local, build.cast(self._start(x), x.type.dtype), origin=x.origin)
+
+    def _start(self, wanted: Node) -> Node:
+        """The number of the round's first row, wanted for a value."""
         if self.start is None:
-            self.start = self.reads[x, FIRST_ROW] = Part(x, start, FIRST_ROW)
-        found = self.start
-        return build.map(ADDED, local, build.cast(found.inner, x.type.dtype), origin=x.origin)
+            start = build.input("start", TensorType(i64))
+            self.start = self.reads[wanted, FIRST_ROW] = Part(wanted, start, FIRST_ROW)
+        return self.start.inner
 
     def result(self, node: Node, combine: str) -> Part:
         """A result of the body: rows of one, or what there is so far with this round's part."""
@@ -423,7 +426,10 @@ class _Body:
         if node.type.dtype.compute != node.type.dtype:
             raise NotCut("sums of sums would be rounded to half types in between")
         given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
-        return Part(node, build.map(combine, given, made), WHOLE, combine, given)
+        nothing = build.constant(BEGINS[combine](node.type.dtype), node.type.dtype)
+        begins = build.map("eq", self._start(node), build.constant(0, i64))
+        so_far = build.map(CHOICE, begins, nothing, given)
+        return Part(node, build.map(combine, so_far, made), WHOLE, combine, given)
 
 
 def _shaped(op: Any, old: TensorType, new: TensorType) -> Any:

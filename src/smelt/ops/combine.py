@@ -122,3 +122,5 @@ BOTH = "and"
 CHOICE = "select"
 """The scalar operator that takes one of two values, by a condition."""
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}
+BEGINS = {row.scalar: row.identity for row in _ROWS if not row.positional}
+"""What is there before anything has been joined, by the scalar operator that joins."""
