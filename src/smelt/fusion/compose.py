@@ -166,13 +166,14 @@ class _Composed:
         parts, budget = self.parts, self.target.l3_bytes * 3 // 4
         rows = first = block(parts, self.hints, budget)
         half = even_rows(-(-at_hints(parts.extent, self.hints) // 2))
-        for _ in range(2):
+        made, kept = self._body(rows, thrifty)
+        fit = min(rows_within(kept, rows, budget), max(half, first))
+        yield made, fit
+        if fit != rows:
+            rows = fit
             made, kept = self._body(rows, thrifty)
             fit = min(rows_within(kept, rows, budget), max(half, first))
             yield made, fit
-            if fit == rows:
-                break
-            rows = fit
         sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.makes if p.combine)
         more = rows_within(kept, rows, sums + sums // 4)
         more = min(more - more % DEPTH if more > DEPTH else more, half)

@@ -33,9 +33,7 @@ def in_turns(body: Body, target: Target, sizes: Mapping[str, int]) -> Cost:
     found = Cost()
     for rows, times in lengths.items():  # the last round may be shorter
         for c in costs(body.plan, target, {**sizes, body.rounds.rows: rows}):
-            found = replace(
-                found, **{t: getattr(found, t) + times * getattr(c, t) for t in _SUMS}
-            )
+            found = replace(found, **{t: getattr(found, t) + times * getattr(c, t) for t in _SUMS})
     return found
 
 
