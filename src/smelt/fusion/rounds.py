@@ -273,17 +273,29 @@ class _Rounds:
         self.rows = size(rows)
         made = _Body(self)
         members = sorted(self.axis, key=self.order.__getitem__)
-        for node in members:
-            made.add(node)
         results = set(self.graph.outputs)
         outside = [n for n in members if n in results
                    or any(r not in self.axis for r in self.readers[n])]  # fmt: skip
         outside = [n for n in outside if self.axis[n] != WHOLE and not self._is_seen(n)]
+        self._leave(members, outside)
+        if any(n not in self.axis for n in large):
+            raise NotCut("no result of its rows needs it")
+        for node in filter(self.axis.__contains__, members):
+            made.add(node)
         makes = tuple(made.result(n, self._combine(n)) for n in outside)
         reads = tuple(made.reads.values())
         inputs = (*(p.inner for p in reads), *(p.given for p in makes if p.given is not None))
         body = Graph(self.graph.name, inputs, tuple(p.inner for p in makes))
         return self._around(body, reads, makes, made.new, rows, self._row_bytes(large))
+
+    def _leave(self, members: Sequence[Node], outside: Iterable[Node]) -> None:
+        """Leaves out what nothing needs that rounds make: views that others see without them."""
+        wanted = set(outside)
+        for node in reversed(members):
+            if node in wanted:
+                wanted.update(node.inputs)
+            else:
+                del self.axis[node]
 
     def _combine(self, node: Node) -> str:
         """By what the fold combines that a result is, or a view of."""
