@@ -33,7 +33,7 @@ from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew, sizes, users
-from smelt.ops.combine import BEGINS, CHOICE, COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.combine import BEGINS, CHOICE, COMBINES, SAME, SUM_OF_PRODUCTS
 from smelt.ops.create import Constant, Input
 from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, axes_of, size
@@ -439,7 +439,7 @@ class _Body:
             raise NotCut("sums of sums would be rounded to half types in between")
         given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
         nothing = build.constant(BEGINS[combine](node.type.dtype), node.type.dtype)
-        begins = build.map("eq", self._start(node), build.constant(0, i64))
+        begins = build.map(SAME, self._start(node), build.constant(0, i64))
         so_far = build.map(CHOICE, begins, nothing, given)
         return Part(node, build.map(combine, so_far, made), WHOLE, combine, given)
 

@@ -115,7 +115,9 @@ SOME_FAIL = ("any", "not")
 """Whether a condition fails somewhere: the monoid, and the scalar operator on every condition."""
 EXTREMES = ("min", "max")
 """The monoids that keep the least and the most."""
-AS_GOOD = ("or", "eq", "ne")
+SAME = "eq"
+"""The scalar operator that tells whether two values are equal."""
+AS_GOOD = ("or", SAME, "ne")
 """Whether a value is as good as the best: it is equal, or (unequal to itself) NaN."""
 BOTH = "and"
 """The scalar operator of conditions that must all hold."""
