@@ -200,6 +200,17 @@ class Cut(NamedTuple):
     combine: str = ""
 
 
+def even_rows(rows: int) -> int:
+    """Rows of a round, rounded up: whole register tiles, or as many as products pack of what they
+    sum over rows.
+
+    >>> even_rows(100), even_rows(250), even_rows(300)
+    (144, 256, 512)
+    """
+    unit = ROUND_ROWS if -(-rows // ROUND_ROWS) * ROUND_ROWS < DEPTH else DEPTH
+    return -(-rows // unit) * unit
+
+
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """How a part of a program is run for a block of rows after the other.
@@ -219,7 +230,7 @@ class Rounds:
         needed, all about as long but for the last one."""
         total = int(evaluate(self.extent, sizes))
         times = max(-(-total // self.block), 1)
-        step = max(min(self.block, -(-total // (times * ROUND_ROWS)) * ROUND_ROWS), 1)
+        step = max(min(self.block, even_rows(-(-total // times))), 1)
         for low in range(0, total, step):
             yield low, min(low + step, total)
 

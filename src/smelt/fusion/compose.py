@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from smelt import knobs
-from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE, Cut, Rounds
+from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Cut, Rounds, even_rows
 from smelt.fusion import memory, search
 from smelt.fusion.checks import apart, together
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
@@ -160,23 +160,34 @@ class _Composed:
         self.clusters.append(replace(cluster, body=made))
 
     def _bodies(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
-        """Plans of the body, each with the rows of one round for which what it keeps fits: the one
-        for as many rows as the plan of the whole lets expect, and the one for as many as that one
-        leaves room for."""
+        """Plans of the body, each with the rows of one round: those for which what it keeps fits
+        (as many as the plan of the whole lets expect, and as many as that one leaves room for), and
+        so many that it keeps about as much as it adds to, which every round reads and writes."""
         parts, budget = self.parts, self.target.l3_bytes * 3 // 4
-        given = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
-        target = replace(self.target, l3_bytes=self.target.l3_bytes // SHARE)
         rows = first = block(parts, self.hints, budget)
-        most = at_hints(parts.extent, self.hints) // (2 * ROUND_ROWS) * ROUND_ROWS
-        for _ in range(2):
-            hints = Hints({**self.hints, parts.rows: rows})
-            made = search.plan(parts.body, target, None, hints, donated=given, thrifty=thrifty)
-            fit = rows_within(kept_between(made, hints), rows, budget)
-            fit = min(fit, max(most, first))
-            yield made, fit
-            if fit == rows:
-                return
+        half = even_rows(-(-at_hints(parts.extent, self.hints) // 2))
+        made, kept = self._body(rows, thrifty)
+        fit = min(rows_within(kept, rows, budget), max(half, first))
+        yield made, fit
+        if fit != rows:
             rows = fit
+            made, kept = self._body(rows, thrifty)
+            fit = min(rows_within(kept, rows, budget), max(half, first))
+            yield made, fit
+        sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.makes if p.combine)
+        more = rows_within(kept, rows, sums + sums // 4)
+        more = min(more - more % DEPTH if more > DEPTH else more, half)
+        if more > fit:
+            yield self._body(more, thrifty)[0], more
+
+    def _body(self, rows: int, thrifty: bool) -> tuple[Plan, int]:
+        """The body's plan for so many rows, and bytes that it keeps between its kernels."""
+        parts, target = self.parts, self.target
+        given = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
+        hints = Hints({**self.hints, parts.rows: rows})
+        shared = replace(target, l3_bytes=target.l3_bytes // SHARE)
+        made = search.plan(parts.body, shared, None, hints, donated=given, thrifty=thrifty)
+        return made, kept_between(made, hints)
 
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
         """The rounds of a body as a cluster."""

@@ -5,6 +5,7 @@ The search keeps the costs of what it joins; here they are asked for again, of a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -28,12 +29,11 @@ def costs(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
 
 def in_turns(body: Body, target: Target, sizes: Mapping[str, int]) -> Cost:
     """The predicted cost of all rounds of a body."""
-    turns = list(body.rounds.each(Hints(sizes)))
-    low, high = turns[0] if turns else (0, 0)
-    one = costs(body.plan, target, {**sizes, body.rounds.rows: high - low})
+    lengths = Counter(high - low for low, high in body.rounds.each(Hints(sizes)))
     found = Cost()
-    for c in one * len(turns):
-        found = replace(found, **{t: getattr(found, t) + getattr(c, t) for t in _SUMS})
+    for rows, times in lengths.items():  # the last round may be shorter
+        for c in costs(body.plan, target, {**sizes, body.rounds.rows: rows}):
+            found = replace(found, **{t: getattr(found, t) + times * getattr(c, t) for t in _SUMS})
     return found
 
 

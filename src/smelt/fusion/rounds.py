@@ -33,7 +33,7 @@ from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import renew, sizes, users
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.combine import BEGINS, CHOICE, COMBINES, SAME, SUM_OF_PRODUCTS
 from smelt.ops.create import Constant, Input
 from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, axes_of, size
@@ -273,17 +273,29 @@ class _Rounds:
         self.rows = size(rows)
         made = _Body(self)
         members = sorted(self.axis, key=self.order.__getitem__)
-        for node in members:
-            made.add(node)
         results = set(self.graph.outputs)
         outside = [n for n in members if n in results
                    or any(r not in self.axis for r in self.readers[n])]  # fmt: skip
         outside = [n for n in outside if self.axis[n] != WHOLE and not self._is_seen(n)]
+        self._leave(members, outside)
+        if any(n not in self.axis for n in large):
+            raise NotCut("no result of its rows needs it")
+        for node in filter(self.axis.__contains__, members):
+            made.add(node)
         makes = tuple(made.result(n, self._combine(n)) for n in outside)
         reads = tuple(made.reads.values())
         inputs = (*(p.inner for p in reads), *(p.given for p in makes if p.given is not None))
         body = Graph(self.graph.name, inputs, tuple(p.inner for p in makes))
         return self._around(body, reads, makes, made.new, rows, self._row_bytes(large))
+
+    def _leave(self, members: Sequence[Node], outside: Iterable[Node]) -> None:
+        """Leaves out what nothing needs that rounds make: views that others see without them."""
+        wanted = set(outside)
+        for node in reversed(members):
+            if node in wanted:
+                wanted.update(node.inputs)
+            else:
+                del self.axis[node]
 
     def _combine(self, node: Node) -> str:
         """By what the fold combines that a result is, or a view of."""
@@ -409,11 +421,14 @@ class _Body:
             raise NotCut(f"{x.op.name} has no form for a block of rows")
         if counts != cut:
             return local
-        start = build.input("start", TensorType(i64))
+        return build.map(ADDED, local, build.cast(self._start(x), x.type.dtype), origin=x.origin)
+
+    def _start(self, wanted: Node) -> Node:
+        """The number of the round's first row, wanted for a value."""
         if self.start is None:
-            self.start = self.reads[x, FIRST_ROW] = Part(x, start, FIRST_ROW)
-        found = self.start
-        return build.map(ADDED, local, build.cast(found.inner, x.type.dtype), origin=x.origin)
+            start = build.input("start", TensorType(i64))
+            self.start = self.reads[wanted, FIRST_ROW] = Part(wanted, start, FIRST_ROW)
+        return self.start.inner
 
     def result(self, node: Node, combine: str) -> Part:
         """A result of the body: rows of one, or what there is so far with this round's part."""
@@ -423,7 +438,10 @@ class _Body:
         if node.type.dtype.compute != node.type.dtype:
             raise NotCut("sums of sums would be rounded to half types in between")
         given = build.input(f"so_far{len(self.reads)}_{self.home.order[node]}", node.type)
-        return Part(node, build.map(combine, given, made), WHOLE, combine, given)
+        nothing = build.constant(BEGINS[combine](node.type.dtype), node.type.dtype)
+        begins = build.map(SAME, self._start(node), build.constant(0, i64))
+        so_far = build.map(CHOICE, begins, nothing, given)
+        return Part(node, build.map(combine, so_far, made), WHOLE, combine, given)
 
 
 def _shaped(op: Any, old: TensorType, new: TensorType) -> Any:

@@ -145,10 +145,11 @@ class State:
 
     def reuses(self) -> dict[Node, list[Node]]:
         """For each result of a flat kernel, the inputs that it may be written over: of its own
-        type and read at its own positions only.  Of a kernel whose folds are contractions, which
-        visit what stands behind them once, inputs of the graph that no other result reads.  Of one
-        that writes at computed places, what it writes into: what is written reads nothing there,
-        unless the only place along each of those dimensions is known."""
+        type and read at its own positions only.  Of a kernel with folds, inputs of the graph that
+        no other result reads, nor a fold, unless all are contractions, which visit what stands
+        behind them once.  Of one that writes at computed places, what it writes into: what is
+        written reads nothing there, unless the only place along each of those dimensions is
+        known."""
         found: dict[Node, list[Node]] = {}
         values, inputs = self.units.values, len(self.units.inputs)
         for cluster in self.clusters.values():
@@ -156,15 +157,16 @@ class State:
             products = all(self.units.unit(u).trace.dots for u in region.ended)
             for u in bits(region.stored):
                 joins = self.units.unit(u).trace.joins
-                if not (joins or region.flat or products) or u not in region.places:
+                if u not in region.places:
                     continue
                 place, kind = region.places[u], values[u].type
                 first = any(t != STILL for t in place[0][:joins])
                 if joins and not first:
                     continue
-                others = (
-                    0 if region.flat else self._read_for(cluster.members, region.stored ^ 1 << u)
-                )
+                others = 0 if region.flat else region.stored ^ 1 << u
+                if not (joins or region.flat or products):
+                    others |= sum(1 << f for f in region.ended)
+                others = self._read_for(cluster.members, others)
                 every = region.flat or first
                 same = [v for v, read in region.loads.items()
                         if len(read) == 1 and read == place

@@ -5,7 +5,7 @@ from a cache.  Of an array that is read through a slice only the part that is re
 are free; a view that is a result is a copy.
 
 Rounds read the rows that they cut once, and everything else in every round; results that they add
-to are begun, then read and written in every round.  What they hold in between stays in a cache: so
+to are read and written in every round.  What they hold in between stays in a cache: so
 many rows are taken at once.
 """
 
@@ -56,7 +56,7 @@ def moved_in_rounds(
         read[place] = nbytes * (times if whole else 1)
     for c in rounds.makes:
         nbytes = at_hints(cluster.outputs[c.place].type.nbytes, known)
-        written[c.place] = nbytes * (2 * times + 1 if c.axis == WHOLE else 1)
+        written[c.place] = nbytes * (2 * times if c.axis == WHOLE else 1)
     return tuple(read), tuple(written)
 
 

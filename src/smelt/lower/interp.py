@@ -19,14 +19,13 @@ from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Node
 from smelt.kernel import interp
 from smelt.kernel.ir import Kernel
-from smelt.ops.combine import COMBINES
+from smelt.ops.combine import BEGINS
 from smelt.ops.spec import dims_at
 
 __all__ = ["run"]
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
-_FIRST = {row.scalar: row.identity for row in COMBINES.values() if not row.positional}
 
 
 def run(
@@ -75,7 +74,7 @@ def _rounds(
     found = [np.empty(dims_at(n.type.shape, sizes), n.type.dtype.numpy) for n in cluster.outputs]
     sums = [c for c in rounds.makes if c.axis == WHOLE]
     for c in sums:
-        found[c.place][...] = _FIRST[c.combine](cluster.outputs[c.place].type.dtype)
+        found[c.place][...] = BEGINS[c.combine](cluster.outputs[c.place].type.dtype)
     for low, high in rounds.each(sizes):
         arrays = [np.asarray(low, np.int64) if c.axis == FIRST_ROW
                   else given[c.place][_at(c, low, high)] for c in rounds.reads]  # fmt: skip

@@ -115,10 +115,14 @@ SOME_FAIL = ("any", "not")
 """Whether a condition fails somewhere: the monoid, and the scalar operator on every condition."""
 EXTREMES = ("min", "max")
 """The monoids that keep the least and the most."""
-AS_GOOD = ("or", "eq", "ne")
+SAME = "eq"
+"""The scalar operator that tells whether two values are equal."""
+AS_GOOD = ("or", SAME, "ne")
 """Whether a value is as good as the best: it is equal, or (unequal to itself) NaN."""
 BOTH = "and"
 """The scalar operator of conditions that must all hold."""
 CHOICE = "select"
 """The scalar operator that takes one of two values, by a condition."""
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}
+BEGINS = {row.scalar: row.identity for row in _ROWS if not row.positional}
+"""What is there before anything has been joined, by the scalar operator that joins."""

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from smelt.blocks import FIRST_ROW, WHOLE, Cut, Rounds
-from smelt.ops.combine import COMBINES
+from smelt.ops.combine import BEGINS
 from smelt.runtime.executable import Executable
 from smelt.runtime.memory import allocate
 
 __all__ = ["Turns"]
 
 Array = np.ndarray[Any, Any]
-_FIRST = {row.scalar: row.identity for row in COMBINES.values() if not row.positional}
 
 
 class Turns:
@@ -33,17 +32,18 @@ class Turns:
         self.sums = [c for c in rounds.makes if c.axis == WHOLE]
         kinds = [body.values[n].dtype for n in body.outputs]
         self.first = [
-            _FIRST[c.combine](kind) for c, kind in zip(rounds.makes, kinds, strict=True)
+            BEGINS[c.combine](kind) for c, kind in zip(rounds.makes, kinds, strict=True)
             if c.axis == WHOLE
         ]  # fmt: skip
 
     def __call__(self, sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
         """All rounds, into `outputs`."""
-        for c, first in zip(self.sums, self.first, strict=True):
-            outputs[c.place][...] = first
         so_far = [outputs[c.place] for c in self.sums]
         turns = [(low, high, self._sizes(sizes, high - low))
                  for low, high in self.rounds.each(sizes)]  # fmt: skip
+        if not turns:  # the first round begins anew
+            for c, first in zip(self.sums, self.first, strict=True):
+                outputs[c.place][...] = first
         # One block for all: a shorter last round would take another beside those that wait.
         most = max((self.body.prepared(known).arena_bytes for *_, known in turns), default=0)
         between = allocate(most) if most else None

@@ -48,6 +48,17 @@ def test_every_way_is_right_and_reads_nothing_else(count: int, isa: str) -> None
             assert run_guarded(made, [a, b], at_end=at_end)[0].tobytes() == found.tobytes()
 
 
+def test_scans_whose_lines_have_open_sizes_are_planned() -> None:
+    """Rounds over rows had a view as a member that nobody in them reads."""
+    kind = sm.spec((11, "m", "n"), "f32")
+    made = sm.jit(doubled).lower(kind, kind).compile()
+    a, b = np.random.default_rng(3).standard_normal((2, 11, 4, 5)).astype(np.float32)
+    wanted = [b[0]]
+    for k in range(1, 11):
+        wanted.append(a[k] * wanted[-1] + b[k])
+    np.testing.assert_allclose(np.asarray(made(a, b)), wanted, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.skipif(RUNNABLE[0] != "avx512", reason="other sets test lanes in loops")
 def test_a_way_loads_its_own_side_alone() -> None:
     # In one loop for all places every vector read 26 others, most of them under masks.

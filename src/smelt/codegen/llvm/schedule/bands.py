@@ -35,6 +35,8 @@ BAND = 24
 """Rows of a band: whole register tiles, whether of 4, 6, 8 or 12 rows."""
 FINE = 12
 """The same for sums over what they see, where it is told at once."""
+MATRIX_BAND, MATRIX_FINE = 32, 16
+"""Both where instructions multiply matrices: two tiles one below the other, and one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,12 @@ class Bands:
     rows: str
     columns: str
     group: int
+    size: int
+    """Rows of a band."""
+    fine: int
+    """Rows of a band of which sums are told exactly what they see."""
     most: int
+    """Bands at most."""
     nests: frozenset[Nest]
     products: tuple[Contraction, ...]
     guides: tuple[Nest, ...]
@@ -139,8 +146,18 @@ def bands_of(s: Schedule) -> list[Bands]:
         products = tuple(
             c for c in s.blocked if region in chain(s.region(c.item)) and n in (c.n, c.k)
         )
-        found.append(Bands(region, m, n, group, -(-most // BAND), banded, products, guides))
+        size, fine = band_rows(products)
+        fine = size if any(x.folds for x in guides) else fine
+        found.append(
+            Bands(region, m, n, group, size, fine, -(-most // size), banded, products, guides)
+        )
     return found
+
+
+def band_rows(products: Iterable[Contraction]) -> tuple[int, int]:
+    """Rows of a band: in whole groups of what they see, and exactly."""
+    matrices = any(c.group is not None and c.group.matrix for c in products)
+    return (MATRIX_BAND, MATRIX_FINE) if matrices else (BAND, FINE)
 
 
 def _is_plain(nest: Nest, m: str, n: str, s: Schedule) -> bool:
@@ -179,12 +196,11 @@ class BandEmitter:
 
     def __init__(self, home: NestEmitter, bands: Bands) -> None:
         self.home, self.bands = home, bands
-        self.fine = BAND if any(x.folds for x in bands.guides) else FINE
-        """Rows of a band of which sums are told exactly what they see."""
+        size, fine = bands.size, bands.fine
         with home.b.goto_entry_block():
             self.tables = {
-                (rows, exact): home.b.alloca(I64, number(2 * bands.most * BAND // rows))
-                for rows, exact in ((BAND, False), (self.fine, True))
+                (rows, exact): home.b.alloca(I64, number(2 * bands.most * size // rows))
+                for rows, exact in ((size, False), (fine, True))
             }
 
     def tell(self) -> None:
@@ -204,15 +220,15 @@ class BandEmitter:
                 start = _greater(b, home.top.value(bands.visit.start), low)
             if bands.visit.stop is not None:
                 stop = _lesser(b, home.top.value(bands.visit.stop), high)
-            if rows == self.fine:
-                self._put(k, self.fine, start, stop, exact=True)
-            if rows == BAND:
+            if rows == bands.fine:
+                self._put(k, bands.fine, start, stop, exact=True)
+            if rows == bands.size:
                 start = b.add(low, b.and_(b.sub(start, low), number(-bands.group)))
                 far = b.add(b.sub(stop, low), number(bands.group - 1))
                 stop = _lesser(b, b.add(low, b.and_(far, number(-bands.group))), high)
-                self._put(k, BAND, start, stop)
+                self._put(k, bands.size, start, stop)
 
-        for rows in dict.fromkeys((BAND, self.fine)):
+        for rows in dict.fromkeys((bands.size, bands.fine)):
             count = _count(b, ranges[bands.rows], rows)
             home.loop(number(0), count, 1, lambda k, rows=rows: one(k, rows))
         home.top, home.ranges = top, ranges
@@ -222,11 +238,12 @@ class BandEmitter:
         home, ranges, bands = self.home, dict(self.home.ranges), self.bands
 
         def one(k: Value) -> None:
-            home.ranges[bands.rows] = _band(home.b, k, ranges[bands.rows], BAND)
-            home.ranges[bands.columns] = self._seen(k, BAND, ranges[bands.columns])
+            home.ranges[bands.rows] = _band(home.b, k, ranges[bands.rows], size)
+            home.ranges[bands.columns] = self._seen(k, size, ranges[bands.columns])
             inside()
 
-        home.loop(number(0), _count(home.b, ranges[bands.rows], BAND), 1, one)
+        size = bands.size
+        home.loop(number(0), _count(home.b, ranges[bands.rows], size), 1, one)
         home.ranges = ranges
 
     def over(
@@ -235,7 +252,7 @@ class BandEmitter:
     ) -> None:  # fmt: skip
         """The bands of so many rows: their first and what follows the last, which of the columns
         they see (whole groups, or exactly), and whether they see none before these."""
-        b, size = self.home.b, self.fine if exact else BAND
+        b, size = self.home.b, self.bands.fine if exact else self.bands.size
 
         def one(k: Value) -> None:
             begins = b.load(self._place(k, size, 0, exact), typ=I64)
