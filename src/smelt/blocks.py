@@ -243,6 +243,9 @@ DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
 together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
+PANEL_ROWS, PANEL_COLUMNS = 192, 256
+"""The same of one whose right operand lies in panels already: nothing is packed there that more rows
+would share, and all stays in L2 beside the panels that are asked for."""
 PREPACKED = 1 << 22
 """Elements of an operand that is packed for all tasks of a call at most: that much more memory, and
 it is to stay in the last cache."""
@@ -364,16 +367,18 @@ def wide_blocks(
 
 def deep_blocks(
     rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, tasks: int, *,
-    direct: bool, products: int = 1,
+    direct: bool, panels: bool = False, products: int = 1,
 ) -> tuple[Index, Index]:  # fmt: skip
     """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
     whose result has so many independent positions: blocks of about the same size.  There are to be
     so many tasks before one takes more than `ROWS`.  Of several products the sums lie beside one
     another: those of fewer columns each."""
-    size = itemsize // 4
-    fitting = max(DEEP_COLUMNS // (size * products), tile)
+    size, high, wide = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
+    if panels:
+        high, wide = PANEL_ROWS, PANEL_COLUMNS
+    fitting = max(wide // (size * products), tile)
     across = mul(tile, ceiling(_even(columns, ceiling(columns, fitting)), tile))
-    most = DEEP_ROWS // size // DEEP_EVEN * DEEP_EVEN * (2 if direct else 1)
+    most = high // size // DEEP_EVEN * DEEP_EVEN
     least = minimum(most, maximum(floordiv(positions, mul(tasks, across)), ROWS))
     blocks = ceiling(rows, least)
     return mul(DEEP_EVEN, ceiling(_even(rows, blocks), DEEP_EVEN)), across

@@ -54,7 +54,12 @@ from smelt.blocks import (
 )
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
-from smelt.codegen.llvm.schedule.operands import load_of, runs_across
+from smelt.codegen.llvm.schedule.operands import (
+    lies_in_panels,
+    load_of,
+    panel_step,
+    runs_across,
+)
 from smelt.codegen.llvm.values.clone import FOLDS
 from smelt.codegen.llvm.values.items import Access, Folding, Item, Phase
 from smelt.dataclass import dataclass
@@ -103,6 +108,8 @@ class Tall:
     """Whether all rows are taken panel by panel: too few to wait for what is packed for them."""
     across: bool = False
     """Whether the left operand is packed by vectors along its rows."""
+    panels: bool = False
+    """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
     turned: bool = False
     """Whether, of few rows, these are columns here: `m` is the axis of the result's columns."""
     tasks: int = 1
@@ -179,7 +186,7 @@ class Tall:
         if self.wide:
             rows, columns = (
                 deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct,
-                            products=1 + len(self.others))
+                            panels=self.panels, products=1 + len(self.others))
                 if self.deep else wide_blocks(m, n, depth, free, size, self.tile.columns)
             )  # fmt: skip
             return {self.m: rows, self.n: columns}
@@ -251,10 +258,10 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
         direct = picked = False  # rows of a copy, a known way apart, leave registers to a tile
     if form == "deep" or turned:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
-    deep = form == "deep" or (form == "few" and not turned)
+    deep, tile = form == "deep" or (form == "few" and not turned), Tile(rows, vectors, lanes)
     return Tall(
-        item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, picked=picked,
-        wide=wide, turned=turned,
+        item, left, right, m, n, k, tile, direct=direct, picked=picked, wide=wide, turned=turned,
+        panels=form == "deep" and _lies_in_panels(right, item, (k, n), tile.columns, phase),
         dense=not wide and all(s == phase.axes[n] for s in steps),
         late=_cost(readers(phase, dots)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks,
@@ -308,7 +315,7 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     m, n = phase.axes[found[0].m], phase.axes[found[0].n]
     rows, columns = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
     near = (rows, (sub(WIDE_COLUMNS, n), 0), *_in_one_pass(found, phase))
-    if _fit(near) and _lie_open(found, phase):
+    if _fit(near) and _lie_open(found, phase) and not any(c.panels for c in found):
         yield "wide", near
     if _fit((rows, columns)):
         yield "deep", (rows, columns)
@@ -391,6 +398,16 @@ def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> b
         return False
     steps = [coefficient(access.offset, a) for a in axes]
     return all(s is not None and not axes_of(s) for s in steps)
+
+
+def _lies_in_panels(
+    right: Item, item: Item, axes: tuple[str, str], width: int, phase: Phase
+) -> bool:  # fmt: skip
+    """Whether an operand lies in panels that are just as wide as a tile."""
+    access = load_of(right)
+    if access is None or not lies_in_panels(right, item, None, axes, width, phase):
+        return False
+    return panel_step(access, axes[0], 1) == width
 
 
 def _is_picked(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase) -> bool:
