@@ -199,10 +199,16 @@ class DeepEmitter(TallEmitter):
         store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
     def _starts(self, row: Value, count: int) -> list[Value]:
-        """Where the rows of a tile begin; rows beyond the last one are the last one."""
+        """Where the rows of a tile begin; rows beyond the last one are the last one, or what lies
+        behind it in scratch."""
         b, c, found = self.b, self.c, list[Value]()
-        if c.direct or not c.across:
+        if c.direct:
             return self._clamped(row, count)
+        if not c.across:  # a known way apart: one address does for all
+            at = b.mul(b.sub(row, self.first), number(c.pitch))
+            first = element_address(b, self.base, at, self.stored)
+            return [element_address(b, first, number(i * c.pitch), self.stored)
+                    for i in range(count)]  # fmt: skip
         for i in range(0, count, TOGETHER):
             place = b.add(b.sub(row, self.first), number(i))
             strip = self._whole(place, c.tile.lanes)
