@@ -267,6 +267,12 @@ DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """Rows and columns of float32 that one task takes of such a product at most, and what its rows are
 a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
 together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
+ROOMY_DEPTH, ROOMY_ROWS, ROOMY_COLUMNS = 512, 672, 256
+"""Summed positions, rows and columns of float32 where the left operand is multiplied as it lies and
+L2 has room for what is packed and for the sums: larger blocks pack less often."""
+PANEL_ROWS, PANEL_COLUMNS = 192, 256
+"""Rows and columns where the right operand lies in panels already: nothing is packed that more rows
+would share, and all stays in L2 beside the panels that are asked for."""
 PREPACKED = 1 << 22
 """Elements of an operand that is packed for all tasks of a call at most: that much more memory, and
 it is to stay in the last cache."""
@@ -388,16 +394,18 @@ def wide_blocks(
 
 def deep_blocks(
     rows: Index, columns: Index, positions: Index, itemsize: int, tile: int, tasks: int, *,
-    direct: bool, products: int = 1,
+    direct: bool, roomy: bool = False, panels: bool = False, products: int = 1,
 ) -> tuple[Index, Index]:  # fmt: skip
     """Rows and columns that one task takes of a product whose summed positions are taken in blocks,
     whose result has so many independent positions: blocks of about the same size.  There are to be
     so many tasks before one takes more than `ROWS`.  Of several products the sums lie beside one
     another: those of fewer columns each."""
-    size = itemsize // 4
-    fitting = max(DEEP_COLUMNS // (size * products), tile)
+    size, high, wide = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
+    if roomy or panels:
+        high, wide = (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
+    fitting = max(wide // (size * products), tile)
     across = mul(tile, ceiling(_even(columns, ceiling(columns, fitting)), tile))
-    most = DEEP_ROWS // size // DEEP_EVEN * DEEP_EVEN * (2 if direct else 1)
+    most = high // size // DEEP_EVEN * DEEP_EVEN
     least = minimum(most, maximum(floordiv(positions, mul(tasks, across)), ROWS))
     blocks = ceiling(rows, least)
     return mul(DEEP_EVEN, ceiling(_even(rows, blocks), DEEP_EVEN)), across

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.codegen.llvm.forms import TYPES, forced, is_right_in_every_layout
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
-from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
 
 import smelt as sm
 from smelt import lower
@@ -21,15 +22,19 @@ from smelt.blocks import (
     DEEP_EVEN,
     DEEP_PITCH,
     DEEP_ROWS,
+    ROOMY_COLUMNS,
+    ROOMY_DEPTH,
+    ROOMY_ROWS,
     SMALL,
     TALL_COLUMNS,
     WIDE_DEPTH,
     deep_blocks,
 )
-from smelt.codegen.build import form_for
+from smelt.codegen.build import build, form_for, forms
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.graph.text import parse
+from smelt.runtime.loader import load
 from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size
 
@@ -187,3 +192,43 @@ def test_the_inner_loop_stays_in_registers(left: str, right: str, dtype: str) ->
     assert asked == {24: 0, 96: 0 if left == "m,k" else 2}
     for body in bodies:
         assert not re.search(r"\(%rsp|mul[sp]", body), body
+
+
+ROOMY = 2 << 20
+"""A second cache that holds larger blocks."""
+
+
+def roomy(isa: str) -> Whole:
+    """A product for a machine with so large a second cache, in blocks whatever the sizes."""
+    plain = whole(PLAIN, isa)
+    target = replace(plain.target, l2_bytes=ROOMY)
+    made = build(plain.kernel, target, form="deep")
+    loaded = load(made.code, [f.symbol for f in made.functions])
+    return replace(plain, target=target, built=made, loaded=loaded, forms=())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_form_follows_from_the_second_cache(isa: str) -> None:
+    """One pass is best where a panel stays in the first cache, or blocks would leave the second."""
+    plain = whole(PLAIN, isa)
+    large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
+    assert form_for(forms(plain.kernel, plain.target), large) == "wide"
+    target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
+    found = forms(plain.kernel, target)
+    assert form_for(found, large) == "deep"
+    assert form_for(found, {**large, "k": 385}) == "deep"
+    assert form_for(found, {**large, "k": 384}) == "wide"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_larger_blocks_where_the_second_cache_has_room(isa: str) -> None:
+    """Whole numbers, whose sums are exact, across the borders of blocks in every direction."""
+    kernel, rng = roomy(isa), np.random.default_rng(8)
+    (large,), (usual,) = (k.built.functions for k in (kernel, forced(PLAIN, isa, "deep")))
+    sizes = {"m": 9000, "n": 9000, "k": 900}
+    assert evaluate(large.tasks, sizes) != evaluate(usual.tasks, sizes)
+    for m, n, k in ((1, 1, 1), (13, 300, ROOMY_DEPTH + 1), (ROOMY_ROWS + 5, 19, 6),
+                    (700, ROOMY_COLUMNS + 33, 2 * ROOMY_DEPTH + 3), (24, 64, 0)):  # fmt: skip
+        x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
+        (found,) = run_guarded(kernel, [x, y], at_end=True)
+        assert np.array_equal(found, x @ y), (m, n, k)

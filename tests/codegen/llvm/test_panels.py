@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.forms import forced
+from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.whole import runnable, whole
 
 from smelt import driver
-from smelt.codegen.build import panels
+from smelt.blocks import DEEP, PANEL_COLUMNS, PANEL_ROWS, SMALL, TALL_COLUMNS
+from smelt.codegen.build import build, form_for, forms, panels
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
@@ -20,6 +24,7 @@ from smelt.kernel.panels import Panel, read_panels
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
 from smelt.knobs import config
+from smelt.runtime.loader import load
 from smelt.target import Target
 from smelt.types.dtype import bf16
 from smelt.types.expr import evaluate
@@ -72,6 +77,88 @@ def test_tiles_ask_for_the_panel_that_follows():
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 16]
     assert [x.count("prefetch") for x in loops] == [2]
     assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", loops[0])
+
+
+DEEP_ISAS = [
+    isa for isa in runnable() if "deep" in dict(whole(source(250, max(WIDTH[isa], 32)), isa).forms)
+]
+"""Those with registers for tall tiles."""
+
+
+@pytest.mark.parametrize("isa", DEEP_ISAS)
+def test_many_rows_meet_panels_block_by_block(isa):
+    made = whole(source(250, 32), isa)
+    least = {"m": SMALL + 1, "k": 7}
+    assert form_for(made.forms, least) == "deep"
+    assert form_for(made.forms, {**least, "m": SMALL}) == ""
+    narrow = whole(source(TALL_COLUMNS, 32), isa)
+    assert "deep" not in dict(narrow.forms)
+    assert "wide" not in dict(made.forms)  # it would pack them again
+
+
+@pytest.mark.parametrize("isa", DEEP_ISAS)
+@pytest.mark.parametrize("columns", [129, 250, PANEL_COLUMNS + 40])
+def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
+    """Whole numbers, whose sums are exact, at the end of what may be touched."""
+    kernel = forced(source(columns, 32), isa, "deep")
+    count = -(-columns // 32)
+    rng = np.random.default_rng(2)
+    b = rng.integers(-9, 9, columns).astype("f4")
+    for rows, depth in ((1, 1), (7, 0), (12, DEEP), (13, 2 * DEEP + 1), (30, 5),
+                        (PANEL_ROWS + 1, DEEP + 3), (2 * PANEL_ROWS + 17, 31)):  # fmt: skip
+        x = rng.integers(-9, 9, (rows, depth)).astype("f4")
+        w = np.zeros((depth, count * 32), "f4")
+        w[:, :columns] = rng.integers(-9, 9, (depth, columns))
+        packed = np.ascontiguousarray(w.reshape(depth, count, 32).transpose(1, 0, 2))
+        (found,) = run_guarded(kernel, [x, packed, b], at_end=True)
+        assert np.array_equal(found, np.maximum(x @ w[:, :columns] + b, 0)), (rows, depth)
+
+
+@pytest.mark.parametrize("isa", DEEP_ISAS)
+def test_products_side_by_side_meet_blocks_of_panels(isa):
+    """One of them computes its left operand, which is packed; the other one's lies in rows."""
+    plain = whole(
+        """graph f(x: f32[m,260], z: f32[m,260], w: f32[230,260], v: f32[260,230]) {
+  e = neg(z)
+  c = contract(x, w) {spec="m,k; n,k -> m,n"}
+  d = contract(e, v) {spec="m,k; k,n -> m,n"}
+  y = mul(c, d)
+  return y
+}""",
+        isa,
+    )
+    kernel, rng = plain.kernel, np.random.default_rng(6)
+    for panel, _ in panels(kernel, plain.target, frozenset({"w", "v"})):
+        kernel = verify(read_panels(kernel, panel))
+    assert form_for(forms(kernel, plain.target), {"m": 400}) == "deep"
+    made = build(kernel, plain.target, form="deep")
+    loaded = load(made.code, [f.symbol for f in made.functions])
+    own = replace(plain, kernel=kernel, built=made, loaded=loaded, forms=())
+    x, z = (rng.integers(-5, 5, (400, 260)).astype("f4") for _ in range(2))
+    w, v = (rng.integers(-5, 5, (260, 256)).astype("f4") for _ in range(2))
+    w[:, 230:], v[:, 230:] = 0, 0
+    given = {"w": w, "v": v}
+    packed = {n: np.ascontiguousarray(a.reshape(260, 8, 32).transpose(1, 0, 2))
+              for n, a in given.items()}  # fmt: skip
+    read = [{"x": x, "z": z, **packed}[p.name] for p in kernel.inputs]
+    (found,) = run_guarded(own, read, at_end=True, sizes={"m": 400})
+    assert np.array_equal(found, ((x @ w) * (-z @ v))[:, :230])
+
+
+@pytest.mark.parametrize("isa", DEEP_ISAS)
+def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
+    """Tiles hold their sums in registers and ask for the next block's panels; no scratch memory is
+    taken for what lies in panels."""
+    made = whole(source(250, 32), isa)
+    text = assembly(emit(made.kernel, made.target, form="deep").llvm, made.target, 2)
+    (tile,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 96]
+    assert tile.count("prefetch") == 1
+    assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", tile)
+    rows = {"m": 4000, "k": 500}
+    least = PANEL_ROWS * PANEL_COLUMNS * 4
+    assert evaluate(build(made.kernel, made.target, form="deep").functions[0].scratch, rows) < (
+        least + DEEP * PANEL_COLUMNS * 4
+    )
 
 
 PLAIN = """graph f(x: f32[m,60], w: f32[230,60], v: f32[60,230]) {

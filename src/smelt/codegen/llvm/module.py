@@ -71,7 +71,7 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
         wide = _of_all([_numbered(wide_forms(p, target)) for p in parts])
         s = schedule(phase, target)
         if any(c.panels for c in s.blocked):
-            short, panels, few, wide = {}, {}, {}, {}
+            short, panels, few = {}, {}, {}
         if s.products:
             made = s.products.values()
             usual = (*forms(s.phase, s.blocked), *line_forms(s.phase, made),

@@ -10,6 +10,9 @@ ask memory for what the next block packs.  A left operand that lies along its ro
 strips of a vector's rows, position by position: whole vectors of it are stored as they are read,
 and nothing is turned.
 
+A right operand that lies in panels already is read there; all tiles of a panel share in asking for
+the part of it that the next block, or the next task, reads first.
+
 There is but one tile.  Where rows or columns are left over, it computes some that nobody asked for,
 from what happens to lie behind the packed ones, and those that are asked for are read from scratch.
 """
@@ -100,12 +103,15 @@ class DeepEmitter(TallEmitter):
     def _block(self) -> None:
         """One block of summed positions: packs, multiplies, and reads the sums of the last one."""
         home, b, c = self.home, self.b, self.c
-        self._clear_beyond()
-        self._pack_right()
+        if not c.panels:
+            self._clear_beyond()
+            self._pack_right()
         self._open_left()
         if not c.direct:
             self.pack(self.nest.packs[0])
         self._foresee()
+        if c.panels:
+            self.right_top = home.open(self.nest.packs[1], Scope(home.top))
         self.top = home.open(self.nest, Scope(home.top))
         self._know_steps()
         low, high = home.ranges[c.m]
@@ -122,7 +128,7 @@ class DeepEmitter(TallEmitter):
         """How the operands lie that the next block packs: packing would wait for both of them.
         One alone is soon packed, and tiles that read rows where they lie need all registers."""
         c, packs = self.c, self.nest.packs
-        sides = () if c.direct else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
+        sides = () if c.direct or c.panels else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
         found = (self._runs(*side) for side in sides)
         self.later = [runs for runs in found if runs is not None]
 
@@ -152,6 +158,8 @@ class DeepEmitter(TallEmitter):
         """Where the runs begin that a tile of this block asks for, one of each operand, and their
         bytes."""
         b, tile, found = self.b, self.c.tile, list[tuple[Value, Value]]()
+        if self.c.panels:
+            return [self._panel_ahead(row, column)]
         panels = b.udiv(self.pitch, number(tile.columns))
         nth = b.mul(b.udiv(row, number(tile.rows)), panels)
         nth = b.add(nth, b.udiv(column, number(tile.columns)))
@@ -191,10 +199,16 @@ class DeepEmitter(TallEmitter):
         store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
     def _starts(self, row: Value, count: int) -> list[Value]:
-        """Where the rows of a tile begin; rows beyond the last one are the last one."""
+        """Where the rows of a tile begin; rows beyond the last one are the last one, or what lies
+        behind it in scratch."""
         b, c, found = self.b, self.c, list[Value]()
-        if c.direct or not c.across:
+        if c.direct:
             return self._clamped(row, count)
+        if not c.across:  # a known way apart: one address does for all
+            at = b.mul(b.sub(row, self.first), number(c.pitch))
+            first = element_address(b, self.base, at, self.stored)
+            return [element_address(b, first, number(i * c.pitch), self.stored)
+                    for i in range(count)]  # fmt: skip
         for i in range(0, count, TOGETHER):
             place = b.add(b.sub(row, self.first), number(i))
             strip = self._whole(place, c.tile.lanes)
@@ -214,7 +228,8 @@ class DeepEmitter(TallEmitter):
         read = b.and_(lower, self.final)
 
         def panel(at: Value) -> None:
-            asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if self.later else []
+            some = self.later or c.panels
+            asked = self._asked(b.sub(row, self.first), b.sub(at, low)) if some else []
             kept = self._kept(row, at, c.tile.rows, c.tile.vectors)
             for place in self._kept(
                 row, b.add(at, number(c.tile.columns)), c.tile.rows, c.tile.vectors
@@ -264,7 +279,7 @@ class DeepEmitter(TallEmitter):
     ) -> list[Value]:
         """A tile's sums over this block; each round asks for a line of runs."""
         b, c = self.b, self.c
-        first = self.at(RIGHT_PART, self._packed(number(0), column))
+        first = self._first(column)
 
         def one(k: Value, totals: list[Value], nth: int) -> list[Value]:
             places = self._panel(k, nth, first, c.tile.vectors)
@@ -282,6 +297,35 @@ class DeepEmitter(TallEmitter):
         begin = [self.m.const(c.item.dtype, 0)] * (c.tile.rows * c.tile.vectors)
         begin = rounds(self.b, (number(0), whole), UNROLLED, asking, begin)
         return rounds(self.b, (whole, self.depth), 1, one, begin)
+
+    def _first(self, column: Value) -> Value:
+        """Where a panel of this block begins."""
+        if not self.c.panels:
+            return self.at(RIGHT_PART, self._packed(number(0), column))
+        return self._panel_at(column, self.home.ranges[self.c.k][0])
+
+    def _panel_at(self, column: Value, k: Value) -> Value:
+        """The same of one that lies in panels, from a summed position on."""
+        home, b, c = self.home, self.b, self.c
+        access = load_of(c.right)
+        assert access is not None
+        place = {c.n: b.add(home.ranges[c.n][0], column), c.k: k}
+        at = home.index(access.offset, Scope(self.right_top, place))
+        return element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
+
+    def _panel_ahead(self, row: Value, column: Value) -> tuple[Value, Value]:
+        """The part of a panel of the next block, or of the next task's first one, that falls to a
+        tile of this one."""
+        home, b, c = self.home, self.b, self.c
+        (first, last), (_, end) = home.ranges[c.m], home.ranges[c.k]
+        beside = b.add(column, b.select(self.final, self.columns, number(0)))
+        begin = self._panel_at(beside, b.select(self.final, self.low, end))
+        tiles = b.udiv(b.add(b.sub(last, first), number(c.tile.rows - 1)), number(c.tile.rows))
+        size = number(c.tile.columns * c.item.dtype.itemsize)
+        share = b.udiv(b.mul(self.depth, size), b.mul(tiles, number(LINE)))
+        share = b.mul(b.add(share, number(1)), number(LINE))
+        part = b.mul(b.udiv(row, number(c.tile.rows)), share)
+        return b.gep(begin, [part], source_etype=ir.IntType(8)), share
 
     def _multiplied(
         self, starts: list[Value], k: Value, nth: int, across: list[Value], totals: list[Value]

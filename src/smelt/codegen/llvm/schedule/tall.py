@@ -34,6 +34,9 @@ from smelt.blocks import (
     FEW_DEEP,
     FEW_PITCH,
     LONG_SUM,
+    ROOMY_COLUMNS,
+    ROOMY_DEPTH,
+    ROOMY_ROWS,
     SMALL,
     TALL_BYTES,
     TALL_COLUMNS,
@@ -54,13 +57,18 @@ from smelt.blocks import (
 )
 from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
-from smelt.codegen.llvm.schedule.operands import load_of, runs_across
+from smelt.codegen.llvm.schedule.operands import (
+    lies_in_panels,
+    load_of,
+    panel_step,
+    runs_across,
+)
 from smelt.codegen.llvm.values.clone import FOLDS
 from smelt.codegen.llvm.values.items import Access, Folding, Item, Phase
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.ops.scalar import SCALARS
-from smelt.target import Target
+from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product, sub
@@ -103,6 +111,10 @@ class Tall:
     """Whether all rows are taken panel by panel: too few to wait for what is packed for them."""
     across: bool = False
     """Whether the left operand is packed by vectors along its rows."""
+    panels: bool = False
+    """Whether the right operand lies in panels as wide as the tile already: at [n//w, k, n%w]."""
+    roomy: bool = False
+    """Whether a deep one that packs nothing else takes larger blocks, for which L2 has room."""
     turned: bool = False
     """Whether, of few rows, these are columns here: `m` is the axis of the result's columns."""
     tasks: int = 1
@@ -115,7 +127,7 @@ class Tall:
     @property
     def depth(self) -> int:
         """Summed positions that a deep one takes at once."""
-        return FEW_DEEP if self.few else DEEP
+        return FEW_DEEP if self.few else ROOMY_DEPTH if self.roomy else DEEP
 
     @property
     def pitch(self) -> int:
@@ -179,6 +191,7 @@ class Tall:
         if self.wide:
             rows, columns = (
                 deep_blocks(m, n, free, size, self.tile.columns, self.tasks, direct=self.direct,
+                            roomy=self.roomy, panels=self.panels,
                             products=1 + len(self.others))
                 if self.deep else wide_blocks(m, n, depth, free, size, self.tile.columns)
             )  # fmt: skip
@@ -251,10 +264,11 @@ def _tall(phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
         direct = picked = False  # rows of a copy, a known way apart, leave registers to a tile
     if form == "deep" or turned:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
-    deep = form == "deep" or (form == "few" and not turned)
+    deep, tile = form == "deep" or (form == "few" and not turned), Tile(rows, vectors, lanes)
+    panels = form == "deep" and _lies_in_panels(right, item, (k, n), tile.columns, phase)
     return Tall(
-        item, left, right, m, n, k, Tile(rows, vectors, lanes), direct=direct, picked=picked,
-        wide=wide, turned=turned,
+        item, left, right, m, n, k, tile, direct=direct, picked=picked, wide=wide, turned=turned,
+        panels=panels, roomy=form == "deep" and direct and not panels and _has_room(target),
         dense=not wide and all(s == phase.axes[n] for s in steps),
         late=_cost(readers(phase, dots)) > LONGEST, deep=deep,
         few=form == "few", tasks=target.tasks,
@@ -308,10 +322,18 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     m, n = phase.axes[found[0].m], phase.axes[found[0].n]
     rows, columns = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
     near = (rows, (sub(WIDE_COLUMNS, n), 0), *_in_one_pass(found, phase))
-    if _fit(near) and _lie_open(found, phase):
+    if _has_room(target):  # one pass where panels stay in L1
+        line = found[0].tile.columns * found[0].item.dtype.itemsize
+        near = *near, (found[0].summed(phase), target.l1_bytes // line)
+    if _fit(near) and _lie_open(found, phase) and not any(c.panels for c in found):
         yield "wide", near
     if _fit((rows, columns)):
         yield "deep", (rows, columns)
+
+
+def _has_room(target: Target) -> bool:
+    """Whether L2 holds what larger blocks take: the panels of one, and its sums."""
+    return CACHE_SHARE * target.l2_bytes >= 4 * ROOMY_COLUMNS * (ROOMY_DEPTH + ROOMY_ROWS)
 
 
 def panel_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
@@ -391,6 +413,16 @@ def _lies_open(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> b
         return False
     steps = [coefficient(access.offset, a) for a in axes]
     return all(s is not None and not axes_of(s) for s in steps)
+
+
+def _lies_in_panels(
+    right: Item, item: Item, axes: tuple[str, str], width: int, phase: Phase
+) -> bool:  # fmt: skip
+    """Whether an operand lies in panels that are just as wide as a tile."""
+    access = load_of(right)
+    if access is None or not lies_in_panels(right, item, None, axes, width, phase):
+        return False
+    return panel_step(access, axes[0], 1) == width
 
 
 def _is_picked(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase) -> bool:

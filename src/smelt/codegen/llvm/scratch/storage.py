@@ -150,7 +150,8 @@ class Storage:
         beyond = c.tile.lanes * c.tile.columns
         rows, columns = add(self.s.local[c.m], c.tile.lanes - 1), self.s.local[c.n]
         columns = add(columns, c.tile.columns - 1)
-        self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
+        if not c.panels:
+            self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), beyond), c.item.dtype)
         if not c.direct:
             self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.item.dtype)
         self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
