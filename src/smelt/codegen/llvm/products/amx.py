@@ -26,6 +26,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from smelt.blocks import COLUMNS as MOST
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, intrinsic
 from smelt.codegen.llvm.instructions.indexing import I64, number
@@ -34,6 +35,8 @@ from smelt.types.dtype import i8, i32, i64
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 SIDE = 16
@@ -61,6 +64,22 @@ def multiply(b: ir.IRBuilder, instruction: str, operands: list[Value]) -> None:
         b.module, f"tile.{instruction}", TYPE, lambda f: _Tiles(f, instruction).fill()
     )
     b.call(function, operands)
+
+
+def panel_places(
+    home: NestEmitter, column: Value, end: Value, place: Callable[[Value], Value]
+) -> tuple[Value, Value]:
+    """A table of `place(at)`, the bytes before each panel of some columns; how many these are."""
+    b = home.b
+    with b.goto_entry_block():
+        table = b.alloca(ir.VectorType(I64, MOST // COLUMNS))
+
+    def panel(at: Value) -> None:
+        nth = b.udiv(b.sub(at, column), number(COLUMNS))
+        b.store(place(at), element_address(b, table, nth, i64), align=i64.itemsize)
+
+    home.loop(column, end, COLUMNS, panel)
+    return table, b.udiv(b.add(b.sub(end, column), number(COLUMNS - 1)), number(COLUMNS))
 
 
 def loads_well(b: ir.IRBuilder, first: Value, apart: Value) -> Value:

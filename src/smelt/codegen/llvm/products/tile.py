@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smelt.blocks import COLUMNS, RUN
+from smelt.blocks import RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE, next_task
 from smelt.codegen.llvm.access.memory import (
@@ -23,7 +23,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, first_lanes, number, o
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.amx import COLUMNS as AMX_COLUMNS
-from smelt.codegen.llvm.products.amx import loads_well, multiply
+from smelt.codegen.llvm.products.amx import loads_well, multiply, panel_places
 from smelt.codegen.llvm.products.before import Masks, with_before
 from smelt.codegen.llvm.products.grouping import panel_units
 from smelt.codegen.llvm.products.thin import multiply_add
@@ -35,7 +35,7 @@ from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, SUMS_PART,
 from smelt.codegen.llvm.values.items import Access, Item, seen_axes
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, i8, i32, i64
+from smelt.types.dtype import DType, i8, i32
 from smelt.types.expr import floordiv
 
 if TYPE_CHECKING:
@@ -337,23 +337,16 @@ class TileEmitter:
         """Tiles of some rows and columns by an instruction that multiplies matrices."""
         b, c, left, right, unit = self.b, self.c, self.left, self.right, self.c.unit
         assert c.group is not None and c.tile.columns == AMX_COLUMNS
-        with b.goto_entry_block():
-            places = b.alloca(ir.VectorType(I64, COLUMNS // AMX_COLUMNS))
-        first = b.mul(self.first, right.steps[0])
-
-        def panel(at: Value) -> None:
-            line = b.mul(b.add(self._line(at), first), number(unit.itemsize))
-            nth = b.udiv(b.sub(at, column), number(AMX_COLUMNS))
-            b.store(line, element_address(b, places, nth, i64), align=i64.itemsize)
-
-        self.home.loop(column, end, AMX_COLUMNS, panel)
-        panels = b.udiv(b.add(b.sub(end, column), number(AMX_COLUMNS - 1)), number(AMX_COLUMNS))
+        first, size = b.mul(self.first, right.steps[0]), number(unit.itemsize)
+        places, panels = panel_places(
+            self.home, column, end, lambda at: b.mul(b.add(self._line(at), first), size)
+        )
         (to, *_), (start, *_) = self._places(1, 1, done, column), self._starts(1, done)
         start = element_address(b, start, self.first, left.unit or left.dtype)
         multiply(b, c.group.matrix, [
             to, b.mul(self.stride, number(c.item.dtype.itemsize)),
             start, b.mul(left.steps[0], number(left.dtype.itemsize)),
-            right.base, places, b.mul(right.steps[0], number(unit.itemsize)),
+            right.base, places, b.mul(right.steps[0], size),
             panels, b.sub(rows, done), b.sub(self.depth, self.first),
             ir.Constant(ir.IntType(1), 0) if self.fresh is None else self.fresh,
         ])  # fmt: skip
