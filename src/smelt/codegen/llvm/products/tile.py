@@ -62,8 +62,7 @@ class Place:
     packed: bool
     panels: tuple[Access, Scope] | None = None
     """Of a right operand that lies in panels: where, and what is known there."""
-    unit: DType | None = None
-    """What is read there, if not an element; k counts units."""
+    unit: DType | None = None  # what is read there, if not an element; k counts units
     later: Value | None = None
     """Elements to the same place in the next task, where that is small and worth asking for."""
 
@@ -89,8 +88,8 @@ class TileEmitter:
         low, high = home.ranges[c.k]
         self.first, self.depth = number(0), self.b.sub(high, low)
         if c.group is not None:
-            more = self.b.add(self.depth, number(c.together - 1))
-            self.depth = self.b.udiv(more, number(c.together))
+            more = number(c.together - 1)
+            self.depth = self.b.udiv(self.b.add(self.depth, more), number(c.together))
         self.panel_units = panel_units(home, c)
         self.base, self.stride = home.direct.place(c)
         dtype = c.unit
@@ -109,8 +108,7 @@ class TileEmitter:
         if c.direct:
             self.left.base = home.storage.at[c.left, 0]
             before = self._skipped(c.left, c.k)
-            if c.down:
-                before = self.b.mul(before, number(c.pitch))
+            before = self.b.mul(before, number(c.pitch)) if c.down else before
             if self.part is not None:
                 rows = self.b.mul(self._skipped(c.left, self.part), number(c.steps[0]))
                 before = self.b.add(before, rows)
@@ -128,8 +126,8 @@ class TileEmitter:
         home, access = self.home, load_of(self.c.right)
         assert access is not None
         top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
-        step = panel_step(access, self.c.k, self.c.together)
-        step = home.index(floordiv(step or 0, self.c.together), top)
+        far = floordiv(panel_step(access, self.c.k, self.c.together) or 0, self.c.together)
+        step = home.index(far, top)
         self.right = Place(home.home.buffers[access.buffer], number(0), (step, number(1)),
                            self.c.unit, True, (access, top))  # fmt: skip
 
@@ -341,11 +339,11 @@ class TileEmitter:
         places, panels = panel_places(
             self.home, column, end, lambda at: b.mul(b.add(self._line(at), first), size)
         )
-        (to, *_), (start, *_) = self._places(1, 1, done, column), self._starts(1, done)
-        start = element_address(b, start, self.first, left.unit or left.dtype)
+        to, start = self._places(1, 1, done, column)[0], self._starts(1, done)[0]
+        at = element_address(b, start, self.first, left.unit or left.dtype)
         multiply(b, c.group.matrix, [
             to, b.mul(self.stride, number(c.item.dtype.itemsize)),
-            start, b.mul(left.steps[0], number(left.dtype.itemsize)),
+            at, b.mul(left.steps[0], number(left.dtype.itemsize)),
             right.base, places, b.mul(right.steps[0], size),
             panels, b.sub(rows, done), b.sub(self.depth, self.first),
             ir.Constant(ir.IntType(1), 0) if self.fresh is None else self.fresh,
