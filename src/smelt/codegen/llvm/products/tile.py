@@ -88,13 +88,12 @@ class TileEmitter:
         low, high = home.ranges[c.k]
         self.first, self.depth = number(0), self.b.sub(high, low)
         if c.group is not None:
-            more = number(c.together - 1)
-            self.depth = self.b.udiv(self.b.add(self.depth, more), number(c.together))
+            self.depth = self.b.add(self.depth, number(c.together - 1))
+            self.depth = self.b.udiv(self.depth, number(c.together))
         self.panel_units = panel_units(home, c)
         self.base, self.stride = home.direct.place(c)
         dtype = c.unit
-        self.whole: Value | None = None
-        """Whether a left operand of units is multiplied where it lies."""
+        self.whole: Value | None = None  # whether a left operand of units is multiplied in place
         part = home.storage.at.get((c.item, RIGHT_PART))
         self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
         if c.m is not None and c.reads_left():
@@ -344,9 +343,8 @@ class TileEmitter:
         multiply(b, c.group.matrix, [
             to, b.mul(self.stride, number(c.item.dtype.itemsize)),
             at, b.mul(left.steps[0], number(left.dtype.itemsize)),
-            right.base, places, b.mul(right.steps[0], size),
-            panels, b.sub(rows, done), b.sub(self.depth, self.first),
-            ir.Constant(ir.IntType(1), 0) if self.fresh is None else self.fresh,
+            right.base, places, b.mul(right.steps[0], size), panels, b.sub(rows, done),
+            b.sub(self.depth, self.first), self.fresh or ir.Constant(ir.IntType(1), 0),
         ])  # fmt: skip
 
     def _line(self, column: Value) -> Value:
