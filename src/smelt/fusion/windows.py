@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from smelt.blocks import band_of_windows, is_window, window_columns
+from smelt.blocks import band_of_windows, window_columns
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
+from smelt.windows import is_window
 
 MOST = 2
 """Axes of places that a product is packed along at once: windows over more would have it summed

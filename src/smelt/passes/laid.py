@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smelt.blocks import is_laid
 from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
@@ -34,6 +33,7 @@ from smelt.ops.view import Concat, Flip, Pad, Permute, Reshape, Shear, Slice, Wi
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, axes_of, axis, floordiv, mul, product, sub
 from smelt.types.tensor import Shape
+from smelt.windows import is_laid
 
 __all__ = ["laid"]
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from smelt.blocks import is_laid
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.rows_window import (
@@ -32,6 +31,7 @@ from smelt.ops.view import Shear
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
+from smelt.windows import is_laid
 
 __all__ = ["ROWS"]
 

@@ -497,5 +497,4 @@ def product_block(
 
 def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Loop orders of the nests that pack the left and the right operand."""
-    left = (c.k,) if c.m is None else (c.m, c.k)
-    return left, (c.k, c.n) if c.along != c.k else (c.n, c.k)
+    return (c.k,) if c.m is None else (c.m, c.k), (c.k, c.n) if c.along != c.k else (c.n, c.k)

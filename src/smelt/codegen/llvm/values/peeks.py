@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from smelt.blocks import WINDOW_ROWS, band_of_windows, window_columns, window_steps
+from smelt.blocks import WINDOW_ROWS, band_of_windows, window_columns
 from smelt.codegen.llvm.values.clone import Cloner, indices, reached, renumber
 from smelt.codegen.llvm.values.items import Converting, Folding, Item, Peek, Phase, Reach
 from smelt.codegen.llvm.values.places import fresh
 from smelt.types.expr import Index, add, axis, mul, sub, substitute
+from smelt.windows import window_steps
 
 Pair: TypeAlias = tuple[str, str, int, int]
 """An axis of results, the one of its windows, how far apart windows and their elements are."""

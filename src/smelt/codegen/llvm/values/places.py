@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
-from smelt.blocks import WINDOW_STEPS
 from smelt.codegen.llvm.values.clone import FOLDS, Cloner, indices, reached
 from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.dataclass import dataclass
@@ -34,6 +33,7 @@ from smelt.types.expr import (
     sub,
     substitute,
 )
+from smelt.windows import WINDOW_STEPS
 
 NO_AXIS = ""
 
