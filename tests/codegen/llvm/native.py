@@ -77,9 +77,9 @@ class Native:
         return found
 
 
-def native_kernel(kernel: ir.Kernel, isa: str, form: Form = "") -> Native:
-    """A kernel compiled for an instruction set, in one of its forms."""
-    target = Target.for_isa(isa)  # type: ignore[arg-type]
+def native_kernel(kernel: ir.Kernel, isa: str | Target, form: Form = "") -> Native:
+    """A kernel compiled for an instruction set or a machine, in one of its forms."""
+    target = isa if isinstance(isa, Target) else Target.for_isa(isa)  # type: ignore[arg-type]
     built = build(verify(kernel), target, form=form)
     return Native(kernel, target, built, load(built.code, [f.symbol for f in built.functions]))
 

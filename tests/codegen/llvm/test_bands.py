@@ -6,14 +6,18 @@ The bound is that of float32: sums of products of some hundred numbers, and an e
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.codegen.llvm.guarded import Guarded
 from tests.codegen.llvm.native import Native, native_kernel
 from tests.codegen.llvm.whole import RUNNABLE
 from tests.lower.test_stream import Case, masked, streamed
@@ -24,6 +28,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import Schedule, schedule
 from smelt.codegen.llvm.scratch.storage import Storage
 from smelt.kernel.ir import Kernel
+from smelt.kernel.text import parse
 from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -117,6 +122,44 @@ def test_what_rows_do_not_see_may_be_anything(name: str) -> None:
     spoilt = [q, k.copy(), v.copy()]
     spoilt[1][:, 400:], spoilt[2][:, 400:] = np.nan, np.inf
     np.testing.assert_array_equal(outcome(made, *spoilt)[0, :192], wanted[:192])
+
+
+LATE = """kernel f(q: bf16[3,600,32], k: bf16[3,600,32], v: bf16[3,600,32]) -> y: f32[3,600,32]
+  axis i in 3, j in 600, k in 32, l in 600
+  grid i, j/64
+  v0 = j
+  v1 = v0 + 511
+  v2 = q[i,j,k]
+  stream l/512 from first(j) + 511 with s = 0 [j,k]
+    v3 = l
+    v4 = v3 >= v1
+    v5 = k[i,l,k]
+    v6 = dot(v2, v5 over k as bf16)
+    v7 = exp(v6 * 0.1)
+    v8 = select(v4, v7, 0) if last(j) + 511 > first(l) else v7
+    v9 = bf16(v8)
+    v10 = v[i,l,k]
+    s' = s + dot(v9, v10 over l as bf16)
+  y[i,j,k] = s
+"""
+
+
+def _spoilt(self: Guarded, nbytes: int, *, at_end: bool, block: Any = Guarded.block) -> int:
+    place = block(self, nbytes, at_end=at_end)
+    ctypes.memset(place, 0xFF, nbytes)  # NaN
+    return place
+
+
+@pytest.mark.parametrize("target", [*RUNNABLE, Target.host()], ids=[*RUNNABLE, "host"])
+def test_rows_that_see_nothing_of_a_block_of_pairs(target: Any) -> None:
+    """Of an odd number of positions not even half a pair: nobody has computed its weights."""
+    rng = np.random.default_rng(4)
+    q, k, v = (rng.standard_normal((3, 600, 32)).astype(ml_dtypes.bfloat16) for _ in range(3))
+    late = native_kernel(parse(LATE), target)
+    with mock.patch.object(Guarded, "block", _spoilt):
+        found = late({"q": q, "k": k, "v": v})["y"]
+    assert not found[:, 600 - 511 :].any()
+    assert np.isfinite(found).all()
 
 
 def test_ends_that_are_folded_are_told_again_for_each_band() -> None:

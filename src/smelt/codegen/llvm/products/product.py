@@ -141,7 +141,10 @@ class ProductEmitter:
             inside()
             home.ranges[axis] = (low, high)
 
-        first = b.sub(low, b.srem(low, step)) if at_fixed else low
+        first = low
+        if at_fixed:  # of no positions no block begins before them
+            some = b.icmp_signed("<", low, high)
+            first = b.select(some, b.sub(low, b.srem(low, step)), low)
         home.loop(first, high, size, block)
 
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:

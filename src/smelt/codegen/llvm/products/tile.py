@@ -274,7 +274,7 @@ class TileEmitter:
             self.first = b.sdiv(b.sub(start, low), each)
             self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
             self.fresh = begins
-            with b.if_else(b.icmp_signed("<", self.first, self.depth)) as (some, none):
+            with b.if_else(b.icmp_signed("<", start, stop)) as (some, none):
                 with some:
                     self._down(*rows, column, vectors, mask)
                 with none, b.if_then(fresh):
