@@ -243,4 +243,4 @@ class _Tiles:
         return element_address(b, line, unit, i32)
 
 
-__all__ = ["COLUMNS", "loads_well", "multiply"]
+__all__ = ["COLUMNS", "loads_well", "multiply", "panel_places"]

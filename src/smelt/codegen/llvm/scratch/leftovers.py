@@ -2,8 +2,8 @@
 
 Register tiles reach beyond the last row or column of packed operands, and between the lines of
 images; the sums of what lies there are never read.  What lies there was left by another kernel:
-tables of small integers, and other numbers of its own, are denormal as floating-point numbers, with
-which processors take a hundred times as long.  So a kernel whose scratch is laid out otherwise
+tables of small integers, and other numbers of its own, are subnormal as floating-point numbers,
+with which processors take a hundred times as long.  So a kernel whose scratch is laid out otherwise
 than that of the one before, in the same thread, clears its operands first.  The first word of
 scratch says how it is laid out; a kernel that does not keep it writes something else there, or has
 no scratch.
@@ -15,10 +15,12 @@ import hashlib
 from collections.abc import Iterable
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import intrinsic
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.scratch.storage import Storage
 
 Value = ir.Value
+BIT, BYTE = ir.IntType(1), ir.IntType(8)
 ODD = 0x9E3779B97F4A7C15
 """A multiplier that mixes all bits of a word (D. Knuth, TAOCP 6.4, the golden ratio's)."""
 
@@ -30,11 +32,12 @@ def clear(b: ir.IRBuilder, storage: Storage, scratch: Value, entry: IndexEmitter
     if not storage.operands:
         return
     layout = _layout(b, storage, sizes)
+    places = [(storage.at[key], entry.emit(nbytes)) for key, nbytes in storage.operands.items()]
     other = b.icmp_signed("!=", b.load(scratch, typ=I64), layout)
     with b.if_then(other):
         b.store(layout, scratch)
-        for key, nbytes in storage.operands.items():
-            _zero(b, storage.at[key], entry.emit(nbytes))
+        for at, nbytes in places:
+            intrinsic(b, "llvm.memset.p0.i64", ir.VoidType(), [at, BYTE(0), nbytes, BIT(0)])
 
 
 def _layout(b: ir.IRBuilder, storage: Storage, sizes: Iterable[Value]) -> Value:
@@ -46,11 +49,3 @@ def _layout(b: ir.IRBuilder, storage: Storage, sizes: Iterable[Value]) -> Value:
     for size in sizes:
         word = b.mul(b.xor(word, size), number(ODD - (1 << 64)))
     return word
-
-
-def _zero(b: ir.IRBuilder, at: Value, nbytes: Value) -> None:
-    byte, bit = ir.IntType(8), ir.IntType(1)
-    name, module = "llvm.memset.p0.i64", b.module
-    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), byte, I64, bit])
-    found = module.globals.get(name) or ir.Function(module, kind, name)
-    b.call(found, [at, byte(0), nbytes, bit(0)])
