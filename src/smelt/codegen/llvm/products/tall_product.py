@@ -208,8 +208,8 @@ class TallEmitter(TallPacker):
                     prefetch(b, line, near=written, written=written)
 
     def _rows_ahead(self, count: int) -> int:
-        """How far it is to the rows beside whose sums is asked for: those of the next tile, or these
-        where they are read later."""
+        """How far it is to the rows for which a tile asks: those of the next one, or its own where
+        they are read later."""
         return 0 if self.c.late else count
 
     def _ask_picked(self, row: Value, column: Value) -> None:
