@@ -154,6 +154,10 @@ class DeepEmitter(TallEmitter):
         count = b.select(self.final, number(0), count)
         return Runs(base, b.mul(apart[other], size), b.mul(length, size), count)
 
+    def _rows_ahead(self, count: int) -> int:
+        """A tile's own sums take long enough."""
+        return 0
+
     def _asked(self, row: Value, column: Value) -> list[tuple[Value, Value]]:
         """Where the runs begin that a tile of this block asks for, one of each operand, and their
         bytes."""
@@ -226,6 +230,7 @@ class DeepEmitter(TallEmitter):
         low, high = home.ranges[c.n]
         lower = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
         read = b.and_(lower, self.final)
+        origins = self._origins(row)
 
         def panel(at: Value) -> None:
             some = self.later or c.panels
@@ -235,6 +240,9 @@ class DeepEmitter(TallEmitter):
                 row, b.add(at, number(c.tile.columns)), c.tile.rows, c.tile.vectors
             ):
                 prefetch(b, place, near=True)
+            if origins:
+                with b.if_then(self.final):
+                    self._ask_beside(origins, at, c.tile.rows, c.tile.vectors)
             totals = self._total(starts, b.sub(at, low), asked)
             totals = with_before(self.m, kept, c.item.dtype, totals, self.fresh)
             if c.late:

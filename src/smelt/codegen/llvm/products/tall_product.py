@@ -105,8 +105,11 @@ class TallEmitter(TallPacker):
         steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
         self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
         loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
-        self.beside = [a for a in loads if isinstance(a, Access) and a in self.rows_apart
-                       and coefficient(a.offset, self.c.n) == 1]  # fmt: skip
+        stores = dict.fromkeys(s.access for s in self.nest.stores)
+        self.beside, self.results = (
+            [a for a in found if isinstance(a, Access) and a in self.rows_apart
+             and coefficient(a.offset, self.c.n) == 1] for found in (loads, stores)
+        )  # fmt: skip
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -182,23 +185,32 @@ class TallEmitter(TallPacker):
 
     def _origins(self, row: Value) -> dict[Access, Value]:
         """Where what is read beside the sums of a row begins, in elements."""
-        place = self._places(row, 1)[0] if self.beside else None
-        return {a: place.offset(a) for a in self.beside} if place else {}
+        fills = self.c.wide and not self.c.deep  # the first cache, with a panel over all of k
+        asked = [*self.beside, *(() if fills else self.results)]
+        place = self._places(row, 1)[0] if asked else None
+        return {a: place.offset(a) for a in asked} if place else {}
 
     def _ask_beside(
         self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int
     ) -> None:
-        """Has the processor fetch what is read beside the sums of the next tile's rows, or beside
-        these where they are read later: runs as short as a tile tell it nothing of those."""
-        b, home, ahead = self.b, self.home, 0 if self.c.late else count
+        """Has the processor fetch what is read beside a tile's sums, and the lines of what is made
+        of them: runs as short as a tile tell it nothing of those."""
+        b, home, width = self.b, self.home, vectors * self.c.tile.lanes
         for access, origin in origins.items():
             dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
-            per_line = LINE // dtype.itemsize
+            base, written = home.home.buffers[access.buffer], access in self.results
+            ahead = 0 if written else self._rows_ahead(count)
             for i in range(count):
                 at = b.add(b.add(origin, column), b.mul(number(i + ahead), step))
-                first = element_address(b, home.home.buffers[access.buffer], at, dtype)
-                for j in range(0, vectors * self.c.tile.lanes, per_line):
-                    prefetch(b, element_address(b, first, number(j), dtype))
+                first = element_address(b, base, at, dtype)
+                for j in range(0, width, LINE // dtype.itemsize):
+                    line = element_address(b, first, number(j), dtype)
+                    prefetch(b, line, near=written, written=written)
+
+    def _rows_ahead(self, count: int) -> int:
+        """How far it is to the rows for which a tile asks: those of the next one, or its own where
+        they are read later."""
+        return 0 if self.c.late else count
 
     def _ask_picked(self, row: Value, column: Value) -> None:
         """Has the processor fetch one of the rows from this one on, another for each panel: the
