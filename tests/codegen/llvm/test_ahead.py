@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 
 import smelt as sm
+from smelt.codegen.llvm.access.ahead import shares
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.nests import schedule
+from smelt.kernel.text_parse import parse
+from smelt.runtime.host import host
 
 SPEC = sm.spec("f32[r,c]")
 
@@ -25,6 +30,21 @@ def _norm(x: Any) -> Any:
 def test_rows_that_several_nests_work_on_are_asked_for() -> None:
     assert "llvm.prefetch" in _code(_norm)
     assert "llvm.prefetch" in _code(lambda x, y: _norm(x + y), SPEC, SPEC)
+
+
+def _logsumexp(x: Any) -> Any:
+    top = sm.max(x, axis=-1, keepdims=True)
+    return sm.log(sm.sum(sm.exp(x - top), axis=-1)) + top[:, 0]
+
+
+@pytest.mark.parametrize("f", [_logsumexp, lambda x: sm.std(x, axis=-1)])
+def test_so_are_rows_that_become_a_number_each(f: Any) -> None:
+    """Of the nests that walk a row the last asks for the next one; what is computed of the numbers
+    alone, a vector of rows at a time, asks for nothing."""
+    text = sm.jit(f).lower(SPEC).compile().as_text("kernel")
+    (phase,) = program(parse(text)).phases
+    found = shares(schedule(phase, host()))
+    assert [sum(ask.share for ask in asks) for asks in found.values()] == [0, 1]
 
 
 def test_one_sweep_leaves_it_to_the_processor() -> None:

@@ -185,8 +185,9 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
     Only nests that walk one and the same row take part, each for a share of it in proportion to
     what it computes meanwhile: so that memory is busy from the first nest to the last.
     """
-    nests = [n for n in s.nests if n.order]
     task = _task_axis(s)
+    # What is computed of a row's folds alone is soon done.
+    nests = [n for n in s.nests if n.order not in ((), (task,))]
     row = nests[0].vector if nests else None
     if len(nests) < 2 or task is None or row is None or row in s.block:
         return {}
