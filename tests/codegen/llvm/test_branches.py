@@ -10,6 +10,7 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 import smelt as sm
+from smelt.codegen.llvm.module import emit
 
 
 def doubled(a: sm.Array, b: sm.Array) -> sm.Array:
@@ -68,3 +69,37 @@ def test_a_way_loads_its_own_side_alone() -> None:
     loops = [x for x in re.split(r"\n\S+:\n", joining) if "store" in x]
     loads = [len(re.findall(r"load.*<\d+ x float>", x)) for x in loops]
     assert min(loads) == 1 and max(loads) <= 8, loads
+
+
+BESIDE = """graph f(x: f32[16,n,m], y: f32[16,n,m], z: f32[n,m], s: f32[{k},n,m]) {{
+  a = reshape(x) {{shape=(16, 1, n, m)}}
+  b = reshape(y) {{shape=(16, 1, n, m)}}
+  pairs = concat(a, b) {{axis=1}}
+  v = reshape(pairs) {{shape=(32, n, m)}}
+  w = mul(v, z)
+  {small}
+  return w, t
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("small", "k", "entries"),
+    [
+        ("t = neg(s)", 1, 2),
+        ("t = neg(z)", 1, 1),  # both read it at the same places
+        ("t = neg(s)", 16, 1),  # has axes of its own
+    ],
+)
+def test_a_small_result_beside_a_large_one_leaves_it_its_grid(small, k, entries) -> None:
+    for isa in RUNNABLE:
+        made = whole(BESIDE.format(small=small, k=k), isa)
+        assert len(emit(made.kernel, made.target).entries) == entries
+        for n, m in ((0, 3), (1, 1), (3, 31), (2, 130)):
+            shapes = (16, n, m), (16, n, m), (n, m), (k, n, m)
+            arrays = [np.random.default_rng(n).standard_normal(t).astype("f4") for t in shapes]
+            sizes, inputs = {"n": n, "m": m}, {p.name for p in made.kernel.inputs}
+            for at_end in (True, False):
+                read = [a for p, a in zip("xyzs", arrays) if p in inputs]
+                found = run_guarded(made, read, at_end=at_end, sizes=sizes)
+                for got, wanted in zip(found, made.expected(*arrays), strict=True):
+                    np.testing.assert_array_equal(got, wanted, err_msg=f"{n} {m}")

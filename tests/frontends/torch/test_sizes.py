@@ -45,6 +45,8 @@ class Encoder(nn.Module):
             return x[:, -1]
         if self.kind == "shifted":
             return x[:, 1:] - x[:, :-1]
+        if self.kind == "whole":
+            return x
         if self.kind == "picked":
             return x[torch.arange(b), words.sum(1) % n]
         return x.mean(1)
@@ -104,6 +106,27 @@ def test_what_is_compiled_for_a_batch_of_one_serves_every_other(kind, compiled_g
         for size in ((1, 16), (2, 16), (5, 12), (1, 9), (3, 4)):
             words = torch.randint(0, 50, size)
             torch.testing.assert_close(f(words), m(words), atol=1e-5, rtol=1e-4)
+    assert len(compiled_graphs) == 1
+
+
+@pytest.mark.parametrize("kind", ["stacked", "in between"])
+def test_a_batch_of_one_is_told_from_dimensions_that_are_added(kind, compiled_graphs):
+    """New dimensions of 1 stand before the batch and beside it."""
+    torch.manual_seed(0)
+
+    class Model(Encoder):
+        def forward(self, words):
+            x = super().forward(words)
+            if kind == "stacked":
+                return torch.stack([x, x.exp(), x.sin()]).sum(0)
+            return (x.unsqueeze(0) * x.unsqueeze(1)).sum(-1)
+
+    m = Model(kind="whole").eval()
+    fast = torch.compile(m, backend="smelt")
+    with torch.no_grad(), knobs.config(strict=True):
+        for size in ((1, 16), (2, 16), (5, 12), (3, 4)):
+            words = torch.randint(0, 50, size)
+            torch.testing.assert_close(fast(words), m(words), atol=1e-5, rtol=1e-4)
     assert len(compiled_graphs) == 1
 
 

@@ -27,6 +27,10 @@ def _reshape(c: Call, x: V, *_shape: Any) -> V:
     return flat.narrow(0, 0, product(shape[: len(shape) - kept])).reshape(*shape)
 
 
+def _unsqueeze(c: Call, x: V, dim: int) -> V:
+    return x.unsqueeze(dim)
+
+
 def _permute(c: Call, x: V, dims: Sequence[int]) -> V:
     return x.permute(*(axis_of(d, x.rank) for d in dims))
 
@@ -302,7 +306,7 @@ ROWS = (
     _alias("view.default", _reshape),
     _alias("_unsafe_view.default", _reshape),
     _alias("reshape.default", _reshape),
-    _alias("unsqueeze.default", _reshape),
+    _alias("unsqueeze.default", _unsqueeze),
     _alias("squeeze.default", _reshape),
     _alias("squeeze.dim", _reshape),
     _alias("squeeze.dims", _reshape),

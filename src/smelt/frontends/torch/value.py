@@ -126,9 +126,14 @@ class V:
         return self if shape == self.shape else self.op(Expand(shape))
 
     def unsqueeze(self, place: int) -> V:
-        """A new dimension of size 1 at `place` of the result."""
-        place += self.rank + 1 if place < 0 else 0
-        return self.reshape(*self.shape[:place], 1, *self.shape[place:])
+        """A new dimension of size 1 at `place` of the result.
+
+        It is told apart from one that is 1 now and varies (`graph.generalize`): it is the last one
+        until it is moved.
+        """
+        last = self.rank
+        place += last + 1 if place < 0 else 0
+        return self.reshape(*self.shape, 1).permute(*range(place), last, *range(place, last))
 
     def narrow(self, a: int, start: Index, count: Index, step: int = 1) -> V:
         """`count` elements along an axis, from `start`."""

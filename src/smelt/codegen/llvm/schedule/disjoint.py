@@ -7,15 +7,27 @@ Products of one input beside one another are a kernel, because it is read once f
 is best cut into tasks of its own, along its own columns as well, and tasks that run one after the
 other find the input in cache.  What overwrites an operand is never cut off from what else reads
 that: such an operand is read for no other result.
+
+    y[i, n] = select(i % 2 < 1, a[i//2, n], b[i//2, n])      one phase over the grid i, n
+    z[n] = c[n]                                              another one over the grid n
+
+A small result beside a large one would keep the axes that it lacks out of the grid of both: tasks
+would walk them, and what is chosen by position along them be kept for all positions at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from smelt.codegen.llvm.rows.flatten import is_map
 from smelt.codegen.llvm.schedule.tall import needed
 from smelt.codegen.llvm.values.clone import FOLDS
 from smelt.codegen.llvm.values.items import Item, Phase, StoreItem
+from smelt.types.expr import product
+
+FEWER = 4
+"""Times as few elements that a result has which is computed apart from larger ones: it finds in
+memory what they read."""
 
 
 def disjoint(phase: Phase) -> list[Phase]:
@@ -33,6 +45,28 @@ def disjoint(phase: Phase) -> list[Phase]:
     if len(groups) < 2 or not all(folds for folds, _ in groups):
         return [phase]
     return [_part(phase, stores, number) for number, (_, stores) in enumerate(groups)]
+
+
+def without_small(phase: Phase) -> list[Phase]:
+    """The phases of a map's small results, which share nothing with larger ones that have all of
+    their axes and more, and of all others together, which come last."""
+    if not is_map(phase) or phase.positions or len(phase.stores) < 2:
+        return [phase]
+    needs = {s: {i for i in _needs(phase, [s]) if i.axes} for s in phase.stores}
+
+    def is_beside(small: StoreItem, large: StoreItem) -> bool:
+        more = product(phase.axes[a] for a in large.axes - small.axes)
+        return small.axes < large.axes and isinstance(more, int) and more >= FEWER
+
+    def is_small(s: StoreItem) -> bool:
+        others = [o for o in phase.stores if o is not s]
+        beside = any(is_beside(s, o) for o in others)
+        return beside and all(needs[s].isdisjoint(needs[o]) for o in others)
+
+    small = [s for s in phase.stores if is_small(s)]
+    parts = [[s] for s in small] + [[s for s in phase.stores if s not in small]]
+    return [_part(phase, stores, number) for number, stores in enumerate(parts)] \
+        if small else [phase]  # fmt: skip
 
 
 def _needs(phase: Phase, stores: list[StoreItem]) -> list[Item]:
@@ -55,4 +89,4 @@ def _part(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
     )  # fmt: skip
 
 
-__all__ = ["disjoint"]
+__all__ = ["disjoint", "without_small"]

@@ -3,7 +3,7 @@ made."""
 
 from __future__ import annotations
 
-from smelt.codegen.llvm.schedule.disjoint import disjoint
+from smelt.codegen.llvm.schedule.disjoint import disjoint, without_small
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule, schedule
 from smelt.codegen.llvm.schedule.operands import runs_across
 from smelt.codegen.llvm.schedule.tall import Tall, needed, readers, talls
@@ -15,13 +15,14 @@ from smelt.types.expr import axes_of
 
 def scheduled(phase: Phase, target: Target, form: Form) -> list[Schedule]:
     """The loops of a phase in a form of its kernel, one after another: in those that take products
-    with nothing but operators, each group of results that needs products of its own."""
+    with nothing but operators, each group of results that needs products of its own; of a map,
+    small results before the others."""
     if form in ("tall", "few", "wide", "deep"):
         found = [_tall(p, talls(p, target, form)) for p in disjoint(phase)]
         made = [s for s in found if s is not None]
         if len(made) == len(found):
             return made
-    return [schedule(phase, target, form)]
+    return [schedule(p, target, form) for p in without_small(phase)]
 
 
 def _tall(phase: Phase, products: tuple[Tall, ...]) -> Schedule | None:
