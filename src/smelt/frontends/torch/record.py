@@ -90,6 +90,8 @@ class Compiled:
     """Calls of ATen in the traced graph."""
     seconds: float
     fallback: str = ""
+    failed: str = ""
+    """Why operators of it were left to torch, or it was cut in parts: what failed first inside."""
     first_arguments: list[Any] | None = None
     kept: tuple[Kept, ...] = ()
     """Of a forward graph: what it keeps, and what the backward graph computes again."""
@@ -190,6 +192,8 @@ def _page(r: Record) -> str:
         lines += ["", f"{g.kind}, compiled in {g.seconds:.2f} s"]
         if g.fallback:
             lines.append(f"  runs eagerly: {g.fallback}")
+        if g.failed:
+            lines.append(f"  runs in parts: {g.failed}")
         lines += [_line(k) for k in g.kernels()]
         lines += _kept(g)
         lines += _left(g)
