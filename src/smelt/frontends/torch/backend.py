@@ -260,7 +260,7 @@ def compile_traced(
               made.seconds)  # fmt: skip
     for x in made.left:
         _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
-    return _note(made, boxed(program.call, settings))
+    return _note(made, boxed(program.call, settings), settings)
 
 
 def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> None:
@@ -268,7 +268,7 @@ def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> N
     reason = reason_of(error)
     _LOG.debug("a graph falls back", exc_info=True)
     warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=3)
-    _note(Compiled(kind, None, operators, seconds, reason), None)
+    _note(Compiled(kind, None, operators, seconds, reason), None, {})
 
 
 def _tell(kind: str, error: Exception, refused: Collection[Any]) -> str:
@@ -339,21 +339,25 @@ def _written(node: torch.fx.Node) -> bool:
     )
 
 
-def _note(made: Compiled, call: Any) -> Any:
-    """Adds a graph to the open records; the function that also keeps its first arguments."""
-    keep = False
+def _note(made: Compiled, call: Any, settings: Mapping[str, Any]) -> Any:
+    """Adds a graph to the open records; the function that also keeps the arguments of its first
+    call, or measures with them."""
+    keep = measures = False
     for r in open_records():
         r.graphs.append(made)
-        keep = keep or r.keep_arguments
-    if not keep or call is None:
+        keep, measures = keep or r.keep_arguments, measures or r.measures
+    if made.program is None or not (keep or measures):
         return call
+    program = made.program
+    first = boxed(lambda args: program.shown(args, made.measure), settings) if measures else call
+    todo = [first]
 
     def keeping(args: list[Any]) -> Any:
-        if made.first_arguments is None:
+        if keep and made.first_arguments is None:
             made.first_arguments = [
                 a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args
             ]
-        return call(args)
+        return (todo.pop() if todo else call)(args)
 
     found: Any = keeping
     found._boxed_call = True

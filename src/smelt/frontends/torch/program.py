@@ -84,6 +84,23 @@ class Program:
         """The numbers that its graphs take for sizes."""
         return {e for s in self.segments for e in s.sizes.values() if isinstance(e, int)}
 
+    def shown(self, args: list[Any], look: Callable[[Segment, Any, Any], None]) -> Any:
+        """One call; `look` is shown each graph, its tensors and its sizes before it runs."""
+
+        def showing(segment: Segment) -> Callable[[Any, Any], Any]:
+            def run(tensors: Any, sizes: Any) -> Any:
+                look(segment, tensors, sizes)
+                return segment.run(tensors, sizes)
+
+            return run
+
+        plain = dict(self._space)
+        self._space |= {f"graph{k}": showing(s) for k, s in enumerate(self.segments)}
+        try:
+            return self.call(args)
+        finally:
+            self._space |= plain
+
     # ---- text ------------------------------------------------------------------------------------
 
     def _build(self, graph: torch.fx.Graph) -> None:

@@ -80,6 +80,18 @@ class Segment:
         self.size_names = compiled.size_names
         run = self._runner(_finish(compiled, orders, written, turns), more, turns)
         self.run: Runner = _apart(run, Places(compiled.executable, written, dense))
+        self._turns = turns
+
+    def arrays(
+        self, tensors: Sequence[Any], sizes: tuple[int, ...]
+    ) -> list[np.ndarray[Any, Any]]:  # fmt: skip
+        """What a call with these tensors gives to the executable."""
+        given = [turned(t, self._turns.get(k)) for k, t in enumerate(tensors)]
+        named = dict(zip(self.size_names, sizes, strict=True))
+        values = [v for v in self.compiled.executable.values if v.place == "input"]
+        shapes = {v.number: [int(evaluate(n, named)) for n in v.shape] for v in values}
+        count = len(given)  # behind them stand those that only tell a size
+        return [*given, *(np.zeros(shapes[k], "f4") for k in range(count, len(shapes)))]
 
     def _runner(self, finish: Finish | None, more: int, turns: Turns) -> Runner:
         executable = self.compiled.executable
@@ -181,8 +193,7 @@ def _holder(
     known = [(k, turns.get(k)) for k in sources]
 
     def elements(tensors: tuple[Any, ...], k: int) -> np.ndarray[Any, Any]:
-        found = as_array(tensors[k])
-        return found.transpose(turns[k]) if k in turns else found
+        return turned(tensors[k], turns.get(k))
 
     def ready(tensors: tuple[Any, ...], where: list[int]) -> Run:
         owners = [tensors[k] for k in sources]
@@ -193,6 +204,12 @@ def _holder(
         return prelude.run(owners, stamps, lambda k: elements(tensors, k), watched=True)
 
     return ready
+
+
+def turned(tensor: torch.Tensor, turn: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
+    """An array on a tensor's memory, its dimensions in another order."""
+    found = as_array(tensor)
+    return found if turn is None else found.transpose(turn)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
