@@ -309,6 +309,10 @@ class Sizes:
         name = self._name(e)
         return name is not None and self._own[name]
 
+    def varying(self) -> list[Expr]:
+        """The sizes made here that the caller may vary, as far as is known."""
+        return [size(n) for n, unknown in self._own.items() if not unknown and n not in self._bound]
+
     def _factors(self, e: Index) -> list[Index]:
         """What a dimension is a product of, numbers aside; a sum that is not known to be one is one
         factor."""

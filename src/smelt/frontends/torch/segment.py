@@ -11,7 +11,7 @@ tensors on that memory; the block returns to the stock when torch lets the tenso
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +41,7 @@ from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
+    from smelt.fusion.plan import Donate
     from smelt.warm import Found
 
 __all__ = ["Segment", "make_segment"]
@@ -305,9 +306,7 @@ def make_segment(
     ready = _ready(stage, _as_traced(stage, traced), sizes, looks)
     found = plans.found(ready.graph, ready.hints, allowance, donate)
     if found is None:
-        ready = _ready(stage, _sized(stage, traced, sizes, among), sizes, looks)
-        wanted = ready.graph, ready.hints, allowance, donate
-        found = plans.found(*wanted) or plans.made(*wanted)
+        found, ready = _general(stage, traced, sizes, among, looks, allowance, donate)
     plan, names = found
     if ready.looks.flag is not None:
         orders.append(None)
@@ -351,21 +350,43 @@ def _values(meant: Mapping[str, Index], sizes: Sizes) -> dict[str, int]:
     return {n: int(evaluate(e, sizes.hints)) for n, e in meant.items()}
 
 
-def _sized(stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None) -> Generalized:
-    """The graph with the numbers `among` which dimensions may vary as sizes."""
+def _general(
+    stage: Stage, traced: Graph, sizes: Sizes, among: Collection[int] | None, looks: bool,
+    allowance: Allowance | None, donate: Donate,
+) -> tuple[tuple[Compiled | Found, Mapping[str, Index]], _Ready]:  # fmt: skip
+    """The plan of a graph with the numbers `among` which dimensions may vary as sizes: one that is
+    known, for whatever of its numbers, or a new one."""
+    first: _Ready | None = None
+    for made in _sized(stage, traced, sizes, among):
+        ready = _ready(stage, made, sizes, looks)
+        first = first or ready
+        if (known := plans.found(ready.graph, ready.hints, allowance, donate)) is not None:
+            return known, ready
+        if not plans.alike(ready.graph):
+            break
+    first = first or _ready(stage, _as_traced(stage, traced), sizes, looks)
+    return plans.made(first.graph, first.hints, allowance, donate), first
+
+
+def _sized(
+    stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None
+) -> Iterator[Generalized]:  # fmt: skip
+    """The graph with the numbers `among` which dimensions may vary as sizes, the likeliest first;
+    none where there is no such."""
+    if among is None:
+        return
     whole = _whole(stage, graph)
     fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
     counts = {_input_node(v.node): [at]
               for x, v in stage.inputs.items() if (at := parts_at(x)) is not None}  # fmt: skip
-    found = None
+    made = generalize(whole, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
     try:
-        if among is not None:
-            found = generalize(whole, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
+        for found in made:
+            yield _without_reads(stage, found)
     except SmeltError:  # the numbers are right as well
         if knobs.STRICT.get():
             raise
         _LOG.debug("a graph keeps its numbers", exc_info=True)
-    return _as_traced(stage, graph) if found is None else _without_reads(stage, found)
 
 
 def _as_traced(stage: Stage, graph: Graph) -> Generalized:
