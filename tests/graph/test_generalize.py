@@ -441,7 +441,7 @@ RELATIVE = """graph f(x: f32[{b},{n},6], w: f32[6,6]) {{
 def test_positions_from_a_length_to_the_other_side(count: str, first: str) -> None:
     """Distances between words: only numbers say that there are about twice as many."""
     one, other = (
-        made(parse(RELATIVE.format(b=b, n=n, count=eval(count), first=eval(first))))  # noqa: S307
+        made(parse(RELATIVE.format(b=b, n=n, count=eval(count), first=eval(first))))
         for b, n in ((3, 16), (5, 40))
     )
     assert text(one.graph) == text(other.graph)
@@ -467,9 +467,7 @@ LAST = """graph f(x: f32[{b},{n}], w: f32[64]) {{
 @pytest.mark.parametrize("whole", ["a", "w", "i"])
 @pytest.mark.parametrize("n", [5, 16, 31, 32])
 def test_the_last_of_a_table_are_as_many_as_they_meet(whole: str, n: int) -> None:
-    one, other = (
-        made(parse(LAST.format(b=3, n=k, whole=whole, start=64 - k))) for k in (n, 17)
-    )
+    one, other = (made(parse(LAST.format(b=3, n=k, whole=whole, start=64 - k))) for k in (n, 17))
     assert text(one.graph) == text(other.graph)
     assert one.sizes == {"n0": 3, "n1": n}
 

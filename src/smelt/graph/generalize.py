@@ -39,7 +39,7 @@ from typing import Any
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.graph import build
-from smelt.graph.bounds import number_of
+from smelt.graph.counts import QUOTIENT, ends, is_sum, mean, positions
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.graph.unified import Sizes, is_size
 from smelt.graph.walk import map_indices, map_type, size_names
@@ -50,7 +50,7 @@ from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Stop, Window
-from smelt.types.expr import Expr, Index, add, mul, product, size, sizes_of, sub, substitute
+from smelt.types.expr import Expr, Index, add, size, sizes_of, sub, substitute
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["MOST_SIZES", "Generalized", "generalize"]
@@ -58,10 +58,6 @@ __all__ = ["MOST_SIZES", "Generalized", "generalize"]
 MOST_SIZES = 4
 """Sizes that a program is made general in, at most: batches, lengths and what was kept of earlier
 ones.  With more it is one over many shapes, of which none varies."""
-
-
-PRODUCT, QUOTIENT, SUM = (1, 1), (1, -1), (1, 1)
-"""Powers of the operands that products and divisions are, and what a sum is linear in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +251,8 @@ def _input(w: _Walk, node: Node) -> Sequence[Index]:
         if k in fixed:
             found.append(d)
             continue
-        free = isinstance(d, int) and n >= w.leading(k, w.least) and (w.among is None or n in w.among)
+        wide = n >= w.leading(k, w.least) and (w.among is None or n in w.among)
+        free = isinstance(d, int) and wide
         where = (node, k) if w.apart else n
         found.append(w.sizes.now(w.sizes.free(where, n)) if free else
                      w.sizes.unknown((node, k), d))  # fmt: skip
@@ -272,51 +269,10 @@ def _source(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _map(w: _Walk, node: Node) -> Sequence[Index]:
     if isinstance(node.op, Map) and node.op.row.powers == QUOTIENT:
-        _mean(w, *node.inputs)
-    if _is_sum(node):
-        _ends(w, *node.inputs)
+        mean(w, *node.inputs)
+    if is_sum(node):
+        ends(w, *node.inputs)
     return w.meet([w.of(x) for x in node.inputs])
-
-
-def _ends(w: _Walk, at: Node, number: Node) -> None:
-    """Positions that are counted from a size to the other side of zero, as how far words are apart
-    is: nothing but the numbers tells that."""
-    first = number_of(number)
-    while isinstance(at.op, Cast) or (_is_product(at) and number_of(at.inputs[1]) in (1, -1)):
-        at = at.inputs[0]
-    if not (isinstance(at.op, Iota) and isinstance(number.op, Constant) and isinstance(first, int)):
-        return
-    count = w.of(at)[at.op.axis]
-    known = [*map(size, sizes_of(count))]
-    for n in w.sizes.varying() if w.guessing and w.sizes.is_unknown(count) else known:
-        many, length = w.sizes.value(count), w.sizes.value(n)
-        both = add(mul(n, 2), many - 2 * length)
-        if abs(many - 2 * length) <= 1 and abs(abs(first) - length) <= 1 < length:
-            if w.sizes.equal(count, both) == both:
-                sign = 1 if first > 0 else -1
-                end = add(mul(n, sign), first - sign * length)
-                w.ops[number] = SizeOf(end, number.op.dtype)
-            break
-
-
-def _mean(w: _Walk, total: Node, count: Node) -> None:
-    """What is summed over, or repeated, as often as the number says that it is divided by: that
-    counts it."""
-    while isinstance(count.op, (Expand, Reshape, Permute, Cast)):
-        (count,) = count.inputs
-    while isinstance(total.op, (Reshape, Permute, Cast)) or (isinstance(total.op, Expand) and
-                                                    total.inputs[0].type.rank):  # fmt: skip
-        (total,) = total.inputs
-    if not isinstance(count.op, (Constant, SizeOf)) or not isinstance(total.op, (Reduce, Expand)):
-        return
-    if isinstance(total.op, Reduce):
-        dims = w.of(total.inputs[0])
-        many = product([dims[a] for a in total.op.axes])
-    else:
-        many = product(w.of(total))
-    told = count.op.value if isinstance(count.op, Constant) else count.op.expr
-    if isinstance(many, Expr) and w.sizes.traced(many) == told:
-        w.ops[count] = SizeOf(many, count.op.dtype)
 
 
 def _iota(w: _Walk, node: Node) -> Sequence[Index]:
@@ -454,7 +410,7 @@ def _gather(w: _Walk, node: Node) -> Sequence[Index]:
     x, *index = node.inputs
     shape, first = w.of(x), node.op.first
     for at, d in zip(index, shape[first:]):
-        _positions(w, at, d)
+        positions(w, at, d)
     return [*shape[:first], *w.meet([w.of(i) for i in index]), *shape[first + len(index) :]]
 
 
@@ -462,52 +418,12 @@ def _scatter(w: _Walk, node: Node) -> Sequence[Index]:
     x, updates, *index = node.inputs
     shape = w.of(x)
     for at, d in zip(index, shape):
-        _positions(w, at, d)
+        positions(w, at, d)
     wanted = [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]
     given = [w.sizes.fix(d) if n == 1 else d  # updates are repeated, and what they go to is not
              for d, n in zip(reversed(w.of(updates)), reversed(wanted))]  # fmt: skip
     w.meet([given[::-1], wanted])
     return w.of(x)
-
-
-def _positions(w: _Walk, at: Node, d: Index) -> None:
-    """Positions along a dimension: those that count all of it are as many, and what negative ones
-    count from is its end."""
-    while True:
-        if isinstance(at.op, (Expand, Reshape, Permute, Cast)):
-            (at,) = at.inputs
-        elif (end := _from_end(at)) is not None and number_of(end) == w.sizes.traced(d):
-            if isinstance(d, Expr):
-                w.ops[end] = SizeOf(w.sizes.now(d), end.type.dtype)
-            at = at.inputs[2]
-        elif _is_sum(at) and number_of(at.inputs[1]) == 0:
-            at = at.inputs[0]
-        else:
-            break
-    if isinstance(at.op, Iota) and w.counting:
-        count = w.of(at)[at.op.axis]
-        unknown = w.sizes.is_unknown(count) or w.sizes.is_unknown(d)
-        if unknown and w.sizes.traced(count) == w.sizes.traced(d):
-            w.sizes.equal(count, d)
-
-
-def _from_end(at: Node) -> Node | None:
-    """The number that is added to negative positions, if one is."""
-    if not isinstance(at.op, Map) or not at.op.row.chooses:
-        return None
-    test, moved, plain = at.inputs
-    compared = isinstance(test.op, Map) and len(test.inputs) == 2 and test.inputs[0] is plain
-    if not (compared and number_of(test.inputs[1]) == 0):
-        return None
-    return moved.inputs[1] if _is_sum(moved) and moved.inputs[0] is plain else None
-
-
-def _is_sum(node: Node) -> bool:
-    return isinstance(node.op, Map) and node.op.row.linear == SUM
-
-
-def _is_product(node: Node) -> bool:
-    return isinstance(node.op, Map) and node.op.row.powers == PRODUCT
 
 
 _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Sequence[Index]]] = {

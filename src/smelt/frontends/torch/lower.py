@@ -267,8 +267,11 @@ class Lowering:
 
     def operators(self, k: int) -> list[Any]:
         """The operators of ours that stage number k has, in the program's order."""
-        return [n for n, e in self._entries.items()
-                if e.row is not None and e.graph == k and n.target is not operator.getitem]
+        return [
+            n
+            for n, e in self._entries.items()
+            if e.row is not None and e.graph == k and n.target is not operator.getitem
+        ]
 
     def stage(self, k: int) -> Stage:
         """Stage number k, made if it is new."""
