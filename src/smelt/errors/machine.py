@@ -185,13 +185,14 @@ class CacheWarning(SmeltWarning):
 
 
 class FallbackWarning(SmeltWarning):
-    """A graph behind `torch.compile` runs eagerly, because compiling it failed.
+    """A graph behind `torch.compile`, or an operator of one, runs eagerly: compiling it failed.
 
     What it means:
-        Results are right, and as slow as without compiling. Other graphs of the model are compiled.
+        Results are right. What the message names is as slow as without compiling; the rest of the
+        graph, and other graphs of the model, are compiled.
     Why:
-        Something in the graph met a case that Smelt cannot handle. A single operator that Smelt
-        does not know is no such case: it is called through torch, and the rest is compiled.
+        Something met a case that Smelt cannot handle. An operator that Smelt does not know is no
+        such case: it is called through torch without a warning.
     Example:
         import warnings
         from smelt.errors import FallbackWarning
@@ -203,7 +204,7 @@ class FallbackWarning(SmeltWarning):
     """
 
     code = "W604"
-    title = "graph runs eagerly"
+    title = "not compiled"
     template = "{graph} was not compiled: {reason}"
     hint = "Please report this with the output of `smelt doctor`; SMELT_STRICT=on raises instead."
 

@@ -6,13 +6,17 @@ print(report(compiled, {"n": 1000}, [x]))
 """
 
 from smelt.explain.analysis import as_text, cost_analysis, memory_analysis
+from smelt.explain.measure import measure
 from smelt.explain.report import KernelReport, Report, report
+from smelt.explain.units import show_time
 
 __all__ = [
     "KernelReport",
     "Report",
     "as_text",
     "cost_analysis",
+    "measure",
     "memory_analysis",
     "report",
+    "show_time",
 ]

@@ -23,7 +23,7 @@ from smelt.errors import ArgumentError, UnknownNameError
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
 from smelt.explain.data import KernelData, ReportData, to_data
-from smelt.explain.measure import measure
+from smelt.explain.measure import Times, measure
 from smelt.explain.names import find
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
@@ -173,6 +173,7 @@ def report(
     compiled: Compiled,
     sizes: Sizes | None = None,
     arrays: Sequence[Array] | None = None,
+    times: Times | None = None,
 ) -> Report:
     """The report of a compiled graph.
 
@@ -180,12 +181,14 @@ def report(
         compiled: what `smelt.driver.compile` gives.
         sizes: numbers for the graph's sizes, by name or in the order of `size_names`.
         arrays: inputs to measure with; without them all times are predictions.
+        times: what was measured already.
 
     Raises:
         ArgumentError for sizes that are missing or unknown; with arrays, what running raises.
     """
     named = named_sizes(compiled, sizes)
-    times = None if arrays is None else measure(compiled.executable, arrays, named)
+    if arrays is not None:
+        times = measure(compiled.executable, arrays, named)
     return Report(build(compiled, named, times), compiled)
 
 

@@ -17,7 +17,7 @@ given, attribute by attribute.  Only how often another trace finds it depends on
 ...   v2 = reshape(v1) {shape=(2, 5, 3)}
 ...   return v2
 ... }''')
->>> found = generalize(graph, fixed=graph.inputs[1:])
+>>> found = next(generalize(graph, fixed=graph.inputs[1:]))
 >>> print(text(found.graph))
 graph f(x: f32[n0,n1,8], w: f32[8,3]) {
   v0 = reshape(x) {shape=(n0*n1, 8)} : f32[n0*n1,8]
@@ -31,7 +31,7 @@ graph f(x: f32[n0,n1,8], w: f32[8,3]) {
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -39,7 +39,7 @@ from typing import Any
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.graph import build
-from smelt.graph.bounds import number_of
+from smelt.graph.counts import QUOTIENT, ends, is_sum, mean, positions
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.graph.unified import Sizes, is_size
 from smelt.graph.walk import map_indices, map_type, size_names
@@ -50,7 +50,7 @@ from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Stop, Window
-from smelt.types.expr import Expr, Index, add, product, size, sizes_of, sub, substitute
+from smelt.types.expr import Expr, Index, add, size, sizes_of, sub, substitute
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["MOST_SIZES", "Generalized", "generalize"]
@@ -58,10 +58,6 @@ __all__ = ["MOST_SIZES", "Generalized", "generalize"]
 MOST_SIZES = 4
 """Sizes that a program is made general in, at most: batches, lengths and what was kept of earlier
 ones.  With more it is one over many shapes, of which none varies."""
-
-
-QUOTIENT, SUM = (1, -1), (1, 1)
-"""Powers of the operands whose product a division is, and what a sum is linear in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +73,10 @@ class Generalized:
 def generalize(
     graph: Graph, *, fixed: Collection[Node] = (), hints: Mapping[str, int] | None = None,
     among: Collection[int] | None = None, counts: Mapping[Node, Collection[int]] | None = None,
-) -> Generalized | None:  # fmt: skip
-    """The graph with its numbers made sizes, all named in order of appearance; None where there are
-    too many, or no elements.
+) -> Iterator[Generalized]:  # fmt: skip
+    """The graph with its numbers made sizes, all named in order of appearance: the likeliest first,
+    others behind it that another trace of the program may have been taken for; none where there are
+    too many sizes, or no elements.
 
     Args:
         graph: as it was traced.
@@ -92,11 +89,13 @@ def generalize(
     Raises ShapeError where dimensions that an operator wants to be equal were not.
     """
     told = {**(counts or {}), **{x: range(x.type.rank) for x in fixed}}
-    for apart, least in ((True, 1), (True, 2), (False, 2)):
-        found = _Walk(graph, told, hints or {}, among, apart=apart, least=least).found()
+    for apart, least, repeats in (
+        (True, 1, 1), (True, 2, 2), (False, 2, 2), (True, 1, 2)
+    ):  # fmt: skip
+        walk = _Walk(graph, told, hints or {}, among, apart=apart, least=least, repeats=repeats)
+        found = walk.found()
         if found is not None:
-            return found
-    return None
+            yield found
 
 
 class _Walk:
@@ -104,19 +103,20 @@ class _Walk:
 
     def __init__(
         self, graph: Graph, fixed: Mapping[Node, Collection[int]], hints: Mapping[str, int],
-        among: Collection[int] | None, *, apart: bool, least: int,
+        among: Collection[int] | None, *, apart: bool, least: int, repeats: int,
     ) -> None:  # fmt: skip
         """Sizes of inputs are told `apart` until an operator asks them to be equal, as a tracer
         does that knows that they vary; or else equal numbers are one size.  `least` is what first
-        dimensions are that vary: with 1, a batch of one does."""
+        dimensions of inputs are that vary: with 1, a batch of one does; `repeats` the same of what
+        counts or repeats."""
         self.graph, self.fixed, self.among, self.apart = graph, fixed, among, apart
-        self.least = least
+        self.least, self.repeats = least, repeats
         self.sizes = Sizes(hints)
         self.nodes = graph.nodes()
         self.shapes: dict[Node, Shape] = {}
         self.ops: dict[Node, TensorOp] = {}
         """Operators with other attributes than they had."""
-        self.counting = False
+        self.counting = self.guessing = False
         self.numbers = {n: tuple([self.sizes.value(d) for d in n.type.shape]) for n in self.nodes}
 
     def found(self) -> Generalized | None:
@@ -124,7 +124,7 @@ class _Walk:
         computed = (n for n in self.nodes if not isinstance(n.op, Input))
         if any(0 in self.numbers[n] for n in computed):
             return None
-        for step in (self._begin, self._count, self.sizes.settle):
+        for step in (self._begin, self._count, self._guess, self.sizes.settle):
             step()
             self._run()
         return self._rebuilt()
@@ -136,6 +136,10 @@ class _Walk:
         """From now on positions are as many as the dimension that they count along, unless it is
         known by now how many there are."""
         self.counting = self.sizes.changed = True
+
+    def _guess(self) -> None:
+        """From now on what nothing has met may be what only its number tells."""
+        self.guessing = self.sizes.changed = True
 
     def _run(self) -> None:
         """Until no size changes any more."""
@@ -172,9 +176,9 @@ class _Walk:
             return b if ones[0] is a else a
         return self.sizes.equal(a, b)
 
-    def leading(self, axis: int) -> int:
+    def leading(self, axis: int, least: int) -> int:
         """What a dimension is, at least, that may vary."""
-        return self.least if axis == 0 else 2
+        return least if axis == 0 else 2
 
     # ---- the graph -------------------------------------------------------------------------------
 
@@ -247,7 +251,8 @@ def _input(w: _Walk, node: Node) -> Sequence[Index]:
         if k in fixed:
             found.append(d)
             continue
-        free = isinstance(d, int) and n >= w.leading(k) and (w.among is None or n in w.among)
+        wide = n >= w.leading(k, w.least) and (w.among is None or n in w.among)
+        free = isinstance(d, int) and wide
         where = (node, k) if w.apart else n
         found.append(w.sizes.now(w.sizes.free(where, n)) if free else
                      w.sizes.unknown((node, k), d))  # fmt: skip
@@ -264,28 +269,10 @@ def _source(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _map(w: _Walk, node: Node) -> Sequence[Index]:
     if isinstance(node.op, Map) and node.op.row.powers == QUOTIENT:
-        _mean(w, *node.inputs)
+        mean(w, *node.inputs)
+    if is_sum(node):
+        ends(w, *node.inputs)
     return w.meet([w.of(x) for x in node.inputs])
-
-
-def _mean(w: _Walk, total: Node, count: Node) -> None:
-    """What is summed over, or repeated, as often as the number says that it is divided by: that
-    counts it."""
-    while isinstance(count.op, (Expand, Reshape, Permute, Cast)):
-        (count,) = count.inputs
-    while isinstance(total.op, (Reshape, Permute, Cast)) or (isinstance(total.op, Expand) and
-                                                    total.inputs[0].type.rank):  # fmt: skip
-        (total,) = total.inputs
-    if not isinstance(count.op, (Constant, SizeOf)) or not isinstance(total.op, (Reduce, Expand)):
-        return
-    if isinstance(total.op, Reduce):
-        dims = w.of(total.inputs[0])
-        many = product([dims[a] for a in total.op.axes])
-    else:
-        many = product(w.of(total))
-    told = count.op.value if isinstance(count.op, Constant) else count.op.expr
-    if isinstance(many, Expr) and w.sizes.traced(many) == told:
-        w.ops[count] = SizeOf(many, count.op.dtype)
 
 
 def _iota(w: _Walk, node: Node) -> Sequence[Index]:
@@ -294,7 +281,7 @@ def _iota(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _counted(w: _Walk, node: Node, shape: Sequence[Index]) -> list[Index]:
     """Dimensions that a program names by numbers, as those of an operator's attribute `shape`."""
-    found = [w.sizes.unknown((node, k), d, w.leading(k)) for k, d in enumerate(shape)]
+    found = [w.sizes.unknown((node, k), d, w.leading(k, w.repeats)) for k, d in enumerate(shape)]
     w.set(node, shape=tuple(found))
     return found
 
@@ -350,11 +337,12 @@ def _part(
     behind = whole - start - count
     if start == behind == 0:
         return 0, d
-    if isinstance(d, Expr) and count > 1 and count >= max(start, behind):
+    if isinstance(d, Expr) and count > max(1, start) and count >= behind:
         return start, sub(d, start + behind)
-    if isinstance(d, Expr) and start >= behind:
-        return sub(d, count + behind), count
-    return start, w.sizes.unknown(where, count)
+    some = w.sizes.unknown(where, count)
+    if behind == 0 or (isinstance(d, Expr) and start >= behind):
+        return sub(d, add(some, behind)), some
+    return start, some
 
 
 def _pad(w: _Walk, node: Node) -> Sequence[Index]:
@@ -422,7 +410,7 @@ def _gather(w: _Walk, node: Node) -> Sequence[Index]:
     x, *index = node.inputs
     shape, first = w.of(x), node.op.first
     for at, d in zip(index, shape[first:]):
-        _positions(w, at, d)
+        positions(w, at, d)
     return [*shape[:first], *w.meet([w.of(i) for i in index]), *shape[first + len(index) :]]
 
 
@@ -430,47 +418,12 @@ def _scatter(w: _Walk, node: Node) -> Sequence[Index]:
     x, updates, *index = node.inputs
     shape = w.of(x)
     for at, d in zip(index, shape):
-        _positions(w, at, d)
+        positions(w, at, d)
     wanted = [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]
     given = [w.sizes.fix(d) if n == 1 else d  # updates are repeated, and what they go to is not
              for d, n in zip(reversed(w.of(updates)), reversed(wanted))]  # fmt: skip
     w.meet([given[::-1], wanted])
     return w.of(x)
-
-
-def _positions(w: _Walk, at: Node, d: Index) -> None:
-    """Positions along a dimension: those that count all of it are as many, and what negative ones
-    count from is its end."""
-    while True:
-        if isinstance(at.op, (Expand, Reshape, Permute, Cast)):
-            (at,) = at.inputs
-        elif (end := _from_end(at)) is not None and number_of(end) == w.sizes.traced(d):
-            if isinstance(d, Expr):
-                w.ops[end] = SizeOf(w.sizes.now(d), end.type.dtype)
-            at = at.inputs[2]
-        elif _is_sum(at) and number_of(at.inputs[1]) == 0:
-            at = at.inputs[0]
-        else:
-            break
-    if isinstance(at.op, Iota) and w.counting:
-        count = w.of(at)[at.op.axis]
-        if w.sizes.traced(count) == w.sizes.traced(d) and w.sizes.is_unknown(count):
-            w.sizes.equal(count, d)
-
-
-def _from_end(at: Node) -> Node | None:
-    """The number that is added to negative positions, if one is."""
-    if not isinstance(at.op, Map) or not at.op.row.chooses:
-        return None
-    test, moved, plain = at.inputs
-    compared = isinstance(test.op, Map) and len(test.inputs) == 2 and test.inputs[0] is plain
-    if not (compared and number_of(test.inputs[1]) == 0):
-        return None
-    return moved.inputs[1] if _is_sum(moved) and moved.inputs[0] is plain else None
-
-
-def _is_sum(node: Node) -> bool:
-    return isinstance(node.op, Map) and node.op.row.linear == SUM
 
 
 _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Sequence[Index]]] = {

@@ -56,6 +56,8 @@ class Sizes:
         self._bound: dict[str, Index] = {}
         self._products: dict[Index, list[Index]] = {}
         """What dimensions that were merged are products of."""
+        self._merged: dict[Index, list[Index]] = {}
+        """The same, by dimensions as they were before: into these they are split again."""
         self._evaluated: dict[Expr, int] = {}
         self._now: dict[Expr, Index] = {}
         self._runs: dict[tuple[tuple[Index, ...], ...], _Runs] = {}
@@ -274,8 +276,12 @@ class Sizes:
         dims = [self.now(d) for d in dims]
         if not any(isinstance(d, Expr) for d in dims):
             return list(new)
-        factors = [f for d in dims for f in self._factors(d)]
-        places = self._places(factors, [self.value(d) for d in new], 0)
+        numbers = [self.value(d) for d in new]
+        factors = [f for d in dims for f in self._merged.get(d, (d,)) if isinstance(f, Expr)]
+        places = self._places(factors, numbers, 0)
+        if places is None:
+            factors = [f for d in dims for f in self._factors(d)]
+            places = self._places(factors, numbers, 0)
         unknown = [f for f in factors if self.is_unknown(f)] if places is None else []
         if len(factors) == len(unknown) == 1:
             return self._parts(where, factors[0], new)
@@ -293,7 +299,9 @@ class Sizes:
             for d in (*dims, *new):
                 self.fix(d)
             return list(new)
-        self._products.update(zip(found, parts, strict=True))
+        self._merged.update(zip(found, parts, strict=True))
+        self._products.update((d, [f for p in part for f in self._factors(p)])
+                              for d, part in zip(found, parts, strict=True))  # fmt: skip
         return found
 
     def _parts(self, where: Hashable, whole: Index, new: Sequence[Index]) -> list[Index]:
@@ -308,6 +316,10 @@ class Sizes:
         """Whether nothing is known of a dimension but its number."""
         name = self._name(e)
         return name is not None and self._own[name]
+
+    def varying(self) -> list[Expr]:
+        """The sizes made here that the caller may vary, as far as is known."""
+        return [size(n) for n, unknown in self._own.items() if not unknown and n not in self._bound]
 
     def _factors(self, e: Index) -> list[Index]:
         """What a dimension is a product of, numbers aside; a sum that is not known to be one is one

@@ -218,3 +218,42 @@ def test_modules_are_told_by_their_paths_whatever_holds_the_model():
         record = smelt.torch.explain(lambda x: other(model(x)), x)
         told = {m for k in record.kernels for m in k.modules}
     assert told == {"model.0", "model.1", "other"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_are_measured_on_what_the_call_gives(dtype):
+    """Before a call of torch and behind it, with an argument that is written, in one call."""
+
+    def f(x, i):
+        y = torch.sort(x * 2, -1).values
+        x.mul_(2)
+        return (y + x)[i]
+
+    torch.manual_seed(0)
+    x, i = torch.randn(6, 9).to(dtype), torch.tensor([5, 0, 3])
+    given = x.clone()
+    with smelt.torch.record() as plain:
+        torch.compile(f, backend="smelt")(given.clone(), i)
+    record = smelt.torch.explain(f, given, i)
+    torch.testing.assert_close(given, x * 2)
+    assert {k.measured_ns for k in plain.kernels} == {None}
+    assert len(record.kernels) == len(plain.kernels) > 1
+    assert all(k.measured_ns is not None and k.measured_ns >= 0 for k in record.kernels)
+    for report in record.graphs[0].reports():
+        assert report.data.total.measured.runs > 1
+        assert report.to_data()["kernels"][0]["measured"]["median_ns"] >= 0
+    assert " us  saved" in str(record) or " ns  saved" in str(record)
+    assert "s a call" in str(record)
+
+
+def test_graphs_with_constants_in_another_order_and_sizes_are_measured():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    model[0].weight.data = model[0].weight.data.T.contiguous().T
+    with torch.no_grad():
+        for dynamic in (False, True):
+            record = smelt.torch.explain(model, torch.randn(5, 8), dynamic=dynamic)
+            assert all(k.measured_ns is not None for k in record.kernels)
+    record = smelt.torch.explain(lambda x: x.exp().sum(), torch.randn(3), dynamic=False)
+    assert record.kernels[0].measured_ns is not None
+    record = smelt.torch.explain(model, torch.randn(5, 8))  # whose backward graph is not called
+    assert {g.kind: bool(g.times) for g in record.graphs}["forward"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from time import perf_counter
@@ -33,6 +33,7 @@ from smelt.frontends.torch.aliased import show_views, tokens, traced_results
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
 from smelt.frontends.torch.layout import SEEN, is_fixed, plain
 from smelt.frontends.torch.lower import Lowering
+from smelt.frontends.torch.narrowed import narrowed
 from smelt.frontends.torch.pairs_views import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
@@ -236,11 +237,14 @@ def compile_traced(
             cancel(traced.graph)
             accumulated(traced.graph)
             on_memory(traced.graph)
-            budget = Budget(held, traced, cast)
             looks = kind != "backward"  # which reads where the forward graph has read
             among = varying if kind == "backward" else _may_vary(traced.graph)
-            lowering = Lowering(traced.graph)
-            program = Program(traced, lowering, budget, looks=looks, among=among)
+
+            def make(lowering: Lowering) -> Program:
+                budget = Budget(held, traced, cast)
+                return Program(traced, lowering, budget, looks=looks, among=among)
+
+            program, failure = narrowed(traced.graph, make)
             if varying is not None:
                 varying |= program.varying
     except Exception as error:
@@ -249,12 +253,14 @@ def compile_traced(
         _fall_back(kind, error, operators, perf_counter() - start)
         return make_boxed_func(traced.forward)
     made = Compiled(kind, program, operators, perf_counter() - start, kept=kept)
+    if failure is not None:
+        made.failed = _tell(kind, failure, program.lowering.refused)
     _LOG.info("%s graph of %d operators: %d kernels, %d calls of torch, %.2f s", kind, operators,
               sum(len(s.compiled.recipe.steps) for s in program.segments), len(made.left),
               made.seconds)  # fmt: skip
     for x in made.left:
         _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
-    return _note(made, boxed(program.call, settings))
+    return _note(made, boxed(program.call, settings), settings)
 
 
 def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> None:
@@ -262,7 +268,18 @@ def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> N
     reason = reason_of(error)
     _LOG.debug("a graph falls back", exc_info=True)
     warnings.warn(FallbackWarning(graph=f"a graph ({kind})", reason=reason), stacklevel=3)
-    _note(Compiled(kind, None, operators, seconds, reason), None)
+    _note(Compiled(kind, None, operators, seconds, reason), None, {})
+
+
+def _tell(kind: str, error: Exception, refused: Collection[Any]) -> str:
+    """Tells which operators run eagerly, or that a graph runs in parts; why."""
+    reason = reason_of(error)
+    _LOG.debug("a graph is narrowed down", exc_info=error)
+    names = [*dict.fromkeys(str(n.target) for n in refused)]
+    more = f" and {len(names) - 3} others" if len(names) > 3 else ""
+    what = f"{', '.join(names[:3])}{more} of a graph" if names else "as one, a graph"
+    warnings.warn(FallbackWarning(graph=f"{what} ({kind})", reason=reason), stacklevel=3)
+    return reason
 
 
 def _mark(traced: torch.fx.GraphModule, kind: str) -> None:
@@ -322,21 +339,25 @@ def _written(node: torch.fx.Node) -> bool:
     )
 
 
-def _note(made: Compiled, call: Any) -> Any:
-    """Adds a graph to the open records; the function that also keeps its first arguments."""
-    keep = False
+def _note(made: Compiled, call: Any, settings: Mapping[str, Any]) -> Any:
+    """Adds a graph to the open records; the function that also keeps the arguments of its first
+    call, or measures with them."""
+    keep = measures = False
     for r in open_records():
         r.graphs.append(made)
-        keep = keep or r.keep_arguments
-    if not keep or call is None:
+        keep, measures = keep or r.keep_arguments, measures or r.measures
+    if made.program is None or not (keep or measures):
         return call
+    program = made.program
+    first = boxed(lambda args: program.shown(args, made.measure), settings) if measures else call
+    todo = [first]
 
     def keeping(args: list[Any]) -> Any:
-        if made.first_arguments is None:
+        if keep and made.first_arguments is None:
             made.first_arguments = [
                 a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args
             ]
-        return call(args)
+        return (todo.pop() if todo else call)(args)
 
     found: Any = keeping
     found._boxed_call = True

@@ -35,7 +35,8 @@ def explain(
     model: Callable[..., Any], /, *args: Any, options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None, **kwargs: Any,
 ) -> Record:  # fmt: skip
-    """What becomes of `model(*args, **kwargs)`, which is traced anew and run once.
+    """What becomes of `model(*args, **kwargs)`, which is traced anew and run once, with each kernel
+    measured on what that call gives it.
 
     Args:
         model: a module or a function.
@@ -50,6 +51,6 @@ def explain(
     Raises what the call raises.
     """
     given: Any = dict(options) if options else None
-    with record() as found:
+    with record(measures=True) as found:
         torch.compile(model, backend=fresh(), options=given, dynamic=dynamic)(*args, **kwargs)
     return found

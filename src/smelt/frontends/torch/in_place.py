@@ -31,6 +31,7 @@ from smelt.frontends.torch.row import Row
 
 __all__ = [
     "Places",
+    "draws",
     "is_write",
     "late",
     "memory_of",
@@ -130,6 +131,12 @@ def written(node: Any) -> list[Any]:
     names = {a.name for a in node.target._schema.arguments if a.is_write}
     given = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
     return [x for name in names if name in given for x in nodes(given[name])]
+
+
+def draws(node: Any) -> bool:
+    """Whether a call takes numbers from torch's stream: itself, or for a function that it wraps."""
+    called = (node.target, *node.args[:1])
+    return any(torch.Tag.nondeterministic_seeded in getattr(f, "tags", ()) for f in called)
 
 
 # ---- calls ---------------------------------------------------------------------------------------

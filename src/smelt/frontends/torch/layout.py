@@ -13,7 +13,7 @@ eager's strides.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -59,12 +59,25 @@ def memory_order(fake: Any) -> list[int] | None:
     """
     if fake.is_contiguous() or fake.is_neg():
         return list(range(fake.dim()))
-    strides = fake.stride()
+    shape, strides = tuple(fake.shape), fake.stride()
     if any(isinstance(s, int) and s == 0 for s in strides):
         return None
     order = sorted(range(fake.dim()), key=lambda a: (-_rank(strides[a]), a))
-    turned = fake.permute(order)
-    return order if turned.is_contiguous() else None
+    if all(isinstance(n, int) for n in (*shape, *strides)):
+        dense = _is_dense([shape[a] for a in order], [strides[a] for a in order])
+    else:  # guards know of symbols; asking them takes as long as a call of an operator
+        dense = fake.permute(order).is_contiguous()
+    return order if dense else None
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements follow each other row by row: what torch calls contiguous."""
+    step = 1
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n not in (1, 0) and s != step:
+            return 0 in shape
+        step *= n
+    return True
 
 
 def is_guarded(node: Any) -> bool:

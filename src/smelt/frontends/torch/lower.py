@@ -18,8 +18,8 @@ a tensor, torch makes its own view of the memory, with the strides that eager co
 
 from __future__ import annotations
 
-import math
 import operator
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -32,7 +32,7 @@ from smelt.errors import SmeltError, UnsupportedError
 from smelt.frontends.torch.aliased import VIEWS
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
-from smelt.frontends.torch.in_place import is_write, late, new_values, nodes, writes, written
+from smelt.frontends.torch.in_place import draws, is_write, late, new_values, nodes, writes, written
 from smelt.frontends.torch.layout import (
     PARTS,
     declared,
@@ -44,7 +44,7 @@ from smelt.frontends.torch.layout import (
 )
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row, reason_of
-from smelt.frontends.torch.sizes import Sizes, is_size, told
+from smelt.frontends.torch.sizes import Sizes, count, is_size, told
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.updates import updates
 from smelt.frontends.torch.value import Real, V
@@ -104,7 +104,13 @@ class _Entry:
 class Lowering:
     """The stages of one traced program."""
 
-    def __init__(self, graph: torch.fx.Graph) -> None:
+    def __init__(
+        self, graph: torch.fx.Graph, refused: Mapping[Any, str] | None = None,
+        parts: Mapping[Any, int] | None = None,
+    ) -> None:  # fmt: skip
+        """`refused` operators are left to torch, each for a reason; `parts` says of operators which
+        is the first stage that may have them."""
+        self.refused, self._parts = refused or {}, parts or {}
         self.sizes = Sizes()
         self.stages: list[Stage] = []
         self.left: list[Left] = []
@@ -194,8 +200,8 @@ class Lowering:
         if node in self.updates:
             self._call(node, "a part of an argument, written where it stands")
             return
-        reason = f"no rule for {node.target}"
-        if row is not None:
+        reason = self.refused.get(node, f"no rule for {node.target}")
+        if row is not None and node not in self.refused:
             entry = self._after(row, node)
             try:
                 self._entries[node] = entry
@@ -215,6 +221,8 @@ class Lowering:
         if _is_again(node):  # not before what reads it
             first = max([first, *(self._entries[x].call for u in node.users for x in nodes(u.args)
                                   if x in self._entries)])  # fmt: skip
+        if row is not None:
+            first = max(first, self._parts.get(node, 0))
         return _Entry(row, first, max((e.call for e in before), default=0) if row is None or
                       row.alias else first)  # fmt: skip
 
@@ -233,7 +241,7 @@ class Lowering:
             self.early.append(node)
             return
         at = max((self._entries[x].call for x in operands), default=0)
-        if _draws(node):
+        if draws(node):
             self._drawn = at = max(at, self._drawn)
         for x in operands:
             self._serve(x)
@@ -256,6 +264,14 @@ class Lowering:
                    self._changed) for x in operands)  # fmt: skip
 
     # ---- values ----------------------------------------------------------------------------------
+
+    def operators(self, k: int) -> list[Any]:
+        """The operators of ours that stage number k has, in the program's order."""
+        return [
+            n
+            for n, e in self._entries.items()
+            if e.row is not None and e.graph == k and n.target is not operator.getitem
+        ]
 
     def stage(self, k: int) -> Stage:
         """Stage number k, made if it is new."""
@@ -287,7 +303,7 @@ class Lowering:
         """Whether a later graph makes a value from tensors that exist anyway, in few operators
         element by element or made anew in every graph, with no more to read than the value itself:
         it need not be stored."""
-        if node in self.wanted:
+        if node in self.wanted or self._parts:  # what fails then fails in one part
             return False
         leaves: set[Any] = set()
         seen: dict[Any, None] = {node: None}
@@ -305,8 +321,8 @@ class Lowering:
                 elif x not in seen:
                     seen[x] = None
                     todo.append(x)
-        sizes = [_count(x) for x in leaves]
-        most = _count(node)
+        sizes = [count(x) for x in leaves]
+        most = count(node)
         return max(sizes, default=0) <= most and sizes.count(most) <= 1
 
     def want(self, node: Any) -> None:
@@ -474,12 +490,6 @@ class Lowering:
         return value
 
 
-def _count(node: Any) -> int:
-    """Elements of a tensor, at the sizes that it was traced with; one for a number."""
-    shape = () if is_size(node) else node.meta["val"].shape
-    return math.prod(n if isinstance(n, int) else n.node.hint or 0 for n in shape)
-
-
 def _is_again(node: Any) -> bool:
     """Whether it is a copy of what the forward graph computes: made anew wherever it is read."""
     return bool(node.meta.get(AGAIN))
@@ -488,9 +498,3 @@ def _is_again(node: Any) -> bool:
 def _free(row: Row | None) -> bool:
     """Made anew in every graph that reads it."""
     return row is not None and (row.alias or row.source)
-
-
-def _draws(node: Any) -> bool:
-    """Whether a call takes numbers from torch's stream: itself, or for a function that it wraps."""
-    called = (node.target, *node.args[:1])
-    return any(torch.Tag.nondeterministic_seeded in getattr(f, "tags", ()) for f in called)

@@ -22,6 +22,7 @@ from smelt.graph.ir import Graph
 from smelt.ops.create import Input
 from smelt.runtime.prelude import Allowance
 from smelt.tune.memory import Program
+from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate, size
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from smelt.fusion.plan import Donate
     from smelt.warm import Found
 
-__all__ = ["found", "made"]
+__all__ = ["alike", "found", "made"]
 
 _PLANS: dict[tuple[str, str, Donate], _Planned] = {}
 _PLANS_LIMIT = 1024
@@ -69,6 +70,16 @@ def found(
         if _serves(other, values, allowance):
             return other.plan, {n: names[n] for n in other.plan.size_names}
     return None
+
+
+def alike(graph: Graph) -> bool:
+    """Whether there are plans for graphs that are given and give as many tensors of such ranks."""
+    ends = _ends(graph)
+    return any(_ends(other.graph) == ends for other in _PLANS.values())
+
+
+def _ends(graph: Graph) -> list[tuple[DType, int]]:
+    return [(x.type.dtype, x.type.rank) for x in (*graph.inputs, *graph.outputs)]
 
 
 def made(

@@ -45,7 +45,15 @@ from smelt.graph.inside import refused
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
 
-__all__ = ["Program"]
+__all__ = ["Program", "StageError"]
+
+
+class StageError(Exception):
+    """Nothing can be made of one of the stages; the cause says why."""
+
+    def __init__(self, stage: int) -> None:
+        super().__init__(f"stage {stage}")
+        self.stage = stage
 
 
 class Program:
@@ -76,6 +84,23 @@ class Program:
         """The numbers that its graphs take for sizes."""
         return {e for s in self.segments for e in s.sizes.values() if isinstance(e, int)}
 
+    def shown(self, args: list[Any], look: Callable[[Segment, Any, Any], None]) -> Any:
+        """One call; `look` is shown each graph, its tensors and its sizes before it runs."""
+
+        def showing(segment: Segment) -> Callable[[Any, Any], Any]:
+            def run(tensors: Any, sizes: Any) -> Any:
+                look(segment, tensors, sizes)
+                return segment.run(tensors, sizes)
+
+            return run
+
+        plain = dict(self._space)
+        self._space |= {f"graph{k}": showing(s) for k, s in enumerate(self.segments)}
+        try:
+            return self.call(args)
+        finally:
+            self._space |= plain
+
     # ---- text ------------------------------------------------------------------------------------
 
     def _build(self, graph: torch.fx.Graph) -> None:
@@ -92,7 +117,10 @@ class Program:
             self._call(node)
         for k, stage in enumerate(self.lowering.stages):
             if stage.outputs:
-                self._segment(k, stage)
+                try:
+                    self._segment(stage)
+                except Exception as error:
+                    raise StageError(k) from error
             for node in stage.calls:
                 self._call(node)
         for k, node in enumerate(self.lowering.late):
@@ -179,7 +207,7 @@ class Program:
                 self._sizes[name] = source
                 self._add(f"{name} = {source}")
 
-    def _segment(self, k: int, stage: Stage) -> None:
+    def _segment(self, stage: Stage) -> None:
         made = make_segment(stage, self.lowering.sizes, self._allowance(), looks=self._looks,
                             among=self._among)  # fmt: skip
         if self._budget is not None:

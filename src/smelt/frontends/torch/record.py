@@ -35,6 +35,7 @@ from smelt.knobs.values import show_bytes
 
 if TYPE_CHECKING:
     from smelt.explain import Report
+    from smelt.explain.measure import Times
     from smelt.explain.why import Why
 
 __all__ = ["Break", "Compiled", "Kept", "Kernel", "Record", "record"]
@@ -77,6 +78,8 @@ class Kernel:
     """Moved by the same operators one by one."""
     predicted_ns: float | None
     text: str
+    measured_ns: float | None = None
+    """The median of some launches alone, with what the first call gave it; `explain` measures."""
 
 
 @dataclass(slots=True)
@@ -90,7 +93,11 @@ class Compiled:
     """Calls of ATen in the traced graph."""
     seconds: float
     fallback: str = ""
+    failed: str = ""
+    """Why operators of it were left to torch, or it was cut in parts: what failed first inside."""
     first_arguments: list[Any] | None = None
+    times: dict[Segment, Times] = field(default_factory=dict["Segment", "Times"])
+    """What was measured of each graph of the program."""
     kept: tuple[Kept, ...] = ()
     """Of a forward graph: what it keeps, and what the backward graph computes again."""
 
@@ -101,13 +108,18 @@ class Compiled:
 
     def reports(self) -> list[Report]:
         """`smelt.explain`'s report of each graph of the program."""
-        return [] if self.program is None else [_report(s) for s in self.program.segments]
+        return [] if self.program is None else [_report(s, self) for s in self.program.segments]
 
     def kernels(self) -> list[Kernel]:
         """Every kernel, in order of execution."""
         if self.program is None:
             return []
         return [k for s in self.program.segments for k in _kernels(s, self)]
+
+    def measure(self, segment: Segment, tensors: Any, sizes: tuple[int, ...]) -> None:
+        """Times a graph of the program with what a call gives it."""
+        arrays, named = segment.arrays(tensors, sizes), dict(zip(segment.size_names, sizes))
+        self.times[segment] = _explaining().measure(segment.compiled.executable, arrays, named)
 
 
 @cache
@@ -116,12 +128,13 @@ def _explaining() -> Any:
     return import_module("smelt.explain")
 
 
-def _report(segment: Segment) -> Report:
-    return _explaining().report(segment.compiled, dict(segment.hints))
+def _report(segment: Segment, home: Compiled) -> Report:
+    times = home.times.get(segment)
+    return _explaining().report(segment.compiled, dict(segment.hints), times=times)
 
 
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
-    told = _report(segment)
+    told = _report(segment, home)
     found: list[Kernel] = []
     for cluster, kernel in zip(segment.compiled.plan.every, told.entries, strict=True):
         if cluster.body is not None or kernel.data.kind == "check":
@@ -134,6 +147,7 @@ def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
             tuple(dict.fromkeys(o.module for o in origins if o.module)),
             tuple(dict.fromkeys(str(o) for o in origins if o.known)),
             data.bytes, data.bytes_unfused, data.predicted_ns, kernel.text,
+            None if data.measured is None else data.measured.median_ns,
         ))  # fmt: skip
     return found
 
@@ -145,6 +159,8 @@ class Record:
     graphs: list[Compiled] = field(default_factory=list[Compiled])
     breaks: list[Break] = field(default_factory=list[Break])
     keep_arguments: bool = False
+    measures: bool = False
+    """Each graph is measured with what its first call is given."""
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -187,9 +203,11 @@ def _page(r: Record) -> str:
     )
     lines = [counts, f"moves {show_bytes(moved)} instead of {show_bytes(unfused)}"]
     for g in r.graphs:
-        lines += ["", f"{g.kind}, compiled in {g.seconds:.2f} s"]
+        lines += ["", _head(g)]
         if g.fallback:
             lines.append(f"  runs eagerly: {g.fallback}")
+        if g.failed:
+            lines.append(f"  runs in parts: {g.failed}")
         lines += [_line(k) for k in g.kernels()]
         lines += _kept(g)
         lines += _left(g)
@@ -213,9 +231,18 @@ def _line(k: Kernel) -> str:
         k.modules) else ""  # fmt: skip
     place = k.places[0].rpartition("/")[2] if k.places else ""
     saved = show_bytes(max(0, k.bytes_unfused - k.bytes))
+    time = "" if k.measured_ns is None else _explaining().show_time(k.measured_ns)
     return "  ".join(
-        part for part in (f"  {k.name}", shown, where, place, f"saved {saved}") if part
+        part for part in (f"  {k.name}", shown, where, place, time, f"saved {saved}") if part
     )
+
+
+def _head(g: Compiled) -> str:
+    found = f"{g.kind}, compiled in {g.seconds:.2f} s"
+    if not g.times:
+        return found
+    calls = sum(t.call.median_ns for t in g.times.values())
+    return f"{found}, {_explaining().show_time(calls)} a call"
 
 
 def _kept(g: Compiled) -> list[str]:
@@ -250,12 +277,15 @@ _OPEN: list[Record] = []
 
 
 @contextmanager
-def record(*, keep_arguments: bool = False) -> Generator[Record, None, None]:
+def record(
+    *, keep_arguments: bool = False, measures: bool = False
+) -> Generator[Record, None, None]:  # fmt: skip
     """Notes what is compiled inside the `with` block; models compiled before are not traced again.
 
-    `keep_arguments` keeps copies of what each graph is called with first.
+    `keep_arguments` keeps copies of what each graph is called with first; with `measures` that call
+    also takes the times of each kernel alone.
     """
-    made = Record(keep_arguments=keep_arguments)
+    made = Record(keep_arguments=keep_arguments, measures=measures)
     before = _refused()
     _OPEN.append(made)
     try:

@@ -10,7 +10,7 @@ from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
 from smelt.frontends.torch.value import V, concat, iota, is_zeros, select
 from smelt.ops.view import Expand
 from smelt.types.dtype import f64, i64
-from smelt.types.expr import Expr, Index, add, mul, product, sub
+from smelt.types.expr import Expr, Index, add, maximum, mul, product, sub
 
 __all__ = ["ROWS"]
 
@@ -66,7 +66,11 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
         return x
     if count == 0:
         return x.narrow(a, 0, 0)
-    return x.narrow(a, _start(c, x, a, start), count, step)
+    first = _start(c, x, a, start)
+    rest = sub(x.shape[a], count)
+    if step == 1 and first == maximum(rest, 0):  # no more are taken than there are
+        first = rest
+    return x.narrow(a, first, count, step)
 
 
 def _place(c: Call, x: V, a: int, place: Any) -> Index:

@@ -11,7 +11,7 @@ tensors on that memory; the block returns to the stock when torch lets the tenso
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +41,7 @@ from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
+    from smelt.fusion.plan import Donate
     from smelt.warm import Found
 
 __all__ = ["Segment", "make_segment"]
@@ -80,6 +81,18 @@ class Segment:
         self.size_names = compiled.size_names
         run = self._runner(_finish(compiled, orders, written, turns), more, turns)
         self.run: Runner = _apart(run, Places(compiled.executable, written, dense))
+        self._turns = turns
+
+    def arrays(
+        self, tensors: Sequence[Any], sizes: tuple[int, ...]
+    ) -> list[np.ndarray[Any, Any]]:  # fmt: skip
+        """What a call with these tensors gives to the executable."""
+        given = [turned(t, self._turns.get(k)) for k, t in enumerate(tensors)]
+        named = dict(zip(self.size_names, sizes, strict=True))
+        values = [v for v in self.compiled.executable.values if v.place == "input"]
+        shapes = {v.number: [int(evaluate(n, named)) for n in v.shape] for v in values}
+        count = len(given)  # behind them stand those that only tell a size
+        return [*given, *(np.zeros(shapes[k], "f4") for k in range(count, len(shapes)))]
 
     def _runner(self, finish: Finish | None, more: int, turns: Turns) -> Runner:
         executable = self.compiled.executable
@@ -181,8 +194,7 @@ def _holder(
     known = [(k, turns.get(k)) for k in sources]
 
     def elements(tensors: tuple[Any, ...], k: int) -> np.ndarray[Any, Any]:
-        found = as_array(tensors[k])
-        return found.transpose(turns[k]) if k in turns else found
+        return turned(tensors[k], turns.get(k))
 
     def ready(tensors: tuple[Any, ...], where: list[int]) -> Run:
         owners = [tensors[k] for k in sources]
@@ -193,6 +205,12 @@ def _holder(
         return prelude.run(owners, stamps, lambda k: elements(tensors, k), watched=True)
 
     return ready
+
+
+def turned(tensor: torch.Tensor, turn: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
+    """An array on a tensor's memory, its dimensions in another order."""
+    found = as_array(tensor)
+    return found if turn is None else found.transpose(turn)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -288,9 +306,7 @@ def make_segment(
     ready = _ready(stage, _as_traced(stage, traced), sizes, looks)
     found = plans.found(ready.graph, ready.hints, allowance, donate)
     if found is None:
-        ready = _ready(stage, _sized(stage, traced, sizes, among), sizes, looks)
-        wanted = ready.graph, ready.hints, allowance, donate
-        found = plans.found(*wanted) or plans.made(*wanted)
+        found, ready = _general(stage, traced, sizes, among, looks, allowance, donate)
     plan, names = found
     if ready.looks.flag is not None:
         orders.append(None)
@@ -334,21 +350,43 @@ def _values(meant: Mapping[str, Index], sizes: Sizes) -> dict[str, int]:
     return {n: int(evaluate(e, sizes.hints)) for n, e in meant.items()}
 
 
-def _sized(stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None) -> Generalized:
-    """The graph with the numbers `among` which dimensions may vary as sizes."""
+def _general(
+    stage: Stage, traced: Graph, sizes: Sizes, among: Collection[int] | None, looks: bool,
+    allowance: Allowance | None, donate: Donate,
+) -> tuple[tuple[Compiled | Found, Mapping[str, Index]], _Ready]:  # fmt: skip
+    """The plan of a graph with the numbers `among` which dimensions may vary as sizes: one that is
+    known, for whatever of its numbers, or a new one."""
+    first: _Ready | None = None
+    for made in _sized(stage, traced, sizes, among):
+        ready = _ready(stage, made, sizes, looks)
+        first = first or ready
+        if (known := plans.found(ready.graph, ready.hints, allowance, donate)) is not None:
+            return known, ready
+        if not plans.alike(ready.graph):
+            break
+    first = first or _ready(stage, _as_traced(stage, traced), sizes, looks)
+    return plans.made(first.graph, first.hints, allowance, donate), first
+
+
+def _sized(
+    stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None
+) -> Iterator[Generalized]:  # fmt: skip
+    """The graph with the numbers `among` which dimensions may vary as sizes, the likeliest first;
+    none where there is no such."""
+    if among is None:
+        return
     whole = _whole(stage, graph)
     fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
     counts = {_input_node(v.node): [at]
               for x, v in stage.inputs.items() if (at := parts_at(x)) is not None}  # fmt: skip
-    found = None
+    made = generalize(whole, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
     try:
-        if among is not None:
-            found = generalize(whole, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
+        for found in made:
+            yield _without_reads(stage, found)
     except SmeltError:  # the numbers are right as well
         if knobs.STRICT.get():
             raise
         _LOG.debug("a graph keeps its numbers", exc_info=True)
-    return _as_traced(stage, graph) if found is None else _without_reads(stage, found)
 
 
 def _as_traced(stage: Stage, graph: Graph) -> Generalized:

@@ -40,7 +40,7 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["Sizes", "is_size", "told"]
+__all__ = ["Sizes", "count", "is_size", "told"]
 
 
 class Sizes:
@@ -228,6 +228,12 @@ def is_size(node: Any) -> bool:
     known = node.meta.get("val")
     kinds = (torch.SymInt, torch.SymFloat, int)
     return isinstance(known, kinds) and not isinstance(known, bool)
+
+
+def count(node: Any) -> int:
+    """Elements of a tensor, at the sizes that it was traced with; one for a number."""
+    shape = () if is_size(node) else node.meta["val"].shape
+    return prod(n if isinstance(n, int) else n.node.hint or 0 for n in shape)
 
 
 def _is_least(env: Any, symbol: Any, least: int) -> bool:

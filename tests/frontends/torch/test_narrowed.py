@@ -1,0 +1,167 @@
+"""A failure at any stage of the compiler costs the operators that it comes from, and no more."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontends.torch.models import Encoder, compiled, seeded, tokens  # noqa: E402
+
+import smelt.torch  # noqa: E402
+from smelt import driver, fusion, knobs, lower, passes  # noqa: E402
+from smelt.errors import FallbackWarning, InternalError  # noqa: E402
+from smelt.frontends.torch import narrowed, plans, segment  # noqa: E402
+
+F = torch.nn.functional
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def operators(graph):
+    """What a graph computes, by the names of our operators."""
+    return {getattr(n.op, "scalar", n.op.name) for n in graph.nodes()}
+
+
+def planted(monkeypatch, stage, fails):
+    """Has a stage of the compiler fail for what `fails` says; the failures."""
+    told = []
+
+    def failing(real, nodes_of):
+        def run(*given, **options):
+            names = {getattr(n.op, "scalar", n.op.name) for n in nodes_of(given[0])}
+            if fails(names):
+                told.append(names)
+                raise InternalError("planted")
+            return real(*given, **options)
+
+        return run
+
+    home, name, nodes_of = {
+        "generalize": (segment, "generalize", lambda g: g.nodes()),
+        "looks": (segment, "looked_at", lambda outputs: segment.Graph("f", (), outputs).nodes()),
+        "compile": (plans.warm, "compile", lambda g: g.nodes()),
+        "passes": (passes, "run", lambda g: g.nodes()),
+        "plan": (fusion, "plan", lambda g: g.nodes()),
+        "lower": (lower, "run", lambda c: c.nodes),
+        "assemble": (driver, "assemble", lambda p: p.graph.nodes()),
+    }[stage]
+    monkeypatch.setattr(home, name, failing(getattr(home, name), nodes_of))
+    plans._PLANS.clear()
+    return told
+
+
+def model(x, w):
+    y = (x @ w).relu() + 1
+    z = torch.softmax(y.erf() * 2, -1)
+    return z.sum(0), (z[:, 1:] * y[:, :-1]).tanh(), x.t()
+
+
+@pytest.fixture
+def arguments():
+    torch.manual_seed(0)
+    return torch.randn(5, 7), torch.randn(7, 6)
+
+
+STAGES = ("looks", "compile", "passes", "plan", "lower", "assemble")
+
+
+def same(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_operator_that_fails_is_left_to_torch(stage, dynamic, arguments, monkeypatch):
+    told = planted(monkeypatch, stage, lambda names: "erf" in names)
+    fast = compiled(model, dynamic=dynamic)
+    with knobs.config(strict=False), smelt.torch.record() as record:
+        with pytest.warns(FallbackWarning, match="planted") as caught:
+            found = fast(*arguments)
+        same(found, model(*arguments))
+        same(fast(*arguments), model(*arguments))
+    (graph,) = record.graphs
+    assert told
+    assert [(x.operator, "planted" in x.reason) for x in graph.left] == [("aten.erf.default", True)]
+    assert len([w for w in caught if issubclass(w.category, FallbackWarning)]) == 1
+    assert "aten.erf.default" in str(caught[0].message)
+    assert len(graph.program.segments) == 2  # what stands before it and what stands behind
+    assert "planted" in graph.failed and "runs in parts" in str(record)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_operators_that_fail_together_are_compiled_apart(stage, arguments, monkeypatch):
+    planted(monkeypatch, stage, lambda names: {"erf", "tanh"} <= names)
+    settings = knobs.config(strict=False, fuse=stage != "lower")
+    with settings, smelt.torch.record() as record, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same(compiled(model)(*arguments), model(*arguments))
+    (graph,) = record.graphs
+    assert not graph.left
+    told = [w for w in caught if issubclass(w.category, FallbackWarning)]
+    assert len(told) == bool(graph.failed) == (stage != "lower")  # kernels are apart already
+    assert len(graph.program.segments) == 1 + bool(graph.failed)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_strictness_raises_what_failed(stage, arguments, monkeypatch):
+    planted(monkeypatch, stage, lambda names: "erf" in names)
+    with knobs.config(strict=True), pytest.raises(Exception, match="planted"):
+        compiled(model)(*arguments)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_compiler_that_always_fails_gives_eager_numbers(stage, arguments, monkeypatch):
+    monkeypatch.setattr(narrowed, "MOST", 3)
+    planted(monkeypatch, stage, lambda names: True)
+    warned = pytest.warns(FallbackWarning, match="planted")
+    with knobs.config(strict=False), smelt.torch.record() as record, warned as caught:
+        same(compiled(model)(*arguments), model(*arguments))
+    assert len([w for w in caught if issubclass(w.category, FallbackWarning)]) == 1
+    assert not record.kernels
+
+
+@pytest.mark.parametrize("fails", ["exp", "contract", "rsqrt", "gather", "erf", "tanh", "select"])
+def test_a_step_of_training_has_eager_gradients(fails, monkeypatch):
+    model = seeded(Encoder, layers=2)
+    given = tokens(3, 6)
+    planted(monkeypatch, "plan", lambda names: fails in names)
+    with knobs.config(strict=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        fast = compiled(model)
+        for f in (fast, fast):
+            found, wanted = (
+                torch.autograd.grad(g(*given).square().mean(), [*model.parameters()])
+                for g in (f, model)
+            )
+            for a, b in zip(found, wanted, strict=True):
+                torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
+
+
+def test_arguments_are_written_whatever_fails(monkeypatch):
+    def f(x, y):
+        x.mul_(2)
+        y[1:] += x[1:].erf()
+        return x + y
+
+    planted(monkeypatch, "plan", lambda names: "erf" in names)
+    ours, theirs = ([torch.arange(4.0), torch.ones(4)] for _ in range(2))
+    with knobs.config(strict=False), pytest.warns(FallbackWarning):
+        torch.testing.assert_close(compiled(f)(*ours), f(*theirs))
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_other_sizes_are_found_after_a_failure(arguments, monkeypatch):
+    told = planted(monkeypatch, "plan", lambda names: "erf" in names)
+    fast = compiled(model, dynamic=True)
+    with knobs.config(strict=False):
+        with pytest.warns(FallbackWarning):
+            fast(*arguments)
+        for n in (5, 9, 3):
+            x = torch.randn(n, 7)
+            same(fast(x, arguments[1]), model(x, arguments[1]))
+    assert 0 < len(told) < 12
