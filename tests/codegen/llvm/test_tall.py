@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.forms import TYPES, is_right_in_every_layout
 from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.native import native_kernel
 from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
 from smelt.blocks import TALL_COLUMNS, TALL_DEPTH, TALL_SINGLE, TALL_STAGED
-from smelt.codegen.build import form_for
+from smelt.codegen.build import Form, form_for
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.tall_nests import scheduled
 
@@ -118,3 +119,21 @@ def test_converted_as_it_is_packed(dtype: str) -> None:
                     for s, d in zip(((m, k), (k, n)), kinds, strict=True))  # fmt: skip
             found = run_guarded(kernel, [x, w], at_end=True)[0]
             assert np.array_equal(found, kernel.expected(x, w)[0]), (isa, m, n, k)
+
+
+@pytest.mark.parametrize("form", ["wide", "few", "deep"])
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_columns_that_two_operands_hold_in_turn(isa: str, form: Form) -> None:
+    """Two numbers of a byte are packed so that neighbours lie in different arrays."""
+    kernel = whole(
+        "graph f(x: f32[m,60], a: f32[60,256,1], b: f32[60,256,1]) {\n"
+        " c = concat(a, b) {axis=2}\n w = reshape(c) {shape=(60, 512)}\n"
+        ' s = contract(x, w) {spec="m,k; k,n -> m,n"}\n return s\n}', isa,
+    )  # fmt: skip
+    if form not in [name for name, _ in kernel.forms]:
+        pytest.skip("no such form")
+    made = native_kernel(kernel.kernel, kernel.target, form)
+    shapes = (70, 60), (60, 256, 1), (60, 256, 1)
+    arrays = [whole_numbers(s, "f4", k) for k, s in enumerate(shapes)]
+    (found,) = made(dict(zip([p.name for p in made.kernel.inputs], arrays, strict=True))).values()
+    assert np.array_equal(found, kernel.expected(*arrays)[0])

@@ -89,6 +89,45 @@ def test_short_integers_that_are_widened_are_kept_short(turned):
     assert prelude.held_bytes() == (data.nbytes if grouped else 0)
 
 
+def scaled(w, s):
+    return sm.astype(w, sm.float32) * s[:, None]
+
+
+def unpacked(w, s):
+    low, high = (sm.astype(x, sm.float32) - 8.0 for x in (w & 15, w >> 4))
+    return sm.reshape(sm.stack([low, high], axis=-1), (w.shape[0], -1)) * s[:, None]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("wide", [scaled, unpacked])
+def test_weights_of_few_bits_with_scales_are_kept_so_where_the_function_scales_them(wide, inside):
+    data = RNG.integers(0, 256, (60, 256)).astype(np.uint8)
+    scales = RNG.random(60, np.float32) / 256
+    w, s = owned(data), owned(scales)
+    outside = wide(w, s)
+    f = sm.jit(lambda x: x @ (wide(w, s) if inside else outside))
+    expected = np.asarray(wide(sm.asarray(data), sm.asarray(scales)))
+    for rows in (1, 3, 70):
+        x = RNG.standard_normal((rows, 60), np.float32)
+        check(f, x, expected)
+    (trace,) = next(iter(f.traces.values()))
+    kinds = [x.type.dtype for x in trace.captured]
+    assert kinds == ([sm.uint8, sm.float32] if inside else [sm.float32])
+    view = np.asarray(w)  # shares the memory
+    view[...] = 7
+    changed = np.asarray(wide(sm.asarray(view), sm.asarray(scales)))
+    check(f, x, changed if inside else expected)
+
+
+def test_what_is_dear_to_compute_of_captured_arrays_is_not_computed_in_every_call():
+    a, b = owned(weights(60, 1)), owned(weights(1, 256))
+    f = sm.jit(lambda x: x @ sm.tanh(a + b))
+    x = RNG.standard_normal((5, 60), np.float32)
+    check(f, x, np.tanh(np.asarray(a) + np.asarray(b)))
+    (trace,) = next(iter(f.traces.values()))
+    assert [x.type.shape for x in trace.captured] == [(60, 256)]
+
+
 def test_what_is_pending_on_memory_of_others_is_computed_when_it_is_captured():
     data = RNG.integers(-100, 100, (60, 256)).astype(np.int8)
     wide = sm.astype(sm.asarray(data), sm.int32)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from math import prod
 from typing import Any
 
 from smelt.errors import ChangedError, LeakError
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import Value, constant, imprint, infer, intern, layout
+from smelt.frontends.array.value import STATE, Value, constant, imprint, infer, intern, layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -28,6 +29,9 @@ from smelt.types.tensor import TensorType
 __all__ = ["Map", "Scope", "f32"]
 
 
+SOON = 6.0
+"""Cycles a vector up to which a value is computed in every call rather than read: as many as bytes
+of it take that come from memory."""
 _FORMS = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "neg": "(-{})"}
 
 
@@ -40,6 +44,8 @@ class Scope(Sizes):
         self.open = True
         self.captured: dict[Value, Value] = {}
         self._renamed: dict[Value, Value] = {}
+        self._anew: set[Value] = set()
+        """Values from outside that are recorded again."""
         self.scalars: dict[Value, tuple[str, Any]] = {}
         self.fixed: dict[str, Any] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
@@ -49,6 +55,9 @@ class Scope(Sizes):
         """What was asked of numbers, as Python text that is true in this call."""
         self.imprints: dict[Value, bytes] = {}
         """What captured arrays that others may write to were like when they were first read."""
+        arrays = [ref() for ref in STATE.pending]
+        self.awaited = {a.node for a in arrays if a is not None}
+        """What waited to be computed when it began: what comes of it is known then."""
         self.made: dict[int, weakref.ref[Any]] = {}
         """Arrays that were made while it ran, of values from outside: it may write to them."""
         self.instead: list[weakref.ref[Any]] = []
@@ -195,7 +204,7 @@ class Scope(Sizes):
         if x.scope is not None:
             raise LeakError(value=x.told, function=x.scope.name)
         found = self.captured.get(x) or self._renamed.get(x)
-        if found is None and _is_renamed(x):
+        if found is None and (_is_renamed(x) or x in self._anew or self._is_made_anew(x)):
             found = self._renamed[x] = self.record(x.op, x.inputs)  # type: ignore[arg-type]
         if found is None:
             label, data = f"c{len(self.captured)}", realise(x)
@@ -205,6 +214,30 @@ class Scope(Sizes):
             if x.shared:
                 self.imprints[x] = imprint(data)
         return found
+
+    def _is_made_anew(self, x: Value) -> bool:
+        """Whether a value that the function computes of others from outside, which nobody else
+        writes to, takes more memory than they do and is soon computed: the program had better know
+        them (8-bit weights with scales are still 8-bit weights)."""
+        work, nbytes, inner = 0.0, 0, list[Value]()
+        seen, pending = {x}, [x]
+        while pending:
+            here: Any = pending.pop()
+            apart = here in self.awaited or here.data is not None or not here.inputs
+            if apart or not (here.op.is_view or isinstance(here.op, Cast | Map)):
+                if here.shared or here is x:
+                    return False
+                nbytes += _nbytes(here)
+                continue
+            work += here.op.row.cost * _count(here) if isinstance(here.op, Map) else 0.0
+            inner.append(here)
+            fresh = [i for i in here.inputs if i not in seen]
+            pending += fresh
+            seen.update(fresh)
+        if nbytes >= _nbytes(x) or work > SOON * _count(x):
+            return False
+        self._anew.update(inner)
+        return True
 
 
 def _is_renamed(x: Value) -> bool:
@@ -216,3 +249,11 @@ def _is_renamed(x: Value) -> bool:
         if x.data is not None:
             return not x.shared
     return False
+
+
+def _count(x: Value) -> int:
+    return prod(n for n in x.type.shape if isinstance(n, int))
+
+
+def _nbytes(x: Value) -> int:
+    return _count(x) * x.type.dtype.itemsize

@@ -10,6 +10,7 @@ from smelt.codegen.llvm.schedule.tall import Tall, needed, readers, talls
 from smelt.codegen.llvm.values.items import Phase, accesses_of
 from smelt.kernel.built import Form
 from smelt.target import Target
+from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
 
 
@@ -48,8 +49,9 @@ def _nest(phase: Phase, c: Tall) -> Nest:
         )
     )
     right.turned = [i for i in right.items if runs_across(i, c.n, c.k)]
-    limits = (e for access in accesses_of(right.items) for e, _ in access.limits)
-    if not right.turned and any(c.n in axes_of(e) for e in limits):
+    loads = accesses_of(right.items)
+    even = all(coefficient(a.offset, c.n) is not None for a in loads)
+    if not right.turned and even and any(c.n in axes_of(e) for a in loads for e, _ in a.limits):
         right.order = right.order[::-1]  # what is outside is tested once for each of the columns
     if c.deep:
         outer, inner = left.order
