@@ -6,7 +6,8 @@ square blocks of them are transposed in registers (Eklundh's butterfly), and vec
 written.  The loops then read whole rows of the turned tile.
 
 Squares are read a few elements of many rows at a time, which no processor foresees.  So as many
-lines are asked for as are read, of the next tile and in the order of memory: row by row.
+lines are asked for as are read: of the next tile and in the order of memory, row by row, or where
+rows are walked along, of the rows that follow some squares later.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 Put = Callable[[Value, Value, Value], None]
+AHEAD = 4
+"""Squares by which turning runs behind what it has asked memory for, where rows are walked along:
+as long as the last cache takes."""
 
 
 def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
@@ -62,6 +66,8 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
         read = squares.masked
 
     def block(u0: Value, v0: Value) -> None:
+        if not across:
+            squares.ask(u0, b.add(v0, number(AHEAD * side)))
         for k, column in enumerate(transpose(b, read(u0, v0))):
             put(b.add(u0, number(k)), v0, column)
 
@@ -138,6 +144,13 @@ class _Squares:
             b, b.and_(whole, within), lambda: self.whole(u0, v0),
             lambda: _one_of(b, some, lambda: self.masked(u0, v0), lambda: [self.other] * side),
         )  # fmt: skip
+
+    def ask(self, u0: Value, v0: Value) -> None:
+        """Asks memory for the lines of a square."""
+        b, start = self.b, self._start(u0)
+        for k in range(self.side):
+            at = b.add(start, self.moved(1, b.add(v0, number(k))))
+            prefetch(b, element_address(b, self.base, at, self.dtype))
 
     def _start(self, u0: Value) -> Value:
         """Where rows begin, but for their position along v."""
