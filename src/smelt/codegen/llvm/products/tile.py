@@ -76,9 +76,8 @@ class TileEmitter:
     def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
         self.short: Value | None = None
-        """Whether a right operand is read where it lies that would be packed if its rows were
-        longer."""
-        self.far = number(FAR) if c.deep else None  # a panel is followed by the next one
+        """Whether a right operand is read as it lies that would be packed with longer rows."""
+        self.far = number(FAR) if c.deep else None
         """Bytes from what a tile multiplies of the right operand to what it asks memory for."""
         self.rows = number(1)
         if c.m is not None:
@@ -141,7 +140,7 @@ class TileEmitter:
         b, c, packed = self.b, self.c, self.right
         place = self._open(nest, c.right, (c.k, c.n), scope)
         if place.dtype != packed.dtype:  # they are converted as they are packed
-            return b.icmp_signed("!=", number(0), number(0))
+            return ir.IntType(1)(0)
         (low, high), apart = self.home.ranges[c.n], place.steps[0]
         left_over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
         short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
@@ -149,7 +148,8 @@ class TileEmitter:
         first = element_address(b, place.base, place.origin, place.dtype)
         steps = b.select(self.short, apart, packed.steps[0]), packed.steps[1]
         packed.base, packed.steps = b.select(self.short, first, packed.base), steps
-        self.far = b.mul(steps[0], number(LINES * place.dtype.itemsize))
+        if self.home.s.region(c.item):  # its blocks are met but a few times
+            self.far = b.mul(steps[0], number(LINES * place.dtype.itemsize))
         return self.short
 
     def run(self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None) -> None:

@@ -20,7 +20,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.limits import Inside, inside_limits
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.schedule.tasks import turned_side
@@ -146,11 +146,16 @@ class _Squares:
         )  # fmt: skip
 
     def ask(self, u0: Value, v0: Value) -> None:
-        """Asks memory for the lines of a square."""
-        b, start = self.b, self._start(u0)
-        for k in range(self.side):
-            at = b.add(start, self.moved(1, b.add(v0, number(k))))
-            prefetch(b, element_address(b, self.base, at, self.dtype))
+        """Asks memory for the lines of a square.  LLVM would keep what it knows of their addresses
+        in registers that tiles need."""
+        b, stride = self.b, coefficient(self.access.offset, self.home.nest.order[-1])
+        if stride is None:
+            return  # they lie anywhere
+        apart = opaque(b, self.home.index(stride, self.scope))
+        line = opaque(b, b.add(self._start(u0), b.mul(v0, apart)))
+        for _ in range(self.side):
+            prefetch(b, element_address(b, self.base, line, self.dtype))
+            line = b.add(line, apart)
 
     def _start(self, u0: Value) -> Value:
         """Where rows begin, but for their position along v."""
