@@ -23,8 +23,9 @@ from tests.codegen.llvm.whole import RUNNABLE
 from tests.lower.test_stream import Case, masked, streamed
 
 import smelt as sm
-from smelt.codegen.build import asm_text, llvm_text
+from smelt.codegen.build import Form, asm_text, llvm_text
 from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.bands import BAND
 from smelt.codegen.llvm.schedule.nests import Schedule, schedule
 from smelt.codegen.llvm.scratch.storage import Storage
 from smelt.kernel.ir import Kernel
@@ -51,6 +52,10 @@ SIMPLE = {
 }
 
 
+LENGTHS: dict[Form, list[int]] = {"": [1, 13, 193, 211, 384, 509, 701], "small": [1, 13, 100, 192]}
+"""Rows and keys that are drawn for the forms of a kernel."""
+
+
 @st.composite
 def masks(draw: Any) -> str:
     """A mask as an expression in i and j."""
@@ -75,11 +80,11 @@ def plain(q: Array, k: Array, v: Array, keep: Array) -> Array:
         return (e / e.sum(axis=-1, keepdims=True)) @ v
 
 
-def compiled(mask: str, isa: str = RUNNABLE[-1]) -> Native:
+def compiled(mask: str, isa: str = RUNNABLE[-1], form: Form = "") -> Native:
     def code(q: Any, k: Any, v: Any) -> Any:
         return masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j}))
 
-    return native_kernel(streamed(Case(mask, code, SHAPES, ()))[1], isa)
+    return native_kernel(streamed(Case(mask, code, SHAPES, ()))[1], isa, form)
 
 
 def outcome(made: Native, *arrays: Array) -> Array:
@@ -95,9 +100,10 @@ def drawn(rng: Any, rows: int, keys: int, dims: tuple[int, int] = (8, 6)) -> lis
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mask=masks(), data=st.data())
 def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
-    made = compiled(mask, data.draw(st.sampled_from(RUNNABLE)))
+    form = data.draw(st.sampled_from(sorted(LENGTHS)))
+    made = compiled(mask, data.draw(st.sampled_from(RUNNABLE)), form)
     for _ in range(3):
-        rows, keys = (data.draw(st.sampled_from([1, 13, 193, 211, 384, 509, 701])) for _ in "ab")
+        rows, keys = (data.draw(st.sampled_from(LENGTHS[form])) for _ in "ab")
         q, k, v = drawn(np.random.default_rng(rows + keys), rows, keys)
         i, j = np.arange(rows)[:, None], np.arange(keys)
         keep = np.broadcast_to(eval(mask, {"i": i, "j": j}), (rows, keys))
@@ -108,20 +114,23 @@ def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
         assert np.abs(found[seen] - wanted[seen]).max(initial=0) < 2e-5
 
 
+@pytest.mark.parametrize("form", LENGTHS)
 @pytest.mark.parametrize("name", ["window", "causal", "before"])
-def test_what_rows_do_not_see_may_be_anything(name: str) -> None:
+def test_what_rows_do_not_see_may_be_anything(name: str, form: Form) -> None:
     """Neither NaN in a key that no row of a band sees, nor what scratch memory held before."""
     mask = SIMPLE[name].format(a=40)
-    made = compiled(mask)
+    made = compiled(mask, form=form)
     rng = np.random.default_rng(1)
-    q, k, v = drawn(rng, 500, 500)
+    n, seen = (500, 400) if not form else (192, 160)
+    q, k, v = drawn(rng, n, n)
     wanted = outcome(made, q, k, v)[0]
     spoilt = [np.full_like(x, np.nan) for x in (q, k, v)]
     outcome(made, *spoilt)  # scratch memory is full of NaN now
     np.testing.assert_array_equal(outcome(made, q, k, v)[0], wanted)
     spoilt = [q, k.copy(), v.copy()]
-    spoilt[1][:, 400:], spoilt[2][:, 400:] = np.nan, np.inf
-    np.testing.assert_array_equal(outcome(made, *spoilt)[0, :192], wanted[:192])
+    spoilt[1][:, seen:], spoilt[2][:, seen:] = np.nan, np.inf
+    own = seen // BAND * BAND
+    np.testing.assert_array_equal(outcome(made, *spoilt)[0, :own], wanted[:own])
 
 
 LATE = """kernel f(q: bf16[3,600,32], k: bf16[3,600,32], v: bf16[3,600,32]) -> y: f32[3,600,32]

@@ -28,6 +28,7 @@ from smelt.codegen.llvm.products.before import Masks, with_before
 from smelt.codegen.llvm.products.grouping import panel_units
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
+from smelt.codegen.llvm.products.tiling import heights
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of, panel_step
@@ -49,6 +50,8 @@ take few more pages than packed ones would."""
 FAR = 8192
 """Bytes between what few rows multiply of panels and what is asked for: the processor guesses no
 further than to the end of a page."""
+LINES = 24
+"""Short rows by which tiles run behind what they have asked memory for: as long as L3 takes."""
 
 
 @dataclass
@@ -73,8 +76,9 @@ class TileEmitter:
     def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
         self.short: Value | None = None
-        """Whether a right operand is read where it lies that would be packed if its rows were
-        longer."""
+        """Whether a right operand is read as it lies that would be packed with longer rows."""
+        self.far = number(FAR) if c.deep else None
+        """Bytes from what a tile multiplies of the right operand to what it asks memory for."""
         self.rows = number(1)
         if c.m is not None:
             low, high = home.ranges[c.m]
@@ -136,15 +140,16 @@ class TileEmitter:
         b, c, packed = self.b, self.c, self.right
         place = self._open(nest, c.right, (c.k, c.n), scope)
         if place.dtype != packed.dtype:  # they are converted as they are packed
-            return b.icmp_signed("!=", number(0), number(0))
+            return ir.IntType(1)(0)
         (low, high), apart = self.home.ranges[c.n], place.steps[0]
         left_over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
         short = b.icmp_unsigned("<=", apart, number(SHORT * c.tile.columns))
         self.short = b.and_(short, b.icmp_signed("==", left_over, number(0)))
         first = element_address(b, place.base, place.origin, place.dtype)
         steps = b.select(self.short, apart, packed.steps[0]), packed.steps[1]
-        base = b.select(self.short, first, packed.base)
-        self.right = Place(base, number(0), steps, packed.dtype, True)
+        packed.base, packed.steps = b.select(self.short, first, packed.base), steps
+        if self.home.s.region(c.item):  # its blocks are met but a few times
+            self.far = b.mul(steps[0], number(LINES * place.dtype.itemsize))
         return self.short
 
     def run(self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None) -> None:
@@ -453,9 +458,9 @@ class TileEmitter:
         b, place = self.b, self.right
         first = element_address(b, place.base, at, place.dtype)
         self._ask(place, first, vectors)
-        if self.c.deep:  # a panel is followed by the next one
+        if self.far is not None:
             for v in range(vectors):
-                at = b.gep(first, [number(FAR + v * LINE)], source_etype=ir.IntType(8))
+                at = b.gep(first, [b.add(self.far, number(v * LINE))], source_etype=ir.IntType(8))
                 prefetch(b, at, near=True)
         steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
         masks = [*[None] * (vectors - 1), None if place.packed else mask]
@@ -492,9 +497,4 @@ def whole_units(home: NestEmitter, c: Contraction) -> Value:
     return home.b.icmp_signed("==", part, number(0))
 
 
-def heights(full: int) -> tuple[int, ...]:
-    """Heights of tiles that together fit any number of rows, from whole ones to single rows."""
-    return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
-
-
-__all__ = ["TileEmitter", "heights"]
+__all__ = ["TileEmitter"]

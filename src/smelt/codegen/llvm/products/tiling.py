@@ -69,6 +69,11 @@ def every_width(
     home.loop(wide, columns, tile.columns, lambda at: line(at, 1))
 
 
+def heights(full: int) -> tuple[int, ...]:
+    """Heights of tiles that together fit any number of rows, from whole ones to single rows."""
+    return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
+
+
 def whole_tiles(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
     """Rows that whole tiles take: two lower ones do the last of these with the few rows that would
     be left, and a whole one more what is nearly whole."""

@@ -113,7 +113,7 @@ def rows_in_bands(phase: Phase, products: Iterable[Contraction]) -> Iterator[tup
         if len(rows) != 1 or v.part is not None or v.size in (None, 1):
             continue
         (m,) = rows
-        plain = all(c.kind == "packed" and not (c.outer or c.panels or c.down) and
+        plain = all(not (c.thin or c.outer or c.panels or c.down) and
                     not (c.group is not None and c.group.moved) for c in over)  # fmt: skip
         told = _cone(v.start) | _cone(v.stop)
         if m in phase.grid and plain and any(_tells(i, [m]) for i in told) and _may_be_finer(told):
@@ -147,7 +147,6 @@ def bands_of(s: Schedule) -> list[Bands]:
             c for c in s.blocked if region in chain(s.region(c.item)) and n in (c.n, c.k)
         )
         size, fine = band_rows(products)
-        fine = size if any(x.folds for x in guides) else fine
         found.append(
             Bands(region, m, n, group, size, fine, -(-most // size), banded, products, guides)
         )
@@ -210,8 +209,8 @@ class BandEmitter:
         low, high = ranges[bands.columns]
         stale = _cone(bands.visit.start) | _cone(bands.visit.stop)
 
-        def one(k: Value, rows: int) -> None:
-            home.ranges[bands.rows] = _band(b, k, ranges[bands.rows], rows)
+        def fine(k: Value) -> None:
+            home.ranges[bands.rows] = _band(b, k, ranges[bands.rows], bands.fine)
             home.top = _flat(top, stale)
             for nest in bands.guides:
                 home.run(nest)
@@ -220,17 +219,25 @@ class BandEmitter:
                 start = _greater(b, home.top.value(bands.visit.start), low)
             if bands.visit.stop is not None:
                 stop = _lesser(b, home.top.value(bands.visit.stop), high)
-            if rows == bands.fine:
-                self._put(k, bands.fine, start, stop, exact=True)
-            if rows == bands.size:
-                start = b.add(low, b.and_(b.sub(start, low), number(-bands.group)))
-                far = b.add(b.sub(stop, low), number(bands.group - 1))
-                stop = _lesser(b, b.add(low, b.and_(far, number(-bands.group))), high)
-                self._put(k, bands.size, start, stop)
+            none = b.icmp_signed(">=", start, stop)
+            start, stop = b.select(none, high, start), b.select(none, low, stop)
+            self._put(k, bands.fine, start, stop, exact=True)
 
-        for rows in dict.fromkeys((bands.size, bands.fine)):
-            count = _count(b, ranges[bands.rows], rows)
-            home.loop(number(0), count, 1, lambda k, rows=rows: one(k, rows))
+        def whole(k: Value) -> None:
+            start, stop, first = high, low, b.mul(k, number(bands.size // bands.fine))
+            for n in range(bands.size // bands.fine):
+                part = _lesser(b, b.add(first, number(n)), last)
+                start = _lesser(b, start, self._told(part, bands.fine, 0, exact=True))
+                stop = _greater(b, stop, self._told(part, bands.fine, 1, exact=True))
+            start = b.add(low, b.and_(b.sub(start, low), number(-bands.group)))
+            far = b.add(b.sub(stop, low), number(bands.group - 1))
+            stop = _lesser(b, b.add(low, b.and_(far, number(-bands.group))), high)
+            self._put(k, bands.size, start, stop)
+
+        count = _count(b, ranges[bands.rows], bands.fine)
+        home.loop(number(0), count, 1, fine)
+        last = b.sub(count, number(1))
+        home.loop(number(0), _count(b, ranges[bands.rows], bands.size), 1, whole)
         home.top, home.ranges = top, ranges
 
     def each(self, inside: Callable[[], None]) -> None:
@@ -255,7 +262,7 @@ class BandEmitter:
         b, size = self.home.b, self.bands.fine if exact else self.bands.size
 
         def one(k: Value) -> None:
-            begins = b.load(self._place(k, size, 0, exact), typ=I64)
+            begins = self._told(k, size, 0, exact=exact)
             inside(_band(b, k, (number(0), rows), size), self._seen(k, size, columns, exact=exact),
                    b.icmp_signed(">=", begins, columns[0]))  # fmt: skip
 
@@ -266,13 +273,16 @@ class BandEmitter:
     ) -> tuple[Value, Value]:
         """What a band sees of some columns; nothing ends where it begins."""
         b, (low, high) = self.home.b, columns
-        start, stop = (b.load(self._place(k, rows, side, exact), typ=I64) for side in (0, 1))
+        start, stop = (self._told(k, rows, side, exact=exact) for side in (0, 1))
         start = _lesser(b, _greater(b, start, low), high)
         return start, _greater(b, _lesser(b, stop, high), start)
 
     def _put(self, k: Value, rows: int, start: Value, stop: Value, *, exact: bool = False) -> None:
         for side, end in enumerate((start, stop)):
             self.home.b.store(end, self._place(k, rows, side, exact))
+
+    def _told(self, k: Value, rows: int, side: int, *, exact: bool) -> Value:
+        return self.home.b.load(self._place(k, rows, side, exact), typ=I64)
 
     def _place(self, k: Value, rows: int, side: int, exact: bool) -> Value:
         b = self.home.b

@@ -6,7 +6,8 @@ square blocks of them are transposed in registers (Eklundh's butterfly), and vec
 written.  The loops then read whole rows of the turned tile.
 
 Squares are read a few elements of many rows at a time, which no processor foresees.  So as many
-lines are asked for as are read, of the next tile and in the order of memory: row by row.
+lines are asked for as are read: of the next tile and in the order of memory, row by row, or where
+rows are walked along, of the rows that follow some squares later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.limits import Inside, inside_limits
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.schedule.tasks import turned_side
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 Put = Callable[[Value, Value, Value], None]
+AHEAD = 4
+"""Squares by which turning runs behind what it has asked memory for, where rows are walked along:
+as long as the last cache takes."""
 
 
 def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
@@ -62,6 +66,8 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
         read = squares.masked
 
     def block(u0: Value, v0: Value) -> None:
+        if not across:
+            squares.ask(u0, b.add(v0, number(AHEAD * side)))
         for k, column in enumerate(transpose(b, read(u0, v0))):
             put(b.add(u0, number(k)), v0, column)
 
@@ -138,6 +144,18 @@ class _Squares:
             b, b.and_(whole, within), lambda: self.whole(u0, v0),
             lambda: _one_of(b, some, lambda: self.masked(u0, v0), lambda: [self.other] * side),
         )  # fmt: skip
+
+    def ask(self, u0: Value, v0: Value) -> None:
+        """Asks memory for the lines of a square.  LLVM would keep what it knows of their addresses
+        in registers that tiles need."""
+        b, stride = self.b, coefficient(self.access.offset, self.home.nest.order[-1])
+        if stride is None:
+            return  # they lie anywhere
+        apart = opaque(b, self.home.index(stride, self.scope))
+        line = opaque(b, b.add(self._start(u0), b.mul(v0, apart)))
+        for _ in range(self.side):
+            prefetch(b, element_address(b, self.base, line, self.dtype))
+            line = b.add(line, apart)
 
     def _start(self, u0: Value) -> Value:
         """Where rows begin, but for their position along v."""
