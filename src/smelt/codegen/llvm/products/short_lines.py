@@ -38,7 +38,7 @@ Value = ir.Value
 I1 = ir.IntType(1)
 VECTORS = (1, 2, 4)
 """Vectors of a line for which there are loops: with more of them tests are a small part."""
-KINDS = ("const", "index", "load", "apply", "cast")
+KINDS = ("const", "index", "load", "apply", "cast", "unit")
 """What is packed by them: all of it is had lane by lane, whatever the others are."""
 
 

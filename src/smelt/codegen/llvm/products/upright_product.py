@@ -180,7 +180,7 @@ class UprightEmitter(Packer):
         column = b.add(home.ranges[c.n][0], column)
         panel = b.mul(b.udiv(column, number(c.tile.columns)), home.home.index(pitch))
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
-        return element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
+        return element_address(b, home.home.buffers[access.buffer], at, c.unit)
 
     def _tiles(self, depth: Value, first: Value) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
@@ -252,7 +252,7 @@ TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, BIT])
 
 def tile_function(module: ir.Module, c: Upright, tile: Tile, target: Target) -> ir.Function:
     """The register tile as a function of its own, where nothing else is kept in registers."""
-    name = f"upright.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
+    name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
     return function_apart(module, name, TILE_TYPE, lambda f: _Tile(f, c, tile, target).fill())
 
 
@@ -283,7 +283,7 @@ class _Tile:
         before = [b.phi(zero.type) for _ in places]
         entry_of = b.mul(tap, number(2))
         line, weights = (
-            element_address(b, x, b.load(element_address(b, table, at, i64), typ=I64), dtype)
+            element_address(b, x, b.load(element_address(b, table, at, i64), typ=I64), self.c.unit)
             for x, at in ((image, entry_of), (panel, b.add(entry_of, number(1))))
         )
         if self.c.few:
@@ -329,7 +329,7 @@ class _Tile:
 
     def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
         """The sums after one more channel."""
-        b, c, tile, dtype = self.b, self.c, self.tile, self.c.item.dtype
+        b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
         at = element_address(b, weights, b.mul(k, number(c.tile.columns)), dtype)
         across = [load_vector(self.m, element_address(b, at, number(v * tile.lanes), dtype), dtype,
                               None) for v in range(tile.vectors)]  # fmt: skip

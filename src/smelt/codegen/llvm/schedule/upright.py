@@ -24,6 +24,7 @@ from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.codegen.llvm.values.places import Slid, block_of, packed_order, place_extents
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
 from smelt.types.expr import (
     Index,
     add,
@@ -99,6 +100,11 @@ class Upright:
     """The axis along a line of such an image, over its places and what each has."""
     flat: str = ""
     """The axis over all summed positions of such an image, along which its weights are packed."""
+
+    @property
+    def unit(self) -> DType:
+        """The type as which packed operands lie in scratch: that of their elements, or of pairs."""
+        return self.item.args[0].dtype
 
     @property
     def m(self) -> None:
