@@ -22,6 +22,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.short_lines import each_length
+from smelt.codegen.llvm.products.taps_packer import TapsPacker, lies_by_taps
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import every_tile, function_apart
 from smelt.codegen.llvm.schedule.contract import Tile
@@ -118,7 +119,11 @@ class WindowedEmitter(Packer):
         packed = self.at(LEFT_PART, number(0)), number(PITCH)
         access = load_of(c.left)
         if access is None or not (c.lies or c.dealt):
-            self.pack(nest)
+            loads = lies_by_taps(c)
+            if loads is not None:
+                TapsPacker(home, nest, c, loads).run()
+            else:
+                self.pack(nest)
             self.left, self.row_step = packed
             return
         low, high = home.ranges[c.m]
