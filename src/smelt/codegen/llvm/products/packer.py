@@ -142,6 +142,8 @@ class Packer:
     def at(self, part: int, offset: Value) -> Value:
         """The address of an element in a part of the product's scratch memory."""
         return element_address(
-            self.b, self.home.storage.at[self.item, part], offset,
+            self.b,
+            self.home.storage.at[self.item, part],
+            offset,
             self.element if part else self.item.dtype,
         )
