@@ -127,7 +127,7 @@ def test_infinities_reach_no_further_than_their_windows(image: str) -> None:
 
 @paired
 def test_numbers_that_nobody_has_rounded_are_rounded_as_they_are_packed() -> None:
-    """With fast rounding a computed image is single precision: the error is that of its rounding."""
+    """With fast rounding a computed image is single precision: one rounding is its error."""
     text = source(before="z = exp(x)\n  y = sqrt(z)")
     rng = np.random.default_rng(3)
     x, k = (rng.standard_normal(s).astype(bf16.numpy) for s in ((1, 9, 8, 9), (5, 9, 3, 3)))

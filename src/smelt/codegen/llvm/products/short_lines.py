@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.limits import Inside, Limit, tested
 from smelt.codegen.llvm.access.ahead import LINE
+from smelt.codegen.llvm.access.limits import Inside, Limit, tested
 from smelt.codegen.llvm.access.memory import element_address, prefetch, unlike
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine

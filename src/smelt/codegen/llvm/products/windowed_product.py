@@ -247,7 +247,8 @@ def tile_function(
 
     Among the loops that pack, constants of those would be kept in the registers of the sums.
     """
-    name = f"tile.{item.args[0].dtype}.{item.dtype}.{tile.rows}x{tile.columns}{'.dealt' if dealt else ''}"
+    kinds = f"{item.args[0].dtype}.{item.dtype}"
+    name = f"tile.{kinds}.{tile.rows}x{tile.columns}{'.dealt' if dealt else ''}"
     kind = ir.FunctionType(ir.VoidType(), [*TILE_ARGS, PTR] if dealt else [*TILE_ARGS])
     return function_apart(module, name, kind, lambda f: _fill(f, tile, item, target))
 

@@ -18,7 +18,7 @@ from smelt.codegen.llvm.values.clone import Cloner, put_before
 from smelt.codegen.llvm.values.items import Access, Converting, Item, Phase
 from smelt.codegen.llvm.values.places import fresh
 from smelt.types.dtype import DType, i32, i64
-from smelt.types.expr import Index, add, axis, floordiv, mod, mul, sub
+from smelt.types.expr import add, axis, floordiv, mod, mul, sub
 
 
 def united(
