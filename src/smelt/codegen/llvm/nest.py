@@ -20,7 +20,7 @@ from smelt.codegen.llvm.access.memory import (
     store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.access.patterned import lane_index
-from smelt.codegen.llvm.access.reads import both, lane_offsets, read_lanes
+from smelt.codegen.llvm.access.reads import both, lane_offsets, read_lanes, read_units
 from smelt.codegen.llvm.access.strided import Combs, combs_of
 from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
 from smelt.codegen.llvm.instructions.grouped import paired
@@ -428,7 +428,7 @@ class NestEmitter:
         if isinstance(item.payload, Converting):
             return cast(m, args[0], item.args[0].dtype, item.payload.dtype)
         if item.kind == "unit":
-            return paired(m, args)
+            return read_units(self, item, scope, m) or paired(m, args)
         to = item.payload
         assert isinstance(to, Clamping), item.kind
         return args[0] if to.inside else clamped(self, m, args[0], to, scope)

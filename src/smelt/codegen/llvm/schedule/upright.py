@@ -22,6 +22,7 @@ from smelt.codegen.llvm.schedule.contract import SKEW, Tile
 from smelt.codegen.llvm.schedule.operands import lies_in_panels, load_of
 from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.codegen.llvm.values.places import Slid, block_of, packed_order, place_extents
+from smelt.codegen.llvm.values.units import lying_pair
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -165,9 +166,17 @@ class Upright:
         """The result's axes in scratch, outer to inner."""
         return (*(c.axis for c in self.columns), self.n)
 
+    @property
+    def turned(self) -> bool:
+        """Whether pairs of weights lie along the sum, so that squares of them are turned."""
+        pair = lying_pair(self.left)
+        along = pair is not None and coefficient(pair[0].offset, self.depth) == 2
+        return along and not self.flat
+
     def left_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the weights of one tap, or of few channels of all."""
-        return (self.flat or self.depth, self.n)
+        order = (self.flat or self.depth, self.n)
+        return order[::-1] if self.turned else order
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the image, which are its axes in memory too."""

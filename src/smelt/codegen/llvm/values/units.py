@@ -79,4 +79,14 @@ def _lying(phase: Phase, user: Item, pair: list[Item], short: DType) -> Item | N
     return unit
 
 
-__all__ = ["united"]
+def lying_pair(unit: Item) -> tuple[Access, Access] | None:
+    """The loads of a unit's numbers, if they lie side by side in memory."""
+    if unit.kind != "unit" or len(unit.args) != 2:
+        return None
+    first, second = (x.payload for x in unit.args)
+    if not isinstance(first, Access) or not isinstance(second, Access) or first.positions:
+        return None
+    return (first, second) if sub(second.offset, first.offset) == 1 else None
+
+
+__all__ = ["lying_pair", "united"]
