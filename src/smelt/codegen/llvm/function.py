@@ -122,6 +122,8 @@ class FunctionEmitter:
         for k, name in enumerate(self.words.buffers):
             place = self.b.gep(args, [number(k)], source_etype=I64)
             self.buffers[name] = self.b.load(place, typ=PTR, name=name)
+        for alias, name in self.s.phase.aliases.items():
+            self.buffers[alias], self.dtypes[alias] = self.buffers[name], self.s.phase.dtypes[alias]
         for k, name in enumerate(self.words.sizes):
             place = self.b.gep(args, [number(len(self.words.buffers) + k)], source_etype=I64)
             self.sizes[name] = self.b.load(place, typ=I64, name=name)

@@ -20,9 +20,10 @@ from smelt.codegen.llvm.access.memory import (
     store_vector,
 )  # fmt: skip
 from smelt.codegen.llvm.access.patterned import lane_index
-from smelt.codegen.llvm.access.reads import both, lane_offsets, read_lanes
+from smelt.codegen.llvm.access.reads import both, lane_offsets, read_lanes, read_units
 from smelt.codegen.llvm.access.strided import Combs, combs_of
 from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
+from smelt.codegen.llvm.instructions.grouped import paired
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
     IndexEmitter,
@@ -407,14 +408,12 @@ class NestEmitter:
             return cast(m, found, i64, item.dtype)
         if item.kind == "load":
             return self._load(item, scope, m)
-        if item.kind == "state":
-            assert isinstance(item.payload, Carried)
+        if isinstance(item.payload, Carried):
             axes = self.storage.state_axes(item.payload)
             return self.scratch.fetch((item.payload, 0), axes, scope)
         if item.kind == "peek":
             return self.scratch.peek(item, scope)
-        if item.kind == "edge":
-            assert isinstance(item.payload, Edge)
+        if isinstance(item.payload, Edge):
             return edge(self, item.payload)
         if item.kind == "scan":
             return self.folds.scan(item, scope, m)
@@ -426,9 +425,10 @@ class NestEmitter:
         if item.kind in ("apply", "branch"):
             assert isinstance(item.payload, str)
             return emit(SCALARS[item.payload], m, [a.dtype for a in item.args], args)
-        if item.kind == "cast":
-            assert isinstance(item.payload, Converting)
+        if isinstance(item.payload, Converting):
             return cast(m, args[0], item.args[0].dtype, item.payload.dtype)
+        if item.kind == "unit":
+            return read_units(self, item, scope, m) or paired(m, args)
         to = item.payload
         assert isinstance(to, Clamping), item.kind
         return args[0] if to.inside else clamped(self, m, args[0], to, scope)

@@ -6,15 +6,22 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.ahead import RUN_AHEAD, fetch_ahead, fetch_behind_mask
-from smelt.codegen.llvm.access.limits import Inside
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, gather, load_vector
+from smelt.codegen.llvm.access.limits import Inside, inside_limits
+from smelt.codegen.llvm.access.memory import (
+    FARTHEST_STEP,
+    element_address,
+    gather,
+    lane_numbers,
+    load_vector,
+)
 from smelt.codegen.llvm.access.patterned import picked
 from smelt.codegen.llvm.access.strided import load_strided, read_comb
 from smelt.codegen.llvm.instructions.indexing import iota, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.values.items import Access
-from smelt.types.dtype import DType
+from smelt.codegen.llvm.values.items import Access, Item
+from smelt.codegen.llvm.values.units import lying_pair
+from smelt.types.dtype import DType, i16, i32
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:
@@ -55,6 +62,31 @@ def read_lanes(
     return gather(m, base, lane_offsets(home, access, step, scope), dtype, mask)
 
 
+def read_units(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
+    """The units of all lanes, where each is a pair of short numbers that lies behind the one of the
+    lane before; None where they do not."""
+    b, lanes, known = home.b, scope.lanes, lying_pair(item)
+    if lanes is None or m.lanes is None or known is None or home.step(known[0], lanes.axis) != 2:
+        return None
+    first, second = known
+    dtype, base = home.home.dtypes[first.buffer], home.home.buffers[first.buffer]
+    address = element_address(b, base, scope.offset(first), dtype)
+    inside = inside_limits(home, first, scope, True)
+    if inside is not None:
+        address = b.select(inside.some, address, base)
+    mask = both(b, lanes.mask, inside and inside.mask)
+    if first.limits == second.limits:
+        return load_vector(m, address, i32, mask)
+    ends = inside_limits(home, second, scope, True)
+    last = both(b, lanes.mask, ends and ends.mask)
+    if mask is not None or last is not None:
+        every = ir.Constant(ir.VectorType(ir.IntType(1), lanes.count), [1] * lanes.count)
+        picks = lane_numbers([j // 2 + j % 2 * lanes.count for j in range(2 * lanes.count)])
+        mask = b.shuffle_vector(mask or every, last or every, picks)
+    wide = LLVMMachine(b, 2 * lanes.count, m.target)
+    return b.bitcast(load_vector(wide, address, i16, mask), m.register_type(i32))
+
+
 def lane_offsets(home: NestEmitter, access: Access, step: Index | None, scope: Scope) -> Value:
     """Offsets of all lanes of an access that is not contiguous."""
     assert scope.lanes is not None
@@ -74,4 +106,4 @@ def both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | 
     return b.and_(first, second)
 
 
-__all__ = ["both", "lane_offsets", "read_lanes"]
+__all__ = ["both", "lane_offsets", "read_lanes", "read_units"]

@@ -9,7 +9,7 @@ from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, atoms, axes_of
 
-TURNABLE = ("const", "index", "load", "apply", "cast")
+TURNABLE = ("const", "index", "load", "apply", "cast", "unit")
 """What a phase is made of whose loads may be turned (`smelt.codegen.llvm.scratch.turn`)."""
 STORED = 6.0
 """Loads against which one store counts there: lanes that are stored far apart take ten times as

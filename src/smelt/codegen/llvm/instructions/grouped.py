@@ -28,7 +28,7 @@ instruction adds its pair; beside that, factors and sums below 2^-126 count as 0
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ class Group:
         return 4 // self.dtype.itemsize
 
 
-WORDS = Group("words", i16)
+WORDS, BFLOATS = Group("words", i16), Group("bfloats", bf16)
 _OF_BYTES = {(True, True): "tdpbssd", (True, False): "tdpbsud", (False, True): "tdpbusd",
              (False, False): "tdpbuud"}  # fmt: skip
 """AMX's instructions for bytes, by whether the left and the right ones are signed."""
@@ -91,7 +91,7 @@ def group_of(
         tiles = matrices and target.isa == "avx512" and all(map(target.has, more))
         if not known or not (tiles or target.multiplies_bfloats):
             return None
-        return Group("bfloats", bf16, matrix="tdpbf16ps" if tiles else "")
+        return Group("bfloats", bf16, matrix="tdpbf16ps") if tiles else BFLOATS
     if item.dtype != i32 or target.isa == "neon":
         return None
     first, second = (_span(x, buffers) for x in (left, right))
@@ -176,6 +176,16 @@ def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
     return b.sext(value, kind) if item.dtype.kind == "int" else b.zext(value, kind)
 
 
+def paired(m: LLVMMachine, args: Sequence[Value]) -> Value:
+    """Two registers of bfloat16 numbers as units: the first in lower halves.  With a position and
+    an end, the second counts as 0 where the position is not before the end."""
+    first, second, *ends = args
+    high = m.and_(m.bitcast(second, i32), m.const(i32, -(1 << 16)))
+    if ends:
+        high = m.select(m.compare("lt", *ends), high, m.const(i32, 0))
+    return m.or_(m.lshr(m.bitcast(first, i32), m.const(i32, 16)), high)
+
+
 def flipped(b: Any, bits: Value) -> Value:
     """Bytes moved by 128 into the range of the other sign."""
     return b.xor(bits, ir.Constant(bits.type, [-128] * bits.type.count))
@@ -237,6 +247,7 @@ def _call(b: Any, name: str, result: Any, args: list[Value]) -> Value:
 
 
 __all__ = [
+    "BFLOATS",
     "WORDS",
     "Group",
     "flipped",
@@ -244,6 +255,7 @@ __all__ = [
     "interleaved",
     "narrow",
     "ones",
+    "paired",
     "step",
     "units",
 ]

@@ -35,6 +35,8 @@ class Packer:
 
     def __init__(self, home: NestEmitter, item: Item) -> None:
         self.home, self.b, self.item = home, home.b, item
+        self.element = item.args[0].dtype
+        """The type as which packed operands lie in scratch."""
         self.starts: dict[str, Value] = {}
         self.apart: dict[str, Value] = {}
         """Elements between neighbours of the packed left operand."""
@@ -126,7 +128,7 @@ class Packer:
         lanes = scope.lanes.count if scope.lanes is not None else None
         value = splat(b, value, lanes) if lanes else value
         store_vector(LLVMMachine(b, lanes, home.home.target),
-                     self.at(part, self.offset(nest, scope)), value, self.item.dtype,
+                     self.at(part, self.offset(nest, scope)), value, self.element,
                      scope.lanes.mask if scope.lanes and not self.vectors else None)  # fmt: skip
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
@@ -140,5 +142,8 @@ class Packer:
     def at(self, part: int, offset: Value) -> Value:
         """The address of an element in a part of the product's scratch memory."""
         return element_address(
-            self.b, self.home.storage.at[self.item, part], offset, self.item.dtype
+            self.b,
+            self.home.storage.at[self.item, part],
+            offset,
+            self.element if part else self.item.dtype,
         )

@@ -19,8 +19,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.limits import Inside, Limit, tested
-from smelt.codegen.llvm.access.memory import unlike
+from smelt.codegen.llvm.access.memory import element_address, prefetch, unlike
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
@@ -28,6 +29,7 @@ from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.rows.interior import goes_on, narrowed
 from smelt.codegen.llvm.values.items import accesses_of
 from smelt.dataclass import dataclass
+from smelt.types.affine import coefficient
 from smelt.types.expr import atoms, axes_of, sub
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ Value = ir.Value
 I1 = ir.IntType(1)
 VECTORS = (1, 2, 4)
 """Vectors of a line for which there are loops: with more of them tests are a small part."""
-KINDS = ("const", "index", "load", "apply", "cast")
+KINDS = ("const", "index", "load", "apply", "cast", "unit")
 """What is packed by them: all of it is had lane by lane, whatever the others are."""
 
 
@@ -135,6 +137,8 @@ def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Test
         def inside(position: Value) -> None:
             inner = Scope(scope, {row: position})
             home.enter(inner, depth + 1)
+            if count > 1:
+                _ask(home, Scope(inner, {line: low}), count)
             for own in vectors:
                 own = replace(own, inside={**own.inside, **given})
                 place = Scope(inner, {line: own.base}, lanes=own)
@@ -148,6 +152,26 @@ def _lines(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Test
         through(first, last, {})
     else:
         _around(home, scope, tests, through)
+
+
+AHEAD = 2
+"""Positions of the outermost axis by which packing runs behind what it has asked memory for."""
+
+
+def _ask(home: NestEmitter, scope: Scope, vectors: int) -> None:
+    """Has the processor fetch what a line is packed of a little later: the lines of one channel are
+    too few for it to foresee those of the next."""
+    b, nest, lanes = home.b, home.nest, home.s.lanes
+    home.enter(scope, len(nest.order))
+    for access in dict.fromkeys(accesses_of(home.items)):
+        step = coefficient(access.offset, nest.order[0])
+        if step in (None, 0) or scope.offset(access) is None:
+            continue
+        far = b.mul(home.index(step or 0, scope), number(AHEAD))
+        dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+        for k in range(0, vectors * lanes, max(LINE // dtype.itemsize, 1)):
+            at = b.add(b.add(scope.offset(access), far), number(k))
+            prefetch(b, element_address(b, base, at, dtype))
 
 
 def _around(

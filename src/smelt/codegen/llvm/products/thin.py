@@ -24,7 +24,7 @@ from smelt.codegen.llvm.access.memory import (
     store_scalar,
     store_vector,
 )
-from smelt.codegen.llvm.instructions.grouped import interleaved, narrow, step, units
+from smelt.codegen.llvm.instructions.grouped import BFLOATS, interleaved, narrow, step, units
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
@@ -477,7 +477,10 @@ class ThinEmitter:
 
 
 def multiply_add(m: LLVMMachine, a: Value, b: Value, c: Value, item: Item) -> Value:
-    """a*b + c, rounded once where the processor can: in software that would cost a call."""
+    """a*b + c, rounded once where the processor can: in software that would cost a call; of units
+    c and the products of their members."""
+    if item.args[0].kind == "unit" or item.args[0].dtype != item.dtype:
+        return step(m, BFLOATS, a, b, c)
     if item.dtype.is_float and (m.target.has("fma") or m.target.isa == "neon"):
         return m.fma(a, b, c)
     return m.add(m.mul(a, b), c)

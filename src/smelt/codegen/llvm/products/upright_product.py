@@ -16,8 +16,9 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import with_before
+from smelt.codegen.llvm.products.lines import along, lines_from
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import every_tile, every_width, function_apart
@@ -25,6 +26,7 @@ from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.scratch.turn import transpose
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
@@ -124,7 +126,10 @@ class UprightEmitter(Packer):
         home, c, b = self.home, self.c, self.b
         if not rest:
             self.tap = done
-            self.pack(left, scope)
+            if c.turned:
+                self._turn(left, scope)
+            else:
+                self.pack(left, scope)
             return
         name, *inner = rest
         low, high = home.ranges[name]
@@ -133,12 +138,36 @@ class UprightEmitter(Packer):
             left, tuple(inner), b.add(b.mul(done, extent), at), Scope(scope, {name: at})
         ))  # fmt: skip
 
+    def _turn(self, left: Nest, scope: Scope) -> None:
+        """Packs pairs that lie along the sum: squares of them change rows with columns."""
+        b, home, c, lanes = self.b, self.home, self.c, self.c.tile.lanes
+        top, m = home.open(left, scope), LLVMMachine(self.b, lanes, self.home.home.target)
+        low, high = home.ranges[c.n]
+
+        def columns(n: Value) -> None:
+            lines = lines_from(home, top, c.n, n, lanes, b.sub(high, number(1)))
+
+            def put(at: Value, mask: Value | None) -> None:
+                rows: list[Value] = []
+                for line in lines:
+                    inner = Scope(line, {c.depth: at}, lanes=Lanes(c.depth, at, lanes, mask))
+                    home.enter(inner, 2)
+                    rows.append(home.get(c.left, inner, True))
+                for t, found in enumerate(transpose(b, rows)[: c.block]):
+                    place = Scope(top, {c.n: n, c.depth: b.add(at, number(t))})
+                    to = self.at(LEFT_PART, self.offset(left, place))
+                    store_vector(m, to, found, c.unit, None)
+
+            along(home, home.ranges[c.depth], lanes, put)
+
+        home.loop(low, high, lanes, columns)
+
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Where a vector goes: weights to panels as wide as the tile."""
         if nest.packed == "right":
             return super().offset(nest, scope)
         b, c = self.b, self.c
-        k, n = (b.sub(scope.axis(a), self.firsts[a]) for a in nest.order)
+        k, n = (b.sub(scope.axis(a), self.firsts[a]) for a in (c.flat or c.depth, c.n))
         inside = b.and_(n, number(c.tile.columns - 1))
         k = b.add(b.mul(self.tap, number(c.block)), k)
         panel = b.mul(b.sub(n, inside), number(c.taps * c.block))
@@ -180,7 +209,7 @@ class UprightEmitter(Packer):
         column = b.add(home.ranges[c.n][0], column)
         panel = b.mul(b.udiv(column, number(c.tile.columns)), home.home.index(pitch))
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
-        return element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
+        return element_address(b, home.home.buffers[access.buffer], at, c.unit)
 
     def _tiles(self, depth: Value, first: Value) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
@@ -252,7 +281,7 @@ TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, BIT])
 
 def tile_function(module: ir.Module, c: Upright, tile: Tile, target: Target) -> ir.Function:
     """The register tile as a function of its own, where nothing else is kept in registers."""
-    name = f"upright.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
+    name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
     return function_apart(module, name, TILE_TYPE, lambda f: _Tile(f, c, tile, target).fill())
 
 
@@ -283,7 +312,7 @@ class _Tile:
         before = [b.phi(zero.type) for _ in places]
         entry_of = b.mul(tap, number(2))
         line, weights = (
-            element_address(b, x, b.load(element_address(b, table, at, i64), typ=I64), dtype)
+            element_address(b, x, b.load(element_address(b, table, at, i64), typ=I64), self.c.unit)
             for x, at in ((image, entry_of), (panel, b.add(entry_of, number(1))))
         )
         if self.c.few:
@@ -329,7 +358,7 @@ class _Tile:
 
     def _step(self, line: Value, weights: Value, k: Value, sums: Sequence[Value]) -> list[Value]:
         """The sums after one more channel."""
-        b, c, tile, dtype = self.b, self.c, self.tile, self.c.item.dtype
+        b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
         at = element_address(b, weights, b.mul(k, number(c.tile.columns)), dtype)
         across = [load_vector(self.m, element_address(b, at, number(v * tile.lanes), dtype), dtype,
                               None) for v in range(tile.vectors)]  # fmt: skip

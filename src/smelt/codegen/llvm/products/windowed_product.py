@@ -22,6 +22,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.short_lines import each_length
+from smelt.codegen.llvm.products.taps_packer import TapsPacker, lies_by_taps
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import every_tile, function_apart
 from smelt.codegen.llvm.schedule.contract import Tile
@@ -47,7 +48,7 @@ class WindowedEmitter(Packer):
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
         self.walk = number(0)
-        self.apart = dict(zip(c.left_order(), (number(PITCH), number(1)), strict=True))
+        self.apart = {c.m: number(PITCH), c.depth: number(c.taps), c.flat: number(1)}
 
     def plain(self, nest: Nest) -> Collection[str]:
         return (self.c.depth,) if nest.packed == "right" else ()
@@ -100,7 +101,7 @@ class WindowedEmitter(Packer):
     def _deep(self, low: Value, high: Value, first: Value) -> None:
         """One block of the summed positions: packs both operands and multiplies."""
         c, taps = self.c, number(self.c.taps)
-        if c.flat != c.depth:
+        if c.flat != c.depth and not c.apart_taps:
             self.home.ranges[c.flat] = (self.b.mul(low, taps), self.b.mul(high, taps))
         left, right = self.nest.packs
         self._left(left)
@@ -118,7 +119,11 @@ class WindowedEmitter(Packer):
         packed = self.at(LEFT_PART, number(0)), number(PITCH)
         access = load_of(c.left)
         if access is None or not (c.lies or c.dealt):
-            self.pack(nest)
+            loads = lies_by_taps(c)
+            if loads is not None:
+                TapsPacker(home, nest, c, loads).run()
+            else:
+                self.pack(nest)
             self.left, self.row_step = packed
             return
         low, high = home.ranges[c.m]
@@ -136,7 +141,7 @@ class WindowedEmitter(Packer):
         else:
             along = b.add(top.offset(access), home.ranges[c.flat][0])
         at = b.add(along, b.mul(low, apart))
-        lying = element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
+        lying = element_address(b, home.home.buffers[access.buffer], at, c.unit)
         self.left = b.select(whole, lying, packed[0])
         self.row_step = b.select(whole, apart, packed[1])
 
@@ -222,7 +227,7 @@ class WindowedEmitter(Packer):
         """acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
         b, item = self.b, self.c.item
         to = self.at(0, b.add(b.mul(row, self.row), column))
-        left = element_address(b, self.left, b.mul(row, self.row_step), item.dtype)
+        left = element_address(b, self.left, b.mul(row, self.row_step), self.c.unit)
         right = self.at(RIGHT_PART, column)
         table = self.home.storage.at[item, TABLE_PART]
         dealt = self.c.dealt is not None
@@ -242,7 +247,8 @@ def tile_function(
 
     Among the loops that pack, constants of those would be kept in the registers of the sums.
     """
-    name = f"tile.{item.dtype}.{tile.rows}x{tile.columns}{'.dealt' if dealt else ''}"
+    kinds = f"{item.args[0].dtype}.{item.dtype}"
+    name = f"tile.{kinds}.{tile.rows}x{tile.columns}{'.dealt' if dealt else ''}"
     kind = ir.FunctionType(ir.VoidType(), [*TILE_ARGS, PTR] if dealt else [*TILE_ARGS])
     return function_apart(module, name, kind, lambda f: _fill(f, tile, item, target))
 
@@ -251,7 +257,7 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     """sums[i, v] += left[i*apart + k] * right[table[k] + v] for k below depth; from 0 if fresh.
     With a table for the left operand it is left[i*apart + walk[k]]."""
     to, stride, left, apart, right, table, depth, fresh, *walk = f.args
-    dtype, height = item.dtype, tile.rows
+    dtype, unit, height = item.dtype, item.args[0].dtype, tile.rows
     b = ir.IRBuilder(f.append_basic_block("entry"))
     m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
     places = [element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
@@ -266,14 +272,14 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     k.add_incoming(number(0), entry)
     along = b.phi(I64) if walk else k  # loaded one round before: LLVM would spill sums for it
     total = [b.phi(zero.type) for _ in places]
-    line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), dtype)
-    across = [load_vector(m, element_address(b, line, number(v * tile.lanes), dtype), dtype, None)
+    line = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
+    across = [load_vector(m, element_address(b, line, number(v * tile.lanes), unit), unit, None)
               for v in range(tile.vectors)]  # fmt: skip
-    column = element_address(b, left, along, dtype)
+    column = element_address(b, left, along, unit)
     following: list[Value] = []
     for i in range(height):
-        place = element_address(b, column, b.mul(apart, number(i)), dtype)
-        wide = splat(b, load_scalar(scalar, place, dtype, None), tile.lanes)
+        place = element_address(b, column, b.mul(apart, number(i)), unit)
+        wide = splat(b, load_scalar(scalar, place, unit, None), tile.lanes)
         following += [multiply_add(m, wide, across[v], total[i * tile.vectors + v], item)
                       for v in range(tile.vectors)]  # fmt: skip
     after = b.add(k, number(1))

@@ -424,7 +424,7 @@ class _Planner:
         if item.kind == "scan":
             return float("inf")
         own = SCALARS[item.payload].cost if item.kind == "apply" and isinstance(item.payload, str) \
-            else 0.5 if item.kind in ("load", "cast", "state", "peek") else 0.0  # fmt: skip
+            else 0.5 if item.kind in ("load", "cast", "state", "peek", "unit") else 0.0  # fmt: skip
         if (
             isinstance(item.payload, Converting)
             and item.payload.dtype.compute != item.payload.dtype
@@ -467,7 +467,7 @@ class _Planner:
         pack.wide = c.together if isinstance(c, Contraction) and c.group else 2
         own = isinstance(c, Contraction) and (c.thin or c.group is not None)
         thin = own and pack.packed == "right"
-        if pack.once or len(pack.order) < 2 or thin:
+        if pack.once or len(pack.order) != 2 or thin:
             return
         other, vector = pack.order
         whole = lanes_of_runs(self.block, other, self.lanes)

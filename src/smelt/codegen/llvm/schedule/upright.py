@@ -22,8 +22,10 @@ from smelt.codegen.llvm.schedule.contract import SKEW, Tile
 from smelt.codegen.llvm.schedule.operands import lies_in_panels, load_of
 from smelt.codegen.llvm.values.items import Access, Item, Phase
 from smelt.codegen.llvm.values.places import Slid, block_of, packed_order, place_extents
+from smelt.codegen.llvm.values.units import lying_pair
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
 from smelt.types.expr import (
     Index,
     add,
@@ -101,6 +103,11 @@ class Upright:
     """The axis over all summed positions of such an image, along which its weights are packed."""
 
     @property
+    def unit(self) -> DType:
+        """The type as which packed operands lie in scratch: that of their elements, or of pairs."""
+        return self.item.args[0].dtype
+
+    @property
     def m(self) -> None:
         """Rows are places, along several axes."""
 
@@ -159,9 +166,17 @@ class Upright:
         """The result's axes in scratch, outer to inner."""
         return (*(c.axis for c in self.columns), self.n)
 
+    @property
+    def turned(self) -> bool:
+        """Whether pairs of weights lie along the sum, so that squares of them are turned."""
+        pair = lying_pair(self.left)
+        along = pair is not None and coefficient(pair[0].offset, self.depth) == 2
+        return along and not self.flat
+
     def left_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the weights of one tap, or of few channels of all."""
-        return (self.flat or self.depth, self.n)
+        order = (self.flat or self.depth, self.n)
+        return order[::-1] if self.turned else order
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the image, which are its axes in memory too."""

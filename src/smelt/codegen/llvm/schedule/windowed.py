@@ -21,6 +21,7 @@ from math import prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.access.ahead import LINE
+from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile, stored_axis, tile_of
 from smelt.codegen.llvm.schedule.operands import lies_in_panels, lies_open, load_of, runs_along
 from smelt.codegen.llvm.schedule.upright import FEW, Upright, in_panels
@@ -36,11 +37,12 @@ from smelt.codegen.llvm.values.places import (
     placed,
     sliding,
 )
+from smelt.codegen.llvm.values.units import united
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import f32, f64
+from smelt.types.dtype import DType, f32, f64
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
 
 DEPTH = 400
@@ -95,6 +97,17 @@ class Windowed:
     """Where its elements lie, if they can be told apart by row and summed position."""
 
     @property
+    def unit(self) -> DType:
+        """The type as which packed operands lie in scratch: that of their elements, or of pairs."""
+        return self.item.args[0].dtype
+
+    @property
+    def apart_taps(self) -> bool:
+        """Whether the left operand is packed tap by tap: pairs of its elements along `depth` lie as
+        far apart as there are taps."""
+        return self.unit != self.item.dtype and bool(self.others)
+
+    @property
     def taps(self) -> int:
         """Summed positions for each one along `depth`."""
         return prod(self.extents)
@@ -137,7 +150,7 @@ class Windowed:
 
     def left_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the left operand."""
-        return (self.m, self.flat)
+        return (self.m, self.depth, self.flat) if self.apart_taps else (self.m, self.flat)
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the right operand, which are its axes in memory too."""
@@ -289,8 +302,19 @@ class _Plan:
         lying = runs_along(self.right, (*(c.axis for c in self.columns), self.depth))
         return self.m == stored_axis(self.phase) and bool(self.depth) and lying == self.depth
 
+    def _pair(self, target: Target) -> None:
+        """Takes short numbers by twos along `depth`, where the processor multiplies pairs."""
+        group = group_of(self.item, self.left, self.right, self.phase.dtypes, target)
+        held = any(folds(x, {self.depth}) for x in (self.left, self.right))
+        if group is None or held or not self.depth:
+            return
+        operands = self.left, self.right
+        operands, self.depth = united(self.phase, self.item, operands, self.depth, group.dtype)
+        self.left, self.right = operands
+
     def upright(self, target: Target) -> Upright:
         """The product with rows of places; its image's items are added to the phase."""
+        self._pair(target)
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         depth, line = self.phase.axes[self.depth], ""
         few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
@@ -316,10 +340,12 @@ class _Plan:
 
     def rewritten(self, target: Target) -> Windowed:
         """The product; its operands' items are added to the phase."""
+        self._pair(target)
         extents = tuple(_number(self.phase.axes[a]) for a in self.others)
         summed = [*([self.depth] if self.depth else []), *self.others]
         dealt = self._dealt(summed)
-        left, flat = flattened(self.phase, self.item, self.left, summed)
+        taps = self.left.dtype != self.item.dtype and self.others
+        left, flat = flattened(self.phase, self.item, self.left, self.others if taps else summed)
         right = placed(self.phase, self.item, self.right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
@@ -327,8 +353,9 @@ class _Plan:
         access = load_of(left)
         lies = (
             access is not None
-            and lies_open(left, self.item.dtype, (self.m, flat), (flat,))
-            and self.phase.dtypes[access.buffer] == self.item.dtype
+            and not taps
+            and lies_open(left, left.dtype, (self.m, flat), (flat,))
+            and self.phase.dtypes[access.buffer] == left.dtype
         )
         return Windowed(self.item, left, right, self.m, tuple(self.columns), self.depth,
                         self.others, extents, flat, tile_of(target, lanes), lies,
@@ -346,7 +373,7 @@ class _Plan:
         line = LINE // self.item.dtype.itemsize
         if not any(isinstance(n, int) and 0 < abs(n) < line for n in steps):
             return None
-        if self.phase.dtypes[access.buffer] != self.item.dtype or {*axes} & {*self.phase.cut}:
+        if self.phase.dtypes[access.buffer] != self.left.dtype or {*axes} & {*self.phase.cut}:
             return None
         start = substitute(access.offset, dict.fromkeys(axes, 0))
         return Dealt(access.buffer, start, steps[0] or 0, tuple(n or 0 for n in steps[1:]))

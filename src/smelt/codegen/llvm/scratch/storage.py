@@ -117,8 +117,8 @@ class Storage:
 
     def _reserve_windowed(self, c: Windowed) -> None:
         rows = self.extent(c.item, c.m)
-        self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.item.dtype)
-        self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
+        self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.unit)
+        self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.unit)
         tables = 3 * WINDOWED_DEPTH + 1 if c.dealt else WINDOWED_DEPTH
         self._reserve((c.item, TABLE_PART), tables, i64)
 
@@ -166,8 +166,8 @@ class Storage:
 
     def _reserve_upright(self, c: Upright) -> None:
         left, right = c.room(self.s.local)
-        self._reserve((c.item, LEFT_PART), left, c.item.dtype)
-        self._reserve((c.item, RIGHT_PART), right, c.item.dtype)
+        self._reserve((c.item, LEFT_PART), left, c.unit)
+        self._reserve((c.item, RIGHT_PART), right, c.unit)
         self._reserve((c.item, TABLE_PART), 2 * c.steps, i64)
 
     def extent(self, owner: Item | Carried, axis: str) -> Index:

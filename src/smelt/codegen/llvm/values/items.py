@@ -19,7 +19,7 @@ from smelt.types.expr import Index, atoms
 
 Kind = Literal[
     "const", "index", "load", "apply", "branch", "cast", "fold", "dot", "scan", "position", "state",
-    "edge", "peek",
+    "edge", "peek", "unit",
 ]  # fmt: skip
 
 
@@ -254,6 +254,8 @@ class Phase:
     settings: list[Setting] = field(default_factory=list)
     dtypes: dict[str, DType] = field(default_factory=dict)
     """Element types of the kernel's arrays, as they lie in memory."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Second names of arrays, which are read as elements of another type."""
     lanes: str | None = None
     taken: frozenset[str] = frozenset()
     places: dict[str, Reach] = field(default_factory=dict)
