@@ -1,10 +1,14 @@
 """Combs: loads in the same steps are read once, and touch nothing that nobody asks for."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
+import smelt as sm
 from smelt.codegen.build import asm_text
 from smelt.kernel.text import parse
 from smelt.target import Target
@@ -80,3 +84,21 @@ def test_columns_in_stages(c: int, isa: str) -> None:
     x = np.random.default_rng(5).standard_normal((900, c), np.float32)
     for n in (900, 67, 1):
         np.testing.assert_allclose(made(x[:n])[0], made.expected(x[:n])[0], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("m", [9, 4, 1])
+@pytest.mark.parametrize("chosen", [
+    lambda where, a, b, c: where(a, 0.0), lambda where, a, b, c: where(a * c, b * 2),
+    lambda where, a, b, c: where(b, a), lambda where, a, b, c: where(c, a) * b,
+])  # fmt: skip
+def test_a_stretch_of_rows_has_combs_of_its_own(chosen: Callable[..., Any], m: int) -> None:
+    """Rows below do not read the column that the comb of all begins with: it failed to compile."""
+
+    def f(xp: Any, x: Any) -> Any:
+        above = xp.arange(x.shape[0])[:, None] < 4
+        columns = [x[:, k::3] for k in range(3)]
+        return chosen(lambda a, b: xp.where(above, a, b), *columns) + columns[1]
+
+    x = np.random.default_rng(m).standard_normal((m, 300), np.float32)
+    found = sm.jit(lambda x: f(sm, x))(x)
+    np.testing.assert_allclose(np.asarray(found), f(np, x), rtol=1e-6)

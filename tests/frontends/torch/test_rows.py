@@ -102,6 +102,18 @@ def test_integers(name):
     agree(INTEGERS[name], WHOLE)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("by", [1, 3, 7, 100, -2, -3, -100])
+def test_division_towards_zero(by, dtype):
+    """The least number of a type has no magnitude in it: its quotients had the wrong sign."""
+    ends = torch.iinfo(dtype)
+    near = torch.arange(-128, 128).to(dtype)
+    x = torch.cat([near, torch.tensor([ends.min, ends.min + 1, ends.max], dtype=dtype)])
+    if by > 0 or dtype.is_signed:
+        agree(lambda x: torch.div(x, by, rounding_mode="trunc"), x)
+        agree(lambda x: torch.fmod(x, by), x)
+
+
 SHIFTS = {
     "<<": lambda x, n: x << n, ">>": lambda x, n: x >> n, "<<5": lambda x, n: x << 5,
     ">>5": lambda x, n: x >> 5, "left": torch.bitwise_left_shift, "none": lambda x, n: x >> 0,

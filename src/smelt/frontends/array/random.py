@@ -25,7 +25,7 @@ from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.value import Value, constant, record
 from smelt.frontends.array.views import reshape
 from smelt.ops.elementwise import Map
-from smelt.types.dtype import f32, f64, i64, u32, u64
+from smelt.types.dtype import bf16, f16, f32, f64, i64, u32, u64
 from smelt.types.expr import product
 from smelt.types.tensor import Shape
 
@@ -34,6 +34,8 @@ __all__ = ["bernoulli", "bits", "key", "normal", "split", "uniform"]
 _PHILOX = Map("philox")
 _SPLIT = 1 << 63
 """Words from here on make new keys; the others make numbers."""
+_DIGITS = {f64: 53, f32: 24, f16: 11, bf16: 8}
+"""Binary digits that a type holds."""
 
 
 def key(seed: Any) -> Array:
@@ -105,20 +107,23 @@ def _bits(source: Value, shape: Shape, *, wide: bool) -> Value:
 
 
 def _unit(source: Value, shape: Shape, dtype: Any) -> Value:
-    """Multiples of 2**-24 (2**-53 for float64) in [0, 1)."""
-    if dtype is f64:
-        whole = BINARY["bitwise_right_shift"](_bits(source, shape, wide=True), constant(11, u64))
-        return BINARY["multiply"](cast(whole, f64), 2.0**-53)
-    whole = BINARY["bitwise_right_shift"](_bits(source, shape, wide=False), constant(8, u32))
-    return BINARY["multiply"](cast(whole, f32), 2.0**-24)
+    """Numbers in [0, 1), as many binary digits after the point as the type has in 1: what is drawn
+    with more would round to 1.  Half types come as float32."""
+    wide = dtype is f64
+    digits = _DIGITS[dtype]
+    words = _bits(source, shape, wide=wide)
+    spare = constant((64 if wide else 32) - digits, u64 if wide else u32)
+    whole = BINARY["bitwise_right_shift"](words, spare)
+    return BINARY["multiply"](cast(whole, dtype.compute), 2.0**-digits)
 
 
 def uniform(
     key: Any, shape: Any = (), *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Uniform numbers in [low, high) of a floating dtype; half types are rounded from float32."""
+    """Uniform numbers in [low, high) of a floating dtype.  None of [0, 1) is 1; where other ends are
+    large beside what is between them, a number may be rounded to `high`."""
     target = _floating(dtype)
-    unit = _unit(_key(key), dims(shape), f64 if target is f64 else f32)
+    unit = _unit(_key(key), dims(shape), target)
     if high != 1.0 or low != 0.0:
         unit = BINARY["add"](BINARY["multiply"](unit, high - low), low)
     return Array.of(cast(unit, target))

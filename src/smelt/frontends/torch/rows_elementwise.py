@@ -132,8 +132,15 @@ def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
         return (a / b).map("trunc")
     if c.dtype.kind == "uint":
         return a.map("floordiv", b)
-    quotient = a.map("abs").map("floordiv", b.map("abs"))
-    return select(a.map("lt", 0).map("xor", b.map("lt", 0)), -quotient, quotient)
+    below = a.map("floordiv", b)
+    return below + _raised(a, b).cast(c.dtype)
+
+
+def _raised(a: V, b: V) -> V:
+    """Where whole numbers divided towards zero give one more than rounded down.  Their magnitudes
+    are not asked, which the least number of a type has none of in it."""
+    apart = a.map("lt", 0).map("xor", b.map("lt", 0))
+    return apart.map("and", a.map("mod", b).map("ne", 0))
 
 
 def _floor_divide(c: Call, x: Any, y: Any) -> V:
@@ -152,10 +159,10 @@ def _fmod(c: Call, x: Any, y: Any) -> V:
     a, b = c.value(x, c.dtype), c.value(y, c.dtype)
     if c.dtype.kind == "uint":
         return a.map("mod", b)
-    rest = a.map("abs").map("mod", b.map("abs"))
     if c.dtype.is_float:
-        return rest.map("copysign", a)
-    return select(a.map("lt", 0), -rest, rest)
+        return a.map("abs").map("mod", b.map("abs")).map("copysign", a)
+    rest = a.map("mod", b)
+    return select(_raised(a, b), rest - b, rest)
 
 
 def _pow(c: Call, x: Any, y: Any) -> V:

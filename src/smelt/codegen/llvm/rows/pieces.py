@@ -224,13 +224,13 @@ def combined(op: str, args: Sequence[bool | None]) -> bool | None:
 @contextmanager
 def known(home: NestEmitter, piece: Piece) -> Generator[None]:
     """Emits what a stretch needs, knowing what is known there."""
-    before = home.items, home.here, home.assumed, home.taken, home.accesses
+    before = home.items, home.here, home.assumed, home.taken, home.accesses, home.combs
     home.taken = home.taken | piece.taken
     home.items = [i for i in needed(home.nest, home.taken) if i in home.here]
     home.here, home.assumed = frozenset(home.items), home.assumed | piece.limits
-    home.accesses = home.accesses_now()
+    home.accesses, home.combs = home.accesses_now(), home.combs_now()
     yield
-    home.items, home.here, home.assumed, home.taken, home.accesses = before
+    home.items, home.here, home.assumed, home.taken, home.accesses, home.combs = before
 
 
 def by_rows(
