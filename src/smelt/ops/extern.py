@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,6 +50,10 @@ class Extern(TensorOp):
     def name(self) -> str:
         return f"extern.{self.call}"
 
+    @cached_property
+    def _named(self) -> dict[str, Any]:
+        return dict(self.options)
+
     def attributes(self) -> dict[str, Any]:
         return dict(self.options)
 
@@ -62,7 +67,7 @@ class Extern(TensorOp):
         into = EXTERNS[self.call].into
         if place is None or into is None:
             return super().computed(place, sizes, *inputs)
-        into(place, *inputs, **dict(self.options))
+        into(place, *inputs, **self._named)
         return place
 
     def pullback(

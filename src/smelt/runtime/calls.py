@@ -28,6 +28,7 @@ from smelt import knobs
 from smelt.runtime import native_call as code
 from smelt.runtime.executable import Executable, Prepared
 from smelt.runtime.interpreter import is_possible
+from smelt.runtime.library_calls import Tell, among
 from smelt.runtime.memory import RING_BLOCKS, RING_LIMIT, STOCK, Slab, size_class
 from smelt.runtime.native_call_code import Face, Line, install, result_row, runner_at
 from smelt.runtime.threads import pool
@@ -173,6 +174,7 @@ def record(
     *,
     single: bool,
     turns: Sequence[tuple[int, ...] | None],
+    tell: Tell | None = None,
 ) -> Record | None:
     """Write a call down; None for one that only Python can make.
 
@@ -181,12 +183,17 @@ def record(
     the only one as it is, `pack` makes of the tuple of results what is returned.  `turns` are which
     dimensions of what the plan writes each result has, None for all as they are.  With `refuse` the
     plan has one result more, a truth value that nobody is given: where it is true, `refuse` raises.
+    A plan that calls libraries can be written down where `tell` says what becomes of errors.
     """
     arrays = [a.example for a in arguments] + [a for _, a in captured]
     places = [*sources, *range(len(arrays), len(arrays) + len(prepared.results))]
+    runner, inputs = None, [x for k in sources if (x := arrays[k]) is not None]
+    if tell is not None and len(inputs) == len(sources) and _calls_libraries(prepared):
+        prepared, runner = among(prepared, inputs, tell)
     if (
         len(arguments) > code.MOST_ARGUMENTS or nests.count > code.MOST_ITEMS
-        or not _is_simple(prepared, len(places)) or any(over >= 0 for *_, over in prepared.results)
+        or not _is_simple(prepared, len(places), runner)
+        or any(over >= 0 for *_, over in prepared.results)
     ):  # fmt: skip
         return None
     # and no arguments
@@ -211,7 +218,7 @@ def record(
             "NESTS": _nest_rows(nests, kept),
             "CAPTURED": array("q", [w for v, a in captured for w in (id(v), id(a))]),
         },
-        turns,
+        turns, runner,
     )  # fmt: skip
 
 
@@ -242,28 +249,33 @@ def record_at(
     return _written(prepared, [prepared, wrap], frame, places, [None] * fresh, words, {})
 
 
-def _is_simple(p: Prepared, places: int) -> bool:
-    """Whether a call runs kernels only."""
+def _is_simple(p: Prepared, places: int, runner: object = None) -> bool:
+    """Whether a call runs kernels only, or else has something that runs it."""
+    plain = len(p.segments) <= 1 and not _calls_libraries(p)
     return (
-        places <= code.MOST_PLACES and len(p.frame) <= MOST_FRAME_WORDS and len(p.segments) <= 1
-        and all(s.call is None for s in p.segments)
+        places <= code.MOST_PLACES and len(p.frame) <= MOST_FRAME_WORDS
+        and (plain or runner is not None)
     )  # fmt: skip
+
+
+def _calls_libraries(p: Prepared) -> bool:
+    return any(s.call is not None for s in p.segments)
 
 
 def _written(
     p: Prepared, kept: list[Any], frame: array[int], places: Sequence[int],
     types: Sequence[object], words: Mapping[str, int], tables: Mapping[str, array[int]],
-    turns: Sequence[tuple[int, ...] | None] = (),
+    turns: Sequence[tuple[int, ...] | None] = (), runner: Callable[[int], None] | None = None,
 ) -> Record:  # fmt: skip
     """`words` and `tables` with what follows from sizes alone; `places` say where the addresses
-    stand that the plan asks for."""
+    stand that the plan asks for, `runner` runs it given the frame's address."""
     ring = _rings()
     results = array("q")
     given = p.results[:-1] if words.get("REFUSE") else p.results
     fresh = [(r[1:4], p) for r, p in zip(given, turns or [None] * len(given)) if r[-1] < 0]
     for ((shape, dtype, nbytes), turn), type_ in zip(fresh, types, strict=True):
         results += result_row(shape, dtype, nbytes, type_, kept, ring(nbytes), turn)
-    way = _way_to_run(p, kept)
+    way = _way_to_run(p, kept, runner)
     arena, arena_bytes = array("q"), p.arena_bytes
     if way.get("UNLOCKED"):  # other calls may run meanwhile: this one has scratch of its own
         arena_bytes = way["SCRATCH"] + p.scratch
@@ -337,11 +349,16 @@ def _argument_rows(
     return rows
 
 
-def _way_to_run(p: Prepared, kept: list[Any]) -> dict[str, int]:
+def _way_to_run(
+    p: Prepared, kept: list[Any], runner: Callable[[int], None] | None
+) -> dict[str, int]:  # fmt: skip
     """The chunks, to be run where the call is, if need be with the interpreter lock let go; or the
     function that lets the pool run them."""
     if not p.segments:
         return {}
+    if runner is not None:
+        kept.append(runner)
+        return {"RUNNER": id(runner)}
     (s,) = p.segments
     if p.work > SOLO_NS or (p.parallel and pool().wished > 1):
         runner = partial(_run, s.chunks, s.launches, s.count, p.scratch)

@@ -21,8 +21,8 @@ from smelt.knobs.values import show_bytes
 from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.places import target
 from smelt.runtime.prelude import Prelude, Run
-from smelt.runtime.steps import CallStep, KernelStep, Native, Step, Value
-from smelt.runtime.tables import Builder, Prepared
+from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
+from smelt.runtime.tables import Builder, Operand, Prepared, Segment
 from smelt.runtime.threadpools import announce
 from smelt.runtime.threads import pool
 from smelt.types.expr import Index, evaluate
@@ -31,7 +31,6 @@ Array = np.ndarray[Any, Any]
 
 KEPT_SIZES = 256
 """Prepared tables kept; the oldest goes first."""
-_KNOWN = {"input": 0, "output": 1, "held": 2}
 
 
 def _filled(p: Prepared, where: list[int], block: Block | None) -> array[int]:
@@ -44,6 +43,12 @@ def _filled(p: Prepared, where: list[int], block: Block | None) -> array[int]:
         for slot, offset in p.arena:
             frame[slot] = base + offset
     return frame
+
+
+def _within(host: Array, x: Operand) -> Array:
+    nbytes = math.prod(x.shape) * x.dtype.itemsize
+    bits = host.reshape(-1).view(np.uint8)[x.offset : x.offset + nbytes]
+    return bits.view(x.dtype).reshape(x.shape)
 
 
 class Executable:
@@ -117,7 +122,7 @@ class Executable:
             if s.call is None:
                 run(s.chunks, s.launches, s.count, address, p.scratch)
             else:
-                self._library(s.call, p, (arrays, results, ready), block)
+                self._library(s, p.sizes, (*arrays, *results, *ready), block)
         for given, temporary in copies:
             given[...] = temporary
             results = [given if r is temporary else r for r in results]
@@ -203,29 +208,19 @@ class Executable:
         return found
 
     def _library(
-        self, step: CallStep, p: Prepared,
-        known: tuple[Sequence[Array], list[Array], list[Array]], block: Any,
+        self, s: Segment, sizes: Sizes, known: Sequence[Array], block: Block | None
     ) -> None:  # fmt: skip
-        def view(number: int) -> Array:
-            v = self.values[number]
-            kind = _KNOWN.get(v.place)
-            if kind is not None:
-                return known[kind][v.number]
-            host, offset = p.places[number]
-            if host >= 0:
-                return self._guest(v, p.shapes[number], offset, known[1][host])
+        def view(x: Operand) -> Array:
+            if x.whole:
+                return known[x.source]
+            if x.source >= 0:  # in the memory of a result
+                return _within(known[x.source], x)
             if block is None:  # every value between the steps is empty
-                return np.empty(p.shapes[number], v.dtype.numpy)
-            made: Array = block.array(p.shapes[number], v.dtype.numpy, offset=offset)
-            return made
+                return np.empty(x.shape, x.dtype)
+            return block.array(x.shape, x.dtype, offset=x.offset)
 
-        step.call(p.sizes, [view(n) for n in step.inputs], [view(n) for n in step.outputs])
-
-    def _guest(self, v: Value, shape: tuple[int, ...], start: int, host: Array) -> Array:
-        """A value in the memory of a result."""
-        bits = host.reshape(-1).view(np.uint8)
-        nbytes = math.prod(shape) * v.dtype.itemsize
-        return bits[start : start + nbytes].view(v.dtype.numpy).reshape(shape)
+        assert s.call is not None
+        s.call.call(sizes, [*map(view, s.given)], [*map(view, s.made)])
 
     # ---- preparation -----------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,11 +27,26 @@ CYCLES_A_NS = 4.0
 MOST_CHUNKS = 64
 
 
+class Operand(NamedTuple):
+    """A value that a library call reads or writes."""
+
+    source: int
+    """Whose memory it is in: of inputs, results and held values, in this order; -1: the arena."""
+    offset: int
+    """Bytes from there."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    whole: bool
+    """It is that array as it is."""
+
+
 @dataclass(slots=True)
 class Segment:
     """Kernels of one native call (tables and their addresses), or one library call."""
 
     call: CallStep | None = None
+    given: tuple[Operand, ...] = ()
+    made: tuple[Operand, ...] = ()
     tables: tuple[Array, ...] = ()
     chunks: int = 0
     launches: int = 0
@@ -43,7 +58,6 @@ class Prepared:
     """Everything about a call that sizes decide."""
 
     sizes: dict[str, int]
-    shapes: list[tuple[int, ...]]
     frame: array[int]
     addresses: list[tuple[int, int, int]]
     """Words of the frame that are told at the call, by whose address, and how far behind that."""
@@ -54,9 +68,6 @@ class Prepared:
     scratch: int
     code: list[Any]
     """What the tables hold addresses of; it must live as long as they do."""
-    places: Mapping[int, tuple[int, int]]
-    """Of values in between, by number: the output in whose memory each is (-1: the arena), and the
-    offset there."""
     results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
     """Value, shape, dtype, bytes and the input written over (-1: none), by output."""
     work: float = 0.0
@@ -94,9 +105,11 @@ class Builder:
         for time, group in enumerate(groups):
             self._group(time, group)
         self._flush()
-        return Prepared(self.named, self.shapes, array("q", self.frame), self.addresses, self.arena,
-                        self.strides, self.segments, self.places.nbytes, self.scratch, self.code,
-                        self.places.values, work=self.work, parallel=self.parallel)  # fmt: skip
+        return Prepared(
+            self.named, array("q", self.frame), self.addresses, self.arena, self.strides,
+            self.segments, self.places.nbytes, self.scratch, self.code, work=self.work,
+            parallel=self.parallel,
+        )  # fmt: skip
 
     def number(self, e: Index, named: Sizes | None = None) -> int:
         return int(evaluate(e, self.named if named is None else named))
@@ -119,7 +132,8 @@ class Builder:
         for s in steps:
             if isinstance(s, CallStep):
                 self._flush()
-                self.segments.append(Segment(call=s))
+                given, made = (tuple(map(self._operand, n)) for n in (s.inputs, s.outputs))
+                self.segments.append(Segment(s, given, made))
 
     def _variant(self, step: KernelStep) -> KernelStep:
         """The kernel for these sizes: for few rows, say, or storing past the caches where a
@@ -154,19 +168,25 @@ class Builder:
         return base * 8
 
     def _address(self, slot: int, number: int) -> None:
-        v = self.values[number]
-        if v.place == "input":
-            self.addresses.append((slot, v.number, 0))
-        elif v.place == "output":
-            self.addresses.append((slot, self.inputs + v.number, 0))
-        elif v.place == "held":
-            self.addresses.append((slot, self.outside + v.number, 0))
+        source, offset = self._place(number)
+        if source < 0:
+            self.arena.append((slot, offset))
         else:
-            host, offset = self.places.values[number]
-            if host >= 0:
-                self.addresses.append((slot, self.inputs + host, offset))
-            else:
-                self.arena.append((slot, offset))
+            self.addresses.append((slot, source, offset))
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Whose memory a value is in, as in `Operand`, and how far behind where that begins."""
+        v = self.values[number]
+        first = {"input": 0, "output": self.inputs, "held": self.outside}.get(v.place)
+        if first is not None:
+            return first + v.number, 0
+        host, offset = self.places.values[number]
+        return (self.inputs + host if host >= 0 else -1), offset
+
+    def _operand(self, number: int) -> Operand:
+        v = self.values[number]
+        whole = v.place in ("input", "output", "held")
+        return Operand(*self._place(number), self.shapes[number], v.dtype.numpy, whole)
 
     def _chunks(self, entry: Native, base: int, own: Sizes) -> float:
         """Cuts the tasks of one function into chunks; gives the predicted work in ns.  `own` are
@@ -189,8 +209,10 @@ class Builder:
                 np.array(t, np.int64).reshape(-1, 4) for t in (self.chunks, self.launches)
             )
             chunks, launches = (int(t.ctypes.data) for t in tables)
-            self.segments.append(Segment(None, tables, chunks, launches, len(self.launches)))
+            self.segments.append(
+                Segment(None, (), (), tables, chunks, launches, len(self.launches))
+            )
         self.chunks, self.launches = [], []
 
 
-__all__ = ["Builder", "Prepared", "Segment"]
+__all__ = ["Builder", "Operand", "Prepared", "Segment"]

@@ -157,6 +157,19 @@ def test_windows(
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("count", [8, 10, 33, 48, 64, 200])
+def test_windows_with_weights_that_lie_in_rows(
+    count: int, isa: str, seen: Callable[[Callable[[], Any]], bool]
+) -> None:
+    """Rows that some tasks pack and others do not, if their number is known."""
+    text = _windows("windows", 3, 1).replace("f32[o,c,", f"f32[{count},16,").replace(",c,", ",16,")
+    kernel = whole(text.replace("b,16,h,w,u,v; o,16,u", "b,c,h,w,u,v; o,c,u"), isa)
+    arrays = [np.ones(shape, "f4") for shape in _sides("windows", 3, (1, 14, 16, count))]
+    with mock.patch.object(Guarded, "block", _left_over):
+        assert not seen(partial(run_guarded, kernel, arrays, at_end=True))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
 def test_thin_products(isa: str, seen: Callable[[Callable[[], Any]], bool]) -> None:
     kernel = whole(PRODUCTS["across"], isa)
     for m, k, n in ((3, 1000, 1000), (7, 300, 700), (2, 37, 100)):

@@ -7,6 +7,7 @@ differences of too few elements, and integers that are none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,31 @@ def test_orders_of_norms_are_numbers_of_any_library(order: Any) -> None:
     x = np.arange(6.0).reshape(2, 3)
     found = np.asarray(sm.linalg.vector_norm(sm.asarray(x), ord=order))
     assert np.allclose(found, np.linalg.norm(x.ravel(), order))
+
+
+@modes
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3), (2, 3, 0), (0, 2, 3)])
+def test_norms_of_nothing_are_zero(shape: tuple[int, ...], mode: str) -> None:
+    def norm(name: str, **options: Any) -> Any:
+        f = partial(getattr(sm.linalg, name), **options)
+        return np.asarray((sm.jit(f) if mode == "jit" else f)(sm.asarray(x)))
+
+    x = np.zeros(shape, np.float32)
+    for order in ("fro", "nuc", 1, 2, np.inf):
+        found = norm("matrix_norm", ord=order)
+        np.testing.assert_array_equal(found, np.zeros(shape[:-2], np.float32))
+    for order in (0, 1, 2, 3, np.inf):
+        for axis in (None, 0, 1):
+            found = norm("vector_norm", ord=order, axis=axis, keepdims=True)
+            np.testing.assert_array_equal(found, np.sum(x, axis=axis, keepdims=True))
+    with pytest.raises(sm.errors.ShapeError):
+        norm("vector_norm", ord=-np.inf)
+
+
+def test_a_norm_is_recorded_again_for_nothing() -> None:
+    norm = sm.jit(partial(sm.linalg.vector_norm, ord=np.inf))
+    for count in (5, 0, 7):
+        assert float(norm(np.full(count, -2.0))) == (2.0 if count else 0.0)
 
 
 @modes

@@ -86,3 +86,14 @@ def test_distances_of_pairs_of_points(p):
         got = step(torch.compile(f, backend="smelt"))
     torch.testing.assert_close(got, step(f), rtol=1e-12, atol=1e-12)
     assert not record.left
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, math.inf])
+@pytest.mark.parametrize("count", [1, 4, 17])
+def test_distances_of_what_is_unknown_or_infinite(p, count):
+    a, b = drawn(5, count), drawn(4, count)
+    a[0, 0] = a[1, count - 1] = math.nan
+    a[2, count // 2] = b[1, count // 2] = math.inf
+    a[3, 0], b[2, 0], b[3] = 1e-45, 0.0, -math.inf
+    got = torch.compile(lambda x, y: torch.cdist(x, y, p=p), backend="smelt")(a, b)
+    torch.testing.assert_close(got, torch.cdist(a, b, p=p), equal_nan=True)

@@ -97,16 +97,15 @@ def _sort_into(found: Buffer, x: Buffer, axis: int, descending: bool, stable: bo
 
 
 _SAME_BITS = {
-    kind.itemsize: (kind, np.iinfo(kind).min) for kind in map(np.dtype, ("i2", "i4", "i8"))
+    kind.itemsize: (kind, int(np.iinfo(kind).min)) for kind in map(np.dtype, ("i2", "i4", "i8"))
 }
 """Integers as wide as floats, and what negative zero is among them."""
 
 
 def _has_negative_zero(x: Buffer) -> bool:
     """Whether the least of all numbers of the same bits is one."""
-    kind, least = _SAME_BITS[x.dtype.itemsize]
-    whole = np.ascontiguousarray(x).view(kind)
-    return x.size > 0 and np.minimum.reduce(whole, axis=None) == least
+    kind, least = _SAME_BITS[x.itemsize]
+    return x.size > 0 and int(np.minimum.reduce(x.view(kind), axis=None)) == least
 
 
 def _search(x: Buffer, wanted: Buffer, side: Any) -> Buffer:

@@ -44,8 +44,9 @@ from smelt.frontends.array.statistical import count_nonzero
 from smelt.frontends.array.statistical import max as greatest
 from smelt.frontends.array.statistical import min as least
 from smelt.frontends.array.statistical import sum as total
+from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value
-from smelt.frontends.array.views import expand, reshape, shape_of
+from smelt.frontends.array.views import axes_of, expand, reshape, shape_of
 from smelt.types.dtype import f64
 from smelt.types.tensor import TensorType, broadcast_shapes
 
@@ -130,14 +131,14 @@ def vector_norm(
     """The `ord`-norm of vectors along `axis`, which are flattened first for None.
 
     2 is Euclid's, 1 the sum and infinity the greatest of absolute values, 0 counts.
-    Raises ArgumentError for an `ord` that is no number.
+    Raises ArgumentError for an `ord` that is no number, ShapeError for the least of nothing.
     """
     array = Array.of(_floating(x, "vector_norm"))
     if not isinstance(ord, Real):  # NumPy's numbers too
         raise ArgumentError(op="vector_norm", argument="ord", value=repr(ord), expected="a number")
     size = absolute(array)
     if ord == math.inf:
-        return greatest(size, axis=axis, keepdims=keepdims)
+        return _greatest(size, axis, keepdims)
     if ord == -math.inf:
         return least(size, axis=axis, keepdims=keepdims)
     if ord == 0:
@@ -156,7 +157,7 @@ def matrix_norm(
     """The norm of each matrix: Frobenius' ("fro"), the greatest (least) sum of columns (±1) or rows
     (±infinity), the sum of singular values ("nuc") or the greatest (least) of them (±2).
 
-    Raises ArgumentError for another one.
+    Raises ArgumentError for another one, ShapeError for the least of nothing.
     """
     array = Array.of(_floating(x, "matrix_norm"))
     if array.ndim < 2:
@@ -164,8 +165,9 @@ def matrix_norm(
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord in ("nuc", 2, -2):
-        fold = {"nuc": total, 2: greatest, -2: least}[ord]  # type: ignore[index]
-        found = fold(svdvals(array), axis=-1)
+        values = svdvals(array)
+        found = _greatest(values, -1, False) if ord == 2 else \
+            (total if ord == "nuc" else least)(values, axis=-1)  # fmt: skip
         return expand_dims(found, axis=(-2, -1)) if keepdims else found
     if ord not in (1, -1, math.inf, -math.inf):
         raise ArgumentError(
@@ -174,8 +176,17 @@ def matrix_norm(
         )  # fmt: skip
     along = -2 if ord in (1, -1) else -1
     sums = total(absolute(array), axis=along, keepdims=True)
-    pick = greatest if ord in (1, math.inf) else least
-    return pick(sums, axis=(-2, -1), keepdims=keepdims)
+    if ord in (1, math.inf):
+        return _greatest(sums, (-2, -1), keepdims)
+    return least(sums, axis=(-2, -1), keepdims=keepdims)
+
+
+def _greatest(sizes: Array, axis: int | Sequence[int] | None, keepdims: bool) -> Array:
+    """The greatest of numbers that are not negative: 0 of nothing."""
+    node = sizes.node
+    extents = [shape_of(node)[a] for a in axes_of(axis, node.type.rank, "norm")]
+    some = builtins.all(holds(node.scope, 0, "<", n) for n in extents)
+    return (greatest if some else total)(sizes, axis=axis, keepdims=keepdims)
 
 
 def _floating(x: Any, what: str) -> Value:

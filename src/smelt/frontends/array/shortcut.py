@@ -18,6 +18,7 @@ import numpy as np
 
 from smelt import knobs
 from smelt.dataclass import dataclass
+from smelt.errors import SmeltError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.results import pack
 from smelt.frontends.array.trace import Trace
@@ -132,15 +133,20 @@ def _record(
         intern(from_numpy(np.dtype(d)), shape if p is None else tuple(shape[k] for k in p))
         for (_, shape, d, _, _), p in zip(given, turns, strict=True)
     ]
+    plain = trace.turns is None and not trace.told
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
     made: Record | None = calls.record(
         prepared, [calls.Argument(*a) for a in arguments if a is not None], nests, captured,
         sources, types,
         None if trace.single or _is_tuple(trace) else partial(pack, trace),
         partial(refused, trace.looks.readers) if looks else None,
-        single=trace.single, turns=turns,
+        single=trace.single, turns=turns, tell=partial(_tell, trace, sizes) if plain else None,
     )  # fmt: skip
     return made
+
+
+def _tell(trace: Trace, sizes: tuple[int, ...], error: SmeltError, given: list[Buffer]) -> None:
+    trace.tell(error, given, sizes)
 
 
 def _argument(x: Any) -> tuple[Buffer | None, type | bool] | None:

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from smelt.dataclass import dataclass
-from smelt.errors import ArgumentError, StructureError
+from smelt.errors import ArgumentError, SmeltError, StructureError
 from smelt.frontends.array import engine
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
@@ -159,13 +159,16 @@ class Trace:
                 return turns.written(self._run(buffers, sizes, out))
             results = self._run(buffers, sizes, out)
         except engine.FAILURES as error:
-            known = dict(zip(size_names(self.graph), sizes))
-            given = [] if self.donate else self.complete(buffers, sizes)
-            engine.blame(error, self.graph, given, known, self.executable, sizes)
+            self.tell(error, [] if self.donate else self.complete(buffers, sizes), sizes)
             raise
         if self.looks.flag is not None and results.pop():
             outside(self.looks, self.graph.inputs, self.complete(buffers, sizes))
         return results
+
+    def tell(self, error: SmeltError, inputs: list[Buffer], sizes: tuple[int, ...]) -> None:
+        """Tell an error of a run on these inputs of the graph which line it is about."""
+        known = dict(zip(size_names(self.graph), sizes))
+        engine.blame(error, self.graph, inputs, known, self.executable, sizes)
 
     def _run(
         self, buffers: list[Buffer], sizes: tuple[int, ...], out: Sequence[Buffer | None] | None

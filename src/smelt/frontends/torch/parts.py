@@ -112,11 +112,11 @@ def _distances(a: Any, b: Any, p: float, mode: int | None) -> Any:
         return NotImplemented
     apart = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
     if p == 0:
-        return (apart != 0).to(a.dtype).sum(-1)
+        return apart.ceil().clamp(max=1).sum(-1)
     if p == 1:
         return apart.sum(-1)
-    if p == math.inf:
-        return apart.amax(-1)
+    if p == math.inf:  # what is unknown does not count, in eager code
+        return torch.where(apart.isnan(), 0.0, apart).amax(-1)
     if p == 2:
         return apart.square().sum(-1).sqrt()
     return apart.pow(p).sum(-1).pow(1 / p)

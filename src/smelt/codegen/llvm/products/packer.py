@@ -9,7 +9,7 @@ goes to a place that is linear in its axes:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -17,8 +17,8 @@ from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.stretches import in_stretches, stretched
+from smelt.codegen.llvm.products.tiling import in_squares
 from smelt.codegen.llvm.schedule.nests import Nest
-from smelt.codegen.llvm.schedule.tasks import turned_side
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.values.items import Item
 from smelt.codegen.llvm.values.places import Slid
@@ -101,26 +101,10 @@ class Packer:
         return 1
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
-        home = self.home
-        if not nest.turned:
-            home.run(nest, scope)
-            return
-        first, second = nest.order
-        self._pieces(first, lambda: self._pieces(second, lambda: home.run(nest, scope)))
-
-    def _pieces(self, axis: str, inside: Any, side: int = 0) -> None:
-        """Runs `inside` with the range of an axis cut to `side`, or to what is turned at once."""
-        b, home = self.b, self.home
-        low, high = home.ranges[axis]
-        side = side or turned_side(home.s.lanes)
-
-        def piece(at: Value) -> None:
-            end = b.add(at, number(side))
-            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
-            inside()
-
-        home.loop(low, high, side, piece)
-        home.ranges[axis] = (low, high)
+        if nest.turned:
+            in_squares(self.home, nest.order, lambda: self.home.run(nest, scope))
+        else:
+            self.home.run(nest, scope)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand at its place."""

@@ -11,7 +11,7 @@ convert or turn what they pack.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.blocks import COLUMNS, DEPTH, MATRIX_STEP
 from smelt.codegen.llvm import ir
@@ -25,10 +25,11 @@ from smelt.codegen.llvm.products.grouping import GroupPacker
 from smelt.codegen.llvm.products.stretches import in_stretches, stretched
 from smelt.codegen.llvm.products.thin import ThinEmitter
 from smelt.codegen.llvm.products.tile import TileEmitter
+from smelt.codegen.llvm.products.tiling import in_blocks, in_squares
 from smelt.codegen.llvm.rows.versions import needed
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_tiles
 from smelt.codegen.llvm.schedule.nests import Nest
-from smelt.codegen.llvm.schedule.tasks import turned_side
+from smelt.codegen.llvm.scratch.leftovers import clear_beyond
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, may_be_long
 from smelt.codegen.llvm.scratch.turn import Put, turned
 from smelt.codegen.llvm.values.items import Item, chain
@@ -112,7 +113,7 @@ class ProductEmitter:
         at the same positions wherever a visit starts, or its bits would tell."""
         matrix = c.group is not None and bool(c.group.matrix)  # whose blocks sum on and on
         at_fixed = self.home.s.region(c.item) is not None and may_be_long(c, self.home.s)
-        self._blocks(c.k, self._depth(c), inside, at_fixed=at_fixed and not matrix)
+        in_blocks(self.home, c.k, self._depth(c), inside, at_multiples=at_fixed and not matrix)
 
     def _depth(self, c: Contraction) -> int | Value:
         """Summed positions of a block: of matrices as many in each, whole tiles, since sums go to
@@ -126,26 +127,6 @@ class ProductEmitter:
         blocks = b.select(few, number(1), b.add(rest, number(1)))
         each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
         return b.mul(each, number(step))
-
-    def _blocks(self, axis: str, size: int | Value, inside: Any, *, at_fixed: bool = False) -> None:
-        """Runs `inside` with the range of an axis cut to blocks, or to those that end at multiples
-        of their size."""
-        step = number(size) if isinstance(size, int) else size
-        b, home = self.b, self.home
-        low, high = home.ranges[axis]
-
-        def block(at: Value) -> None:
-            end = b.add(at, step)
-            start = b.select(b.icmp_signed("<", at, low), low, at) if at_fixed else at
-            home.ranges[axis] = (start, b.select(b.icmp_signed("<", end, high), end, high))
-            inside()
-            home.ranges[axis] = (low, high)
-
-        first = low
-        if at_fixed:  # of no positions no block begins before them
-            some = b.icmp_signed("<", low, high)
-            first = b.select(some, b.sub(low, b.srem(low, step)), low)
-        home.loop(first, high, size, block)
 
     def _deep(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """One block of k: packs left, then block by block of n packs right and multiplies."""
@@ -175,7 +156,7 @@ class ProductEmitter:
                 tiles.sum_columns()
             tiles.run(self.fresh, last=self.last)
 
-        self._blocks(c.n, COLUMNS, columns)
+        in_blocks(self.home, c.n, COLUMNS, columns)
 
     def _there(self, c: Contraction, operand: Item) -> Value | None:
         """Whether an earlier visit has packed all of an operand that this one would pack: where it
@@ -239,32 +220,12 @@ class ProductEmitter:
         c = self._of(pack)
         plain = pack.packed == "left" and c.group is None
         if pack.packed == "right" and c.group is None:
-            self._clear_beyond(c)
+            b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
+            panels = self.home.storage.at[c.item, RIGHT_PART], c.item.dtype
+            clear_beyond(self.home, panels, c.tile, b.sub(high, low), number(c.packed_units),
+                         b.sub(end, first))  # fmt: skip
         axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
         in_stretches(self.home, axes, lambda: self._stretch(pack, scope))
-
-    def _clear_beyond(self, c: Contraction) -> None:
-        """The last panel's lanes without a column are 0: what other kernels left there may be
-        subnormal numbers, whose products take a hundred cycles each."""
-        b, home, (low, high) = self.b, self.home, self.home.ranges[c.n]
-        m = LLVMMachine(b, c.tile.lanes, home.home.target)
-        count, (first, end), zero = b.sub(high, low), home.ranges[c.k], m.const(c.item.dtype, 0)
-        last = b.and_(count, number(c.tile.columns - 1))
-        start = b.and_(last, number(-c.tile.lanes))
-        panel = b.mul(b.sub(count, last), number(c.packed_units))
-
-        def line(k: Value) -> None:
-            row = b.add(panel, b.mul(k, number(c.tile.columns)))
-
-            def put(at: Value) -> None:
-                base = home.storage.at[c.item, RIGHT_PART]
-                place = element_address(b, base, b.add(row, at), c.item.dtype)
-                store_vector(m, place, zero, c.item.dtype, None)
-
-            home.loop(start, number(c.tile.columns), c.tile.lanes, put)
-
-        with b.if_then(b.icmp_signed("!=", last, number(0))):
-            home.loop(number(0), b.sub(end, first), 1, line)
 
     def _stretch(self, pack: Nest, scope: Scope) -> None:
         if not pack.turned:
@@ -275,11 +236,7 @@ class ProductEmitter:
             top = self.home.open(pack, scope)
             turned(self.home, items[0], top, self._putter(pack))
             return
-        first, second = pack.order
-        side = turned_side(self.home.s.lanes)
-        self._blocks(
-            first, side, lambda: self._blocks(second, side, lambda: self.home.run(pack, scope))
-        )
+        in_squares(self.home, pack.order, lambda: self.home.run(pack, scope))
 
     def put(self, pack: Nest, value: Value, scope: Scope) -> None:
         """Stores one vector of a packed operand at its place."""

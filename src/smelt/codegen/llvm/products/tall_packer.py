@@ -23,12 +23,14 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.stretches import in_stretches, stretched
+from smelt.codegen.llvm.products.tiling import in_blocks, in_squares
 from smelt.codegen.llvm.rows.interior import each_row
 from smelt.codegen.llvm.rows.straight import rest_mask
 from smelt.codegen.llvm.rows.versions import needed
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.operands import load_of
 from smelt.codegen.llvm.schedule.tall import Tall
+from smelt.codegen.llvm.scratch.leftovers import clear_beyond
 from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.scratch.turn import turned
@@ -145,8 +147,8 @@ class TallPacker(Packer):
         if nest.order[0] == nest.vector:
             top = self.home.open(nest, scope)
             below = nest.order[1]
-            each_row(self.home, (), top, lambda facts, few: self._pieces(
-                below, lambda: self._by_columns(top), BELOW))  # fmt: skip
+            each_row(self.home, (), top, lambda facts, few: in_blocks(
+                self.home, below, BELOW, lambda: self._by_columns(top)))  # fmt: skip
         else:
             super()._pack(nest, scope)
 
@@ -192,24 +194,12 @@ class TallPacker(Packer):
             turned(home, items[0], home.open(nest, Scope(home.top)), put)
             return
 
-        def turn() -> None:
-            home.run(nest, Scope(home.top))
-
-        self._pieces(c.n, lambda: self._pieces(c.k, turn))
+        in_squares(home, (c.n, c.k), lambda: home.run(nest, Scope(home.top)))
 
     def _clear_beyond(self) -> None:
-        """The last panel's lanes without a column are 0: subnormal numbers that other kernels left
-        there would take a hundred cycles each."""
-        b, c = self.b, self.c
-        whole, zero = self._whole(self.columns, c.tile.columns), self.m.const(c.item.dtype, 0)
-
-        def line(k: Value) -> None:
-            for v in range(c.tile.vectors):
-                at = self._packed(k, b.add(whole, number(v * c.tile.lanes)))
-                store_vector(self.m, self.at(RIGHT_PART, at), zero, c.item.dtype, None)
-
-        with b.if_then(b.icmp_signed("!=", whole, self.columns)):
-            self.home.loop(number(0), self.depth, 1, line)
+        """The lanes without a column of the right operand's last panel."""
+        panels = self.at(RIGHT_PART, number(0)), self.c.item.dtype
+        clear_beyond(self.home, panels, self.c.tile, self.columns, self.depth, self.depth)
 
     def plain(self, nest: Nest) -> Collection[str]:
         return () if nest.turned else nest.order

@@ -26,7 +26,7 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import in_runs, is_short
 from smelt.codegen.llvm.products.tall_packer import TallPacker
 from smelt.codegen.llvm.products.thin import multiply_add
-from smelt.codegen.llvm.products.tiling import rounds
+from smelt.codegen.llvm.products.tiling import in_blocks, rounds
 from smelt.codegen.llvm.schedule.tall import Tall
 from smelt.codegen.llvm.scratch.scratch import copied
 from smelt.codegen.llvm.scratch.storage import RIGHT_PART, STAGED_PART, SUMS_PART
@@ -48,24 +48,19 @@ class TallEmitter(TallPacker):
     def run(self) -> None:
         """All rows of this task, some at a time.  Those whose sums another one reads wait for it:
         it takes the same rows of all, so that these are near and sums stay in the first cache."""
-        home, b, c = self.home, self.b, self.c
+        home, c = self.home, self.c
         if c.kept:
             return
-        low, high = home.ranges[c.m]
         every = [*self._others(), self]
         for one in every:
             one._open()
         home.foresees = False
 
-        def some(at: Value) -> None:
-            end = b.add(at, number(c.staged))
-            end = b.select(b.icmp_signed("<", end, high), end, high)
-            home.ranges[c.m] = (at, end)
+        def some() -> None:
             for one in every:
-                one._some(at, end)
-            home.ranges[c.m] = low, high
+                one._some(*home.ranges[c.m])
 
-        home.loop(low, high, c.staged, some)
+        in_blocks(home, c.m, c.staged, some)
         home.foresees = True
 
     def _others(self) -> list[TallEmitter]:

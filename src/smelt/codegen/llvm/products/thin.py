@@ -29,6 +29,7 @@ from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.lines import along, lines_from
+from smelt.codegen.llvm.products.tiling import blocks
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.scratch.storage import LEFT_PART, SUMS_PART, lines_apart
@@ -116,15 +117,14 @@ class ThinEmitter:
 
     def _runs(self, fresh: Value) -> None:
         """Lines along n, so many one after the other, which end at multiples of that."""
-        b, (low, high), many = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
+        b, span, many = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
 
-        def one(at: Value) -> None:
-            start, end = b.select(b.icmp_signed("<", at, low), low, at), b.add(at, number(many))
-            self.ranges[self.c.k] = start, b.select(b.icmp_signed("<", end, high), end, high)
-            self._apart(b.not_(b.and_(fresh, b.icmp_signed("==", start, low))))
+        def one(start: Value, end: Value) -> None:
+            self.ranges[self.c.k] = start, end
+            self._apart(b.not_(b.and_(fresh, b.icmp_signed("==", start, span[0]))))
 
-        self.home.loop(b.sub(low, b.srem(low, number(many))), high, many, one)
-        self.ranges[self.c.k] = low, high
+        blocks(self.home, span, many, one, at_multiples=True)
+        self.ranges[self.c.k] = span
 
     def _apart(self, later: Value) -> None:
         """A run of lines; a `later` one is summed on its own and then added to what was summed

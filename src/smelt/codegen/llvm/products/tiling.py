@@ -6,22 +6,65 @@ Among the loops that pack, constants of those would be kept in the registers of 
     every_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
     every_width(home, tile, columns, lambda column, vectors: ...)       # what stands above others
     rounds(b, (low, high), step, lambda k, sums, nth: ..., begin)       # a tile's own loop
+    in_blocks(home, axis, size, inside)                                 # around them
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.schedule.contract import Tile
+from smelt.codegen.llvm.schedule.tasks import turned_side
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+
+
+def blocks(
+    home: NestEmitter, span: tuple[Value, Value], size: int | Value,
+    inside: Callable[[Value, Value], None], *, at_multiples: bool = False,
+) -> None:  # fmt: skip
+    """`inside(begin, end)` for blocks of so many positions, or for those that end at multiples."""
+    b, (low, high) = home.b, span
+    step = number(size) if isinstance(size, int) else size
+
+    def block(at: Value) -> None:
+        end = b.add(at, step)
+        start = b.select(b.icmp_signed("<", at, low), low, at) if at_multiples else at
+        inside(start, b.select(b.icmp_signed("<", end, high), end, high))
+
+    first = low
+    if at_multiples:  # of no positions no block begins before them
+        some = b.icmp_signed("<", low, high)
+        first = b.select(some, b.sub(low, b.srem(low, step)), low)
+    home.loop(first, high, size, block)
+
+
+def in_blocks(
+    home: NestEmitter, axis: str, size: int | Value, inside: Callable[[], None], *,
+    at_multiples: bool = False,
+) -> None:  # fmt: skip
+    """Runs `inside` with the range of an axis cut to `blocks`."""
+    kept = home.ranges[axis]
+
+    def block(*part: Value) -> None:
+        home.ranges[axis] = part[0], part[1]
+        inside()
+        home.ranges[axis] = kept
+
+    blocks(home, kept, size, block, at_multiples=at_multiples)
+
+
+def in_squares(home: NestEmitter, axes: Sequence[str], inside: Callable[[], None]) -> None:
+    """Runs `inside` with the ranges of two axes cut to what is turned at once."""
+    side, (first, second) = turned_side(home.s.lanes), axes
+    in_blocks(home, first, side, lambda: in_blocks(home, second, side, inside))
 
 
 def function_apart(

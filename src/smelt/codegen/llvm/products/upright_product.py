@@ -7,7 +7,7 @@ that it reads, for each channel it broadcasts a number of each and multiplies a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import product as positions
 from typing import TYPE_CHECKING
@@ -21,7 +21,12 @@ from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.lines import along, lines_from
 from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.products.thin import multiply_add
-from smelt.codegen.llvm.products.tiling import every_tile, every_width, function_apart
+from smelt.codegen.llvm.products.tiling import (
+    every_tile,
+    every_width,
+    function_apart,
+    in_blocks,
+)
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.nests import Nest
 from smelt.codegen.llvm.schedule.upright import Upright
@@ -93,10 +98,10 @@ class UprightEmitter(Packer):
         self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
         kept = dict(home.ranges)
         if c.flat:
-            self._cut(c.n, c.tile.columns, lambda: self.pack(left))
+            in_blocks(home, c.n, c.tile.columns, lambda: self.pack(left))
         elif not c.panels:
-            self._cut(c.n, c.tile.columns, lambda: self._cut(
-                c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
+            in_blocks(home, c.n, c.tile.columns, lambda: in_blocks(
+                home, c.depth, LINES, lambda: self._taps(left, c.others, number(0), Scope(home.top))
             ))  # fmt: skip
         home.ranges = dict(kept)
         if c.few:  # all that the line has from the first place to the last one that is reached
@@ -107,19 +112,6 @@ class UprightEmitter(Packer):
         self.widen(c.columns)
         self.pack(right)
         home.ranges = kept
-
-    def _cut(self, axis: str, size: int, inside: Callable[[], None]) -> None:
-        """Runs `inside` for one piece of an axis after the other."""
-        b, home = self.b, self.home
-        low, high = home.ranges[axis]
-
-        def piece(at: Value) -> None:
-            end = b.add(at, number(size))
-            home.ranges[axis] = (at, b.select(b.icmp_signed("<", end, high), end, high))
-            inside()
-
-        home.loop(low, high, size, piece)
-        home.ranges[axis] = (low, high)
 
     def _taps(self, left: Nest, rest: tuple[str, ...], done: Value, scope: Scope) -> None:
         """Packs the weights of every tap, those of the taps `rest` under the ones in `scope`."""

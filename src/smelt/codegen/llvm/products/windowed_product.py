@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from itertools import product as positions
-from math import gcd
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -127,8 +126,8 @@ class WindowedEmitter(Packer):
             self.left, self.row_step = packed
             return
         low, high = home.ranges[c.m]
-        rows, even = b.sub(high, low), gcd(c.tile.rows, c.fewer)
-        whole = b.and_(b.icmp_signed("==", b.urem(rows, number(even)), number(0)),
+        rows = b.sub(high, low)
+        whole = b.and_(b.icmp_signed("==", b.urem(rows, number(c.even)), number(0)),
                        b.icmp_signed(">=", rows, number(c.fewer)))  # fmt: skip
         with b.if_then(b.not_(whole)):
             self.pack(nest)

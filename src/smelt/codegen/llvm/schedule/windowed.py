@@ -17,7 +17,7 @@ moves back by s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import prod
+from math import gcd, prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.access.ahead import LINE
@@ -142,6 +142,19 @@ class Windowed:
         """Rows of the tile for what whole ones leave: enough sums to hide the latency of
         multiply-adds, and two of them replace a whole one that leaves few rows."""
         return max(2 * self.tile.rows // 3, 1)
+
+    @property
+    def even(self) -> int:
+        """Rows of which whole tiles take any multiple that is not less than `fewer`: the left
+        operand is read where it lies then."""
+        return gcd(self.tile.rows, self.fewer)
+
+    def reads_left(self, rows: Index, local: Index) -> bool:
+        """Whether no task packs the left operand, if each takes `local` of so many rows."""
+        if not isinstance(rows, int) or not isinstance(local, int) or not (self.lies or self.dealt):
+            return False
+        counts = (local, rows % local or local)
+        return all(n % self.even == 0 and n >= self.fewer for n in counts)
 
     @property
     def summed(self) -> tuple[str, ...]:

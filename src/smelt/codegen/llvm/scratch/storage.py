@@ -118,6 +118,8 @@ class Storage:
     def _reserve_windowed(self, c: Windowed) -> None:
         rows = self.extent(c.item, c.m)
         self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.unit)
+        if c.reads_left(self.s.phase.axes[c.m], self.s.local[c.m]):
+            self.operands.pop((c.item, LEFT_PART), None)
         self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.unit)
         tables = 3 * WINDOWED_DEPTH + 1 if c.dealt else WINDOWED_DEPTH
         self._reserve((c.item, TABLE_PART), tables, i64)
