@@ -163,7 +163,8 @@ def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
     kind: Any = I8 if group.dtype == i8 else I16
     kind = kind if m.lanes is None else ir.VectorType(kind, m.lanes)
     if group.step == "bfloats":
-        if not isinstance(item.payload, (Access, Converting)):  # one that nobody has rounded yet
+        rounded = isinstance(item.payload, Converting) and item.payload.dtype == group.dtype
+        if not (rounded or isinstance(item.payload, Access)):  # nobody has rounded it yet
             short = widened(ir.BFloatType(), m.lanes)
             return b.bitcast(b.fptrunc(value, short), kind)
         bits = m.bitcast(value, i32)
