@@ -17,6 +17,8 @@ vpdpbusd wants one operand unsigned and one signed.  If both are alike, the left
 its highest bit flipped, which moves it by 128 into the other range, and the sums of the right
 operand's columns, times 128, put that right where a tile begins.
 
+Products over windows take units for numbers from the start (`smelt.codegen.llvm.values.units`).
+
 A factor that is computed in the kernel is rounded to bfloat16 when it is packed.  That changes
 nothing where it was rounded before; it was not with `rounding="fast"`, nor are the weights of
 PyTorch's attention in half precision.
@@ -163,7 +165,8 @@ def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
     kind: Any = I8 if group.dtype == i8 else I16
     kind = kind if m.lanes is None else ir.VectorType(kind, m.lanes)
     if group.step == "bfloats":
-        if not isinstance(item.payload, (Access, Converting)):  # one that nobody has rounded yet
+        rounded = isinstance(item.payload, Converting) and item.payload.dtype == group.dtype
+        if not (rounded or isinstance(item.payload, Access)):  # nobody has rounded it yet
             short = widened(ir.BFloatType(), m.lanes)
             return b.bitcast(b.fptrunc(value, short), kind)
         bits = m.bitcast(value, i32)
