@@ -309,19 +309,25 @@ class ThinEmitter:
         low, high = self.ranges[c.k]
         middle = b.add(low, b.and_(b.sub(high, low), number(-FEW * lanes)))
 
-        def put(at: Value, mask: Value | None, k: int = 0) -> None:
-            value = self._value(line, at, mask)
-            one = load_vector(m, self._left(number(0), at), c.unit, None)
-            total = b.load(places[k], typ=zero.type)
-            b.store(self._multiplied(one, value, total), places[k])
+        # Vectors one by one where lanes pick elements: long ones would be joined and taken apart.
+        loads = [x.payload.offset for x in self.right.items if isinstance(x.payload, Access)]
+        usual, each = self.wide, FEW if all(coefficient(e, c.k) is not None for e in loads) else 1
+
+        def put(at: Value, mask: Value | None, first: int = 0) -> None:
+            for k, value in enumerate(self._vectors(self._value(line, at, mask))):
+                one = load_vector(m, self._left(number(0), at, k * lanes), c.unit, None)
+                total = b.load(places[first + k], typ=zero.type)
+                b.store(self._multiplied(one, value, total), places[first + k])
 
         def several(at: Value) -> None:
             self._ask([line], at, (c.n, c.k), length=FEW * lanes)
-            for k in range(FEW):
+            for k in range(0, FEW, each):
                 put(b.add(at, number(k * lanes)) if k else at, None, k)
 
         self._foresee(c.k, ONE_AHEAD)
+        self.wide = each * lanes
         self.home.loop(low, middle, FEW * lanes, several, told=True)
+        self.wide = usual
         along(self.home, (middle, high), lanes, put, told=True)
         totals = [b.load(place, typ=zero.type) for place in places]
         while len(totals) > 1:
