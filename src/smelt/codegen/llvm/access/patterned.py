@@ -7,10 +7,17 @@ elements that nobody asks for are not touched.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, intrinsic, prefetch, unlike
+from smelt.codegen.llvm.access.memory import (
+    element_address,
+    intrinsic,
+    lane_numbers,
+    prefetch,
+    unlike,
+)
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
@@ -140,8 +147,14 @@ def _picked(
     windows: list[Value] = []
     for w in range(1 if all(x < 1 << lanes for x in wanted) else 2):
         masks = [x >> w * lanes & ((1 << lanes) - 1) for x in wanted]
-        mask = b.bitcast(_entry(b, masks, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
         address = element_address(b, buffer, b.add(offset, number(w * lanes)), dtype)
+        few = _run(masks, firsts)
+        if few:
+            run = b.load(address, align=dtype.itemsize, typ=ir.VectorType(raw, few))
+            order = [min(i, few - 1) for i in range(lanes)]
+            windows.append(b.shuffle_vector(run, run, lane_numbers(order)))
+            continue
+        mask = b.bitcast(_entry(b, masks, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
         windows.append(
             intrinsic(
                 b, f"llvm.masked.load.{kind.intrinsic_name}.p0", kind,
@@ -154,6 +167,13 @@ def _picked(
     inside = [sum(held[(r + i) % len(held)] << i for i in range(lanes)) for r in range(len(held))]
     mask = b.bitcast(_entry(b, inside, rest, ir.IntType(lanes)), ir.VectorType(I1, lanes))
     return b.select(mask, own, ir.Constant(kind, None))
+
+
+def _run(masks: list[int], firsts: Collection[int]) -> int:
+    """How many elements are wanted, if it is known which, and they lie together; else 0."""
+    found = {masks[r] for r in firsts}
+    (mask,) = found if len(found) == 1 else (0,)
+    return mask.bit_length() if mask & (mask + 1) == 0 else 0
 
 
 def _ask(
@@ -221,9 +241,10 @@ def _start(home: NestEmitter, found: Pattern, scope: Scope, at: int) -> tuple[Va
 def _bits(home: NestEmitter, held: list[bool], scope: Scope) -> Value:
     """A truth that repeats, as a mask of all lanes."""
     assert scope.lanes is not None
-    b, count, period = home.b, scope.lanes.count, len(held)
+    b, count, period, apart = home.b, scope.lanes.count, len(held), scope.lanes.apart
     words = [sum(held[(r + i) % period] << i for i in range(count)) for r in range(period)]
-    here = b.urem(scope.axis(scope.lanes.axis), number(period))
+    firsts = {x % period for x in range(0, period * apart, apart)}
+    here = number(0) if firsts == {0} else b.urem(scope.axis(scope.lanes.axis), number(period))
     return b.bitcast(_entry(b, words, here, ir.IntType(count)), ir.VectorType(I1, count))
 
 

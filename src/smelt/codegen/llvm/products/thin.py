@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from smelt.blocks import LINES_RUN
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.ahead import LINE
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_scalar,
@@ -26,6 +27,7 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.instructions.grouped import BFLOATS, interleaved, narrow, step, units
 from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.lane_sums import across, together
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.lines import along, lines_from
@@ -82,6 +84,10 @@ class ThinEmitter:
         self.lanes, self.wide = c.tile.lanes, c.tile.lanes * c.together
         if c.along == c.n and c.group is None and c.m is not None:
             self.wide *= 2  # a number of the left operand serves two vectors
+        s = home.s
+        blocks = c.along == c.k and s.region(c.item) is None and c.k not in s.phase.cut
+        self.apart = self.wide if blocks else 1
+        """What vectors of the right operand begin at multiples of."""
         self.ahead = dict[int, tuple[Value, Value]]()
         """By an element's bytes, how far away is asked: groups of lines, and elements beyond."""
         self.far = False
@@ -154,7 +160,8 @@ class ThinEmitter:
     def _value(self, line: Scope, at: Value, mask: Value | None) -> Value:
         """One vector of the right operand on a line, as it is multiplied; 0 outside of a mask."""
         c = self.c
-        inner = Scope(line, {c.along: at}, lanes=Lanes(c.along, at, self.wide, mask))
+        lanes = Lanes(c.along, at, self.wide, mask, self.apart)
+        inner = Scope(line, {c.along: at}, lanes=lanes)
         self.home.enter(inner, 2)
         found = self.home.get(c.right, inner, True)
         if c.group is not None:
@@ -201,9 +208,9 @@ class ThinEmitter:
             places = [self._sum(i, b.add(column, number(v * self.lanes)) if v else column)
                       for v in range(len(found[0]))]  # fmt: skip
             totals = [load_vector(m, place, dtype, None) for place in places]
-            for one, across in zip(only or self._ones(i, k, len(found)), found, strict=True):
+            for one, line in zip(only or self._ones(i, k, len(found)), found, strict=True):
                 totals = [self._multiplied(one, x, total)
-                          for x, total in zip(across, totals, strict=True)]  # fmt: skip
+                          for x, total in zip(line, totals, strict=True)]  # fmt: skip
             for place, total in zip(places, totals, strict=True):
                 store_vector(m, place, total, dtype, None)
 
@@ -267,18 +274,30 @@ class ThinEmitter:
                 with otherwise:
                     self._sweep(1, FEW)
             return
-        few, several = (FEW, 2 * FEW) if wide else (FEW // 2, FEW)
-        with b.if_else(b.icmp_signed("<=", self.rows, number(few))) as (then, otherwise):
-            with then:
-                self._sweep(few, FEW)
-            with otherwise:
-                each = self.c.together / self.c.unit.itemsize
-                many, most = (number(int(size * each)) for size in (CHUNK_MANY, CHUNK))
-                one = b.icmp_signed("<=", self.rows, number(several))
-                size = b.select(one, most, many)
-                groups = b.select(one, number(NEXT_PIECES), number(NEXT_PIECES_MANY))
-                self.home.loop(*self.ranges[self.c.k], size,
-                               lambda at: self._chunk(at, size, several, groups))  # fmt: skip
+        heights, several = ((FEW // 2, FEW), 2 * FEW) if wide else ((FEW // 2,), FEW)
+
+        def rows(heights: tuple[int, ...]) -> None:
+            if not heights:
+                self._chunks(several)
+                return
+            few = b.icmp_signed("<=", self.rows, number(heights[0]))
+            with b.if_else(few) as (then, otherwise):
+                with then:
+                    self._sweep(heights[0], FEW)
+                with otherwise:
+                    rows(heights[1:])
+
+        rows(heights)
+
+    def _chunks(self, several: int) -> None:
+        """Dot products of more rows, `several` at once, piece by piece."""
+        b, each = self.b, self.c.together / self.c.unit.itemsize
+        many, most = (number(int(size * each)) for size in (CHUNK_MANY, CHUNK))
+        one = b.icmp_signed("<=", self.rows, number(several))
+        size = b.select(one, most, many)
+        groups = b.select(one, number(NEXT_PIECES), number(NEXT_PIECES_MANY))
+        self.home.loop(*self.ranges[self.c.k], size,
+                       lambda at: self._chunk(at, size, several, groups))  # fmt: skip
 
     def _line(self, n: Value) -> None:
         """sum[n] += the dot product of the one row and a long line: read alone, in several sums at
@@ -290,25 +309,30 @@ class ThinEmitter:
         low, high = self.ranges[c.k]
         middle = b.add(low, b.and_(b.sub(high, low), number(-FEW * lanes)))
 
-        def put(at: Value, mask: Value | None) -> None:
-            found = self._vectors(self._value(line, at, mask))
-            if mask is None:
-                self._ask([line], at, (c.n, c.k))
-            for k, value in enumerate(found):
-                one = load_vector(m, self._left(number(0), at, k * lanes), c.unit, None)
-                total = b.load(places[k], typ=zero.type)
-                b.store(self._multiplied(one, value, total), places[k])
+        # Vectors one by one where lanes pick elements: long ones would be joined and taken apart.
+        loads = [x.payload.offset for x in self.right.items if isinstance(x.payload, Access)]
+        usual, each = self.wide, FEW if all(coefficient(e, c.k) is not None for e in loads) else 1
 
-        usual = self.wide
+        def put(at: Value, mask: Value | None, first: int = 0) -> None:
+            for k, value in enumerate(self._vectors(self._value(line, at, mask))):
+                one = load_vector(m, self._left(number(0), at, k * lanes), c.unit, None)
+                total = b.load(places[first + k], typ=zero.type)
+                b.store(self._multiplied(one, value, total), places[first + k])
+
+        def several(at: Value) -> None:
+            self._ask([line], at, (c.n, c.k), length=FEW * lanes)
+            for k in range(0, FEW, each):
+                put(b.add(at, number(k * lanes)) if k else at, None, k)
+
         self._foresee(c.k, ONE_AHEAD)
-        for wide, span in ((FEW * lanes, (low, middle)), (lanes, (middle, high))):
-            self.wide = wide
-            along(self.home, span, wide, put, told=True)
+        self.wide = each * lanes
+        self.home.loop(low, middle, FEW * lanes, several, told=True)
         self.wide = usual
+        along(self.home, (middle, high), lanes, put, told=True)
         totals = [b.load(place, typ=zero.type) for place in places]
         while len(totals) > 1:
             totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
-        self._keep_one(self._sum(number(0), n), self._across(totals[0]))
+        self._keep_one(self._sum(number(0), n), across(self.machine, totals[0]))
 
     def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:
         """One piece of k, whose rows of the left operand stay in the first cache."""
@@ -343,8 +367,6 @@ class ThinEmitter:
         places = [[self._variable(zero) for _ in lines] for _ in range(rows)]
 
         def put(at: Value, mask: Value | None) -> None:
-            if mask is None:
-                self._ask(lines, at, (c.n, c.k), b.icmp_signed("==", i, number(0)))
             values = [self._value(line, at, mask) for line in lines]
             values = values if c.group is None else [units(b, x) for x in values]
             for g, sums in enumerate(places):
@@ -352,7 +374,16 @@ class ThinEmitter:
                 for value, place in zip(values, sums, strict=True):
                     b.store(self._multiplied(one, value, b.load(place, typ=zero.type)), place)
 
-        along(self.home, self.ranges[self.c.along], self.wide, put, told=True)
+        def asking(at: Value) -> None:
+            self._ask(lines, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
+            for v in range(0, step, self.wide):
+                put(b.add(at, number(v)) if v else at, None)
+
+        low, high = self.ranges[c.along]
+        step = max(self.wide, LINE // min(self._sizes(), default=LINE))
+        middle = b.add(low, b.and_(b.sub(high, low), number(-step)))
+        self.home.loop(low, middle, step, asking, told=True)
+        along(self.home, (middle, high), self.wide, put, told=True)
         totals = [b.load(place, typ=zero.type) for sums in places for place in sums]
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)
@@ -366,9 +397,9 @@ class ThinEmitter:
         short vectors a row's lines are several."""
         b, dtype = self.b, self.c.item.dtype
         if len(totals) == 1:
-            self._keep_one(self._sum(i, n), self._across(totals[0]))
+            self._keep_one(self._sum(i, n), across(self.machine, totals[0]))
             return
-        found, run = self._together(totals), min(lines, self.lanes)
+        found, run = together(self.machine, totals), min(lines, self.lanes)
         for at in range(first, min(first + self.lanes, rows * lines), run):
             row, line = divmod(at, lines)
             where = self._sum(b.add(i, number(row)), b.add(n, number(line)) if line else n)
@@ -390,8 +421,9 @@ class ThinEmitter:
         store_scalar(self.scalar, where, self.scalar.add(before, total), dtype, None)
 
     def _ask(
-        self, lines: list[Scope], at: Value, axes: tuple[str, str], asked: Value | None = None
-    ) -> None:
+        self, lines: list[Scope], at: Value, axes: tuple[str, str], asked: Value | None = None,
+        length: int = 0,
+    ) -> None:  # fmt: skip
         """Has the processor fetch what lies ahead along the lines, or at their end on the next
         ones; axes: the one across lines and the one along them.  Nothing new unless `asked`.
         """
@@ -415,7 +447,7 @@ class ThinEmitter:
             ahead = b.add(at, ahead)
             for line in lines:
                 place = b.add(line.offset(access), ahead)
-                for k in range(0, self.wide, max(64 // dtype.itemsize, 1)):
+                for k in range(0, length or self.wide, max(LINE // dtype.itemsize, 1)):
                     there = b.add(place, number(k))
                     prefetch(b, element_address(b, home.home.buffers[access.buffer], there, dtype),
                              near=not self.far)  # fmt: skip
@@ -448,32 +480,6 @@ class ThinEmitter:
             place = self.b.alloca(start.type)
         self.b.store(start, place)
         return place
-
-    def _together(self, totals: list[Value]) -> Value:
-        """The sums over the lanes of as many vectors as there are lanes, one in each lane:
-        neighbours are added until nothing else is left."""
-        b, lanes = self.b, self.lanes
-        picks = [ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(odd, 2 * lanes, 2)))
-                 for odd in (0, 1)]  # fmt: skip
-        while len(totals) > 1:
-            pairs = zip(totals[::2], totals[1::2], strict=True)
-            totals = [self.machine.add(*(b.shuffle_vector(x, y, p) for p in picks))
-                      for x, y in pairs]  # fmt: skip
-        return totals[0]
-
-    def _across(self, total: Value) -> Value:
-        """The sum over lanes, halves with halves."""
-        b, lanes = self.b, self.lanes
-        while lanes > 1:
-            lanes //= 2
-            first, second = (
-                ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(at, at + lanes)))
-                for at in (0, lanes)
-            )
-            nothing = ir.Constant(total.type, ir.Undefined)
-            total = self.machine.add(b.shuffle_vector(total, nothing, first),
-                                     b.shuffle_vector(total, nothing, second))  # fmt: skip
-        return b.extract_element(total, ir.Constant(ir.IntType(32), 0))
 
 
 def multiply_add(m: LLVMMachine, a: Value, b: Value, c: Value, item: Item) -> Value:

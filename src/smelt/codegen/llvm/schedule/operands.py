@@ -15,6 +15,7 @@ from smelt.codegen.llvm.access.vectors import is_turnable
 from smelt.codegen.llvm.instructions.grouped import Group
 from smelt.codegen.llvm.instructions.indexing import steady
 from smelt.codegen.llvm.values.items import Access, Item, Phase
+from smelt.codegen.llvm.values.patterns import pattern
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute
@@ -31,9 +32,19 @@ def runs_along(x: Item, axes: tuple[str, ...]) -> str:
         seen.update(fresh)
         if isinstance(item.payload, Access):
             for a in axes:
-                if coefficient(item.payload.offset, a) == 1:
+                if _goes_along(item.payload.offset, a):
                     votes[a] += 64 ** len(item.axes)
     return max(axes, key=lambda a: votes[a])
+
+
+def _goes_along(offset: Index, axis: str) -> bool:
+    """Whether neighbours along an axis are neighbours in memory, or the same element several times
+    (two numbers of a byte)."""
+    step = coefficient(offset, axis)
+    if step is not None:
+        return step == 1
+    found = pattern(offset, axis)
+    return found is not None and 0 < found.step <= found.period
 
 
 def lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:

@@ -1,0 +1,40 @@
+"""Sums over the lanes of vectors.
+
+across(m, x)            the sum of one vector's lanes
+together(m, vectors)    those of as many vectors as there are lanes, one in each lane
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import lane_numbers
+
+Value = ir.Value
+
+
+def together(m: LLVMMachine, totals: Sequence[Value]) -> Value:
+    """Neighbours are added until nothing else is left."""
+    b, lanes = m.builder, m.lanes or 1
+    picks = [lane_numbers(list(range(odd, 2 * lanes, 2))) for odd in (0, 1)]
+    while len(totals) > 1:
+        pairs = zip(totals[::2], totals[1::2], strict=True)
+        totals = [m.add(*(b.shuffle_vector(x, y, p) for p in picks)) for x, y in pairs]
+    return totals[0]
+
+
+def across(m: LLVMMachine, total: Value) -> Value:
+    """Halves are added to halves."""
+    b, lanes = m.builder, m.lanes or 1
+    while lanes > 1:
+        lanes //= 2
+        nothing = ir.Constant(total.type, ir.Undefined)
+        first, second = (lane_numbers(list(range(at, at + lanes))) for at in (0, lanes))
+        total = m.add(b.shuffle_vector(total, nothing, first),
+                      b.shuffle_vector(total, nothing, second))  # fmt: skip
+    return b.extract_element(total, ir.Constant(ir.IntType(32), 0))
+
+
+__all__ = ["across", "together"]
