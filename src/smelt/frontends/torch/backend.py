@@ -22,8 +22,9 @@ from unittest import mock
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch._dynamo import callback_handler, exc, symbolic_convert
+from torch._dynamo import exc, symbolic_convert
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.callback import callback_handler
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
