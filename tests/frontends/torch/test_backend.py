@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tomllib
@@ -153,6 +154,38 @@ def test_what_fails_as_it_is_traced_runs_eagerly_too(monkeypatch):
     torch._dynamo.reset()
     with pytest.raises(Exception, match="no trace"):
         compiled(lambda x: x.cos().sum())(x)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_dynamo_traces_beside_what_a_process_holds(fails):
+    """Also after a reset, which forgets callbacks, and shows everything again where a trace ends in
+    an error."""
+    torch._dynamo.reset()
+    usual, seen = gc.get_threshold(), []
+
+    @torch._dynamo.assume_constant_result
+    def looks():  # called while Dynamo traces
+        seen.append((gc.get_freeze_count() > 0, gc.get_threshold()[0] > usual[0]))
+        if fails:
+            raise RuntimeError("as it is traced")
+        return 2.0
+
+    def f(x):
+        return x * looks()
+
+    x = torch.arange(3.0)
+    for _ in range(2):  # the first call has the callbacks installed, if a reset has removed them
+        run = torch.compile(f, backend="smelt")
+        if fails:
+            with pytest.raises(RuntimeError, match="as it is traced"):
+                run(x)
+        else:
+            assert torch.equal(run(x), 2 * x)
+        assert gc.get_freeze_count() == 0 and gc.get_threshold() == usual
+        torch.compile(lambda x: x + 1, backend="smelt")(x)
+        assert torch._dynamo.callback_handler.start_callbacks == [module._begin]
+        torch._dynamo.eval_frame.remove_from_cache(f)
+    assert seen[-1] == (True, True)
 
 
 def test_an_argument_that_is_mutated_is_mutated():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib import import_module
 from time import perf_counter
@@ -23,6 +24,7 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo import exc, symbolic_convert
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.callback import callback_handler
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
@@ -73,6 +75,7 @@ def backend(
         )
     settings = {**MODES[mode or "default"], **(options or {})}
     knobs.config(settings)  # refuses what is unknown, now and not in a graph that falls back
+    _look_through_nothing()
     _note_break(module)
     with_own_way_back(module)
     spell_out_scores(module)
@@ -121,6 +124,30 @@ def backend(
     if not any(map(_has_no_memory, module.graph.find_nodes(op="placeholder"))):
         return made
     return lambda *given: made(*(plain(x) if isinstance(x, torch.Tensor) else x for x in given))
+
+
+_ASIDE = ExitStack()
+"""What is set aside while Dynamo traces."""
+
+
+def _look_through_nothing() -> None:
+    """Has Dynamo, too, compile beside what a process holds (`smelt.runtime.garbage`): it makes more
+    objects than we do.  `torch._dynamo.reset` forgets it."""
+    if _begin in callback_handler.start_callbacks:
+        return
+    callback_handler.register_start_callback(_begin)
+    callback_handler.register_end_callback(_end)
+
+
+def _begin(*_: Any) -> None:
+    _ASIDE.enter_context(set_aside())
+
+
+def _end(*_: Any) -> None:
+    _ASIDE.close()
+
+
+_look_through_nothing()
 
 
 def _built(build: Callable[..., Any], module: torch.fx.GraphModule, inputs: Any) -> Any:

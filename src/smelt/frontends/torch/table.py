@@ -68,9 +68,9 @@ _TAKEN_APART = (
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What torch should take apart before we see it: what is neither a row nor a better call."""
-    table: dict[Any, Callable[..., Any]] = {
-        **core_aten_decompositions(), **get_decompositions(_TAKEN_APART)
-    }  # fmt: skip
+    given: Any = core_aten_decompositions()
+    given = getattr(given, "decomp_table", given)  # without a walk through all other libraries
+    table: dict[Any, Callable[..., Any]] = {**given, **get_decompositions(_TAKEN_APART)}
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
     own = encoder.PARTS | parts.PARTS | pairs.PARTS | bags.PARTS
     return table | {op: _either(rule, table.get(op)) for op, rule in own.items()}
