@@ -23,8 +23,11 @@ from smelt.codegen.llvm.rows.flatten import is_map
 from smelt.codegen.llvm.schedule.tall import needed
 from smelt.codegen.llvm.values.clone import FOLDS
 from smelt.codegen.llvm.values.items import Item, Phase, StoreItem
+from smelt.ops.scalar import SCALARS
 from smelt.types.expr import product
 
+CHEAP = 5.0
+"""Cycles a vector of what results may have in common and be computed apart: no function."""
 FEWER = 4
 """Times as few elements that a result has which is computed apart from larger ones: it finds in
 memory what they read."""
@@ -48,11 +51,11 @@ def disjoint(phase: Phase) -> list[Phase]:
 
 
 def without_small(phase: Phase) -> list[Phase]:
-    """The phases of a map's small results, which share nothing with larger ones that have all of
-    their axes and more, and of all others together, which come last."""
+    """The phases of a map's small results, beside larger ones that have all of their axes and more,
+    and of all others together, which come last.  What is dear in common is not computed twice."""
     if not is_map(phase) or phase.positions or len(phase.stores) < 2:
         return [phase]
-    needs = {s: {i for i in _needs(phase, [s]) if i.axes} for s in phase.stores}
+    needs = {s: {*_needs(phase, [s])} for s in phase.stores}
 
     def is_beside(small: StoreItem, large: StoreItem) -> bool:
         more = product(phase.axes[a] for a in large.axes - small.axes)
@@ -61,12 +64,28 @@ def without_small(phase: Phase) -> list[Phase]:
     def is_small(s: StoreItem) -> bool:
         others = [o for o in phase.stores if o is not s]
         beside = any(is_beside(s, o) for o in others)
-        return beside and all(needs[s].isdisjoint(needs[o]) for o in others)
+        return beside and not any(_work(needs[s] & needs[o]) > CHEAP for o in others)
 
     small = [s for s in phase.stores if is_small(s)]
     parts = [[s] for s in small] + [[s for s in phase.stores if s not in small]]
-    return [_part(phase, stores, number) for number, stores in enumerate(parts)] \
+    return [_of_its_own(_part(phase, stores, number)) for number, stores in enumerate(parts)] \
         if small else [phase]  # fmt: skip
+
+
+def _of_its_own(phase: Phase) -> Phase:
+    """A phase whose items no other one has: schedules change them."""
+    new: dict[Item, Item] = {}
+    for i in phase.items:
+        args = tuple([new[a] for a in i.args])
+        new[i] = Item(i.number, i.kind, i.payload, args, i.axes, i.dtype, i.time)
+    stores = [replace(s, value=new[s.value], where=s.where and new[s.where]) for s in phase.stores]
+    carried = {new[i] for i in phase.carried if i in new}
+    return replace(phase, items=[*new.values()], stores=stores, carried=carried)
+
+
+def _work(items: set[Item]) -> float:
+    """Cycles a vector."""
+    return sum(SCALARS[i.payload].cost for i in items if isinstance(i.payload, str) and i.axes)
 
 
 def _needs(phase: Phase, stores: list[StoreItem]) -> list[Item]:
