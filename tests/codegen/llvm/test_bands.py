@@ -24,6 +24,7 @@ from tests.lower.test_stream import Case, masked, streamed
 
 import smelt as sm
 from smelt.codegen.build import Form, asm_text, llvm_text
+from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.bands import BAND
 from smelt.codegen.llvm.schedule.nests import Schedule, schedule
@@ -279,16 +280,17 @@ def test_a_maximum_asks_once_whether_there_is_a_number() -> None:
     assert greater >= asked > 0
 
 
-def tables(mask: str) -> int:
+def tables(mask: str, form: Form = "") -> int:
     """Tables of what bands see in a kernel's code."""
     code = Case(mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})),
                 SHAPES, ())  # fmt: skip
-    return len(
-        re.findall("alloca i64, i64", llvm_text(streamed(code)[1], Target.for_isa("avx512")))
-    )
+    text = emit(streamed(code)[1], Target.for_isa("avx512"), form=form).llvm
+    return len(re.findall("alloca i64, i64", text))
 
 
 def test_the_rows_of_a_task_are_taken_in_bands() -> None:
     """A stream that follows the rows has tables of what each band sees; others have none."""
-    assert [tables(SIMPLE[n].format(a=40, c=30)) for n in ("causal", "window", "chunks")] == [2] * 3
+    for form in LENGTHS:
+        for name in ("causal", "window", "chunks"):
+            assert tables(SIMPLE[name].format(a=40, c=30), form) == 2
     assert tables("j >= 0") == tables("j < 300") == 0

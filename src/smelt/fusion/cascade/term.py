@@ -318,8 +318,7 @@ def evaluate(
                 case "const":
                     known[t] = np.asarray(t.value, t.dtype.numpy)
                 case "apply":
-                    with np.errstate(all="ignore"):
-                        known[t] = SCALARS[t.op].numpy(*map(walk, t.args))
+                    known[t] = SCALARS[t.op].numpy(*map(walk, t.args))
                 case "cast":
                     wanted = t.value or t.dtype
                     found = cast_reference(np.asarray(walk(t.args[0])), wanted)
@@ -328,4 +327,5 @@ def evaluate(
                     known[t] = given(t)
         return known[t]
 
-    return walk(term)
+    with np.errstate(all="ignore"):
+        return walk(term)

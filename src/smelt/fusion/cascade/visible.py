@@ -130,9 +130,12 @@ def _told(t: Term) -> Term | None:
 
 def _masks(blocks: list[Term], name: str) -> Iterator[tuple[Term, bool]]:
     """Conditions with the answer for which nothing is taken up, none inside another one."""
-    return outermost(
-        blocks, name, lambda c, a: all(_is_nothing(b, following(blocks, c, a)) for b in blocks)
-    )
+
+    def rules_out(condition: Term, answer: bool) -> bool:
+        told = following(blocks, condition, answer)
+        return all(_is_nothing(b, told) for b in blocks)
+
+    return outermost(blocks, name, rules_out)
 
 
 def outermost(
@@ -205,8 +208,9 @@ def answered(elements: Iterable[Term], told: Mapping[Term, Any]) -> dict[Term, A
 
 def is_asked(t: Term) -> bool:
     """Whether a term is a condition that is not made of conditions."""
-    of_conditions = t.kind == "apply" and all(a.dtype == bool_ for a in t.args)
-    return t.dtype == bool_ and t.kind != "const" and not of_conditions
+    if t.dtype != bool_ or t.kind == "const":
+        return False
+    return t.kind != "apply" or any(a.dtype != bool_ for a in t.args)
 
 
 def following(blocks: Iterable[Term], condition: Term, answer: bool) -> dict[Term, bool]:

@@ -34,7 +34,7 @@ Value = ir.Value
 BAND = 24
 """Rows of a band: whole register tiles, whether of 4, 6, 8 or 12 rows."""
 FINE = 12
-"""The same for sums over what they see, where it is told at once."""
+"""The same for sums over what they see: it is told for so many rows, and joined for a band."""
 MATRIX_BAND, MATRIX_FINE = 32, 16
 """Both where instructions multiply matrices: two tiles one below the other, and one."""
 
@@ -51,7 +51,7 @@ class Bands:
     size: int
     """Rows of a band."""
     fine: int
-    """Rows of a band of which sums are told exactly what they see."""
+    """Rows of which it is told exactly what they see, for sums over that."""
     most: int
     """Bands at most."""
     nests: frozenset[Nest]

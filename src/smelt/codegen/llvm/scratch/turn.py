@@ -7,7 +7,7 @@ written.  The loops then read whole rows of the turned tile.
 
 Squares are read a few elements of many rows at a time, which no processor foresees.  So as many
 lines are asked for as are read: of the next tile and in the order of memory, row by row, or where
-rows are walked along, of the rows that follow some squares later.
+rows of a stream's block are walked along, of the rows that follow some squares later.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Value = ir.Value
 Put = Callable[[Value, Value, Value], None]
 AHEAD = 4
-"""Squares by which turning runs behind what it has asked memory for, where rows are walked along:
-as long as the last cache takes."""
+"""Squares by which turning runs behind what it has asked memory for, where rows of a stream's block
+are walked along, which are met but a few times: as long as the last cache takes."""
 
 
 def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
@@ -61,12 +61,13 @@ def turned(home: NestEmitter, item: Item, scope: Scope, put: Put, *, across: boo
     b, side = home.b, home.s.lanes
     (u_low, u_high), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     squares = _Squares(home, item, scope)
+    streamed = home.s.phase.segments[home.nest.time] is not None
     read = squares.either
     if across and home.home.target.isa == "avx512" and not squares.limits:
         read = squares.masked
 
     def block(u0: Value, v0: Value) -> None:
-        if not across:
+        if streamed and not across:
             squares.ask(u0, b.add(v0, number(AHEAD * side)))
         for k, column in enumerate(transpose(b, read(u0, v0))):
             put(b.add(u0, number(k)), v0, column)
