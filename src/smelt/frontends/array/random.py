@@ -120,8 +120,8 @@ def _unit(source: Value, shape: Shape, dtype: Any) -> Value:
 def uniform(
     key: Any, shape: Any = (), *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Uniform numbers in [low, high) of a floating dtype.  None of [0, 1) is 1; where other ends are
-    large beside what is between them, a number may be rounded to `high`."""
+    """Uniform numbers in [low, high) of a floating dtype.  None of [0, 1) is 1; where other ends
+    are large beside what is between them, a number may be rounded to `high`."""
     target = _floating(dtype)
     unit = _unit(_key(key), dims(shape), target)
     if high != 1.0 or low != 0.0:
