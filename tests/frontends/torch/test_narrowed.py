@@ -129,9 +129,9 @@ def test_a_compiler_that_always_fails_gives_eager_numbers(stage, arguments, monk
     assert not record.kernels
 
 
-@pytest.mark.parametrize("fails", ["exp", "contract", "rsqrt", "gather", "erf", "tanh", "select"])
+@pytest.mark.parametrize("fails", ["exp", "contract", "gather"])
 def test_a_step_of_training_has_eager_gradients(fails, monkeypatch):
-    model = seeded(Encoder, layers=2)
+    model = seeded(Encoder, layers=1)
     given = tokens(3, 6)
     planted(monkeypatch, "plan", lambda names: fails in names)
     with knobs.config(strict=False), warnings.catch_warnings():
