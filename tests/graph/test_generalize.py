@@ -449,7 +449,6 @@ def test_positions_from_a_length_to_the_other_side(count: str, first: str) -> No
 
 
 def test_positions_of_a_table_are_no_distances() -> None:
-    """As many as the longest text has, though that is no multiple of the text at hand."""
     found = made(parse(RELATIVE.format(b=3, n=16, count=64, first=63)))
     assert found.sizes == {"n0": 3, "n1": 16}
     assert "shape=(64,)" in text(found.graph)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import smelt.torch  # noqa: E402
+from smelt.frontends.torch.layout import memory_order  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("strict"),
               pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]  # fmt: skip
@@ -176,3 +177,21 @@ def test_a_part_that_a_call_of_torch_reads_is_a_part_of_the_result():
     assert record.left
     same_layout(found, expected)
     assert found[0].data_ptr() - found[1].data_ptr() == 5 * x.itemsize
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from((0, 1, 2, 3, 4, 6, 8, 12, 24))),
+                max_size=4))  # fmt: skip
+def test_the_order_in_memory_is_torchs_own(dims):
+    """Dense are those that torch calls contiguous when they are turned."""
+    shape, strides = (tuple(d[k] for d in dims) for k in (0, 1))
+    x = torch.empty(3000).as_strided(shape, strides)
+    order = memory_order(x)
+    if order is not None:
+        assert sorted(order) == [*range(len(dims))]
+        assert x.permute(order).is_contiguous()
+    else:
+        slow = sorted(range(len(dims)), key=lambda a: (-strides[a], a))
+        assert 0 in strides or not x.permute(slow).is_contiguous()
