@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,11 @@ def among(
         try:
             for step in steps:
                 step(words, at)
-        except SmeltError as error:
-            tell(error, [x(words).copy() for x in given])
+        except BaseException as error:
+            if isinstance(error, SmeltError):
+                tell(error, [x(words).copy() for x in given])
+            for e in (error, error.__cause__):  # what functions held is memory of other calls soon
+                clear_frames(e and e.__traceback__)
             raise
 
     return replace(p, frame=frame, addresses=addresses, arena=arena), run

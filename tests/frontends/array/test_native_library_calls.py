@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,20 @@ def test_an_error_names_its_line() -> None:
         assert str(later.value) == str(first.value)
         assert "test_native_library_calls" in str(later.value)
     np.testing.assert_array_equal(np.asarray(compiled(np.eye(3))), np.eye(3) / 2)
+
+
+def test_an_error_holds_no_memory_of_other_calls() -> None:
+    """A debugger may look at what was in its frames long after."""
+    compiled, singular = sm.jit(lambda x: sm.linalg.inv(x * 2.0)), np.zeros((3, 3))
+    answered(compiled, np.eye(3))
+    with pytest.raises(ExternError) as raised:
+        compiled(singular)
+    cause = raised.value.__cause__
+    assert cause is not None
+    for error in (raised.value, cause):
+        frames = [f for f, _ in walk_tb(error.__traceback__) if f.f_code.co_filename != __file__]
+        assert frames
+        assert not any(isinstance(x, np.ndarray) for f in frames for x in f.f_locals.values())
 
 
 def test_threads() -> None:
