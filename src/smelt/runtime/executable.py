@@ -193,7 +193,8 @@ class Executable:
         out: Sequence[Array | None] | None, apart: bool,
     ) -> list[Array]:  # fmt: skip
         """Results by output, inputs returned as they are among them: those are in the arrays given
-        for them, as is the first of several that share a value; `apart`, the others are copies."""
+        for them, as is the first of several that share a value; `apart`, the others and inputs are
+        copies, for whoever gave an input may write to it, and whoever gets a result to that."""
         computed = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
         found: list[Array] = []
         handed: set[int] = set()
@@ -201,8 +202,9 @@ class Executable:
             made = computed.get(v)
             if made is not None and given is not None and given is not made:
                 given[...] = made
-            as_it_is = made if made is not None else arrays[self.values[v].number]
-            own = made.copy() if apart and made is not None and v in handed else as_it_is
+            own = arrays[self.values[v].number] if made is None else made
+            if apart and (made is None or v in handed):
+                own = own.copy(order="K")
             handed.add(v)
             found.append(own if given is None else given)
         return found

@@ -271,3 +271,52 @@ def test_captured_numbers_of_numpy_are_numbers(number: Any) -> None:
     assert float(follows(np.float32([3.0]))[0]) == 6.0
     memory[...] = 5.0
     assert float(follows(np.float32([3.0]))[0]) == 15.0
+
+
+def given_away(w, data):
+    sm.jit(lambda x: x * 0 + 7, donate=0)(w)
+
+
+def overwritten(w, data):
+    sm.jit(lambda x: x * 0 + 7)(sm.asarray(data), out=w)
+
+
+def written_by_numpy(w, data):
+    np.asarray(w)[...] = 7
+
+
+def written_through_dlpack(w, data):
+    np.from_dlpack(w)[...] = 7
+
+
+def written_here(w, data):
+    w[...] = 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [given_away, overwritten, written_by_numpy, written_through_dlpack, written_here],
+)
+@pytest.mark.parametrize("side", [3, 40])
+def test_views_that_waited_before_the_function_keep_what_they_showed(change, side):
+    """The function knew the array that they show, and followed what was written to it."""
+    data = weights(side, side)
+    w = owned(data)
+    turned, wide = w.T, sm.astype(w, sm.float64)
+    half = sm.astype(wide.T, sm.float64)  # of views that nobody holds
+    half = sm.reshape(half, (-1, side))
+    f = sm.jit(
+        lambda x: x @ turned + x @ sm.astype(wide, sm.float32) + sm.astype(x @ half, x.dtype)
+    )
+    g = sm.jit(lambda x: x @ w)
+    x = RNG.standard_normal((2, side), np.float32)
+    before = [np.asarray(f(x)).copy() for _ in range(4)][-1]
+    follows = np.asarray(g(x)).copy()
+    change(w, data)
+    for _ in range(4):
+        assert np.array_equal(np.asarray(f(x)), before)
+        if change in (written_by_numpy, written_through_dlpack):
+            np.testing.assert_allclose(np.asarray(g(x)), x @ np.full_like(data, 7), 1e-4)
+        elif change is written_here:
+            assert np.array_equal(np.asarray(g(x)), follows)
+    assert np.array_equal(np.asarray(turned), data.T)

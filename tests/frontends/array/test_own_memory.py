@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,3 +118,80 @@ def test_results_that_are_equal_have_memory_of_their_own() -> None:
     x, y = sm.ones(3) + 1, sm.ones(3) + 1
     written(x, 9)
     assert y.tolist() == [2] * 3
+
+
+SAME: dict[str, Callable[[Any], Any]] = {
+    "turned twice": lambda x: x.T.T, "times one": lambda x: x * 1.0,
+    "reversed twice": lambda x: sm.flip(sm.flip(x)), "greater of both": lambda x: sm.maximum(x, x),
+    "a row of one": lambda x: x[None][0],
+}  # fmt: skip
+
+
+def _captured(turn: Callable[[Any], Any], x: Any) -> Callable[[], Any]:
+    f = sm.jit(lambda one: (one, turn(x)))
+    return lambda: f(1.0)[1]
+
+
+CALLS: dict[str, Callable[..., Callable[[], Any]]] = {
+    "outside": partial,
+    "argument": lambda turn, x: partial(sm.jit(turn), x),
+    "captured": _captured,
+}
+
+
+@pytest.mark.parametrize("how", SAME)
+@pytest.mark.parametrize("where", CALLS)
+def test_what_is_found_to_be_equal_has_memory_of_its_own(how: str, where: str) -> None:
+    """Results that the compiler found to be operands were given out as them."""
+    data = np.arange(12.0).reshape(3, 4)
+    for change in (lambda x: written(x, 9), sm.jit(lambda s: s + 1, donate=0)):
+        for times in (1, 4):
+            x = sm.asarray(data, copy=True)
+            call = CALLS[where](SAME[how], x)
+            y = [call() for _ in range(times)][-1]
+            assert y.tolist() == data.tolist()
+            change(y)
+            assert x.tolist() == data.tolist()
+
+
+def test_gradients_are_neither_the_factors_that_they_equal_nor_each_other() -> None:
+    def slopes(x: Any, y: Any, z: Any) -> Any:
+        return sm.grad(lambda x, y, z: sm.sum(x * y + y + z), (0, 1, 2))(x, y, z)
+
+    for f in (slopes, sm.jit(slopes)):
+        for own in (np.asarray, lambda x: sm.asarray(x, copy=True)):
+            x, y, z = (own(np.arange(3.0) + k) for k in range(3))
+            for _ in range(4):
+                for change in (lambda s: written(s, 7), lambda s: s.__imul__(9)):
+                    a, b, c = f(x, y, z)
+                    assert a.tolist() == [1, 2, 3]
+                    change(a)
+                    assert b.tolist() == [1, 2, 3]
+                    change(b)
+                    assert c.tolist() == [1, 1, 1]
+            assert [x.tolist(), y.tolist()] == [[0, 1, 2], [1, 2, 3]]
+    a, b = sm.jit(sm.grad(lambda x, y: sm.sum(x + y), (0, 1)))(np.ones(2), np.ones(2))
+    written(a, 7)
+    assert b.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_of_arguments_are_copies(how: str) -> None:
+    f = sm.jit(COPIES[how])
+    x, data = sm.asarray(np.ones(3), copy=True), np.ones(3)
+    for _ in range(4):
+        for given in (x, data):
+            y = f(given)
+            y *= 5
+            written(f(given), 9)
+            assert given.tolist() == [1] * 3
+
+
+def test_numpys_arrays_that_are_given_back_are_still_numpys() -> None:
+    data = np.arange(3.0)
+    y = sm.jit(lambda x: x)(data)
+    z = y + 1  # small memory of others is copied when an operator first reads it
+    data[:] = 9
+    assert z.tolist() == [1, 2, 3]
+    sm.jit(lambda x: x + 1, donate=0)(sm.jit(lambda x: x)(data))
+    assert data.tolist() == [9] * 3

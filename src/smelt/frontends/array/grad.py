@@ -24,9 +24,10 @@ from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.promote import number
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.tree import flatten, paths, unflatten
-from smelt.frontends.array.value import STATE, Value, constant, record
+from smelt.frontends.array.value import STATE, Value, anew, constant, record
 from smelt.frontends.array.views import expand
 from smelt.graph.ir import Node
+from smelt.ops.create import Input
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Stop
 from smelt.origin import Origin
@@ -300,7 +301,8 @@ def _reverse(
             zero = record(Reshape(()), (constant(0.0, x.type.dtype),), scope)
             slope = expand(zero, _shape(x))
         assert isinstance(slope, Value)
-        slopes.append(Array.of(slope))
+        named = isinstance(slope.op, Input) or any(slope is s.node for s in slopes)
+        slopes.append(Array.of(anew(slope) if named else slope))
     return slopes
 
 

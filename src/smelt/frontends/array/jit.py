@@ -239,7 +239,7 @@ def _to_overwrite(bound: Bound, arguments: Sequence[Argument]) -> tuple[int, ...
         data, given = arguments[k].data, bound.leaves[k]
         if data is None or not (data.flags.c_contiguous and data.flags.writeable):
             continue
-        if isinstance(given, Array) and given.node.shared:
+        if isinstance(given, Array) and (given.node.shared or given.node.is_kept):
             continue
         others = [a.data for j, a in enumerate(arguments) if j != k and a.data is not None]
         if not any(np.may_share_memory(data, other) for other in others):

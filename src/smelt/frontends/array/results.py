@@ -16,7 +16,7 @@ from smelt.frontends.array.flush import flush, realise
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import leaves_like, unflatten
-from smelt.frontends.array.value import Buffer, leaf
+from smelt.frontends.array.value import Buffer, foreign, leaf
 from smelt.ops.spec import dims_at
 from smelt.origin import here
 from smelt.types.dtype import from_numpy
@@ -93,9 +93,10 @@ def _result(
         return computed[r.place]
     if r.kind == "argument":
         given = bound.leaves[r.place]
-        if isinstance(given, Array) and r.place not in bound.donated:
-            return given
-        return Array.of(leaf(_memory(arguments[r.place])))
+        data = _memory(arguments[r.place])
+        if r.place in bound.donated or arguments[r.place].data is None:
+            return Array.of(leaf(data))
+        return given if isinstance(given, Array) else Array.of(foreign(data))
     if r.kind == "captured":
         return Array.of(r.value)
     if r.kind == "size":
@@ -168,6 +169,7 @@ def _meets_itself(a: Buffer) -> bool:
 
 def _target(x: Any) -> Buffer:
     if isinstance(x, Array):
+        x.node.part()
         return realise(x.node)
     if not is_foreign_array(x) or isinstance(x, np.generic):
         raise OutArgumentError(expected="an array", found=type(x).__name__)

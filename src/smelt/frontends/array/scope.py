@@ -16,7 +16,16 @@ from typing import Any
 from smelt.errors import ChangedError, LeakError
 from smelt.frontends.array.flush import realise
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import STATE, Value, constant, imprint, infer, intern, layout
+from smelt.frontends.array.value import (
+    STATE,
+    Value,
+    constant,
+    imprint,
+    infer,
+    intern,
+    layout,
+    turned,
+)
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -204,8 +213,8 @@ class Scope(Sizes):
         if x.scope is not None:
             raise LeakError(value=x.told, function=x.scope.name)
         found = self.captured.get(x) or self._renamed.get(x)
-        if found is None and (_is_renamed(x) or x in self._anew or self._is_made_anew(x)):
-            found = self._renamed[x] = self.record(x.op, x.inputs)  # type: ignore[arg-type]
+        if found is None and (self._is_renamed(x) or x in self._anew or self._is_made_anew(x)):
+            found = self._renamed[x] = self.record(x.op, self._sources(x))
         if found is None:
             label, data = f"c{len(self.captured)}", realise(x)
             op = Input(label, x.type, layout(data), constant=not x.shared)
@@ -214,6 +223,26 @@ class Scope(Sizes):
             if x.shared:
                 self.imprints[x] = imprint(data)
         return found
+
+    def _is_renamed(self, x: Value) -> bool:
+        """Whether a value only names or converts elements of one array that nobody else writes to,
+        and has not been computed: the program had better know the array, which is no larger and
+        whose type says more (8-bit weights widened before a product are still 8-bit weights)."""
+        waits = False
+        while x.data is None and len(x.inputs) == 1 and (x.op.is_view or isinstance(x.op, Cast)):
+            waits = waits or x in self.awaited
+            (x,) = x.inputs  # type: ignore[assignment]
+            if x.data is not None:
+                return not x.shared and (not waits or _is_dense(x.data))
+        return False
+
+    def _sources(self, x: Value) -> tuple[Value, ...]:
+        """What a value that is recorded again is made of: of what waits, as it is now."""
+        inputs: Any = x.inputs
+        if x not in self.awaited:
+            return inputs
+        self.awaited.update(i for i in inputs if i.data is None)
+        return tuple([i if i.data is None else i.kept() for i in inputs])
 
     def _is_made_anew(self, x: Value) -> bool:
         """Whether a value that the function computes of others from outside, which nobody else
@@ -240,15 +269,9 @@ class Scope(Sizes):
         return True
 
 
-def _is_renamed(x: Value) -> bool:
-    """Whether a value only names or converts elements of one array that nobody else writes to, and
-    has not been computed: the program had better know the array, which is no larger and whose type
-    says more (8-bit weights widened before a product are still 8-bit weights)."""
-    while x.data is None and len(x.inputs) == 1 and (x.op.is_view or isinstance(x.op, Cast)):
-        (x,) = x.inputs  # type: ignore[assignment]
-        if x.data is not None:
-            return not x.shared
-    return False
+def _is_dense(data: Any) -> bool:
+    """Whether a copy lies in memory as the elements do."""
+    return data.flags.c_contiguous or turned(data) is not None
 
 
 def _count(x: Value) -> int:

@@ -38,6 +38,7 @@ __all__ = [
     "Map",
     "State",
     "Value",
+    "anew",
     "constant",
     "copied",
     "foreign",
@@ -105,11 +106,36 @@ class Value(Node):
 
     def share(self, *, watched: bool = False) -> None:
         """From now on somebody else may write to the memory; `watched` is never copied."""
+        self.part()
         if self.__class__ is Value:
             self.__class__ = Foreign  # type: ignore[assignment]
             self.sample = None
         if watched and self.__class__ is Foreign:
             self.__class__ = Watched  # type: ignore[assignment]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a recording reads the elements in this memory, and not what becomes of them."""
+        found = _KEPT.get(self)
+        return found is not None and found() is not None
+
+    def kept(self) -> Value:
+        """A value with the elements that there are now: in the same memory, until somebody may
+        write to it."""
+        found = _KEPT.get(self)
+        made = None if found is None else found()
+        if made is None:
+            assert self.data is not None
+            made = leaf(self.data)
+            _KEPT[self] = weakref.ref(made)
+        return made
+
+    def part(self) -> None:
+        """Somebody may write to the memory from now on: what is kept of it moves elsewhere."""
+        found = _KEPT.pop(self, None)
+        made = None if found is None else found()
+        if made is not None and made.data is not None:
+            made.data = made.data.copy(order="K")
 
     def give_away(self, where: str) -> None:
         """From now on reading raises DonatedError, under whatever name the value is known."""
@@ -177,6 +203,8 @@ class Gone(Value):
         raise DonatedError(value=self.told, where=(self.sample or b"").decode())
 
 
+_KEPT: weakref.WeakKeyDictionary[Value, weakref.ref[Value]] = weakref.WeakKeyDictionary()
+"""What is kept of values in the memory that they have."""
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
 """The operator of every leaf; flushing makes a properly typed input of it."""
 
@@ -308,9 +336,16 @@ def copied(node: Value) -> Value:
     """The same elements in memory of their own; in a recording, a value that it may write."""
     scope = node.scope or STATE.scope
     if scope is not None:
-        return scope.capture(node) if node.scope is None else node
+        own = scope.capture(node) if node.scope is None else node
+        return anew(own) if own.op.__class__ is Input else own
     data = None if STATE.tapes else node.buffer()
-    return record(Reshape(node.type.shape), (node,)) if data is None else leaf(data.copy())
+    return anew(node) if data is None else leaf(data.copy())
+
+
+def anew(node: Value) -> Value:
+    """A value with the same elements: an array of it is not another name of what `node` is of."""
+    shape = node.type.shape if node.scope is None else node.scope.shape(node.type.shape)
+    return record(Reshape(shape), (node,))
 
 
 def is_differentiated(node: Node) -> bool:
