@@ -47,6 +47,21 @@ def test_so_are_rows_that_become_a_number_each(f: Any) -> None:
     assert [sum(ask.share for ask in asks) for asks in found.values()] == [0, 1]
 
 
+def test_what_is_computed_before_all_rows_asks_for_none() -> None:
+    """Beside a product a task has several rows, and factors along them are computed once."""
+
+    def f(r: Any) -> Any:
+        k = sm.arange(r.shape[1], dtype=r.dtype)
+        near = 0.9 ** sm.abs(k[:, None] - k[None, :])
+        return sm.sum(r * 0.9**k, axis=1), sm.matmul(r, near)
+
+    r = np.random.default_rng(0).random((5, 9)).astype(np.float32)
+    k = np.arange(9)
+    sums, product = (np.asarray(y) for y in sm.jit(f)(r))
+    np.testing.assert_allclose(sums, np.sum(r * 0.9**k, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(product, r @ 0.9 ** np.abs(k[:, None] - k), rtol=1e-5)
+
+
 def test_one_sweep_leaves_it_to_the_processor() -> None:
     assert "llvm.prefetch" not in _code(lambda x: x * 2 + 1)
     assert "llvm.prefetch" not in _code(

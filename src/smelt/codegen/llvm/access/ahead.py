@@ -193,10 +193,10 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
         return {}
     if len({n.time for n in nests}) > 1:
         return {}
-    walked = {_row_axes(n, task) for n in nests}
+    walked = {n.order for n in nests}  # each for every row, or all where the row is known
     if len(walked) > 1 or any(n.product for n in nests) or row in s.phase.cut:
         return {}
-    axes = walked.pop()
+    axes = _row_axes(nests[0], task)
     if axes[-1:] != (row,) or len(axes) > 2:
         return {}
     rows = dict.fromkeys(
