@@ -302,18 +302,22 @@ class RowAhead:
 def ask_ahead(home: NestEmitter, pack: Nest, scope: Scope) -> None:
     """Has the processor fetch what a later row of a block that is packed reads here: rows are too
     short and too far apart for it to guess."""
-    b = home.b
     assert scope.lanes is not None
-    for item in home.items:
-        access = item.payload
-        if not isinstance(access, Access) or len(pack.order) < 2:
-            continue
-        step = coefficient(access.offset, pack.order[0])
-        if step in (None, 0) or coefficient(access.offset, pack.order[1]) != 1:
-            continue
-        dtype = home.home.dtypes[access.buffer]
-        ahead = b.mul(home.index(step or 0, scope), number(PACKED_AHEAD))
-        ahead = b.add(scope.offset(access), ahead)
-        for k in range(0, scope.lanes.count, max(LINE // dtype.itemsize, 1)):
-            at = b.add(ahead, number(k))
-            prefetch(b, element_address(b, home.home.buffers[access.buffer], at, dtype))
+    if len(pack.order) < 2:
+        return
+    for access in accesses_of(home.items):
+        if coefficient(access.offset, pack.order[1]) == 1:
+            ask_later(home, access, pack.order[0], PACKED_AHEAD, scope, scope.lanes.count)
+
+
+def ask_later(
+    home: NestEmitter, access: Access, axis: str, positions: int, scope: Scope, lanes: int
+) -> None:  # fmt: skip
+    """Asks for what so many lanes read so many positions of an axis later."""
+    b, here, step = home.b, scope.offset(access), coefficient(access.offset, axis)
+    if here is None or step is None or step == 0:
+        return
+    dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+    later = b.add(here, b.mul(home.index(step, scope), number(positions)))
+    for k in range(0, lanes, max(LINE // dtype.itemsize, 1)):
+        prefetch(b, element_address(b, base, b.add(later, number(k)), dtype))

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.ahead import LINE
+from smelt.codegen.llvm.access.ahead import ask_later
 from smelt.codegen.llvm.access.limits import Inside, Limit, tested
-from smelt.codegen.llvm.access.memory import element_address, prefetch, unlike
+from smelt.codegen.llvm.access.memory import unlike
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
@@ -29,7 +29,6 @@ from smelt.codegen.llvm.products.packer import Packer
 from smelt.codegen.llvm.rows.interior import goes_on, narrowed
 from smelt.codegen.llvm.values.items import accesses_of
 from smelt.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.expr import atoms, axes_of, sub
 
 if TYPE_CHECKING:
@@ -161,17 +160,9 @@ AHEAD = 2
 def _ask(home: NestEmitter, scope: Scope, vectors: int) -> None:
     """Has the processor fetch what a line is packed of a little later: the lines of one channel are
     too few for it to foresee those of the next."""
-    b, nest, lanes = home.b, home.nest, home.s.lanes
-    home.enter(scope, len(nest.order))
+    home.enter(scope, len(home.nest.order))
     for access in dict.fromkeys(accesses_of(home.items)):
-        step = coefficient(access.offset, nest.order[0])
-        if step in (None, 0) or scope.offset(access) is None:
-            continue
-        far = b.mul(home.index(step or 0, scope), number(AHEAD))
-        dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
-        for k in range(0, vectors * lanes, max(LINE // dtype.itemsize, 1)):
-            at = b.add(b.add(scope.offset(access), far), number(k))
-            prefetch(b, element_address(b, base, at, dtype))
+        ask_later(home, access, home.nest.order[0], AHEAD, scope, vectors * home.s.lanes)
 
 
 def _around(
