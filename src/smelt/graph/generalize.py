@@ -89,10 +89,10 @@ def generalize(
     Raises ShapeError where dimensions that an operator wants to be equal were not.
     """
     told = {**(counts or {}), **{x: range(x.type.rank) for x in fixed}}
-    for apart, least, repeats in (
-        (True, 1, 1), (True, 2, 2), (False, 2, 2), (True, 1, 2)
+    for apart, least, joins in (
+        (True, 1, False), (True, 2, False), (False, 2, False), (True, 1, True)
     ):  # fmt: skip
-        walk = _Walk(graph, told, hints or {}, among, apart=apart, least=least, repeats=repeats)
+        walk = _Walk(graph, told, hints or {}, among, apart=apart, least=least, joins=joins)
         found = walk.found()
         if found is not None:
             yield found
@@ -103,14 +103,14 @@ class _Walk:
 
     def __init__(
         self, graph: Graph, fixed: Mapping[Node, Collection[int]], hints: Mapping[str, int],
-        among: Collection[int] | None, *, apart: bool, least: int, repeats: int,
+        among: Collection[int] | None, *, apart: bool, least: int, joins: bool,
     ) -> None:  # fmt: skip
         """Sizes of inputs are told `apart` until an operator asks them to be equal, as a tracer
         does that knows that they vary; or else equal numbers are one size.  `least` is what first
-        dimensions of inputs are that vary: with 1, a batch of one does; `repeats` the same of what
-        counts or repeats."""
+        dimensions are that vary: with 1, a batch of one does.  What repeats or counts one `joins`
+        such a batch where both stand above each other, or is one, unless they must be equal."""
         self.graph, self.fixed, self.among, self.apart = graph, fixed, among, apart
-        self.least, self.repeats = least, repeats
+        self.least, self.joins = least, joins
         self.sizes = Sizes(hints)
         self.nodes = graph.nodes()
         self.shapes: dict[Node, Shape] = {}
@@ -174,6 +174,10 @@ class _Walk:
         if len(ones) == 1:
             self.sizes.fix(ones[0])
             return b if ones[0] is a else a
+        if len(ones) == 2 and not self.joins:
+            for one, other in ((a, b), (b, a)):
+                if self.sizes.is_unknown(one):
+                    return other
         return self.sizes.equal(a, b)
 
     def leading(self, axis: int, least: int) -> int:
@@ -281,7 +285,7 @@ def _iota(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _counted(w: _Walk, node: Node, shape: Sequence[Index]) -> list[Index]:
     """Dimensions that a program names by numbers, as those of an operator's attribute `shape`."""
-    found = [w.sizes.unknown((node, k), d, w.leading(k, w.repeats)) for k, d in enumerate(shape)]
+    found = [w.sizes.unknown((node, k), d, w.leading(k, w.least)) for k, d in enumerate(shape)]
     w.set(node, shape=tuple(found))
     return found
 
