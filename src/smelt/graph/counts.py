@@ -80,7 +80,7 @@ def mean(w: Walk, total: Node, count: Node) -> None:
 
 def positions(w: Walk, at: Node, d: Index) -> None:
     """Positions along a dimension: those that count all of it are as many, and what negative ones
-    count from is its end."""
+    count from is its end.  Along one element there is one position for sure."""
     while True:
         if isinstance(at.op, (Expand, Reshape, Permute, Cast)):
             (at,) = at.inputs
@@ -92,7 +92,7 @@ def positions(w: Walk, at: Node, d: Index) -> None:
             at = at.inputs[0]
         else:
             break
-    if isinstance(at.op, Iota) and w.counting:
+    if isinstance(at.op, Iota) and (w.counting or d == 1):
         count = w.of(at)[at.op.axis]
         unknown = w.sizes.is_unknown(count) or w.sizes.is_unknown(d)
         if unknown and w.sizes.traced(count) == w.sizes.traced(d):

@@ -107,8 +107,8 @@ class _Walk:
     ) -> None:  # fmt: skip
         """Sizes of inputs are told `apart` until an operator asks them to be equal, as a tracer
         does that knows that they vary; or else equal numbers are one size.  `least` is what first
-        dimensions are that vary: with 1, a batch of one does.  What repeats or counts one `joins`
-        such a batch where both stand above each other, or is one, unless they must be equal."""
+        dimensions are that vary: with 1, a batch of one does.  What is repeated once `joins` such
+        a batch where both stand above each other, or is one unless they must be equal."""
         self.graph, self.fixed, self.among, self.apart = graph, fixed, among, apart
         self.least, self.joins = least, joins
         self.sizes = Sizes(hints)
@@ -116,6 +116,8 @@ class _Walk:
         self.shapes: dict[Node, Shape] = {}
         self.ops: dict[Node, TensorOp] = {}
         """Operators with other attributes than they had."""
+        self.repeated: set[Index] = set()
+        """How often elements are repeated, where only a number is known."""
         self.counting = self.guessing = False
         self.numbers = {n: tuple([self.sizes.value(d) for d in n.type.shape]) for n in self.nodes}
 
@@ -176,7 +178,7 @@ class _Walk:
             return b if ones[0] is a else a
         if len(ones) == 2 and not self.joins:
             for one, other in ((a, b), (b, a)):
-                if self.sizes.is_unknown(one):
+                if one in self.repeated and self.sizes.is_unknown(one):
                     return other
         return self.sizes.equal(a, b)
 
@@ -286,6 +288,8 @@ def _iota(w: _Walk, node: Node) -> Sequence[Index]:
 def _counted(w: _Walk, node: Node, shape: Sequence[Index]) -> list[Index]:
     """Dimensions that a program names by numbers, as those of an operator's attribute `shape`."""
     found = [w.sizes.unknown((node, k), d, w.leading(k, w.least)) for k, d in enumerate(shape)]
+    counted = node.op.axis if isinstance(node.op, Iota) else None
+    w.repeated |= {d for k, d in enumerate(found) if k != counted and w.sizes.is_unknown(d)}
     w.set(node, shape=tuple(found))
     return found
 
