@@ -53,8 +53,12 @@ def late(graph: Graph) -> tuple[Graph, Mapping[Node, Node]]:
     """The graph, and what its nodes became: with 1 for dimensions along which they only repeat."""
     walk = _Walk()
     for node in graph.nodes():
-        rule = _RULES.get(type(node.op), _whole)
-        walk.once[node] = rule(walk, node)
+        inputs = tuple([walk.once[x] for x in node.inputs])
+        if type(node.op) in _REPEATS or any(x.type != y.type for x, y in zip(inputs, node.inputs)):
+            walk.once[node] = _RULES.get(type(node.op), _whole)(walk, node)
+        else:
+            same = all(x is y for x, y in zip(inputs, node.inputs))
+            walk.once[node] = node if same else Node(node.op, inputs, node.type, node.origin)
     outputs = tuple([walk.whole(x) for x in graph.outputs])
     return replace(graph, outputs=outputs), walk.once
 
@@ -99,9 +103,6 @@ class _Walk:
 
 
 def _made(node: Node, op: TensorOp, *inputs: Node) -> Node:
-    """The operator on other operands; the node itself if they are its own."""
-    if op == node.op and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
-        return node
     return build.apply(op, *inputs, origin=node.origin)
 
 
@@ -206,3 +207,5 @@ _RULES: Mapping[type[TensorOp], Callable[[_Walk, Node], Node]] = {
     Slice: _slice, Pad: _pad, Reduce: _along_axes, Scan: _along_axes, Flip: _along_axes,
     Concat: _concat, Gather: _gather,
 }  # fmt: skip
+_REPEATS = (Expand, Gather)
+"""What repeats elements, though its operands do not."""
