@@ -187,14 +187,11 @@ def _gather(w: _Walk, node: Node) -> Node:
     rank = node.type.rank - x.type.rank + len(index)
     found: list[Node] = []
     for a, at in enumerate(index, first):
+        found.append(w.once[at])
         op = at.op
-        counts = isinstance(op, Iota) and op.shape[op.axis] == x.type.shape[a]
-        if counts and w.shape(x)[a] == 1:
+        if w.shape(x)[a] == 1 and isinstance(op, Iota) and op.shape[op.axis] == x.type.shape[a]:
             needed.remove(a)
-            at = build.apply(Iota((1,) * at.type.rank, op.axis, op.dtype), origin=at.origin)
-            found.append(at)
-        else:
-            found.append(w.once[at])
+            found[-1] = _made(at, replace(op, shape=(1,) * at.type.rank))
     if max(at.type.rank for at in found) < rank:
         one = found[0]
         shape = (*(1,) * (rank - one.type.rank), *one.type.shape)
