@@ -55,9 +55,9 @@ from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["MOST_SIZES", "Generalized", "generalize"]
 
-MOST_SIZES = 4
+MOST_SIZES = 6
 """Sizes that a program is made general in, at most: batches, lengths and what was kept of earlier
-ones.  With more it is one over many shapes, of which none varies."""
+ones, of two texts and their masks.  With more it is one over many shapes, of which none varies."""
 
 
 @dataclass(frozen=True, slots=True)
