@@ -202,7 +202,7 @@ def test_a_number_is_not_a_size_that_has_it_for_a_hint(body: str) -> None:
 def test_no_elements_and_many_sizes_stay_numbers() -> None:
     graph = parse("graph f(x: f32[4,0]) {\n  y = exp(x)\n  return y\n}")
     assert next(generalize(graph), None) is None
-    graph = parse("graph f(x: f32[2,3,4,5,6,7,8]) {\n  y = exp(x)\n  return y\n}")
+    graph = parse("graph f(x: f32[2,3,4,5,6,7,8,9,10]) {\n  y = exp(x)\n  return y\n}")
     assert next(generalize(graph), None) is None
     found = next(generalize(graph, among=(3, 5)))
     assert found.sizes == {"n0": 3, "n1": 5}
@@ -372,13 +372,14 @@ def _compare(found: Generalized, graph: Graph) -> None:
 
 def test_many_sizes_are_one_for_each_number() -> None:
     """Of many inputs that no operator compares: told apart they would be too many."""
-    names = [f"x{k}" for k in range(4)]
+    names = [f"x{k}" for k in range(5)]
     graph = parse(f"""graph f({", ".join(f"{n}: f32[4,7]" for n in names)}) {{
   a = exp(x0)
   b = exp(x1)
   c = exp(x2)
   d = exp(x3)
-  return a, b, c, d
+  e = exp(x4)
+  return a, b, c, d, e
 }}""")
     assert made(graph).sizes == {"n0": 4, "n1": 7}
 

@@ -55,7 +55,7 @@ from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["MOST_SIZES", "Generalized", "generalize"]
 
-MOST_SIZES = 6
+MOST_SIZES = 8
 """Sizes that a program is made general in, at most: batches, lengths and what was kept of earlier
 ones, of two texts and their masks.  With more it is one over many shapes, of which none varies."""
 
