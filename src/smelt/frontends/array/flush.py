@@ -148,7 +148,7 @@ def _run(outputs: tuple[Value, ...]) -> None:
         node.data = data
         if STATE.tapes:
             STATE.kept.append(node)
-        else:
+        elif STATE.scope is None or node not in STATE.scope.changing:
             node.inputs = ()
 
 

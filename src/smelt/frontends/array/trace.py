@@ -217,8 +217,7 @@ def record_call(
         return _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:
         STATE.scope = outer
-        scope.open = False
-        scope.made.clear()
+        scope.close()
 
 
 def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Value:
@@ -286,11 +285,12 @@ def _results(
         node = _result_node(leaf)
         if node is None:
             results.append(Result("plain", value=leaf))
-        elif node.scope is None:
+        elif node.scope is None and node not in scope.changing:
             results.append(Result("captured", value=node))
         elif node in places and node not in scope.scalars:
             results.append(Result("argument", places[node]))
         else:
+            node = scope.capture(node) if node in scope.changing else node
             scope.check(node)
             results.append(Result("graph", outputs.setdefault(node, len(outputs))))
     return results, list(outputs)
