@@ -156,7 +156,7 @@ def _compile(
         cluster: Made(of, known, code)
         for (cluster, of, known, _), code in zip(uses, codes, strict=True)
     }
-    recipe, executable = assemble(plan, made, target, journal, ahead, compiler)
+    recipe, executable = assemble(plan, made, target, journal, ahead, compiler, program.graph)
     return Compiled(
         graph, plan, kernels, target, journal, executable, recipe, tuple(given_names),
         size_names(graph),
@@ -380,9 +380,10 @@ class Made(NamedTuple):
 
 def assemble(
     plan: Plan, made: Mapping[Cluster, Made], target: Target, journal: Journal, ahead: Ahead,
-    compiler: Compiler,
+    compiler: Compiler, graph: Graph,
 ) -> tuple[Recipe, Executable]:  # fmt: skip
-    """The plan's steps over numbered values; `made` are the clusters that are kernels."""
+    """The plan's steps over numbered values; `made` are the clusters that are kernels, `graph` is
+    the program."""
     recipe = _recipe(plan, made, target, ahead)
     by_name = {m.named.kernel.name: m for m in made.values()}
 
@@ -390,7 +391,7 @@ def assemble(
         return _code(by_name[use.name].named, target, journal, form, streaming=streaming)
 
     codes = [by_name[use.name].code for use in recipe.kernels]
-    return recipe, recipe.executable(codes, look_up, compiler)
+    return recipe, recipe.executable(codes, look_up, compiler, graph)
 
 
 def _recipe(

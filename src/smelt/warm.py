@@ -39,11 +39,12 @@ from smelt.kernel.built import Form
 from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import Code, find, key_of
-from smelt.runtime.executable import Executable
+from smelt.runtime.executable import Executable, of_references
 from smelt.runtime.frames import roomy
 from smelt.runtime.host import host
-from smelt.runtime.prelude import Allowance
+from smelt.runtime.prelude import Allowance, Runnable
 from smelt.runtime.recipe import KernelUse, Recipe
+from smelt.runtime.reference import is_spared, tell_spared
 from smelt.runtime.sources import sources
 from smelt.target import Target
 from smelt.tune.memory import Program, Settings, recall
@@ -125,10 +126,16 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     return made
 
 
-def compile_part(graph: Graph, sizes: Mapping[str, int]) -> Compiled | Found:
+def compile_part(graph: Graph, sizes: Mapping[str, int]) -> Runnable:
     """What runs a part of a prelude, which has no prelude of its own."""
     with knobs.config(constants=0):
-        return compile(graph, hints=sizes)
+        try:
+            return compile(graph, hints=sizes)
+        except Exception as error:
+            if not is_spared(error):
+                raise
+            tell_spared("what is computed once of constants", error)
+        return of_references(graph)
 
 
 # ---- what decides a plan -------------------------------------------------------------------------
@@ -276,7 +283,9 @@ class Found:
         """`codes` are the code of the recipe's kernels, `found` says where everything came from."""
         self.target = target
         self.recipe = recipe
-        self.executable: Executable = recipe.executable(codes, self._look_up, compile_part)
+        self.executable: Executable = recipe.executable(
+            codes, self._look_up, compile_part, program.graph
+        )
         self.size_names = recipe.size_names
         self.run = self.executable.run
         self.program = program

@@ -63,7 +63,7 @@ from smelt.errors.trace import (
     StructureError,
     TracerError,
 )
-from smelt.errors.tree import SmeltError, SmeltWarning, nearest
+from smelt.errors.tree import SmeltError, SmeltWarning, nearest, reason_of
 
 __all__ = [
     "REASONS",
@@ -117,4 +117,5 @@ __all__ = [
     "page",
     "pages",
     "reason",
+    "reason_of",
 ]

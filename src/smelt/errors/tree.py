@@ -106,6 +106,13 @@ class SmeltWarning(Coded, UserWarning):
     template = "{what}"
 
 
+def reason_of(error: Exception) -> str:
+    """What an error says, in one line."""
+    if isinstance(error, SmeltError):
+        return error.message
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 class _Blanks(string.Formatter):
     """Formatting must not fail inside the report of a failure: what is missing reads `?`."""
 

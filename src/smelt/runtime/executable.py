@@ -17,10 +17,13 @@ import numpy as np
 
 from smelt import knobs
 from smelt.errors import OutOfMemory
+from smelt.graph.ir import Graph
+from smelt.graph.walk import sizes
 from smelt.knobs.values import show_bytes
 from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.places import target
 from smelt.runtime.prelude import Prelude, Run
+from smelt.runtime.reference import in_place_of, is_spared, tell_spared
 from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
 from smelt.runtime.tables import Builder, Operand, Prepared, Segment
 from smelt.runtime.threadpools import announce
@@ -57,17 +60,19 @@ class Executable:
     def __init__(
         self, size_names: tuple[str, ...], values: Sequence[Value],
         launches: Sequence[Sequence[Step]], arena: Sequence[Index], outputs: Sequence[int],
-        prelude: Prelude | None = None,
+        prelude: Prelude | None = None, graph: Graph | None = None,
     ) -> None:  # fmt: skip
         """`launches` are groups of independent steps, in order; `outputs` number the values that
         are returned (an input among them is returned as it is); `arena` lists where values in
-        the arena end, in bytes; `prelude` makes the values that are held."""
+        the arena end, in bytes; `prelude` makes the values that are held; `graph`, whose inputs and
+        outputs these are, runs in NumPy for sizes that no kernels can be made for."""
         self.size_names = size_names
         self.values = tuple(values)
         self.launches = tuple(tuple(group) for group in launches)
         self.arena = tuple(arena)
         self.outputs = tuple(outputs)
         self.prelude = prelude
+        self.graph = graph
         announce()
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         self._lock = threading.Lock()
@@ -238,6 +243,13 @@ class Executable:
                 largest=f"the largest result takes {show_bytes(largest)}",
             )
 
+    def _whole(self, graph: Graph) -> CallStep:
+        """All that is computed, by the references of the operators."""
+        inputs = {v.number: n for n, v in enumerate(self.values) if v.place == "input"}
+        results = {v: x for v, x in zip(self.outputs, graph.outputs, strict=True)
+                   if self.values[v].place == "output"}  # fmt: skip
+        return in_place_of(graph, tuple(inputs[k] for k in range(len(inputs))), results)
+
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
         named = dict(zip(self.size_names, sizes, strict=True))
         shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
@@ -245,7 +257,14 @@ class Executable:
         if most >= 1 << 62:  # what follows counts in 64 bits
             raise OutOfMemory(needed=f"{most:,} elements", available="2**63 - 1 bytes at most",
                               largest="a value of the program is larger")  # fmt: skip
-        p = Builder(self.values, named, shapes).build(self.launches, self.arena)
+        try:
+            p = Builder(self.values, named, shapes).build(self.launches, self.arena)
+        except Exception as error:
+            if self.graph is None or not is_spared(error):
+                raise
+            p = Builder(self.values, named, shapes).build([[self._whole(self.graph)]], ())
+            at = ", ".join(f"{n}={k}" for n, k in named.items())
+            tell_spared(f"{self.graph.name} at {at or 'these sizes'}", error)
         for v, value in enumerate(self.values):
             if value.place == "output":
                 nbytes = int(np.prod(shapes[v], dtype=object)) * value.dtype.itemsize
@@ -259,4 +278,16 @@ class Executable:
         return p
 
 
-__all__ = ["CallStep", "Executable", "KernelStep", "Native", "Prepared", "Value"]
+def of_references(graph: Graph) -> Executable:
+    """What computes a graph in NumPy, by the references of its operators."""
+    made = [x for x in dict.fromkeys(graph.outputs) if x not in graph.inputs]
+    values = [Value(x.type.dtype, x.type.shape, place, k)
+              for place, nodes in (("input", graph.inputs), ("output", made))
+              for k, x in enumerate(nodes)]  # fmt: skip
+    numbers = {x: n for n, x in enumerate((*graph.inputs, *made))}
+    outputs = [numbers[x] for x in graph.outputs]
+    step = in_place_of(graph, tuple(range(len(graph.inputs))), {numbers[x]: x for x in made})
+    return Executable(tuple(sizes(graph)), values, [[step]], (), outputs)
+
+
+__all__ = ["CallStep", "Executable", "KernelStep", "Native", "Prepared", "Value", "of_references"]

@@ -12,9 +12,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
+from threading import Lock
 
 _LOT = 100_000
 """Objects that are made before the collector looks at them: some ten megabytes."""
+_HIDES = Lock()
+"""Held by the one who hides: of two threads that begin at once, the second would take the larger
+lots for what the user has set.  Nobody waits for it."""
 
 
 @contextmanager
@@ -28,7 +32,7 @@ def set_aside() -> Generator[None]:
     ...     gc.get_freeze_count() > 0
     True
     """
-    if gc.get_freeze_count():
+    if gc.get_freeze_count() or not _HIDES.acquire(blocking=False):
         yield
         return
     often, *older = gc.get_threshold()
@@ -40,3 +44,4 @@ def set_aside() -> Generator[None]:
     finally:
         gc.set_threshold(often, *older)
         gc.unfreeze()
+        _HIDES.release()

@@ -18,13 +18,14 @@ import numpy as np
 
 from smelt.blocks import Cut, Rounds
 from smelt.dataclass import dataclass
-from smelt.graph.ir import Graph, Node
+from smelt.graph.ir import Graph
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
 from smelt.kernel.built import Built, Form, Forms, form_for, meant
 from smelt.runtime.code import Code
 from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
 from smelt.runtime.prelude import Compiler, Part, Prelude
+from smelt.runtime.reference import by_reference, is_spared, tell_spared
 from smelt.runtime.rounds import Turns
 from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, text
@@ -72,7 +73,6 @@ class RoundsUse(NamedTuple):
     outputs: tuple[int, ...]
 
 
-Call = Callable[[Mapping[str, int], list[Array], list[Array]], None]
 LookUp = Callable[[KernelUse, Form, bool], Code]
 """Finds the code for a form of a kernel; the flag asks for one that stores past the caches."""
 
@@ -106,25 +106,31 @@ class Recipe:
 
     # ---- running ---------------------------------------------------------------------------------
 
-    def executable(self, codes: Sequence[Code], look_up: LookUp, compiler: Compiler) -> Executable:
+    def executable(
+        self, codes: Sequence[Code], look_up: LookUp, compiler: Compiler, graph: Graph | None = None
+    ) -> Executable:  # fmt: skip
         """What runs: `codes` are those of `kernels`, in order, `look_up` finds other forms later,
-        `compiler` makes what runs the parts of the prelude."""
-        return self._executable(iter(codes), look_up, compiler)
+        `compiler` makes what runs the parts of the prelude; `graph` is the program, for sizes that
+        nothing can be made for."""
+        return self._executable(iter(codes), look_up, compiler, graph)
 
-    def _executable(self, codes: Iterator[Code], look_up: LookUp, compiler: Compiler) -> Executable:
+    def _executable(
+        self, codes: Iterator[Code], look_up: LookUp, compiler: Compiler,
+        graph: Graph | None = None,
+    ) -> Executable:  # fmt: skip
         steps: list[Step] = []
         for use in self.steps:
             if isinstance(use, KernelUse):
                 steps.append(self._kernel_step(use, next(codes), look_up))
             elif isinstance(use, RoundsUse):
                 turns = Turns(use.rounds, use.body._executable(codes, look_up, compiler))
-                steps.append(CallStep(use.name, turns, use.inputs, use.outputs))
+                steps.append(CallStep(use.name, turns, use.inputs, use.outputs, turns.prepare))
             else:
-                steps.append(_call_step(use))
+                steps.append(by_reference(use.name, use.graph, use.inputs, use.outputs))
         launches = [[steps[k] for k in group] for group in self.launches]
         prelude = Prelude(self.parts, compiler) if self.parts else None
         return Executable(
-            self.size_names, self.values, launches, self.arena, self.outputs, prelude
+            self.size_names, self.values, launches, self.arena, self.outputs, prelude, graph
         )  # fmt: skip
 
     def _kernel_step(self, use: KernelUse, code: Code, look_up: LookUp) -> KernelStep:
@@ -144,7 +150,8 @@ class Recipe:
             form = form_for(use.forms, sizes)
             if form == made.form and not streaming:
                 return None
-            return self._kernel_step(use, look_up(use, form, streaming), look_up)
+            code = _usable(use, form, streaming, look_up)
+            return self._kernel_step(use, code, look_up)
 
         return KernelStep(
             use.name, _entries(made, code), tuple(words), tuple(n for _, n in made.partials),
@@ -188,46 +195,31 @@ class Recipe:
         )
 
 
+def _usable(use: KernelUse, form: Form, streaming: bool, look_up: LookUp) -> Code:
+    """The code of a form; where it cannot be made, that of one which is right for more sizes."""
+    *better, last = dict.fromkeys([(form, streaming), (form, False), ("", False)])
+    failure: Exception | None = None
+    for each in better:
+        try:
+            found = look_up(use, *each)
+        except Exception as error:
+            if not is_spared(error):
+                raise
+            failure = failure or error
+            continue
+        break
+    else:
+        found = look_up(use, *last)
+    if failure is not None:
+        tell_spared(f"a form of kernel {use.name}", failure)
+    return found
+
+
 def _entries(made: Built, code: Code) -> tuple[Native, ...]:
     """The functions of a kernel."""
     return tuple(
         Native(code.loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in made.functions
     )
-
-
-def _call_step(use: CallUse) -> Step:
-    """The operators of a call by their references, each result into its place."""
-    graph = use.graph
-    nodes = [n for n in graph.nodes() if n not in set(graph.inputs)]
-
-    def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
-        known: dict[Node, Array] = dict(zip(graph.inputs, inputs, strict=True))
-        places = dict(zip(graph.outputs, outputs, strict=True))
-        with np.errstate(all="ignore"):  # as in compiled code: no warnings of arithmetic
-            for node in nodes:
-                given = (known[x] for x in node.inputs)
-                known[node] = node.op.computed(places.get(node), sizes, *given)
-        for node, place in zip(graph.outputs, outputs, strict=True):
-            if place is not known[node]:
-                place[...] = known[node]
-
-    return CallStep(use.name, _lone(graph, nodes) or call, use.inputs, use.outputs)
-
-
-def _lone(graph: Graph, nodes: Sequence[Node]) -> Call | None:
-    """The call of one operator on the inputs as they are: what there is to decide, decided."""
-    if len(nodes) != 1 or graph.outputs != (nodes[0],) or nodes[0].inputs != graph.inputs:
-        return None
-    computed = nodes[0].op.computed
-
-    def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
-        (place,) = outputs
-        with np.errstate(all="ignore"):
-            made = computed(place, sizes, *inputs)
-        if made is not place:
-            place[...] = made
-
-    return call
 
 
 def _texts(indices: Iterable[Index]) -> list[str]:

@@ -56,6 +56,11 @@ class Turns:
                 if c.axis == WHOLE and part is not outputs[c.place]:
                     outputs[c.place][...] = part  # not written where it was read
 
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """Makes ready all that rounds need at these sizes."""
+        for rows in {high - low for low, high in self.rounds.each(sizes)}:
+            self.body.prepared(self._sizes(sizes, rows))
+
     def _sizes(self, sizes: Mapping[str, int], rows: int) -> tuple[int, ...]:
         """The body's sizes for so many rows."""
         named = {**sizes, self.rounds.rows: rows}

@@ -66,12 +66,14 @@ class KernelStep:
 
 
 class CallStep(NamedTuple):
-    """A library call on arrays: call(sizes, inputs, outputs) writes its outputs."""
+    """A library call on arrays: call(sizes, inputs, outputs) writes its outputs.  What it needs for
+    sizes is made ready by `prepare`, before anything runs."""
 
     name: str
     call: Callable[[Sizes, list[Array], list[Array]], None]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    prepare: Callable[[Sizes], None] | None = None
 
 
 Step = KernelStep | CallStep

@@ -131,6 +131,8 @@ class Builder:
                 self.launches.append((first, len(self.chunks) - first, parallel, 0))
         for s in steps:
             if isinstance(s, CallStep):
+                if s.prepare is not None:
+                    s.prepare(self.named)
                 self._flush()
                 given, made = (tuple(map(self._operand, n)) for n in (s.inputs, s.outputs))
                 self.segments.append(Segment(s, given, made))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -120,10 +121,11 @@ def test_weights_of_few_bits_with_scales_are_kept_so_where_the_function_scales_t
 
 
 def test_what_is_dear_to_compute_of_captured_arrays_is_not_computed_in_every_call():
-    a, b = owned(weights(60, 1)), owned(weights(1, 256))
+    column, row = weights(60, 1), weights(1, 256)
+    a, b = owned(column), owned(row)
     f = sm.jit(lambda x: x @ sm.tanh(a + b))
     x = RNG.standard_normal((5, 60), np.float32)
-    check(f, x, np.tanh(np.asarray(a) + np.asarray(b)))
+    check(f, x, np.tanh(column + row))
     (trace,) = next(iter(f.traces.values()))
     assert [x.type.shape for x in trace.captured] == [(60, 256)]
 
@@ -159,6 +161,42 @@ def test_what_others_write_to_captured_memory_is_seen_by_the_next_call(n):
     for k in range(5):
         data[...] = k
         assert np.array_equal(np.asarray(f(x)), np.full((n, n), (n + 1) * k, np.float32))
+
+
+SHARED = np.zeros(6)
+DERIVED = {
+    "of an array": lambda x: x + sm.tanh(sm.asarray(SHARED)),
+    "twice": lambda x: x * sm.exp(sm.sum(sm.asarray(SHARED) * 2) + 1) - SHARED,
+    "looked at": lambda x: x + t if (t := sm.cos(sm.asarray(SHARED)))[0] > -2 else x,
+    "written": lambda x: x + sm.sqrt(sm.asarray(SHARED)).at[0].set(2.0),
+    "of a part": lambda x: x + sm.flip(sm.asarray(SHARED))[:1] * sm.asarray(SHARED)[1],
+    "alone": lambda x: (x, sm.sin(sm.asarray(SHARED)) + 1)[1],
+    "through many": lambda x: x + reduce(lambda y, _: y + 1, range(400), sm.asarray(SHARED)),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_comes_of_captured_memory_of_others_is_computed_of_what_it_holds(name: str) -> None:
+    f, x = sm.jit(DERIVED[name]), np.ones(6)
+    for k in (0.0, 3.0, 1.0, 2.0):
+        SHARED[...] = k + np.arange(6)
+        expected = np.asarray(DERIVED[name](sm.asarray(x)))
+        assert np.allclose(np.asarray(f(x)), expected, rtol=1e-14), k
+
+
+def test_what_a_recording_leaves_behind_keeps_its_elements() -> None:
+    data, kept = np.ones(5), list[Any]()
+
+    @sm.jit
+    def f(x: Any) -> Any:
+        kept.append(sm.asarray(data) * 2)
+        return x + kept[-1]
+
+    f(np.ones(5))
+    data[...] = 7
+    assert kept[0].tolist() == [2.0] * 5
+    assert np.asarray(f(np.ones(5))).tolist() == [15.0] * 5
+    assert np.asarray(sm.jit(lambda x: x + kept[0])(np.ones(5))).tolist() == [3.0] * 5
 
 
 def test_an_array_that_is_given_out_is_read_anew_from_then_on():

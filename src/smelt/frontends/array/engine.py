@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.errors import ExternError, OutOfMemory, SmeltError
+from smelt.errors import (
+    CodegenError,
+    ExternError,
+    InternalError,
+    OutOfMemory,
+    SmeltError,
+    UnsupportedError,
+    VerifyError,
+    reason_of,
+)
 from smelt.graph.inside import Looks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import size_names
@@ -33,11 +43,17 @@ __all__ = [
 Buffer = np.ndarray[Any, Any]
 FAILURES = ExternError, OutOfMemory
 """What a run may raise that is about one line of the program."""
+_MISTAKES = InternalError, CodegenError, VerifyError, UnsupportedError
+"""Errors of ours that are no answer to the user, as exceptions of Python are not."""
 
 
 @cache
 def _compiler() -> Any:
     return import_module("smelt.warm")
+
+
+def _references() -> Any:
+    return import_module("smelt.runtime.reference")
 
 
 def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> NoReturn:
@@ -111,5 +127,27 @@ def explaining() -> Any:
 def compile_graph(
     graph: Graph, hints: Mapping[str, int], donate: Sequence[int] = ()
 ) -> Compiled | Found:  # fmt: skip
-    """Compile.  `hints` are sizes of the call at hand; inputs in `donate` may be overwritten."""
-    return _compiler().compile(graph, hints=hints, donate=tuple(donate))
+    """Compile.  `hints` are sizes of the call at hand; inputs in `donate` may be overwritten.
+
+    Where the compiler fails, each operator gets a kernel of its own, and a warning tells so.
+    Raises InternalError, about a line of the program, where not even that can be done."""
+
+    def compiled() -> Compiled | Found:
+        return _compiler().compile(graph, hints=hints, donate=tuple(donate))
+
+    try:
+        return compiled()
+    except Exception as error:
+        told = isinstance(error, SmeltError) and not isinstance(error, _MISTAKES)
+        if told or not _references().is_spared(error):
+            raise
+        failure = error
+    try:
+        with knobs.config(fuse=False):
+            found = compiled()
+    except Exception as error:
+        origin = next((x.origin for x in graph.outputs if x.origin is not None), None)
+        what = f"no kernels can be made of {graph.name}: {reason_of(error)}"
+        raise InternalError(what, origin=origin) from error
+    _references().tell_spared(f"{graph.name} as one", failure)
+    return found

@@ -19,7 +19,7 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, compared, together
 from smelt.frontends.array.sizes import mismatch
-from smelt.frontends.array.value import Value, infer, record
+from smelt.frontends.array.value import STATE, Value, infer, record
 from smelt.ops.elementwise import Map
 from smelt.ops.scalar import SCALARS
 from smelt.origin import here
@@ -76,7 +76,8 @@ class Binary:
             if scope is not None and scope is y.scope:
                 return self._recorded(scope, x, y)
             known = self.known.get((id(x.type), id(y.type)))
-            if known is not None and scope is None and y.scope is None:
+            outside = scope is None and y.scope is None and STATE.scope is None
+            if known is not None and outside:
                 if x.__class__ is not Value:
                     x.touch()
                 if y.__class__ is not Value:

@@ -8,7 +8,7 @@ earlier program only in sizes or in constants finds the plan of that one, if its
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -20,6 +20,7 @@ from smelt.frontends.array.lift import Lifted, lift
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.repeat import Spelled, find, notice, spell
 from smelt.frontends.array.value import STATE, Buffer, Value, teller
+from smelt.graph.amount import is_far
 from smelt.graph.inside import Looks
 from smelt.knobs import fingerprint
 
@@ -47,12 +48,25 @@ class Family:
     varying: set[int] = field(default_factory=set)
 
     def find(self, program: Program) -> tuple[Lifted, Compiled | Found, tuple[int, ...]] | None:
-        """The plan whose guards hold for this program."""
+        """The plan whose guards hold for this program, made anew where it was for much less."""
+        far: tuple[Lifted, tuple[int, ...]] | None = None
         for lifted, compiled in self.plans:
             sizes = lifted.match(*program.numbers)
-            if sizes is not None and all(program.constants[k] == v for k, v in lifted.fixed):
+            if sizes is None or any(program.constants[k] != v for k, v in lifted.fixed):
+                continue
+            if not is_far(lifted.graph, lifted.hints, lifted.named(sizes)):
                 return lifted, compiled, sizes
-        return None
+            far = far or (lifted, sizes)
+        if far is None:
+            return None
+        lifted = replace(far[0], hints=far[0].named(far[1]))
+        return lifted, self._keep(lifted), far[1]
+
+    def _keep(self, lifted: Lifted) -> Compiled | Found:
+        compiled = compile_graph(lifted.graph, lifted.hints)
+        self.plans.insert(0, (lifted, compiled))
+        del self.plans[_PLANS_LIMIT:]
+        return compiled
 
     def learn(self, program: Program) -> None:
         """Note which numbers and constants are not the same as ever."""
@@ -67,9 +81,7 @@ class Family:
         self.learn(program)
         moved = None if first else frozenset(self.moved)
         lifted = lift(program, moved, frozenset(self.varying), len(self.plans) < _GUESSES)
-        compiled = compile_graph(lifted.graph, lifted.hints)
-        self.plans.insert(0, (lifted, compiled))
-        del self.plans[_PLANS_LIMIT:]
+        compiled = self._keep(lifted)
         sizes = lifted.match(*program.numbers)
         assert sizes is not None, "a plan does not fit the program it was made for"
         return lifted, compiled, sizes
@@ -148,7 +160,7 @@ def _run(outputs: tuple[Value, ...]) -> None:
         node.data = data
         if STATE.tapes:
             STATE.kept.append(node)
-        else:
+        elif STATE.scope is None or node not in STATE.scope.changing:
             node.inputs = ()
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smelt.frontends.array.value import Map, Value, leaf, record
+from smelt.frontends.array.value import STATE, Map, Value, leaf, record
 from smelt.ops.create import Constant
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
@@ -154,7 +154,7 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
         if len(values) > 1:
             _tell_equal(values, key)
         whole = (*key, *options.items())
-        recipe = known.get(whole)
+        recipe = known.get(whole) if STATE.scope is None else None  # which is told of each operator
         if recipe is None:
             if len(known) > _LIMIT:
                 known.clear()

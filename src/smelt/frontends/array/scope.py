@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from smelt.errors import ChangedError, LeakError
-from smelt.frontends.array.flush import realise
+from smelt.frontends.array.flush import flush, realise
 from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import (
     STATE,
@@ -64,6 +64,9 @@ class Scope(Sizes):
         """What was asked of numbers, as Python text that is true in this call."""
         self.imprints: dict[Value, bytes] = {}
         """What captured arrays that others may write to were like when they were first read."""
+        self.changing: dict[Value, None] = {}
+        """What the function computes of such arrays alone: recorded when it is captured, for every
+        call computes it of what they hold then."""
         arrays = [ref() for ref in STATE.pending]
         self.awaited = {a.node for a in arrays if a is not None}
         """What waited to be computed when it began: what comes of it is known then."""
@@ -213,6 +216,8 @@ class Scope(Sizes):
         if x.scope is not None:
             raise LeakError(value=x.told, function=x.scope.name)
         found = self.captured.get(x) or self._renamed.get(x)
+        if found is None and x in self.changing:
+            found = self._computed_again(x)
         if found is None and (self._is_renamed(x) or x in self._anew or self._is_made_anew(x)):
             found = self._renamed[x] = self.record(x.op, self._sources(x))
         if found is None:
@@ -221,8 +226,46 @@ class Scope(Sizes):
             found = Value(op, (), x.type, None, None, self)
             self.captured[x] = found
             if x.shared:
-                self.imprints[x] = imprint(data)
+                self._read(x)
         return found
+
+    def outside(self, x: Value) -> None:
+        """Notes an operator on values from outside alone: what comes of memory that others may
+        write to changes as that does."""
+        for i in x.inputs:
+            if i.shared:  # type: ignore[attr-defined]
+                self._read(i)  # type: ignore[arg-type]
+                self.changing[x] = None
+            elif i in self.changing:
+                self.changing[x] = None
+
+    def _read(self, x: Value) -> None:
+        if x not in self.imprints:
+            self.imprints[x] = imprint(realise(x))
+
+    def _computed_again(self, x: Value) -> Value:
+        """What changes as memory of others does, recorded; all that it is made of before it."""
+        pending = [x]
+        while pending:
+            x = pending[-1]
+            before = [i for i in x.inputs if i in self.changing and i not in self._renamed]
+            if x in self._renamed or not before:
+                pending.pop()
+            if x not in self._renamed and not before:
+                self._renamed[x] = self.record(x.op, x.inputs)  # type: ignore[arg-type]
+            pending += before  # type: ignore[arg-type]
+        return self._renamed[x]
+
+    def close(self) -> None:
+        """The recording has ended: what the function left pending keeps the elements of now."""
+        arrays = [ref() for ref in STATE.pending] if self.changing else []
+        if any(a is not None and a.node in self.changing for a in arrays):
+            flush()
+        for x in self.changing:
+            x.inputs = x.inputs if x.data is None else ()
+        self.open = False
+        self.made.clear()
+        self.changing.clear()
 
     def _is_renamed(self, x: Value) -> bool:
         """Whether a value only names or converts elements of one array that nobody else writes to,

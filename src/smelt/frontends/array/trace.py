@@ -25,6 +25,7 @@ from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Buffer, Value, intern, layout, teller, turned
 from smelt.graph import build
+from smelt.graph.amount import is_far
 from smelt.graph.inside import Looks, looked_at, refused
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, sizes
@@ -137,6 +138,17 @@ class Trace:
             self.compiled = compile_graph(self.graph, self.hints, self.donate)
         return self.compiled
 
+    def serves(self, sizes: tuple[int, ...]) -> bool:
+        """Whether its plan was made for about as much as there is to compute at these sizes."""
+        return not is_far(self.graph, self.hints, self._named(sizes))
+
+    def planned_for(self, sizes: tuple[int, ...]) -> Trace:
+        """The same recording with a plan for other sizes."""
+        return replace(self, hints=self._named(sizes), compiled=None)
+
+    def _named(self, sizes: tuple[int, ...]) -> dict[str, int]:
+        return dict(zip(self.hints, sizes, strict=True))
+
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """The graph's inputs: arguments, captured arrays, and those that tell sizes."""
         if self.turns is not None:
@@ -217,8 +229,7 @@ def record_call(
         return _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:
         STATE.scope = outer
-        scope.open = False
-        scope.made.clear()
+        scope.close()
 
 
 def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Value:
@@ -286,11 +297,12 @@ def _results(
         node = _result_node(leaf)
         if node is None:
             results.append(Result("plain", value=leaf))
-        elif node.scope is None:
+        elif node.scope is None and node not in scope.changing:
             results.append(Result("captured", value=node))
         elif node in places and node not in scope.scalars:
             results.append(Result("argument", places[node]))
         else:
+            node = scope.capture(node) if node in scope.changing else node
             scope.check(node)
             results.append(Result("graph", outputs.setdefault(node, len(outputs))))
     return results, list(outputs)

@@ -326,10 +326,14 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
             scope = x.scope
     if scope is not None:  # which reads what it captures in every call, as it is then
         return scope.record(op, inputs)
-    for x in inputs:
-        if x.__class__ is not Value:
-            x.touch()
-    return Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
+    if STATE.scope is None:
+        for x in inputs:
+            if x.__class__ is not Value:
+                x.touch()
+    made = Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
+    if STATE.scope is not None:
+        STATE.scope.outside(made)
+    return made
 
 
 def copied(node: Value) -> Value:

@@ -29,7 +29,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
 from smelt import knobs
-from smelt.errors import ArgumentError, FallbackWarning
+from smelt.errors import ArgumentError, FallbackWarning, reason_of
 from smelt.frontends.torch import early
 from smelt.frontends.torch.aliased import show_views, tokens, traced_results
 from smelt.frontends.torch.held import Budget, held_by_eager, kept_by_autocast
@@ -40,7 +40,6 @@ from smelt.frontends.torch.pairs_views import cancel
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.resized import with_own_way_back
-from smelt.frontends.torch.row import reason_of
 from smelt.frontends.torch.rows_strided import on_memory
 from smelt.frontends.torch.scattered import accumulated
 from smelt.frontends.torch.scored import spell_out_scores

@@ -28,7 +28,7 @@ from torch.fx.node import map_arg
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.errors import SmeltError, UnsupportedError
+from smelt.errors import SmeltError, UnsupportedError, reason_of
 from smelt.frontends.torch.aliased import VIEWS
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.given import replaced
@@ -43,7 +43,7 @@ from smelt.frontends.torch.layout import (
     whole,
 )
 from smelt.frontends.torch.origins import Traced, module_of, origin_of
-from smelt.frontends.torch.row import Call, Row, reason_of
+from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes, count, is_size, told
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.updates import updates

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from smelt import knobs
+from smelt.errors import reason_of
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program, StageError
-from smelt.frontends.torch.row import reason_of
 
 __all__ = ["narrowed"]
 

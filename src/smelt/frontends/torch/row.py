@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from smelt.dataclass import dataclass
-from smelt.errors import SmeltError, UnsupportedError
+from smelt.errors import UnsupportedError
 from smelt.frontends.torch.dtypes import ours
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.value import V, number
@@ -31,7 +31,7 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape
 
-__all__ = ["Call", "Row", "axes_of", "axis_of", "reason_of"]
+__all__ = ["Call", "Row", "axes_of", "axis_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,3 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     given = (axes,) if isinstance(axes, int) else axes
     return tuple(sorted({axis_of(a, rank) for a in given}))
-
-
-def reason_of(error: Exception) -> str:
-    """What an error says, in one line."""
-    if isinstance(error, SmeltError):
-        return error.message
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

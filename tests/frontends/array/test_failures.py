@@ -1,0 +1,177 @@
+"""A failure of the compiler, in the first call or in a later one, never costs an answer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import driver, fusion, knobs, warm
+from smelt.errors import FallbackWarning, FusionError, InternalError
+from smelt.graph.text import parse
+from smelt.runtime import prelude
+from smelt.runtime.executable import of_references
+from smelt.runtime.reference import in_place_of
+
+RNG = np.random.default_rng(3)
+Planted = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing that others have built is known."""
+    for home in (driver, warm):
+        monkeypatch.setattr(home, "find", lambda key, journal: None)
+    with knobs.config(strict=False, cache=False, constants_extra=None):
+        yield
+
+
+def told(work: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """A result, and the warnings on the way."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = work()
+    assert all(issubclass(w.category, FallbackWarning) for w in caught)
+    return found, [str(w.message) for w in caught]
+
+
+def planted(
+    monkeypatch: pytest.MonkeyPatch, home: Any, name: str, fails: Callable[..., bool]
+) -> None:  # fmt: skip
+    """Has a function fail where `fails` says so of its arguments."""
+    real = getattr(home, name)
+
+    def run(*given: Any, **options: Any) -> Any:
+        if fails(*given, **options):
+            raise ZeroDivisionError("planted")
+        return real(*given, **options)
+
+    monkeypatch.setattr(home, name, run)
+
+
+def program(x: Any, w: Any) -> Any:
+    y = x @ w
+    return sm.sum(y * x, axis=0), sm.max(y, axis=1), x.T, y, x
+
+
+def given(n: int, d: int) -> list[Any]:
+    return [RNG.standard_normal((n, d)), RNG.standard_normal((d, d))]
+
+
+def check(found: Any, x: Any, w: Any) -> None:
+    expected = [*program_in_numpy(x, w)]
+    for a, b in zip(found, expected, strict=True):
+        assert np.allclose(np.asarray(a), b, rtol=1e-12)
+
+
+def program_in_numpy(x: Any, w: Any) -> Any:
+    y = x @ w
+    return (y * x).sum(0), y.max(1), x.T, y, x
+
+
+def always(*_: Any, **__: Any) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sizes_that_no_kernel_can_be_made_for_are_computed_in_numpy(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = sm.jit(program)
+    with knobs.config(threads=threads):
+        f(*given(5, 2))  # in a form for rows of two
+        planted(monkeypatch, driver, "build", always)
+        x, w = given(4, 7)
+        found, lines = told(lambda: f(x, w))
+        check(found, x, w)
+        assert len(lines) == 1 and "at n0=4, n1=7" in lines[0] and "planted" in lines[0]
+        found, lines = told(lambda: [f(x, w) for _ in range(4)])
+        check(found[-1], x, w)
+        assert not lines  # it is known now
+        check(f(*(known := given(5, 2))), *known)
+
+
+def test_a_form_that_cannot_be_made_leaves_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = sm.jit(program)
+    f(*given(5, 2))
+    planted(monkeypatch, driver, "build", lambda *_, form, **__: form != "")
+    x, w = given(4, 7)
+    found, lines = told(lambda: f(x, w))
+    check(found, x, w)
+    assert len(lines) == 1 and "a form of kernel" in lines[0]
+
+
+def test_strictness_and_missing_memory_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = sm.jit(program)
+    f(*given(5, 2))
+    planted(monkeypatch, driver, "build", always)
+    with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
+        sm.jit(program)(*given(5, 2)), f(*given(4, 7))
+    x, w = given(4, 7)
+
+    def without_memory(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(driver, "build", without_memory)
+    with pytest.raises(MemoryError):
+        f(x, w)
+
+
+def test_arguments_are_read_before_they_are_written_over() -> None:
+    lowered = sm.jit(lambda x, y: (x * y[0], x + y)).lower(sm.spec("f64[n]"), sm.spec("f64[n]"))
+    graph = lowered.trace.graph
+    x, y = np.arange(1.0, 4), np.arange(5.0, 8)
+    expected = [x * y[0], x + y]
+    step = in_place_of(graph, (0, 1), dict(zip((2, 3), graph.outputs, strict=True)))
+    step.call({"n": 3}, [x, y], [x, y])
+    assert np.array_equal(x, expected[0]) and np.array_equal(y, expected[1])
+
+
+def test_what_is_computed_once_is_computed_in_numpy_if_need_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prelude.clear()
+    w = RNG.standard_normal((60, 256))
+    kept = sm.asarray(w, copy=True)
+    f = sm.jit(lambda x: x @ sm.exp(kept) + sm.sum(kept, axis=0))
+    x = RNG.standard_normal((70, 60))
+    f.lower(x).compile()
+    planted(monkeypatch, warm, "compile", lambda graph, **_: len(graph.inputs) == 1)
+    found, lines = told(lambda: f(x))
+    assert np.allclose(np.asarray(found), x @ np.exp(w) + w.sum(0))
+    assert len(lines) == 1 and "computed once" in lines[0]
+
+
+def test_a_program_that_fails_as_one_runs_as_its_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, fusion, "plan", lambda *_, fuse, **__: fuse)
+    x, w = given(6, 5)
+    found, lines = told(lambda: sm.jit(program)(x, w))
+    check(found, x, w)
+    assert len(lines) == 1 and "program as one" in lines[0]
+    with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
+        sm.jit(program)(x, w)
+
+
+def test_nothing_that_can_be_made_is_an_error_about_the_users_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planted(monkeypatch, fusion, "plan", always)
+    with pytest.raises(InternalError, match="of program: ZeroDivisionError: planted") as failed:
+        sm.jit(program)(*given(6, 5))
+    assert "test_failures.py" in str(failed.value)
+
+
+def test_what_the_user_demands_is_no_failure() -> None:
+    with pytest.raises(FusionError):
+        sm.jit(lambda x: sm.sort(sm.exp(x)) + 1, must=True)(np.ones((8, 8)))
+
+
+def test_references_take_results_that_are_one() -> None:
+    graph = parse("graph f(x: f64[n]) {\n v0 = add(x, 1.0:f64)\n return v0, x, v0\n}")
+    x = np.arange(5.0)
+    found = of_references(graph).run([x], (5,))
+    assert [a.tolist() for a in found] == [(x + 1).tolist(), x.tolist(), (x + 1).tolist()]
