@@ -7,6 +7,7 @@ tiles; that is known when the task starts, and the nest is left out then.
     direct = Direct(home)                 what may be stored so, and whether it is, here
     direct.place(c)                       where a product's tiles write, and their rows' distance
     direct.places(c)                      the same of rows that are places of an image
+    direct.last(c)                        where the last sums go that are rounded as they are stored
     direct.unless(nest, lambda: ...)      what is left to do, where it is not
 """
 
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.products.sums import Last
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import reads
 from smelt.codegen.llvm.values.items import Item, StoreItem
 from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of, substitute
 
 if TYPE_CHECKING:
@@ -40,6 +43,9 @@ class Direct:
         streamed = home.home.streaming or home.bands
         self.stores = {} if streamed else dict(stored(home.s, home.home.dtypes))
         self.nests = {id(n) for n, found in _nests(home.s, self.stores) if found}
+        self.short = {item for item, store in self.stores.items()
+                      if home.home.dtypes[store.access.buffer] != item.dtype}  # fmt: skip
+        """Those that are rounded as they are stored: until then their sums are in scratch."""
         self.holds: Value = ir.IntType(1)(1)
         """Whether the tiles of this task write results in place."""
         if not self.stores:
@@ -81,22 +87,36 @@ class Direct:
             step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
         return self._place(c, _rows(c), strides)
 
+    def last(self, c: Contraction | Upright) -> Last | None:
+        """Where a product's sums go that are rounded as they are stored, once all are added."""
+        if c.item not in self.short:
+            return None
+        return Last(*self._there(c, _rows(c)), self._dtype(c), self.holds)
+
     def _place(
         self, c: Contraction | Upright, rows: Sequence[str], strides: list[Value]
     ) -> tuple[Value, list[Value]]:
         """Where a product is written, whose rows are so far apart in scratch."""
-        home, b, base = self.home, self.home.b, self.home.storage.at[c.item, 0]
-        if c.item not in self.stores:
+        b, base = self.home.b, self.home.storage.at[c.item, 0]
+        if c.item not in self.stores or c.item in self.short:
             return base, strides
-        access = self.stores[c.item].access
+        there, apart = self._there(c, rows)
+        both = zip(apart, strides, strict=True)
+        return b.select(self.holds, there, base), [b.select(self.holds, x, y) for x, y in both]
+
+    def _there(self, c: Contraction | Upright, rows: Sequence[str]) -> tuple[Value, list[Value]]:
+        """The address of a task's first result, and elements between its rows."""
+        home, b, access = self.home, self.home.b, self.stores[c.item].access
         origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
         apart = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
         for a, step in zip(rows, apart, strict=True):
             origin = b.add(origin, b.mul(home.scratch.start(c.item, a), step))
         origin = b.add(origin, home.scratch.start(c.item, c.n))
-        there = element_address(b, home.home.buffers[access.buffer], origin, c.item.dtype)
-        both = zip(apart, strides, strict=True)
-        return b.select(self.holds, there, base), [b.select(self.holds, x, y) for x, y in both]
+        return element_address(b, home.home.buffers[access.buffer], origin, self._dtype(c)), apart
+
+    def _dtype(self, c: Contraction | Upright) -> DType:
+        """The type that a product is stored as."""
+        return self.home.home.dtypes[self.stores[c.item].access.buffer]
 
     def unless(self, nest: Nest, run: Callable[[], None]) -> None:
         """Runs a nest, but for one whose results are in place already."""
@@ -128,7 +148,7 @@ def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, StoreIte
         users = [x for x in s.phase.stores if x.value is c.item]
         if _is_plain(c, s) and s.region(c.item) is None and len(users) == 1:
             (store,) = users
-            if _lies_along(store, c) and dtypes[store.access.buffer] == c.item.dtype:
+            if _lies_along(store, c) and _is_written(c, dtypes[store.access.buffer]):
                 found[c.item] = store
     while True:
         homes = [n for n, alone in _nests(s, found) if alone]
@@ -153,6 +173,14 @@ def _is_plain(c: Contraction | Upright, s: Schedule) -> bool:
     if isinstance(c, Upright):
         return bool(c.heights(s.local[c.columns[-1].axis]))
     return c.kind != "thin" and c.m is not None and not c.outer
+
+
+def _is_written(c: Contraction | Upright, dtype: DType) -> bool:
+    """Whether tiles write sums as a type: their own, or one that they are rounded to."""
+    matrix = isinstance(c, Contraction) and c.group is not None and c.group.matrix
+    return dtype == c.item.dtype or (
+        dtype.is_float and dtype.compute == c.item.dtype and not matrix
+    )
 
 
 def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
