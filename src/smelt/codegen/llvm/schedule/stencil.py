@@ -44,7 +44,7 @@ PLACES = 1 << 17
 """Bytes of the packed operand of one task, more or less: a share of L2."""
 LINES = 8
 """Lines that this is enough for, where a task has several."""
-TOGETHER = 2
+TOGETHER = 4
 """Vectors of a task where no window slides along them."""
 TURNED = "turned"
 """The form in which lines are turned."""
