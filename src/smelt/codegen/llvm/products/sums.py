@@ -18,6 +18,7 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.products.before import Masks
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
+from smelt.codegen.llvm.schedule.stencil import Stencil
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, i16, i32
@@ -72,7 +73,7 @@ def far(b: ir.IRBuilder, steps: Sequence[Value], row: Sequence[Value]) -> Value:
 
 
 def put(
-    m: LLVMMachine, c: Contraction | Upright, tile: Tile, totals: Sequence[Value],
+    m: LLVMMachine, c: Contraction | Upright | Stencil, tile: Tile, totals: Sequence[Value],
     places: Sequence[Value], masks: Masks = (), last: tuple[Value, Spot] | None = None,
 ) -> None:  # fmt: skip
     """Stores a tile's sums of a product at its places in scratch; or, where the first of `last`

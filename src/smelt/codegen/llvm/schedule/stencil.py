@@ -30,7 +30,7 @@ from smelt.codegen.llvm.values.turned_lines import Lines, turnable
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
-from smelt.types.dtype import f32, f64
+from smelt.types.dtype import DType, f32, f64
 from smelt.types.expr import Index, add, floordiv, maximum, mul, product
 
 HEIGHTS = (14, 7, 4)
@@ -83,6 +83,11 @@ class Stencil:
     def lane(self) -> str:
         """The axis that vectors of a register tile run along."""
         return self.columns[-1].axis
+
+    @property
+    def unit(self) -> DType:
+        """The type as which packed operands lie in scratch."""
+        return self.item.dtype
 
     @property
     def m(self) -> None:
