@@ -8,12 +8,13 @@ says how far from a result each reads.
 
 from __future__ import annotations
 
-from itertools import product as positions
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from smelt.blocks import HELD_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
+from smelt.codegen.llvm.access.patterned import permuted
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.products.before import in_runs, is_short
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+ENTRY = 3
+"""Numbers that a table has for each of its positions."""
 Place: TypeAlias = dict[str, Value]
 """A position along each of some axes."""
 
@@ -73,16 +76,17 @@ class StencilEmitter(Packer):
         self.pack(nest)
 
     def _table(self) -> None:
-        """For each summed position but those along the tile: where its weights begin, and how far
-        from a result it reads."""
+        """For each summed position but those along the tile: where its weights begin, how far from
+        a result it reads, and of which lane of a group."""
         b, c = self.b, self.c
         base = self.home.storage.at[c.item, TABLE_PART]
-        every = list(positions(*map(range, c.extents)))
+        over = [a for a in c.over if a != c.mixed]
         for j, (first, *_) in enumerate(c.taps):
+            at = dict(zip(c.over, _position(first, c.extents), strict=True))
             weights = b.mul(self.apart[c.flat], number(first))
-            b.store(weights, element_address(b, base, number(2 * j), i64))
-            offset = self.reach(c.columns, c.over, every[first])
-            b.store(offset, element_address(b, base, number(2 * j + 1), i64))
+            offset = self.reach(c.columns, over, [at[a] for a in over])
+            for k, value in enumerate((weights, offset, number(at.get(c.mixed, 0)))):
+                b.store(value, element_address(b, base, number(ENTRY * j + k), i64))
 
     def _tiles(self) -> None:
         """Every tile of the task."""
@@ -150,6 +154,15 @@ class StencilEmitter(Packer):
         b.call(function, [*args, *operands])
 
 
+def _position(number: int, extents: Sequence[int]) -> list[int]:
+    """A position along several axes, which are counted together."""
+    found: list[int] = []
+    for n in extents[::-1]:
+        number, at = divmod(number, n)
+        found.insert(0, at)
+    return found
+
+
 PTR = ir.PointerType()
 SUMS = [PTR, I64]
 SHORT = [PTR, I64, ir.IntType(1)]
@@ -165,7 +178,7 @@ def tile_function(
     tall, count = c.tall, len(c.taps)
     name = (f"stencil.{c.item.dtype}.{height}x{c.tile.lanes}.{count}x{tall.taps}"
             f".{tall.step}.{tall.dilation}.{'vector' if c.shared else 'scalar'}"
-            f".{short or ''}")  # fmt: skip
+            f".{c.group}.{short or ''}")  # fmt: skip
     sums = SUMS if short is None else [*SUMS, *SHORT]
     kind = ir.FunctionType(ir.VoidType(), [*sums, *OPERANDS])
     return function_apart(
@@ -202,10 +215,12 @@ class _Tile:
         zeros = [self.m.const(item.dtype, 0)] * self.height
 
         def one(o: Value, sums: list[Value], _: int) -> list[Value]:
-            entries = element_address(b, table, b.mul(o, number(2)), i64)
+            entries = element_address(b, table, b.mul(o, number(ENTRY)), i64)
             weights = element_address(b, left, b.load(entries, typ=I64), item.dtype)
             offset = b.load(element_address(b, entries, number(1), i64), typ=I64)
-            return self._lines(element_address(b, right, offset, item.dtype), weights, list(sums))
+            first = element_address(b, right, offset, item.dtype)
+            lane = b.load(element_address(b, entries, number(2), i64), typ=I64)
+            return self._lines(first, weights, list(sums), self._picks(lane))
 
         def run(span: tuple[Value, Value]) -> list[Value]:
             return rounds(b, span, 1, one, zeros)
@@ -219,7 +234,18 @@ class _Tile:
         put(self.m, self.c, tile, sums, places, last=last)
         b.ret_void()
 
-    def _lines(self, first: Value, weights: Value, sums: list[Value]) -> list[Value]:
+    def _picks(self, lane: Value) -> Value | None:
+        """The lanes that all take of what is read, where groups of them take the same."""
+        b, c, lanes = self.b, self.c, self.c.tile.lanes
+        if not c.mixed:
+            return None
+        kind = ir.IntType(32)
+        first = ir.Constant(ir.VectorType(kind, lanes), [k - k % c.group for k in range(lanes)])
+        return b.add(first, splat(b, b.trunc(lane, kind), lanes))
+
+    def _lines(
+        self, first: Value, weights: Value, sums: list[Value], picks: Value | None
+    ) -> list[Value]:
         """The sums after every line that the tile reads, for one position along other axes."""
         b, tall, item = self.b, self.c.tall, self.c.item
         _, rise, _, step, plane, _ = self.f.args[-len(OPERANDS) :]
@@ -240,6 +266,7 @@ class _Tile:
                     continue
                 place = element_address(b, line, b.mul(step, number(at)), item.dtype)
                 x = load_vector(self.m, place, item.dtype, None)
+                x = x if picks is None else permuted(b, [x], picks, self.c.tile.lanes)
                 for u in used:
                     i = at - places[u]
                     w = known[u] if self.held else weight(u)

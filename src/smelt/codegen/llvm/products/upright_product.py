@@ -308,7 +308,7 @@ class _Tile:
     def fill(self, short: DType | None) -> None:
         """The function's body."""
         b, f, dtype = self.b, self.f, self.c.item.dtype
-        to, stride, image, panel, table, depth, fresh, *later = f.args
+        to, stride, image, panel, table, depth, fresh, *spot = f.args
         places = Spot(to, stride, dtype).places(b, self.tile)
         entry, zero = b.block, self.m.const(dtype, 0)
         taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
@@ -334,7 +334,7 @@ class _Tile:
             phi.add_incoming(value, b.block)
         b.position_at_end(done)
         ended = with_before(self.m, places, dtype, ended, fresh)
-        last = None if short is None else (later[2], Spot(later[0], later[1], short))
+        last = None if short is None else (spot[2], Spot(spot[0], spot[1], short))
         put(self.m, self.c, self.tile, ended, places, last=last)
         b.ret_void()
 
