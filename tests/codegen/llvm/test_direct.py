@@ -20,6 +20,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.nests import schedule
 from smelt.graph.text import parse
 from smelt.target import Target
+from smelt.types.dtype import parse as parse_dtype
 
 ROWS = """graph f(x: {t}[b,i,k], w: {t}[k,n]) {{
   v0 = contract(x, w) {{spec="b,i,k; k,n -> b,i,n"}}
@@ -146,6 +147,34 @@ def test_double_precision(isa: str) -> None:
           *random((3, 7, 300), (300, 96), dtype="f8"))  # fmt: skip
 
 
+SHORT = """graph f(x: {t}[b,m,k], w: {t}[b,k,n]) {{
+  v0 = contract(x, w) {{spec="b,m,k; b,k,n -> m,b,n"}}
+  return v0
+}}"""
+"""Sums in float32 that are stored as a shorter type."""
+PAIRS = tuple(f for f in ("avx512bf16",) if Target.host().has(f))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("name", ["bf16", "f16"])
+def test_last_sums_are_rounded_as_they_are_stored(isa: str, name: str) -> None:
+    """Of one block and of several, in whole and broken tiles: exact sums are rounded once."""
+    features = PAIRS if isa == "avx512" else ()
+    kernel = whole(SHORT.format(t=name), isa, usual=True, features=features)
+    rng, one = np.random.default_rng(3), parse_dtype(name).numpy.type
+    for rows, depth, columns in ((13, 6, 32), (5, 2 * DEPTH + 3, 64), (4, 3, 31), (3, 0, 32)):
+        x, w = (
+            rng.integers(-9, 10, n).astype(one) for n in ((2, rows, depth), (2, depth, columns))
+        )
+        if depth == 6:
+            x[0, 0, 0], x[0, 1, 0], x[1, 2, 0], w[:, 0] = np.nan, np.inf, one(2.0**-14), 1
+            x[1, 2, 1:] = 0
+        sums = np.einsum("bmk,bkn->mbn", x.astype("f4"), w.astype("f4"))
+        for at_end in (False, True):
+            (found,) = run_guarded(kernel, (x, w), at_end=at_end)
+            assert np.array_equal(found.astype("f4"), sums.astype(one).astype("f4"), equal_nan=True)
+
+
 def in_place(source: str) -> int:
     """Products of a graph, as one kernel, that tiles store in place."""
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
@@ -156,5 +185,5 @@ def in_place(source: str) -> int:
 
 def test_which_products_are_stored_in_place() -> None:
     assert in_place(TWO) == 2
-    assert in_place(PLACED) == in_place(BYTES) == 1
+    assert in_place(PLACED) == in_place(BYTES) == in_place(SHORT.format(t="bf16")) == 1
     assert in_place(USED) == in_place(BOTH) == in_place(SEVERAL) == 0

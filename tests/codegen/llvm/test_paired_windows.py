@@ -81,6 +81,17 @@ def test_every_layout_and_number_of_channels(image: str, weights: str, usual: bo
 
 
 @paired
+@pytest.mark.parametrize("outputs", [16, 64, 80])
+def test_sums_of_lines_of_known_length_are_rounded_in_place(outputs: int) -> None:
+    """Of few channels, and of several blocks of them."""
+    kernel = made(
+        source(LAST, "o,u,v,c").replace("b,h,w,c]", "b,h,9,c]").replace("(b,h,w", "(b,h,9")
+    )
+    for channels in (3, 190):
+        check(kernel, *drawn((2, 5, 9, channels), (outputs, 3, 3, channels)))
+
+
+@paired
 @pytest.mark.parametrize("image", [FIRST, LAST])
 @pytest.mark.parametrize(
     ("options", "size", "outputs"),

@@ -35,6 +35,14 @@ LAST = """graph f(x: {t}[b,h,w,c], k: {t}[c,{u},{v}]) {{
   return v3
 }}"""
 """Channels last: weights differ from lane to lane."""
+GROUPS = """graph f(x: {t}[b,h,w,g,{c}], k: {t}[g,{o},3,3,{c}]) {{
+  v0 = pad(x) {{low=(0, 1, 1, 0, 0), high=(0, 1, 1, 0, 0), value=0}}
+  v1 = window(v0) {{axis=1, extent=3, step={s}}}
+  v2 = window(v1) {{axis=2, extent=3, step={s}}}
+  v3 = contract(v2, k) {{spec="b,h,w,g,c,u,v; g,o,u,v,c -> b,h,w,g,o"}}
+  return v3
+}}"""
+"""Groups of channels, last: a vector has several."""
 AROUND = """graph f(x: f32[b,h,w,c], k: f32[5,5,c], g: f32[c]) {
   v0 = exp(x)
   v1 = window(v0) {axis=1, extent=5}
@@ -101,6 +109,20 @@ def plain(
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(("t", "s"), [("f32", 1), ("f32", 2), ("f64", 1)])
+@pytest.mark.parametrize(
+    ("c", "o", "g"),
+    [(4, 4, 8), (8, 8, 5), (2, 2, 40), (16, 16, 3), (5, 5, 7), (2, 4, 9), (4, 2, 9), (1, 2, 33)],
+)
+def test_groups_that_share_a_vector(isa: str, t: str, s: int, c: int, o: int, g: int) -> None:
+    kernel = whole(GROUPS.format(t=t, s=s, c=c, o=o), isa)
+    arrays = random(
+        (1, 4, 6, g, c), (g, o, 3, 3, c), dtype=np.float64 if t == "f64" else np.float32
+    )
+    check(kernel, *arrays)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(
     ("source", "shapes"),
     [
@@ -117,6 +139,9 @@ def plain(
         (plain(u=21, v=3, p=10), ((1, 1, 5, 17), (1, 21, 3))),  # more weights than registers
         (plain(LAST), ((1, 5, 6, 20), (20, 7, 7))),
         (plain(LAST), ((2, 1, 3, 37), (37, 7, 7))),  # several blocks of channels
+        (plain(LAST), ((2, 3, 9, 80), (80, 7, 7))),  # in place, with tiles that overlap
+        (plain(LAST), ((1, 2, 3, 16), (16, 7, 7))),  # but not where there are too few results
+        (plain(p=1, u=3, v=5), ((1, 3, 33, 50), (3, 3, 5))),
         (plain(LAST, p=0, u=4, v=3), ((1, 20, 150, 3), (3, 4, 3))),  # several blocks of lines
         (plain(LAST, s=2), ((1, 9, 16, 17), (17, 7, 7))),
         (plain(LAST, s=2, d=3, p=2, u=4, v=4), ((1, 12, 11, 5), (5, 4, 4))),
@@ -156,6 +181,13 @@ def test_double_precision(isa: str, source: str) -> None:
     check(kernel, *random(*shapes, dtype=np.float64))
 
 
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_sums_are_rounded_as_they_are_stored(isa: str) -> None:
+    kernel = whole(plain(LAST, t="f16"), isa)
+    for channels in (32, 20):
+        check(kernel, *random((1, 3, 6, channels), (channels, 7, 7), dtype=np.float16))
+
+
 @pytest.mark.parametrize("source", [FIRST, LAST])
 def test_margins_hide_infinities_and_nothing_else(source: str) -> None:
     x, k = random((1, 3, 9, 3) if source == LAST else (1, 3, 3, 9), (3, 5, 5))
@@ -180,7 +212,8 @@ def test_short_lines_are_turned_where_most_lanes_are_filled_across_them() -> Non
 
 def test_which_products_are_stencils() -> None:
     assert products(plain()) == products(plain(LAST)) == products(SPACE) == [Stencil]
-    assert products(ALIKE) == [Stencil]
+    assert products(ALIKE) == products(GROUPS.format(t="f32", s=1, c=8, o=8)) == [Stencil]
+    assert Stencil not in products(GROUPS.format(t="f32", s=1, c=32, o=32))  # each fills vectors
     assert Stencil not in products(TWO)
     assert products(plain(u=3, v=3)) == []  # few taps stay scalar operators, which fuse anywhere
 

@@ -37,6 +37,11 @@ PLACES, TAPS = "uvwxyz", "ijklmn"
 """Letters of the spatial dimensions of the result and of the window."""
 
 
+FEW, SMALL = 4, 16
+"""Channels of an image, and of one of several groups, for which a recording is made of their
+own."""
+
+
 def conv(
     x: Any, weight: Any, bias: Any = None, /, *, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1, mode: str = "zeros",
@@ -69,9 +74,22 @@ def conv(
     windows = Windows(extent, steps, dilated, padding_of("conv", padding, extent, dilated))
     fitting("conv", image, windows, told)
     (groups,) = each("conv", "groups", groups, 1)
-    inner = _grouped("conv", image, kernel, groups, mul(shape_of(kernel)[1], groups), 0)
+    inner = _grouped("conv", image, kernel, groups, mul(_channels(kernel, groups), groups), 0)
     found = _correlate(slide("conv", image, windows, 0, mode), kernel, groups, count, inner)
     return _biased("conv", found, bias, count)
+
+
+def _channels(kernel: Value, groups: int) -> Index:
+    """Input channels of a kernel: a number like those of its window where there are few (colours,
+    small groups), whose sums are written out; and so are the results of each small group."""
+    scope, (outputs, channels, *_) = kernel.scope, shape_of(kernel)
+    if scope is None or isinstance(channels, int):
+        return channels
+    if scope.hint(channels) <= (FEW if groups == 1 else SMALL):
+        (channels,) = pinned(kernel, (1,))
+        if groups > 1 and scope.hint(outputs) <= SMALL * groups:
+            pinned(kernel, (0,))
+    return channels
 
 
 def _check(what: str, image: Value, kernel: Value) -> int:

@@ -161,7 +161,7 @@ def _picked(
                 [address, I32(dtype.itemsize), unlike(m, mask), ir.Constant(kind, None)],
             )
         )  # fmt: skip
-    own = _permuted(b, windows, picks, lanes)
+    own = permuted(b, windows, picks, lanes)
     if all(held):
         return own
     inside = [sum(held[(r + i) % len(held)] << i for i in range(lanes)) for r in range(len(held))]
@@ -193,7 +193,7 @@ def _ask(
         prefetch(b, b.gep(here, [number(far)], source_etype=ir.IntType(8)))
 
 
-def _permuted(b: ir.IRBuilder, windows: list[Value], picks: Value, lanes: int) -> Value:
+def permuted(b: ir.IRBuilder, windows: list[Value], picks: Value, lanes: int) -> Value:
     """Each lane's element of one register or two."""
     kind = windows[0].type
     width = BITS // lanes
@@ -267,4 +267,4 @@ def _row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) -> Val
     return b.load(place, typ=ir.VectorType(I32, lanes), align=4)
 
 
-__all__ = ["can_pick", "lane_index", "lane_limits", "lane_test", "picked"]
+__all__ = ["can_pick", "lane_index", "lane_limits", "lane_test", "permuted", "picked"]

@@ -19,6 +19,7 @@ from smelt.codegen.llvm.instructions import exponents, quotients, tables
 from smelt.codegen.llvm.instructions.division import LEAST_BITS, RANGES, common_divisor, divided
 from smelt.codegen.llvm.instructions.registers import (
     I1,
+    I16,
     I32,
     Isa,
     TextConstant,
@@ -378,6 +379,12 @@ class LLVMMachine:
             to_bits = halves.to_float16 if dtype == f16 else halves.to_bfloat16
             return b.trunc(to_bits(self, value), kind)
         return value
+
+    def to_bfloat(self, value: Value) -> Value:
+        """Single precision as the bits of bfloat16; what is subnormal becomes zero."""
+        b, (kind, bits) = self.builder, [widened(x, self.lanes) for x in (ir.BFloatType(), I16)]
+        name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * (self.lanes or 1)}"
+        return b.bitcast(self.call(name, kind, value), bits)
 
     # Control
 

@@ -20,6 +20,7 @@ from smelt.codegen.llvm import ir
 from smelt.types.dtype import DType
 
 I1: Any = ir.IntType(1)
+I16: Any = ir.IntType(16)
 I32: Any = ir.IntType(32)
 _FLOATS: dict[int, Any] = {16: ir.FloatType(), 32: ir.FloatType(), 64: ir.DoubleType()}
 

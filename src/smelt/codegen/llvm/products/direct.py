@@ -7,29 +7,34 @@ tiles; that is known when the task starts, and the nest is left out then.
     direct = Direct(home)                 what may be stored so, and whether it is, here
     direct.place(c)                       where a product's tiles write, and their rows' distance
     direct.places(c)                      the same of rows that are places of an image
+    direct.last(c)                        where the last sums go that are rounded as they are stored
     direct.unless(nest, lambda: ...)      what is left to do, where it is not
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.products.sums import Last
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.nests import Nest, Schedule
+from smelt.codegen.llvm.schedule.stencil import HEIGHTS, Stencil
 from smelt.codegen.llvm.schedule.upright import Upright
 from smelt.codegen.llvm.scratch.storage import reads
 from smelt.codegen.llvm.values.items import Item, StoreItem
 from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
+Tiled: TypeAlias = Contraction | Upright | Stencil
 
 
 class Direct:
@@ -40,21 +45,27 @@ class Direct:
         streamed = home.home.streaming or home.bands
         self.stores = {} if streamed else dict(stored(home.s, home.home.dtypes))
         self.nests = {id(n) for n, found in _nests(home.s, self.stores) if found}
+        self.short = {item for item, store in self.stores.items()
+                      if home.home.dtypes[store.access.buffer] != item.dtype}  # fmt: skip
+        """Those that are rounded as they are stored: until then their sums are in scratch."""
         self.holds: Value = ir.IntType(1)(1)
         """Whether the tiles of this task write results in place."""
         if not self.stores:
             return
         for c in home.s.products.values():
             if c.item in self.stores:
-                assert isinstance(c, Contraction | Upright)
+                assert isinstance(c, Tiled)
                 self.holds = home.b.and_(self.holds, self._is_whole(c))
 
-    def _is_whole(self, c: Contraction | Upright) -> Value:
+    def _is_whole(self, c: Tiled) -> Value:
         """Whether this task's results of a product are whole tiles, and nothing beside them."""
         b, ranges = self.home.b, self.home.ranges
         low, high = ranges[c.n]
         over = b.and_(b.sub(high, low), number(c.tile.columns - 1))
         whole = b.icmp_signed("==", over, number(0))
+        if isinstance(c, Stencil):
+            first, last = ranges[c.tall.axis]
+            return b.and_(whole, b.icmp_signed(">=", b.sub(last, first), number(HEIGHTS[-1])))
         if isinstance(c, Contraction):
             first, last = ranges[c.k]
             some = b.icmp_signed("<", first, last)
@@ -71,7 +82,7 @@ class Direct:
         base, apart = self._place(c, _rows(c), [stride])
         return base, apart[0]
 
-    def places(self, c: Upright) -> tuple[Value, list[Value]]:
+    def places(self, c: Upright | Stencil) -> tuple[Value, list[Value]]:
         """The address of the first element of a task's product, and elements between neighbours
         along each axis of its rows."""
         home, strides = self.home, list[Value]()
@@ -81,22 +92,36 @@ class Direct:
             step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
         return self._place(c, _rows(c), strides)
 
+    def last(self, c: Tiled) -> Last | None:
+        """Where a product's sums go that are rounded as they are stored, once all are added."""
+        if c.item not in self.short:
+            return None
+        return Last(*self._there(c, _rows(c)), self._dtype(c), self.holds)
+
     def _place(
-        self, c: Contraction | Upright, rows: Sequence[str], strides: list[Value]
+        self, c: Tiled, rows: Sequence[str], strides: list[Value]
     ) -> tuple[Value, list[Value]]:
         """Where a product is written, whose rows are so far apart in scratch."""
-        home, b, base = self.home, self.home.b, self.home.storage.at[c.item, 0]
-        if c.item not in self.stores:
+        b, base = self.home.b, self.home.storage.at[c.item, 0]
+        if c.item not in self.stores or c.item in self.short:
             return base, strides
-        access = self.stores[c.item].access
+        there, apart = self._there(c, rows)
+        both = zip(apart, strides, strict=True)
+        return b.select(self.holds, there, base), [b.select(self.holds, x, y) for x, y in both]
+
+    def _there(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
+        """The address of a task's first result, and elements between its rows."""
+        home, b, access = self.home, self.home.b, self.stores[c.item].access
         origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
         apart = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
         for a, step in zip(rows, apart, strict=True):
             origin = b.add(origin, b.mul(home.scratch.start(c.item, a), step))
         origin = b.add(origin, home.scratch.start(c.item, c.n))
-        there = element_address(b, home.home.buffers[access.buffer], origin, c.item.dtype)
-        both = zip(apart, strides, strict=True)
-        return b.select(self.holds, there, base), [b.select(self.holds, x, y) for x, y in both]
+        return element_address(b, home.home.buffers[access.buffer], origin, self._dtype(c)), apart
+
+    def _dtype(self, c: Tiled) -> DType:
+        """The type that a product is stored as."""
+        return self.home.home.dtypes[self.stores[c.item].access.buffer]
 
     def unless(self, nest: Nest, run: Callable[[], None]) -> None:
         """Runs a nest, but for one whose results are in place already."""
@@ -123,12 +148,12 @@ def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, StoreIte
     """Products whose only readers are nests that store them as they are."""
     found: dict[Item, StoreItem] = {}
     for c in s.products.values():
-        if not isinstance(c, Contraction | Upright):
+        if not isinstance(c, Tiled):
             continue
         users = [x for x in s.phase.stores if x.value is c.item]
         if _is_plain(c, s) and s.region(c.item) is None and len(users) == 1:
             (store,) = users
-            if _lies_along(store, c) and dtypes[store.access.buffer] == c.item.dtype:
+            if _lies_along(store, c) and _is_written(c, dtypes[store.access.buffer]):
                 found[c.item] = store
     while True:
         homes = [n for n, alone in _nests(s, found) if alone]
@@ -140,19 +165,31 @@ def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, StoreIte
     yield from found.items()
 
 
-def _rows(c: Contraction | Upright) -> tuple[str, ...]:
+def _rows(c: Tiled) -> tuple[str, ...]:
     """The axes of a product's rows, outer to inner."""
+    if isinstance(c, Stencil):
+        return tuple(x.axis for x in c.columns[:-1])
     if isinstance(c, Upright):
         return tuple(x.axis for x in c.columns)
     return () if c.m is None else (c.m,)
 
 
-def _is_plain(c: Contraction | Upright, s: Schedule) -> bool:
+def _is_plain(c: Tiled, s: Schedule) -> bool:
     """Whether a product's tiles have rows that are as far apart as one number says, all of them
     rows of the result."""
+    if isinstance(c, Stencil):
+        return c.lines is None
     if isinstance(c, Upright):
         return bool(c.heights(s.local[c.columns[-1].axis]))
     return c.kind != "thin" and c.m is not None and not c.outer
+
+
+def _is_written(c: Tiled, dtype: DType) -> bool:
+    """Whether tiles write sums as a type: their own, or one that they are rounded to."""
+    matrix = isinstance(c, Contraction) and c.group is not None and c.group.matrix
+    return dtype == c.item.dtype or (
+        dtype.is_float and dtype.compute == c.item.dtype and not matrix
+    )
 
 
 def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
@@ -163,7 +200,7 @@ def _is_alone(s: Schedule, item: Item, homes: list[Nest]) -> bool:
     return not any(item in i.args for i in readers[0].items)
 
 
-def _lies_along(store: StoreItem, c: Contraction | Upright) -> bool:
+def _lies_along(store: StoreItem, c: Tiled) -> bool:
     """Whether a store writes a product's rows in unit steps, as far apart as one number says, and
     each of them once."""
     offset: Index = store.access.offset

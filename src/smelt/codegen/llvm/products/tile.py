@@ -26,6 +26,7 @@ from smelt.codegen.llvm.products.amx import COLUMNS as AMX_COLUMNS
 from smelt.codegen.llvm.products.amx import loads_well, multiply, panel_places
 from smelt.codegen.llvm.products.before import Masks, with_before
 from smelt.codegen.llvm.products.grouping import panel_units
+from smelt.codegen.llvm.products.sums import Spot, put
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tile_ahead import TileAhead
 from smelt.codegen.llvm.products.tiling import heights
@@ -96,6 +97,7 @@ class TileEmitter:
             self.depth = self.b.udiv(self.depth, number(c.together))
         self.panel_units = panel_units(home, c)
         self.base, self.stride = home.direct.place(c)
+        self.later = home.direct.last(c)
         dtype = c.unit
         self.whole: Value | None = None  # whether a left operand of units is multiplied in place
         part = home.storage.at.get((c.item, RIGHT_PART))
@@ -161,6 +163,7 @@ class TileEmitter:
         lanes, wide = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
         self.fresh, self.column = fresh, b.sub(low, home.scratch.start(c.item, c.n))
+        self.last = last
         columns = b.sub(high, low)
         if c.group is not None and c.group.matrix and self.bands is None:
             self._matrices(number(0), self.rows, number(0), columns)
@@ -323,17 +326,19 @@ class TileEmitter:
         if self.c.depth <= RUN * self.c.together or not self.joined:
             self._tile(height, vectors, row, column, mask)
             return
-        b, first, depth, fresh = self.b, self.first, self.depth, self.fresh
+        b, first, depth, fresh, last = self.b, self.first, self.depth, self.fresh, self.last
 
         def one(at: Value) -> None:
             end = b.add(at, number(RUN))
-            self.first, self.depth = at, b.select(b.icmp_signed("<", end, depth), end, depth)
+            more = b.icmp_signed("<", end, depth)
+            self.first, self.depth = at, b.select(more, end, depth)
             if fresh is not None:
                 self.fresh = b.and_(fresh, b.icmp_signed("==", at, first))
+            self.last = None if last is None else b.and_(last, b.not_(more))
             self._tile(height, vectors, row, column, mask)
 
         self.home.loop(first, depth, RUN, one)
-        self.first, self.depth, self.fresh = first, depth, fresh
+        self.first, self.depth, self.fresh, self.last = first, depth, fresh, last
 
     def _matrices(self, done: Value, rows: Value, column: Value, end: Value) -> None:
         """Tiles of some rows and columns by an instruction that multiplies matrices."""
@@ -404,8 +409,8 @@ class TileEmitter:
         b.position_at_end(done)
         if self.joined:
             following = with_before(m, places, item.dtype, following, self.fresh, masks)
-        for place, value, part in zip(places, following, masks, strict=True):
-            store_vector(m, place, value, item.dtype, part)
+        later = self.later and self.later.at(b, [row], b.add(self.column, column), self.last)
+        put(m, self.c, Tile(height, vectors, lanes), following, places, masks, later)
 
     def _masks(self, height: int, vectors: int, mask: Value | None) -> Masks:
         """Which lanes of each vector of the result are stored: all in scratch, which has room."""
@@ -429,13 +434,8 @@ class TileEmitter:
         if self.part is not None:
             row = b.add(row, self._skipped(item, self.part))
         at = b.add(b.mul(row, self.stride), b.add(self.column, column))
-        first = element_address(b, self.base, at, item.dtype)
-        found: list[Value] = []
-        for i in range(height):
-            line = element_address(b, first, b.mul(self.stride, number(i)), item.dtype)
-            found += [element_address(b, line, number(v * self.c.tile.lanes), item.dtype)
-                      for v in range(vectors)]  # fmt: skip
-        return found
+        first = Spot(element_address(b, self.base, at, item.dtype), self.stride, item.dtype)
+        return first.places(b, Tile(height, vectors, self.c.tile.lanes))
 
     def _begin(
         self, m: LLVMMachine, places: list[Value], masks: Masks, vectors: int, column: Value

@@ -20,7 +20,7 @@ from smelt.codegen.llvm.schedule.stencil import Stencil
 from smelt.codegen.llvm.scratch.storage import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.turn import transpose
 from smelt.codegen.llvm.values.places import Slid
-from smelt.types.expr import Index, product
+from smelt.types.expr import product
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -30,8 +30,6 @@ Value = ir.Value
 
 class TurnedStencilEmitter(StencilEmitter):
     """One stencil whose lines are turned, in the task that `home` is emitting."""
-
-    to = SUMS_PART
 
     def __init__(self, home: NestEmitter, nest: Nest, c: Stencil) -> None:
         super().__init__(home, nest, c)
@@ -43,10 +41,10 @@ class TurnedStencilEmitter(StencilEmitter):
         super().run()
         self._turn_back()
 
-    def places(self) -> tuple[tuple[str, ...], list[Index]]:
-        c = self.c
-        axes = tuple(k.axis for k in c.columns)
-        return axes, [*(self.home.s.local[a] for a in axes[:-1]), self.lanes]
+    def places(self) -> tuple[Value, dict[str, Value]]:
+        axes = tuple(k.axis for k in self.c.columns)
+        extents = [*(self.home.s.local[a] for a in axes[:-1]), self.lanes]
+        return self.home.storage.at[self.item, SUMS_PART], self.steps(axes, extents)
 
     # ---- the operand -----------------------------------------------------------------------------
 

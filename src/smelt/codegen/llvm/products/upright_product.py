@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import product as positions
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
@@ -20,6 +20,7 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.before import with_before
 from smelt.codegen.llvm.products.lines import along, lines_from
 from smelt.codegen.llvm.products.packer import Packer
+from smelt.codegen.llvm.products.sums import Spot, far, put
 from smelt.codegen.llvm.products.thin import multiply_add
 from smelt.codegen.llvm.products.tiling import (
     every_tile,
@@ -34,7 +35,7 @@ from smelt.codegen.llvm.scratch.storage import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.scratch.turn import transpose
 from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import i64
+from smelt.types.dtype import DType, i64
 from smelt.types.expr import substitute
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ stay in the first cache, since taps that follow each other in memory share its l
 
 Value = ir.Value
 BIT = ir.IntType(1)
+Ends: TypeAlias = tuple[Value, Value]
+"""Whether a block is the first one, and whether it is the last."""
 
 
 class UprightEmitter(Packer):
@@ -70,11 +73,12 @@ class UprightEmitter(Packer):
         if c.few:
             self.strides |= {last.place: number(c.pitch), last.rest: number(c.few)}
         self.to, self.rows = home.direct.places(c)
+        self.later = home.direct.last(c)
         self._table()
         kept = dict(home.ranges)
         low, high = home.ranges[c.depth]
         with b.if_then(b.icmp_signed(">=", low, high)):
-            self._tiles(number(0), BIT(1))
+            self._tiles(number(0), (BIT(1), BIT(1)))
 
         deep = home.s.local[c.depth]
         even = isinstance(deep, int) and deep % c.block == 0  # the loops that pack have no rests
@@ -85,7 +89,9 @@ class UprightEmitter(Packer):
                 end = b.select(b.icmp_signed("<", end, high), end, high)
             home.ranges[c.depth] = (at, end)
             self._pack_both()
-            self._tiles(b.sub(end, at), b.icmp_signed("==", at, low))
+            self._tiles(
+                b.sub(end, at), (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
+            )
 
         home.loop(low, high, c.block, block)
         home.ranges = kept
@@ -203,12 +209,12 @@ class UprightEmitter(Packer):
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
         return element_address(b, home.home.buffers[access.buffer], at, c.unit)
 
-    def _tiles(self, depth: Value, first: Value) -> None:
+    def _tiles(self, depth: Value, ends: Ends) -> None:
         """Every register tile of the packed blocks; where few columns are left, of one vector."""
         b, home, c = self.b, self.home, self.c
         heights = c.heights(home.s.local[c.columns[-1].axis])
         if heights:
-            self._lines(heights, depth, first)
+            self._lines(heights, depth, ends)
             return
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
@@ -220,11 +226,11 @@ class UprightEmitter(Packer):
 
         def put(tile: Tile, row: Value, column: Value) -> None:
             image = b.mul(row, number(c.pitch))
-            self._tile(tile, b.mul(row, self.rows[-1]), image, column, depth, first)
+            self._tile(tile, [row], image, column, depth, ends)
 
         every_tile(home, c.tile, c.fewer, rows, columns, put)
 
-    def _lines(self, heights: tuple[int, ...], depth: Value, first: Value) -> None:
+    def _lines(self, heights: tuple[int, ...], depth: Value, ends: Ends) -> None:
         """Every register tile, where they end with the lines of the image."""
         b, home, c = self.b, self.home, self.c
         lines = number(1)
@@ -232,17 +238,15 @@ class UprightEmitter(Packer):
             low, high = home.ranges[c.columns[0].axis]
             lines = b.sub(high, low)
         low, high = home.ranges[c.n]
-        far = [self.strides[x.place] for x in c.columns]
+        steps = [self.strides[x.place] for x in c.columns]
 
         def line(column: Value, vectors: int, y: Value) -> None:
-            to, image = number(0), number(0)
-            if len(c.columns) > 1:
-                to, image = b.mul(y, self.rows[0]), b.mul(y, far[0])
+            outer = [y] if len(c.columns) > 1 else []
 
             def put(x: Value, height: int) -> None:
                 tile = replace(c.tile, rows=height, vectors=vectors)
-                self._tile(tile, b.add(to, b.mul(x, self.rows[-1])),
-                           b.add(image, b.mul(x, far[-1])), column, depth, first)  # fmt: skip
+                image = far(b, steps, [*outer, x])
+                self._tile(tile, [*outer, x], image, column, depth, ends)
 
             start = 0
             for height in dict.fromkeys(heights):
@@ -255,26 +259,40 @@ class UprightEmitter(Packer):
         ))  # fmt: skip
 
     def _tile(
-        self, tile: Tile, to: Value, image: Value, column: Value, depth: Value, first: Value
-    ) -> None:
+        self, tile: Tile, row: Sequence[Value], image: Value, column: Value, depth: Value,
+        ends: Ends,
+    ) -> None:  # fmt: skip
         """sums[rows, columns] += image[table[tap] + rows, depth] * panel[tap, depth, columns]."""
         b, c = self.b, self.c
-        to = element_address(b, self.to, b.add(to, column), c.item.dtype)
+        to = b.add(far(b, self.rows, row), column)
+        to = element_address(b, self.to, to, c.item.dtype)
         image = self.at(RIGHT_PART, image)
         panel = self._panel(column, self.home.ranges[c.depth][0])
         table = self.home.storage.at[c.item, TABLE_PART]
-        function = tile_function(b.module, c, tile, self.home.home.target)
-        b.call(function, [to, self.rows[-1], image, panel, table, depth, first])
+        (first, last), short = ends, None
+        args = [to, self.rows[-1], image, panel, table, depth, first]
+        if (later := self.later) is not None:
+            holds, spot = later.at(b, row, column, last)
+            args, short = [*args, spot.address, spot.apart, holds], spot.dtype
+        function = tile_function(b.module, c, tile, self.home.home.target, short)
+        b.call(function, args)
 
 
 PTR = ir.PointerType()
-TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, PTR, PTR, PTR, I64, BIT])
+TILE = [PTR, I64, PTR, PTR, PTR, I64, BIT]
+LAST = [PTR, I64, BIT]
+"""Where the last sums go and how far apart, and whether these are they."""
 
 
-def tile_function(module: ir.Module, c: Upright, tile: Tile, target: Target) -> ir.Function:
-    """The register tile as a function of its own, where nothing else is kept in registers."""
+def tile_function(
+    module: ir.Module, c: Upright, tile: Tile, target: Target, short: DType | None
+) -> ir.Function:  # fmt: skip
+    """The register tile as a function of its own, where nothing else is kept in registers; its last
+    sums may be stored as a `short` type."""
     name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
-    return function_apart(module, name, TILE_TYPE, lambda f: _Tile(f, c, tile, target).fill())
+    kind = ir.FunctionType(ir.VoidType(), TILE if short is None else [*TILE, *LAST])
+    name = name if short is None else f"{name}.{short}"
+    return function_apart(module, name, kind, lambda f: _Tile(f, c, tile, target).fill(short))
 
 
 class _Tile:
@@ -287,15 +305,11 @@ class _Tile:
         self.m = LLVMMachine(self.b, tile.lanes, target)
         self.scalar = LLVMMachine(self.b, None, target)
 
-    def fill(self) -> None:
+    def fill(self, short: DType | None) -> None:
         """The function's body."""
         b, f, dtype = self.b, self.f, self.c.item.dtype
-        to, stride, image, panel, table, depth, fresh = f.args
-        places = [
-            element_address(b, element_address(b, to, b.mul(stride, number(i)), dtype),
-                            number(v * self.tile.lanes), dtype)
-            for i in range(self.tile.rows) for v in range(self.tile.vectors)
-        ]  # fmt: skip
+        to, stride, image, panel, table, depth, fresh, *spot = f.args
+        places = Spot(to, stride, dtype).places(b, self.tile)
         entry, zero = b.block, self.m.const(dtype, 0)
         taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
         b.branch(taps)
@@ -320,8 +334,8 @@ class _Tile:
             phi.add_incoming(value, b.block)
         b.position_at_end(done)
         ended = with_before(self.m, places, dtype, ended, fresh)
-        for place, value in zip(places, ended, strict=True):
-            store_vector(self.m, place, value, dtype, None)
+        last = None if short is None else (spot[2], Spot(spot[0], spot[1], short))
+        put(self.m, self.c, self.tile, ended, places, last=last)
         b.ret_void()
 
     def _channels(

@@ -22,16 +22,19 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
+from smelt.codegen.llvm.access.patterned import can_pick
+from smelt.codegen.llvm.instructions.grouped import group_of
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
-from smelt.codegen.llvm.values.clone import folds, renumber
+from smelt.codegen.llvm.values.clone import Cloner, folds, renumber
 from smelt.codegen.llvm.values.items import Folding, Item, Phase
-from smelt.codegen.llvm.values.places import Slid, flattened, packed_order, placed, sliding
+from smelt.codegen.llvm.values.places import NO_AXIS, Slid, flattened, packed_order, placed, sliding
+from smelt.codegen.llvm.values.small_groups import join_groups, mixed
 from smelt.codegen.llvm.values.turned_lines import Lines, turnable
 from smelt.dataclass import dataclass
 from smelt.kernel.built import Form, Limits
 from smelt.target import Target
-from smelt.types.dtype import f32, f64
-from smelt.types.expr import Index, add, floordiv, maximum, mul, product
+from smelt.types.dtype import DType, f32, f64
+from smelt.types.expr import Index, add, axis, floordiv, maximum, mod, mul, product
 
 HEIGHTS = (14, 7, 4)
 """Results that are held in registers: independent sums enough to hide the latency of multiply-adds
@@ -44,10 +47,12 @@ PLACES = 1 << 17
 """Bytes of the packed operand of one task, more or less: a share of L2."""
 LINES = 8
 """Lines that this is enough for, where a task has several."""
-TOGETHER = 2
+TOGETHER = 4
 """Vectors of a task where no window slides along them."""
 TURNED = "turned"
 """The form in which lines are turned."""
+GROUP = 16
+"""Channels of a group at most of which several share a vector."""
 SHORT_LINE = 32
 """Results of a line up to which that is faster."""
 
@@ -73,6 +78,10 @@ class Stencil:
     """The axis beside all that windows slide over along which lines may be turned."""
     lines: Lines | None = None
     """Where the lines lie that are turned: vectors run across them then."""
+    mixed: str = NO_AXIS
+    """A summed axis whose positions are lanes of one group: tiles mix them."""
+    group: int = 1
+    """Lanes of such a group."""
 
     @property
     def n(self) -> str:
@@ -83,6 +92,11 @@ class Stencil:
     def lane(self) -> str:
         """The axis that vectors of a register tile run along."""
         return self.columns[-1].axis
+
+    @property
+    def unit(self) -> DType:
+        """The type as which packed operands lie in scratch."""
+        return self.item.dtype
 
     @property
     def m(self) -> None:
@@ -126,7 +140,7 @@ class Stencil:
 
     def right_order(self) -> tuple[str, ...]:
         """Loops of the nest that packs the other operand, which are its axes in memory too."""
-        return packed_order(self.columns, self.over)
+        return packed_order(self.columns, [a for a in self.over if a != self.mixed])
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Extents of the packed operand along `right_order`."""
@@ -190,6 +204,11 @@ def stencils(phase: Phase, target: Target, form: Form = "") -> dict[Item, Stenci
     dots = [i for i in phase.items if i.kind == "dot"]
     if phase.cut or phase.regions() or not dots:
         return {}
+    lanes = target.vector_bytes // dots[0].dtype.itemsize
+    if can_pick(target, lanes) and all(_in_groups(i, phase) for i in dots):
+        paired = any(group_of(i, *i.args, phase.dtypes, target) for i in dots)
+        # Pairs of short numbers take as much less time where a group fills a vector.
+        join_groups(phase, dots, stored_axis(phase), lanes // 2 if paired else lanes)
     plans = [_plan(i, phase) for i in dots]
     known = [p for p in plans if p is not None]
     if len(known) < len(plans) or len({tuple(c.axis for c in p.columns) for p in known}) > 1:
@@ -229,26 +248,47 @@ class _Plan:
             lines = None
         extents = tuple(_number(self.phase.axes[a]) for a in self.over)
         left, flat = flattened(self.phase, self.item, self.left, self.over)
-        right = placed(self.phase, self.item, self.right, self.columns)
+        n, lanes = self.columns[-1].axis, target.vector_bytes // self.item.dtype.itemsize
+        inner, group = NO_AXIS, 1
+        if can_pick(target, lanes) and n in self.left.axes and lines is None:
+            inner, group = mixed(self.phase, self.right, n, self.over)
+        right = self.right
+        if inner and lanes % group == 0:
+            turn = mod(axis(n, self.phase.axes[n]), group)
+            right = Cloner(self.phase, self.item, {inner: turn}).of(right)
+        else:
+            inner, group = NO_AXIS, 1
+        right = placed(self.phase, self.item, right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
-        lanes = target.vector_bytes // self.item.dtype.itemsize
         rows = next((h for h in HEIGHTS if 2 * h <= target.registers), HEIGHTS[-1])
         tall = -2 if lines is not None else self.tall
         return Stencil(self.item, left, right, tuple(self.columns), self.columns[tall],
-                       self.over, extents, flat, Tile(rows, 1, lanes), across, lines)  # fmt: skip
+                       self.over, extents, flat, Tile(rows, 1, lanes), across, lines,
+                       inner, group)  # fmt: skip
+
+
+def _over(item: Item, phase: Phase) -> list[str]:
+    """The summed axes of a contraction that may be a stencil; none if it is none for sure."""
+    assert isinstance(item.payload, Folding)
+    over = [a for a in phase.axes if a in item.payload.over]
+    usual = item.dtype in (f32, f64) and not any(a in phase.grid for a in over)
+    return over if usual and 0 < prod(_number(phase.axes[a]) for a in over) <= MOST else []
+
+
+def _in_groups(item: Item, phase: Phase) -> bool:
+    """Whether windows slide over an operand of a product, which has few numbers at each place."""
+    over = _over(item, phase)
+    if any(folds(x, {*x.axes}) for x in item.args):
+        return False
+    slid = {sliding(a, x, over, phase).tap for x in item.args for a in item.axes} - {NO_AXIS}
+    return bool(slid) and prod(_number(phase.axes[a]) for a in over if a not in slid) <= GROUP
 
 
 def _plan(item: Item, phase: Phase) -> _Plan | None:
     """How a contraction could be a stencil, or None."""
-    assert isinstance(item.payload, Folding)
-    over = [a for a in phase.axes if a in item.payload.over]
-    if item.dtype not in (f32, f64) or any(a in phase.grid for a in over):
-        return None
-    sizes = [_number(phase.axes[a]) for a in over]
-    if not 0 < prod(sizes) <= MOST:
-        return None
-    for left, right in (item.args, item.args[::-1]):
+    over = _over(item, phase)
+    for left, right in (item.args, item.args[::-1]) if over else ():
         made = _sided(item, left, right, over, phase)
         if made is not None:
             return made
