@@ -199,6 +199,19 @@ class FoldEmitter:
         for other in self.known_by(fold):
             self._give(other, total[0], scope)
 
+    def of_nothing(self, nest: Nest) -> None:
+        """What the folds of a nest's rows come to where there is nothing to fold."""
+        home, (rows, *_) = self.home, nest.order
+        scalar = LLVMMachine(self.b, None, home.home.target)
+
+        def row(at: Value) -> None:
+            for fold in nest.folds:
+                acc = home.storage.fold(fold)
+                found = acc.finish(scalar, acc.start(scalar))
+                home.scratch.keep((fold, 0), home.s.kept[fold], found, Scope(home.top, {rows: at}))
+
+        home.loop(*home.ranges[rows], 1, row)
+
     def known_by(self, fold: Item) -> list[Item]:
         """The extremes that a place knows, each of which is its value."""
         nest = self.home.nest

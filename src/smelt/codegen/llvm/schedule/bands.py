@@ -240,14 +240,22 @@ class BandEmitter:
         home.loop(number(0), _count(b, ranges[bands.rows], bands.size), 1, whole)
         home.top, home.ranges = top, ranges
 
-    def each(self, inside: Callable[[], None]) -> None:
-        """Runs something for each band, whose rows and columns are the ranges then."""
+    def each(self, nest: Nest, inside: Callable[[], None]) -> None:
+        """Runs a nest for each band, whose rows and columns are the ranges then.  Where a band sees
+        none of the columns, what is folded over them is told."""
         home, ranges, bands = self.home, dict(self.home.ranges), self.bands
 
         def one(k: Value) -> None:
             home.ranges[bands.rows] = _band(home.b, k, ranges[bands.rows], size)
-            home.ranges[bands.columns] = self._seen(k, size, ranges[bands.columns])
-            inside()
+            seen = home.ranges[bands.columns] = self._seen(k, size, ranges[bands.columns])
+            if not _ends(nest, bands.columns):
+                inside()
+                return
+            with home.b.if_else(home.b.icmp_signed("<", *seen)) as (some, none):
+                with some:
+                    inside()
+                with none:
+                    home.folds.of_nothing(nest)
 
         size = bands.size
         home.loop(number(0), _count(home.b, ranges[bands.rows], size), 1, one)
@@ -307,7 +315,14 @@ def for_each_band(every: Iterable[BandEmitter], nest: Nest, inside: Callable[[],
     if own is None:
         inside()
     else:
-        own.each(inside)
+        own.each(nest, inside)
+
+
+def _ends(nest: Nest, columns: str) -> bool:
+    """Whether a nest does no more than fold, for each row, and keep what there is of columns."""
+    folded = (f.payload for f in nest.folds if isinstance(f.payload, Folding))
+    whole = all(f.over == (columns,) and not f.row.positional for f in folded)
+    return len(nest.order) == 2 and whole and all(columns in i.axes for i in nest.saves)
 
 
 def _flat(scope: Scope | None, stale: set[Item]) -> Scope:
