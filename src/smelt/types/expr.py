@@ -14,12 +14,13 @@ Inside index maps every size may be taken to be at least 1: an empty array runs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from smelt.types.expr_text import is_simple, written
+from smelt.types.expr_number import evaluate as evaluate
+from smelt.types.expr_text import spelled, written
 from smelt.types.polynomial import divide, divides, steps
 
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
@@ -53,22 +54,8 @@ class Atom:
         """Where the atom stands among the factors of a product; kept, sums ask it all the time."""
         if self._order is None:
             kind = {"size": "0", "axis": "1"}.get(self.kind, "2")
-            self._order = kind, self.name or self.text(True)
+            self._order = kind, self.name or spelled(self, True)
         return self._order
-
-    def text(self, index: bool) -> str:
-        """Source text; with `index`, a size prints as `size(n)` to tell it from an axis."""
-        if self.kind in ("axis", "value"):
-            return self.name
-        if self.kind == "size":
-            return f"size({self.name})" if index else self.name
-        parts = [written(a, index) for a in self.args]
-        if self.kind in ("min", "max"):
-            return f"{self.kind}({', '.join(parts)})"
-        left, right = (
-            p if is_simple(a) else f"({p})" for p, a in zip(parts, self.args, strict=True)
-        )
-        return f"{left}{self.kind}{right}"
 
 
 Monomial: TypeAlias = tuple[Atom, ...]
@@ -77,11 +64,24 @@ Monomial: TypeAlias = tuple[Atom, ...]
 class Expr:
     """A polynomial with integer coefficients: `terms` maps sorted tuples of atoms to numbers."""
 
-    __slots__ = ("hash", "terms")
+    __slots__ = ("_atoms", "hash", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self.hash = hash(terms)
+        self._atoms: tuple[Atom, ...] | None = None
+
+    def atoms(self) -> tuple[Atom, ...]:
+        """Every atom, nested ones too; kept, for all that is asked of an expression walks them."""
+        if self._atoms is None:
+            found: list[Atom] = []
+            for m, _ in self.terms:
+                for atom in m:
+                    found.append(atom)
+                    for arg in atom.args:
+                        found += atoms(arg)
+            self._atoms = tuple(found)
+        return self._atoms
 
     def __hash__(self) -> int:
         return self.hash
@@ -149,17 +149,24 @@ def terms_of(e: Index) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _build(terms: Mapping[Monomial, int]) -> Index:
-    kept = [(m, c) for m, c in terms.items() if c]
-    if not kept:
-        return 0
-    if len(kept) == 1 and not kept[0][0]:
-        return kept[0][1]
-    if any(a.kind == "%" for m, _ in kept for a in m):
+    kept = [t for t in terms.items() if t[1]]
+    if len(kept) < 2:  # too few to be joined or ordered
+        return 0 if not kept else Expr((kept[0],)) if kept[0][0] else kept[0][1]
+    if _has_remainder(kept):
         joined = _join_divisions(dict(kept))
         if joined is not None:
             return joined
-    kept.sort(key=lambda t: (not t[0], tuple(a.order() for a in t[0])))
+    kept.sort(key=_order)
     return Expr(tuple(kept))
+
+
+def _order(term: tuple[Monomial, int]) -> tuple[bool, list[tuple[str, str]]]:
+    return not term[0], [a.order() for a in term[0]]
+
+
+def _has_remainder(terms: Iterable[tuple[Monomial, int]]) -> bool:
+    """Whether a factor of a term is a remainder: then terms may join."""
+    return any([a.kind == "%" for m, _ in terms for a in m])
 
 
 def _join_divisions(terms: dict[Monomial, int]) -> Index | None:
@@ -184,37 +191,55 @@ def _join_divisions(terms: dict[Monomial, int]) -> Index | None:
 
 def add(a: Index, b: Index) -> Index:
     """a + b"""
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    if isinstance(b, int) and b == 0:
-        return a
-    if isinstance(a, int) and a == 0:
-        return b
-    total = dict(terms_of(a))
-    for m, c in terms_of(b):
+    if isinstance(b, int):
+        return a + b if isinstance(a, int) else _shifted(a, b) if b else a
+    if isinstance(a, int):
+        return _shifted(b, a) if a else b
+    total = dict(a.terms)
+    for m, c in b.terms:
         total[m] = total.get(m, 0) + c
     return _build(total)
 
 
+def _shifted(e: Expr, number: int) -> Index:
+    """The sum with a number: the rest keeps its order, unless a remainder waits for the number."""
+    *rest, (last, c) = e.terms
+    total = number if last else c + number
+    if _has_remainder(e.terms):
+        return _build({**dict(e.terms), (): total})
+    kept = e.terms if last else tuple(rest)
+    if not kept:
+        return total
+    return Expr((*kept, ((), total)) if total else kept)
+
+
 def mul(a: Index, b: Index) -> Index:
     """a * b"""
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    if isinstance(b, int) and b == 1:
-        return a
-    if isinstance(a, int) and a == 1:
-        return b
+    if isinstance(b, int):
+        return a * b if isinstance(a, int) else _scaled(a, b)
+    if isinstance(a, int):
+        return _scaled(b, a)
     total: dict[Monomial, int] = {}
-    for m, c in terms_of(a):
-        for k, d in terms_of(b):
+    for m, c in a.terms:
+        for k, d in b.terms:
             both = tuple(sorted(m + k, key=Atom.order)) if m and k else m or k
             total[both] = total.get(both, 0) + c * d
     return _build(total)
 
 
+def _scaled(e: Expr, number: int) -> Index:
+    """The product with a number, of which no terms join that did not before."""
+    if number in (0, 1):
+        return e if number else 0
+    (first, c), *rest = e.terms
+    if not rest and not first:
+        return c * number
+    return Expr(tuple([(m, c * number) for m, c in e.terms]))
+
+
 def sub(a: Index, b: Index) -> Index:
     """a - b"""
-    return add(a, mul(b, -1))
+    return add(a, -b if isinstance(b, int) else _scaled(b, -1))
 
 
 def _split(e: Index, divisor: Index) -> tuple[Index, Index]:
@@ -414,13 +439,9 @@ def positive(e: Index) -> bool:
     return nonnegative(sub(e, 1))
 
 
-def atoms(e: Index) -> Iterator[Atom]:
+def atoms(e: Index) -> tuple[Atom, ...]:
     """Every atom of `e`, nested ones too."""
-    for m, _ in terms_of(e):
-        for atom in m:
-            yield atom
-            for arg in atom.args:
-                yield from atoms(arg)
+    return e.atoms() if isinstance(e, Expr) else ()
 
 
 @lru_cache(maxsize=8192)
@@ -462,30 +483,6 @@ def _rebuild_atom(atom: Atom, leaf: Callable[[Atom], Index]) -> Index:
 def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -> Index:
     """`e` with variables of one kind replaced by name."""
     return rebuild(e, lambda a: values.get(a.name, _atom(a)) if a.kind == kind else _atom(a))
-
-
-def evaluate(e: Index, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> Any:
-    """The number `e` is, an array where axes are; KeyError for a variable without a value."""
-    if isinstance(e, int):
-        return e
-    total: Any = 0
-    for m, c in e.terms:
-        part: Any = c
-        for atom in m:
-            part = part * _evaluate_atom(atom, sizes, axes)
-        total = total + part
-    return total
-
-
-def _evaluate_atom(atom: Atom, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None) -> Any:
-    if atom.kind == "size":
-        return sizes[atom.name]
-    if atom.kind in ("axis", "value"):
-        return (axes or {})[atom.name]
-    a, b = (evaluate(x, sizes, axes) for x in atom.args)
-    if atom.kind in ("//", "%"):
-        return a // b if atom.kind == "//" else a % b
-    return (a + b - abs(a - b)) // 2 if atom.kind == "min" else (a + b + abs(a - b)) // 2
 
 
 def product(values: Iterable[Index]) -> Index:

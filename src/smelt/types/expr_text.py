@@ -10,18 +10,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smelt.types.expr import Index
+    from smelt.types.expr import Atom, Index
 
-__all__ = ["is_simple", "written"]
+__all__ = ["spelled", "written"]
 
 
-def is_simple(e: Index) -> bool:
+def _is_simple(e: Index) -> bool:
     """Whether an operand needs no parentheses."""
     if isinstance(e, int):
         return e >= 0
     if len(e.terms) != 1 or e.terms[0][1] != 1 or len(e.terms[0][0]) != 1:
         return False
     return e.terms[0][0][0].kind not in ("//", "%")
+
+
+def spelled(atom: Atom, index: bool) -> str:
+    """An atom; with `index`, a size is written `size(n)` to tell it from an axis."""
+    if atom.kind in ("axis", "value"):
+        return atom.name
+    if atom.kind == "size":
+        return f"size({atom.name})" if index else atom.name
+    parts = [written(a, index) for a in atom.args]
+    if atom.kind in ("min", "max"):
+        return f"{atom.kind}({', '.join(parts)})"
+    left, right = (p if _is_simple(a) else f"({p})" for p, a in zip(parts, atom.args, strict=True))
+    return f"{left}{atom.kind}{right}"
 
 
 def written(e: Index, index: bool) -> str:
@@ -31,8 +44,8 @@ def written(e: Index, index: bool) -> str:
     out = ""
     for m, c in e.terms:
         alone = len(m) == 1 and (c == 1 or (c == -1 and out != ""))
-        factors = [f"({a.text(index)})" if a.kind in ("//", "%") and not alone
-                   else a.text(index) for a in m]  # fmt: skip
+        factors = [f"({spelled(a, index)})" if a.kind in ("//", "%") and not alone
+                   else spelled(a, index) for a in m]  # fmt: skip
         if abs(c) != 1 or not m:
             factors.append(str(abs(c)))
         sign = (" - " if c < 0 else " + ") if out else ("-" if c < 0 else "")
