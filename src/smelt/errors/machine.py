@@ -185,11 +185,12 @@ class CacheWarning(SmeltWarning):
 
 
 class FallbackWarning(SmeltWarning):
-    """A graph behind `torch.compile`, or an operator of one, runs eagerly: compiling it failed.
+    """A graph, or an operator of one, runs slower than it should: compiling it failed.
 
     What it means:
-        Results are right. What the message names is as slow as without compiling; the rest of the
-        graph, and other graphs of the model, are compiled.
+        Results are right. What the message names is as slow as without compiling; the rest is
+        compiled. Behind `torch.compile` it runs eagerly, in array code each operator gets a kernel
+        of its own; for sizes of a later call that no kernel can be made for, NumPy computes it.
     Why:
         Something met a case that Smelt cannot handle. An operator that Smelt does not know is no
         such case: it is called through torch without a warning.

@@ -245,15 +245,15 @@ class Scope(Sizes):
 
     def _computed_again(self, x: Value) -> Value:
         """What changes as memory of others does, recorded; all that it is made of before it."""
-        pending = [x]
+        pending: list[Any] = [x]
         while pending:
-            x = pending[-1]
-            before = [i for i in x.inputs if i in self.changing and i not in self._renamed]
-            if x in self._renamed or not before:
+            last = pending[-1]
+            before = [i for i in last.inputs if i in self.changing and i not in self._renamed]
+            if last in self._renamed or not before:
                 pending.pop()
-            if x not in self._renamed and not before:
-                self._renamed[x] = self.record(x.op, x.inputs)  # type: ignore[arg-type]
-            pending += before  # type: ignore[arg-type]
+            if last not in self._renamed and not before:
+                self._renamed[last] = self.record(last.op, last.inputs)
+            pending += before
         return self._renamed[x]
 
     def close(self) -> None:
